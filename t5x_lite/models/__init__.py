@@ -1,1 +1,1 @@
-"""Architectures: a frozen config, its module, and presets of the published sizes."""
+"""Model architectures: configs, modules, and presets of the published sizes."""

@@ -1,4 +1,4 @@
-"""The base of all architectures: the config, the embedding and the output layer."""
+"""Base classes of all architectures: the config, the embedding and the output layer."""
 
 import dataclasses
 import math
@@ -19,15 +19,15 @@ from t5x_lite.nn.cache import Cache
 from t5x_lite.nn.dense import FAN_IN_TRUNCATED, Dense, Embedding, FusedDense
 
 RowShapes = Mapping[str, tuple[int, ...]]
-"""Feature -> its shape in one row of a batch: (S,), or (N, S) of several texts."""
+"""Shape of each feature in one row of a batch: (S,), or (N, S) for N texts per row."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """Base of the architectures' configs.
+    """Base class of model configs.
 
     Attributes:
-      vocab_size: rows of the embedding, the vocabulary's size rounded up.
+      vocab_size: number of rows of the token embedding: the vocabulary's size, rounded up.
     """
 
     vocab_size: Count
@@ -40,24 +40,24 @@ class ModelConfig:
 
     @property
     def longest_document(self) -> int | None:
-        """Maximum tokens of a document; None without position embeddings."""
+        """Maximum length of a document in tokens; None without position embeddings."""
         return None
 
     @property
     def divided_heads(self) -> int | None:
-        """Attention heads that the mesh axis "tensor" must divide; None without attention heads."""
+        """Number of attention heads, which mesh axis "tensor" must divide; None without heads."""
         return None
 
     def to_finetune(self) -> "ModelConfig | None":
-        """Return the config for fine-tuning on labelled data, or None without a known recipe."""
+        """Return the config for fine-tuning on labeled data, or None without a known recipe."""
         return None
 
     def build(self, *, rngs: nnx.Rngs) -> nnx.Module:
-        """Make the module with newly initialized parameters from the stream "params"."""
+        """Build the module with newly initialized parameters from the stream "params"."""
         raise TypeError(f"{type(self).__name__} does not define build")
 
     def views(self, prefix: str = "") -> tuple[View, ...]:
-        """Return the views that compute the module's parameters from stored ones.
+        """Return the views that compute some of the module's parameters from stored parameters.
 
         Args:
           prefix: prefix of the module's parameter paths, such as "model/".
@@ -65,18 +65,18 @@ class ModelConfig:
         return ()
 
     def without_views(self) -> Any:
-        """Return the config of the same model without views: each of its parameters is stored."""
+        """Return the config of the same model without views, so that every parameter is stored."""
         return self
 
     def check_devices(self, kind: str, *, dtype: str) -> None:
-        """Raise InputError if the model would not run on the devices as its config says."""
+        """Raise InputError if the devices or the dtype do not support the configured attention."""
 
     def check_precision(self, precision: str, *, dtype: str) -> None:
-        """Raise InputError for a precision that the model's matrix products do not support.
+        """Raise InputError if the model's matrix products do not support a precision.
 
         Args:
           precision: precision of float32 products: "default", "high" or "highest".
-          dtype: the compute dtype.
+          dtype: compute dtype.
         """
 
     def more_remat(self) -> tuple[str, ...]:
@@ -86,13 +86,13 @@ class ModelConfig:
     def with_choices(
         self, kind: str, *, dtype: str, length: int, one_text_rows: bool
     ) -> tuple[Any, str]:
-        """Return the config with the values "auto" resolved for a run.
+        """Return the config with all values "auto" resolved for the devices and rows of a run.
 
         Args:
           kind: kind of the devices, as JAX names it.
-          dtype: the compute dtype.
+          dtype: compute dtype.
           length: length of the longest row, in tokens.
-          one_text_rows: True if each row of a batch holds one text with its padding behind it.
+          one_text_rows: True if each row of a batch holds one text followed by padding.
 
         Returns:
           The config, and a line with the choices and their reasons; "" without choices.
@@ -100,7 +100,7 @@ class ModelConfig:
         return self, ""
 
     def with_choices_of(self, earlier: Any) -> Any:
-        """Return the config with the values "auto" resolved from the config of a run."""
+        """Return the config with all values "auto" replaced by the values of an earlier config."""
         fields = [field.name for field in dataclasses.fields(self)]
         taken = [name for name in fields if getattr(self, name) == "auto"]
         if "attention" in taken:
@@ -108,33 +108,33 @@ class ModelConfig:
         return self.replace(**{name: getattr(earlier, name) for name in taken})
 
     def unrolled(self) -> Any:
-        """Return the same model with its layers as straight-line code, if it supports that."""
+        """Return the config with layers compiled as straight-line code, if it supports that."""
         return self
 
     def on_cpu(self, *, dtype: str) -> Any:
-        """Return the same model with the fastest choices for inference on a CPU."""
+        """Return the config with the fastest settings for inference on a CPU."""
         return self
 
     def forward_flops(self, shapes: RowShapes) -> int | None:
         """Return the FLOPs of one forward pass for one row, or None if they are unknown.
 
-        Matrix products only, 2 for each multiplication. Padding counts, and so do masked positions:
-        they are computed, though a kernel may skip them. Sharing of parameters saves no FLOPs, and
+        Only matrix products count, with 2 FLOPs for each multiplication. Padding and masked
+        positions count, although a kernel may skip them. Sharing of parameters saves no FLOPs, and
         a relative bias costs none. A train step is three forward passes; recomputation by
-        rematerialization is not counted as useful work.
+        rematerialization does not count as useful work.
 
         Args:
-          shapes: shapes of a row's features, by name; the model reads the ones that it needs.
+          shapes: shapes of a row's features, by name; the model reads the features that it needs.
         """
         return None
 
     def replace(self, **changes: Any) -> Any:
-        """Return a copy with other field values."""
+        """Return a copy of the config with some fields replaced."""
         return dataclasses.replace(self, **changes)
 
 
 class Output(NamedTuple):
-    """An output layer taken apart: logits are hidden states times the kernel, over the divisor.
+    """Output layer as a kernel: logits are hidden states times the kernel, over the divisor.
 
     Attributes:
       kernel: weights [V, D] or [D, V].
@@ -150,7 +150,7 @@ class Output(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A model laid out for decoding; a pytree, to be made by one compiled function for others.
+    """Model prepared for decoding, as a pytree that compiled functions can return and take.
 
     Attributes:
       graphdef: structure of the prepared model.
@@ -163,19 +163,17 @@ class Prepared:
     def prefill(
         self, inputs: Int[Array, "B S"], *, max_length: int, prompt: Int[Array, "B P"] | None = None
     ) -> tuple[Float[Array, "B V"], Cache]:
-        """Return the model's prefill."""
+        """Read inputs and prompt in one pass; return next-token logits and a decoding cache."""
         return self._model().prefill(inputs, max_length=max_length, prompt=prompt)
 
     def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float[Array, "R V"], Cache]:
-        """Return the model's step."""
+        """Decode one more token in each row; return the next logits and the updated cache."""
         return self._model().step(tokens, cache)
 
     def repeat(self, cache: Cache, num: int) -> Cache:
-        """Return the model's repeat."""
         return caching.repeat(cache, num)
 
     def select(self, cache: Cache, rows: Int[Array, " R"]) -> Cache:
-        """Return the model's select."""
         return caching.select(cache, rows)
 
     def _model(self) -> Any:
@@ -183,12 +181,12 @@ class Prepared:
 
 
 class TokenModel(nnx.Module):
-    """The base of models over tokens: the embedding, and the output layer of decoders.
+    """Base class of token models: the token embedding, and the output layer of decoders.
 
     Attributes:
-      token_embedding: the token embedding.
-      tied: True if the output layer is the token embedding; otherwise it is `lm_head`.
-      joint_output: kernel of the output layer in a model prepared for decoding.
+      token_embedding: token embedding.
+      tied: True if the output layer is the token embedding; if False, it is `lm_head`.
+      joint_output: kernel of the output layer in a model prepared for decoding, or None.
     """
 
     token_embedding: Embedding
@@ -197,7 +195,7 @@ class TokenModel(nnx.Module):
     joint_output: FusedDense | None = None
 
     def make_output(self, d_model: int, vocab_size: int, *, tied: bool, rngs: nnx.Rngs) -> None:
-        """Add the output layer; the last call of a constructor, because it uses `rngs`."""
+        """Add the output layer; constructors call it last, because it uses `rngs`."""
         self.tied = tied
         if not tied:
             self.lm_head = Dense(
@@ -209,11 +207,9 @@ class TokenModel(nnx.Module):
             )
 
     def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        """Return token embeddings."""
         return constrain(self.token_embedding(tokens), "batch", "length", "activation_embed")
 
     def token_table(self) -> Float[Array, "V D"]:
-        """Return the table of tokens."""
         return self.token_embedding.table[...]
 
     def logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
@@ -228,17 +224,17 @@ class TokenModel(nnx.Module):
         return constrain(logits, "batch", "length", "vocab")
 
     def output(self) -> Output:
-        """Return the matrix of `logits`, for a loss that never has all logits at once."""
+        """Return the kernel of the output layer, for losses that never store all logits at once."""
         if self.tied:
             table = self.token_embedding.table[...]
             return Output(table, ("vocab", "embed"), math.sqrt(table.shape[1]))
         return Output(self.lm_head.kernel[...], ("embed", "vocab"), 1.0)
 
     def prepared(self) -> "Prepared":
-        """Return the model laid out for decoding, or itself if its layers are scanned.
+        """Return the model prepared for decoding; its weights are copied, so call it once.
 
-        To be called once for many searches: it copies the decoder's weights. On several devices
-        the products stay as they are split.
+        A model with scanned layers is returned without changes of its layout. On several devices,
+        products stay split as they are.
         """
         graphdef, params, _ = split(self)
         model = bind(graphdef, params)
@@ -248,15 +244,15 @@ class TokenModel(nnx.Module):
         return Prepared(graphdef=graphdef, params=params)
 
     def lay_out(self, *, join: bool) -> None:
-        """Lay the weights out for decoding, in place.
+        """Change the layout of the weights for decoding, in place.
 
         Args:
-          join: True if the products of one input become one.
+          join: True to fuse the products of one input into one product.
         """
         raise TypeError(f"{type(self).__name__} has no decoder")
 
     def join_output(self) -> None:
-        """Lay the output's kernel out for decoding, in place."""
+        """Transpose the kernel of the output layer for decoding, in place."""
         kernel, axes, _ = self.output()
         if not self.tied:
             kernel, axes = kernel.T, (axes[1], axes[0])
@@ -273,5 +269,5 @@ class TokenModel(nnx.Module):
 
 
 def hidden_size(model: ModelConfig) -> int | None:
-    """Return d_model of a config, or None if it has no such field."""
+    """Return d_model of a config, or None if the config has no such field."""
     return getattr(model, "d_model", None)

@@ -1,20 +1,22 @@
-"""DeBERTa v2 and v3: disentangled attention, and its enhanced mask decoder (He et al. 2020, 2021).
+"""DeBERTa v2 and v3: disentangled attention and enhanced mask decoder (He et al. 2020, 2021).
 
     config = DebertaConfig(vocab_size=128100, d_model=768, d_ff=3072, num_heads=12, num_layers=12)
     model = config.build(rngs=nnx.Rngs(0))
     hidden = model(tokens)                        # [B, S, D]
     states = model.masked_lm_states(tokens)       # the input of a masked language model's head
 
-Positions are distances, used only by attention (`t5x_lite.nn.disentangled`). Token embeddings have
-positions only with `position_biased_input`. The enhanced mask decoder (EMD) adds positions late:
+Positions are distances, which only attention uses (`t5x_lite.nn.disentangled`). Token embeddings
+include positions only with `position_biased_input`. The enhanced mask decoder (EMD) adds positions
+late:
 
-    z0 = h + P              h the states before the last layer, P the raw table of positions
+    z0 = h + P              h the states before the last layer, P the position embedding
     z1 = last(z0, h)        the last layer with z0 for queries and residual, h for keys and values
     z2 = last(z1, h)        again, with the same parameters; z2 is the input of the head
 
-The order of the embeddings: sum, projection without bias, norm, zeros at padding, dropout.
-Numerics: microsoft/DeBERTa deberta/{bert,disentangled_attention}.py and
-apps/models/masked_language_model.py. Rows that see no key differ from transformers: zeros here.
+The order of operations on the embeddings: sum, projection without bias, norm, zeros at padding,
+dropout. Numerics: microsoft/DeBERTa deberta/{bert,disentangled_attention}.py and
+apps/models/masked_language_model.py. Rows without visible keys differ from transformers: they are
+zeros here.
 """
 
 import dataclasses
@@ -43,18 +45,20 @@ from t5x_lite.nn.stack import scan_layers
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DebertaConfig(EncoderConfig):
-    """Sizes and choices of a DeBERTa, in addition to `EncoderConfig`.
+    """Sizes and options of a DeBERTa, in addition to `EncoderConfig`.
 
     Attributes:
-      position_buckets: log buckets of distances to either side; 0 for one row per distance.
-      max_relative_positions: distances from here on share a row on either side; None for
+      position_buckets: number of logarithmic buckets of distances on each side; 0 for one row per
+        distance.
+      max_relative_positions: distance from which on all distances on one side share a row; None for
         max_positions.
       position_terms: terms of attention in addition to content to content: "c2p", "p2c".
-      share_position_projections: distances are projected as contents are (v2 xlarge and v3).
-      norm_relative: a layer norm of the relative table.
-      position_biased_input: adds the table of positions to the embeddings.
-      enhanced_mask_decoder: as the module's docstring has it; the table of positions is its own
-        unless the input has it too.
+      share_position_projections: True to project distances by the projections of contents (v2
+        xlarge and v3).
+      norm_relative: True to apply a layer norm to the relative embedding.
+      position_biased_input: True to add the position embedding to the token embeddings.
+      enhanced_mask_decoder: True to add positions after the layers for masked language modeling, as
+        described in the module's docstring.
       conv_kernel_size: width of the convolution next to the first layer (3 in v2 xlarge); 0
         disables it.
       conv_activation: activation after the convolution; transformers uses tanh by default.
@@ -81,14 +85,13 @@ class DebertaConfig(EncoderConfig):
 
     @property
     def classifier_kind(self) -> Literal["deberta"]:
-        """Its own."""
         return "deberta"
 
     def __post_init__(self) -> None:
         if self.attention in ("pallas", "cudnn"):
             raise InputError(
-                "model.attention of a DeBERTa must be 'auto', 'plain' or 'blocked': there is no "
-                "kernel"
+                "model.attention of a DeBERTa must be 'auto', 'plain' or 'blocked', because "
+                "disentangled attention has no kernel"
             )
         super().__post_init__()
         try:
@@ -96,16 +99,15 @@ class DebertaConfig(EncoderConfig):
         except ValueError as error:
             raise InputError(
                 "model.position_buckets, model.max_relative_positions and model.position_terms "
-                f"do not go together: {error}"
+                f"are not compatible: {error}"
             ) from error
         if self.conv_kernel_size < 0 or (self.conv_kernel_size and self.conv_kernel_size % 2 == 0):
             raise InputError(
-                f"model.conv_kernel_size must be odd, or 0 for none: got {self.conv_kernel_size}"
+                f"model.conv_kernel_size must be odd, or 0 to disable: got {self.conv_kernel_size}"
             )
 
     @property
     def relative(self) -> RelativePositions:
-        """Settings of relative positions."""
         most = self.max_relative_positions
         return RelativePositions(
             position_buckets=self.position_buckets,
@@ -116,46 +118,45 @@ class DebertaConfig(EncoderConfig):
 
     @property
     def embedding_norm_size(self) -> int:
-        """Size of the layer norm of the embeddings, which is after their projection."""
+        """Size of the layer norm of the embeddings, which follows their projection to d_model."""
         return self.d_model
 
     @property
     def position_rows(self) -> int:
-        """Rows of the table of positions; 0 where nothing reads it."""
+        """Number of rows of the position embedding; 0 if no part of the model reads it."""
         read = self.position_biased_input or self.enhanced_mask_decoder
         return self.max_positions if read else 0
 
     @property
     def positions_at_input(self) -> bool:
-        """True if the position embedding is added to the embeddings."""
         return self.position_biased_input
 
     def text_flops(self, length: int, *, masked_lm: bool = False) -> int:
-        """Return the FLOPs of one text's forward pass; see `EncoderConfig.text_flops`."""
         flops = super().text_flops(length) + 2 * length * self.conv_kernel_size * self.d_model**2
         twice = masked_lm and self.enhanced_mask_decoder  # the last layer
         return flops + (self.layer_flops(length) if twice else 0)
 
     def layer_flops(self, length: int) -> int:
-        """Return the FLOPs of one layer's forward pass for one row, with the terms of `plain`.
+        """Return the FLOPs of one layer's forward pass for one row, with the relative terms.
 
-        A term multiplies each position with the rows of 2 length - 1 distances. What makes those
-        rows, once for all rows of a batch, is omitted.
+        Each relative term multiplies each position with the rows of 2 length - 1 distances. The
+        computation of these rows, once for all rows of a batch, is omitted.
         """
         term = 2 * length * (2 * length - 1) * self.d_model
         return super().layer_flops(length) + len(self.position_terms) * term
 
     def build(self, *, rngs: nnx.Rngs) -> "Deberta":
-        """Make the module with newly initialized parameters."""
         return Deberta(self, rngs=rngs)
 
 
 class Convolution(nnx.Module):
-    """LayerNorm(h1 + activation(convolution(h0))), where h1 is the layer's output for h0.
+    """Convolution next to the first layer: LayerNorm(h1 + activation(convolution(h0))).
+
+    h0 and h1 are the input and the output of the layer.
 
     Args:
       config: config of the model.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
 
     Source: microsoft/DeBERTa deberta/bert.py, ConvLayer.
     """
@@ -178,13 +179,13 @@ class Convolution(nnx.Module):
         segment_ids: Int[Array, "B S"],
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """Return the layer's output with the convolution of its input.
+        """Add the convolution of a layer's input to the layer's output.
 
         Args:
           before: input of the layer.
           after: output of the layer.
-          segment_ids: segment ids of documents, which do not see each other; 0 is padding, which
-            becomes 0.
+          segment_ids: segment ids of documents, which are convolved separately; 0 is padding, and
+            its output is 0.
           key: random key of dropout; None disables dropout.
         """
         kernel = self.kernel[...]
@@ -206,11 +207,11 @@ class Convolution(nnx.Module):
 
 
 class Deberta(EncoderModel):
-    """Embeddings, layers of disentangled attention and their relative table.
+    """DeBERTa encoder: embeddings, layers with disentangled attention, and a relative embedding.
 
     Args:
-      config: its sizes.
-      rngs: the stream "params" is used.
+      config: sizes and options of the model.
+      rngs: random streams; "params" is used.
     """
 
     config: DebertaConfig
@@ -247,9 +248,9 @@ class Deberta(EncoderModel):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """Return the input of a masked LM head: z2 with the enhanced mask decoder.
+        """Return the hidden states for a masked LM head: z2 with the enhanced mask decoder.
 
-        Args: as for the call.
+        Arguments are as for `__call__`.
         """
         given: dict[str, Any] = {
             "segment_ids": segment_ids,
@@ -285,7 +286,7 @@ class Deberta(EncoderModel):
 
         Args:
           x: embeddings [B, S, d_model].
-          mask: mask of each token's keys, from `visibility`.
+          mask: mask of the keys that each token attends to, from `visibility`.
           key: random key of dropout; None disables dropout.
         """
         distances = self._distances(x.shape[1])
@@ -300,9 +301,9 @@ class Deberta(EncoderModel):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> tuple[Float[Array, "B S D"], Visibility]:
-        """Return the first layer's input, zeros at padding, and the mask.
+        """Return the input of the first layer, with zeros at padding, and the mask.
 
-        Args: as for the call.
+        Arguments are as for `__call__`.
         """
         x, mask = super().start(
             tokens,
@@ -316,13 +317,13 @@ class Deberta(EncoderModel):
     def visibility(
         self, tokens: Int[Array, "B S"], segment_ids: Int[Array, "B S"] | None = None
     ) -> Visibility:
-        """Return the mask in which a token attends to its document; padding attends to nothing."""
+        """Return the mask in which tokens attend to their document; padding attends to nothing."""
         if segment_ids is None:
             segment_ids = (tokens != self.config.pad_id).astype(jnp.int32)
         return Visibility(keys=segment_ids, queries=segment_ids)
 
     def project(self, x: Float[Array, "B S D"]) -> Float[Array, "B S D"]:
-        """Embeddings as they are: they have been projected before their norm."""
+        """Constrain the sharding of embeddings, which were projected before their norm."""
         return constrain(x, "batch", "length", "activation_embed")
 
     def _to_model(self, x: Float[Array, "*batch E"]) -> Float[Array, "*batch D"]:
@@ -332,7 +333,7 @@ class Deberta(EncoderModel):
         return self.embedding.norm(self._to_model(total.astype(dtype)))
 
     def _distances(self, length: int) -> Distances:
-        """Return the rows of the relative table that are needed, normalized once for all layers."""
+        """Return the needed rows of the relative embedding, normalized once for all layers."""
         table, rows = self.config.relative.distances(self.relative_table[...], length)
         return Distances(self.relative_norm(table) if self.config.norm_relative else table, rows)
 

@@ -1,21 +1,17 @@
-"""Encoders: what all families share, and BERT, RoBERTa, XLM-R and ELECTRA.
+"""Encoders: the base class of all families, and BERT, RoBERTa, XLM-R and ELECTRA.
 
-    config = BertConfig(vocab_size=30522, d_model=256, d_ff=1024, num_heads=4, num_layers=4)
+    config = BertConfig(vocab_size=30522, d_model=768, d_ff=3072, num_heads=12, num_layers=12,
+                        token_types=2)                          # or published.bert_base()
     model = config.build(rngs=nnx.Rngs(0))
     hidden = model(tokens)                                      # [B, S, D]
     hidden = model(tokens, segment_ids=ids, positions=within)   # packed documents
 
-Padding is segment 0 where segment ids are given, and `pad_id` where not. An architecture is a
-subclass that defines `apply_layers`.
+Padding is segment 0 if segment ids are given, and otherwise token `pad_id`. An architecture is a
+subclass of `EncoderModel` that defines `apply_layers`.
 
 BERT and models with its layers: RoBERTa, XLM-R, ELECTRA (Devlin et al. 2019; Clark et al. 2020).
-
-    config = BertConfig(vocab_size=30522, d_model=768, d_ff=3072, num_heads=12, num_layers=12,
-                        token_types=2)                         # or published.bert_base()
-    hidden = config.build(rngs=nnx.Rngs(0))(tokens)            # [B, S, D]
-
-RoBERTa and XLM-R count positions from pad_id + 1 (`position_offset` 2) and have one token type;
-ELECTRA has tables of `embedding_size` columns and a projection. The pooler is not part of the
+RoBERTa and XLM-R count positions from pad_id + 1 (`position_offset` 2) and have one token type.
+ELECTRA has embeddings of `embedding_size` columns and a projection. The pooler is not part of the
 encoder: it is the first half of `heads.ClassificationHead`. `positions="relative_bias"` uses T5's
 bias, shared by all layers, instead of the position embedding.
 """
@@ -57,38 +53,41 @@ from t5x_lite.nn.stack import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderConfig(ModelConfig):
-    """Sizes and choices of all encoders.
+    """Sizes and options of all encoders.
 
     Attributes:
       d_model: size of the hidden states.
       d_ff: size of the feed-forward hidden layers.
-      num_heads: attention heads, each of d_model / num_heads.
+      num_heads: number of attention heads, each of size d_model / num_heads.
       num_layers: number of layers.
-      embedding_size: columns of the embedding tables, projected to d_model (ELECTRA); None for
-        d_model, without a projection.
-      max_positions: rows of the table of positions.
-      token_types: rows of the table of token types; 0 disables it. With one row all tokens have it.
-      pad_id: the token of padding.
-      activation: activation of the feed-forward layers, and of heads.
-      dropout_rate: dropout rate of embeddings and of the blocks' outputs.
+      embedding_size: number of columns of the embeddings, which are projected to d_model (ELECTRA);
+        None for d_model, without a projection.
+      max_positions: number of rows of the position embedding.
+      token_types: number of rows of the token type embedding; 0 disables it. With one row, all
+        tokens have the same type.
+      pad_id: id of the padding token.
+      activation: activation of the feed-forward layers and of heads.
+      dropout_rate: dropout rate of the embeddings and of the outputs of attention and feed-forward.
       attention_dropout_rate: dropout rate of the attention weights.
       share_attention_dropout: True if all queries of a head drop the same keys, as in T5. If False,
         dropout is sampled for each query and key, as in the original, which is slower.
       norm_epsilon: epsilon of the layer norms.
-      initializer_stddev: standard deviation of kernels and tables at init.
-      unroll: layers per iteration of the scan, True for straight-line code; "auto" is the latter
-        unless it takes long to compile.
-      remat: activations that a layer keeps for its backward pass (`t5x_lite.nn.stack`).
-      attention: "auto", the fastest for a run's devices, which its config.json names; "plain";
-        "heads", one head of one row at a time, which is faster on CPUs in float32; "blocked", with
-        memory linear in length; "pallas", the same as a kernel for TPUs, elsewhere blocked;
-        "cudnn", cuDNN's for NVIDIA GPUs and bfloat16, elsewhere plain. "cudnn" is rejected in
-        training, because it does not support dropout for each query and key.
-      attention_block: keys that blocked attention takes at a time (a DeBERTa's: queries), and
-        queries too if the kernel does it: 256 is recommended for the kernel; it is halved if it
-          does not fit the chip.
-      one_text_rows: True if each row holds one text, followed by its padding: then cuDNN's
-        attention reads lengths instead of a mask, and is faster. Rows that do not give NaN.
+      initializer_stddev: standard deviation of initial kernels and embeddings.
+      unroll: number of layers per iteration of the scan, or True for straight-line code. "auto" is
+        straight-line code unless its compilation is slow.
+      remat: rematerialization policy: activations that a layer stores for its backward pass
+        (`t5x_lite.nn.stack`).
+      attention: implementation of attention. "auto" is the fastest for the devices of a run, and is
+        recorded in the run's config.json; "plain" computes all keys at once; "heads" computes one
+        head of one row at a time, which is faster on CPUs in float32; "blocked" has memory linear
+        in length; "pallas" is a TPU kernel for blocks (blocked on other devices); "cudnn" is
+        cuDNN's attention for NVIDIA GPUs and bfloat16 (plain on other devices). Training rejects
+        "cudnn" with dropout for each query and key.
+      attention_block: number of keys per block of blocked attention (in DeBERTa, of queries); for
+        the TPU kernel, of keys and queries, with 256 recommended. A block that does not fit the
+        chip is halved.
+      one_text_rows: True if each row holds one text, followed by padding. cuDNN's attention then
+        reads lengths instead of a mask, and is faster. Other rows give NaN.
     """
 
     d_model: Count
@@ -114,7 +113,7 @@ class EncoderConfig(ModelConfig):
     below: ClassVar[tuple[str, ...]] = ("embedding", "projection")
     begins_with_cls: ClassVar[bool] = True
     has_distances: ClassVar[bool] = False
-    """True if attention is disentangled, which has no kernel."""
+    """True if attention is disentangled, for which no kernel exists."""
 
     def __post_init__(self) -> None:
         check_bounds(self, prefix="model.")
@@ -125,30 +124,30 @@ class EncoderConfig(ModelConfig):
             )
         if not 0 <= self.pad_id < self.vocab_size:
             raise InputError(
-                f"model.pad_id must be in [0, vocab_size), {self.vocab_size}: got {self.pad_id}"
+                f"model.pad_id must be in [0, {self.vocab_size}), a token id: got {self.pad_id}"
             )
         if self.attention == "cudnn":
             cudnn_attention.check_sizes(d_kv=self.d_model // self.num_heads)
             if self.attention_dropout_rate > 0 and not self.share_attention_dropout:
                 raise InputError(
-                    "model.attention 'cudnn' does not support dropout for each query and key: "
+                    "model.attention 'cudnn' does not support dropout for each query and key; "
                     "set --model.share-attention-dropout True, or --model.attention-dropout-rate 0"
                 )
         check_remat(self.remat)
 
     @property
     def table_size(self) -> int:
-        """Columns of the embedding tables."""
+        """Number of columns of the embeddings."""
         return self.d_model if self.embedding_size is None else self.embedding_size
 
     @property
     def embedding_norm_size(self) -> int:
-        """Size of the layer norm of the embeddings' sum."""
+        """Size of the layer norm of the summed embeddings."""
         return self.table_size
 
     @property
     def classifier_kind(self) -> Literal["bert", "roberta", "electra", "deberta"]:
-        """The head for classification that the family is published with."""
+        """Kind of the classification head of published checkpoints of this family."""
         return "bert"
 
     def to_finetune(self) -> "EncoderConfig":
@@ -157,46 +156,40 @@ class EncoderConfig(ModelConfig):
 
     @property
     def position_rows(self) -> int:
-        """Rows of the position embedding; 0 without one."""
+        """Number of rows of the position embedding; 0 without one."""
         return self.max_positions
 
     @property
     def longest_document(self) -> int | None:
-        """Maximum tokens of a document with position embeddings; None without such a table."""
         return self.position_rows - self.first_position if self.position_rows else None
 
     @property
     def positions_at_input(self) -> bool:
-        """True if the position embedding is added to the embeddings."""
+        """True if the position embedding is added to the token embeddings."""
         return self.position_rows > 0
 
     @property
     def first_position(self) -> int:
-        """The row of the table that a document's first token reads."""
+        """Row of the position embedding for a document's first token."""
         return 0
 
     @property
     def divided_heads(self) -> int:
-        """All attention heads."""
         return self.num_heads
 
     def check_devices(self, kind: str, *, dtype: str) -> None:
-        """Reject devices or a dtype that the selected attention does not support."""
         if self.attention == "cudnn":
             cudnn_attention.check(kind=kind, dtype=dtype)
 
     def check_precision(self, precision: str, *, dtype: str) -> None:
-        """Reject a precision that the selected attention does not support."""
         check_precision(self.attention, precision, dtype=dtype)
 
     def more_remat(self) -> tuple[str, ...]:
-        """Return the values of `remat` that keep less."""
         return more_remat(self.remat)
 
     def with_choices(
         self, kind: str, *, dtype: str, length: int, one_text_rows: bool
     ) -> tuple["EncoderConfig", str]:
-        """Return the config with what "auto" is on such devices; see `ModelConfig.with_choices`."""
         own = "shared" if self.share_attention_dropout else "each"
         return chosen(
             self,
@@ -211,17 +204,15 @@ class EncoderConfig(ModelConfig):
         )
 
     def unrolled(self) -> "EncoderConfig":
-        """Return the same model with its layers as straight-line code."""
         return self.replace(unroll=True)
 
     def on_cpu(self, *, dtype: str) -> "EncoderConfig":
-        """Return the config with straight-line code; in float32 with one head at a time."""
+        """Return the config with straight-line code, and in float32 with one head at a time."""
         plain = self.attention in ("auto", "plain") and not self.has_distances
         heads = plain and dtype == "float32"
         return self.replace(unroll=True, attention="heads" if heads else self.attention)
 
     def forward_flops(self, shapes: RowShapes) -> int | None:
-        """Return the FLOPs of one forward pass for one row, or None for unknown rows."""
         if "encoder_input_tokens" not in shapes:
             return None
         *texts, length = shapes["encoder_input_tokens"]
@@ -231,8 +222,9 @@ class EncoderConfig(ModelConfig):
         """Return the FLOPs of one text's forward pass; see `ModelConfig.forward_flops`.
 
         Args:
-          length: its tokens.
-          masked_lm: True if to the states of a masked language model, not to the last layer's.
+          length: length of the text in tokens.
+          masked_lm: True to count the computation of `masked_lm_states` instead of the last
+            layer's.
         """
         return self.num_layers * self.layer_flops(length) + self.projection_flops(length)
 
@@ -252,13 +244,13 @@ class EncoderConfig(ModelConfig):
 
     @property
     def layer(self) -> PostNormConfig:
-        """The sizes of one layer."""
+        """Sizes and options of one layer."""
         names = {field.name for field in dataclasses.fields(PostNormConfig)}
         return PostNormConfig(**{name: getattr(self, name) for name in names})
 
     @property
     def running(self) -> Running:
-        """Settings by which the stack of layers is run."""
+        """Speed and memory settings of the stack of layers."""
         undecided = self.attention == "auto" and self.has_distances
         return Running.of(
             unroll=self.unroll,
@@ -270,11 +262,11 @@ class EncoderConfig(ModelConfig):
 
 
 class Embeddings(nnx.Module):
-    """The tables and the norm of their sum.
+    """Token, position and token type embeddings, with the norm of their sum.
 
     Args:
       config: config of the model.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
@@ -298,11 +290,11 @@ class Embeddings(nnx.Module):
 
 
 class EncoderModel(nnx.Module):
-    """Embeddings and whatever layers a subclass has.
+    """Base class of encoders: embeddings, and the layers that a subclass defines.
 
     Args:
-      config: its sizes.
-      rngs: the stream "params" is used.
+      config: sizes and options of the model.
+      rngs: random streams; "params" is used.
     """
 
     layers: Any  # set by the subclass
@@ -324,7 +316,6 @@ class EncoderModel(nnx.Module):
             )
 
     def stacks(self) -> dict[str, Any]:
-        """Return the stacked layers, which have slots, by the name of their stack."""
         return {"encoder": self.layers}
 
     def __call__(
@@ -336,13 +327,14 @@ class EncoderModel(nnx.Module):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """Return the last layer's states.
+        """Return the hidden states of the last layer.
 
         Args:
-          tokens: padded with `pad_id`.
+          tokens: token ids, padded with `pad_id`.
           segment_ids: segment ids of packed documents, from 1; 0 is padding.
-          positions: from 0 within each document; None is taken from the segment ids, or counted.
-          token_types: None is 0 everywhere; a model with one type or none does not read them.
+          positions: positions from 0 within each document; None computes them from the segment ids,
+            or counts all tokens.
+          token_types: token types; None is 0 everywhere. Models with at most one type ignore them.
           key: random key of dropout; None disables dropout.
         """
         embedding_key, layers_key = split_key(key, 2)
@@ -359,11 +351,10 @@ class EncoderModel(nnx.Module):
         return self.apply_layers(x, mask=mask, key=layers_key)[:, self.prompt.length :]
 
     def token_table(self) -> Float[Array, "V E"]:
-        """Return the table of tokens."""
         return self.embedding.token[...]
 
     def encode(self, tokens: Int[Array, "B S"], **options: Any) -> Float[Array, "B S D"]:
-        """Return the call under the name that it has in T5."""
+        """Call the model; the name `encode` is common to all models with an encoder."""
         return self(tokens, **options)
 
     def masked_lm_states(
@@ -375,9 +366,9 @@ class EncoderModel(nnx.Module):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """Return the input of a masked LM head: the output, unless overridden.
+        """Return the hidden states for a masked LM head: the output, unless overridden.
 
-        Args: as for the call.
+        Arguments are as for `__call__`.
         """
         return self(
             tokens,
@@ -396,9 +387,9 @@ class EncoderModel(nnx.Module):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> tuple[Float[Array, "B S D"], Visibility]:
-        """Return the first layer's input, the projected embeddings, and the mask.
+        """Return the input of the first layer, the projected embeddings, and the mask.
 
-        Args: as for the call.
+        Arguments are as for `__call__`.
         """
         if positions is None and segment_ids is not None:
             positions = document_positions(segment_ids)
@@ -413,13 +404,13 @@ class EncoderModel(nnx.Module):
 
         Args:
           x: embeddings [B, S, d_model].
-          mask: mask of each token's keys; `mask.dense(S)` is the array.
+          mask: mask of the keys that each token attends to; `mask.dense(S)` is the array.
           key: random key of dropout; None disables dropout.
         """
         raise TypeError(f"{type(self).__name__} does not define apply_layers")
 
     def tables(self) -> dict[str, Array]:
-        """Return the embeddings by name: "token" [V, E] and, if there is one, "position"."""
+        """Return the embeddings by name: "token" [V, E] and, if it exists, "position"."""
         return self.embedding.tables()
 
     def embeddings(
@@ -430,9 +421,9 @@ class EncoderModel(nnx.Module):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S E"]:
-        """Return normalized sums of the embeddings, with dropout, before a projection to d_model.
+        """Return the normalized sums of all embeddings with dropout, before projection to d_model.
 
-        Args: as for the call.
+        Arguments are as for `__call__`.
         """
         return self._embed(
             lookup(self.embedding.token[...], tokens),
@@ -450,12 +441,12 @@ class EncoderModel(nnx.Module):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S E"]:
-        """`embeddings` with given vectors instead of the tokens' rows.
+        """Compute `embeddings` with the given vectors instead of token embeddings.
 
         Args:
-          vectors: one for each position.
-          positions: None counts all of them.
-          token_types: as for the call, as key is.
+          vectors: vector of each position.
+          positions: positions of the vectors; None counts them from 0.
+          token_types: token types; None is 0 everywhere.
           key: random key of dropout; None disables dropout.
         """
         given = {"positions": positions, "token_types": token_types, "key": key}
@@ -470,7 +461,7 @@ class EncoderModel(nnx.Module):
     def visibility(
         self, tokens: Int[Array, "B S"], segment_ids: Int[Array, "B S"] | None = None
     ) -> Visibility:
-        """Return a token sees all that is not padding, or its own segment."""
+        """Return the mask in which tokens attend to all tokens but padding, or to their segment."""
         if segment_ids is not None:
             return Visibility(keys=segment_ids, queries=segment_ids)
         return Visibility(keys=(tokens != self.config.pad_id).astype(jnp.int32))
@@ -510,14 +501,14 @@ class EncoderModel(nnx.Module):
     ) -> Int[Array, "#B S"]:
         """Return the row of each token in the position embedding, from `first_position` on.
 
-        If `first_position` is above 0, padding has the row of `pad_id` and is not counted (RoBERTa:
-        transformers modeling_roberta.py, create_position_ids_from_input_ids).
+        If `first_position` is positive, padding has the row of `pad_id` and is not counted
+        (RoBERTa: transformers modeling_roberta.py, create_position_ids_from_input_ids).
         """
         first, most = self.config.first_position, self.config.max_positions - self.num_before
         if (positions is None or self.num_before) and length + first > most:
             raise InputError(
-                f"rows of {length} tokens are longer than the model's {most - first} positions; "
-                "shorten data.inputs_length, or give it a larger model.max_positions"
+                f"rows have {length} tokens, but the model has only {most - first} positions; "
+                "decrease data.inputs_length, or increase model.max_positions"
             )
         start = first + self.num_before
         if first == 0 or real is None:
@@ -529,7 +520,7 @@ class EncoderModel(nnx.Module):
 
 
 def is_encoder(model: ModelConfig) -> TypeGuard[EncoderConfig]:
-    """Return True for the config of an encoder of any family."""
+    """Return True if a model config belongs to an encoder of any family."""
     return isinstance(model, EncoderConfig)
 
 
@@ -538,13 +529,13 @@ PositionKind = Literal["learned", "relative_bias"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BertConfig(EncoderConfig):
-    """Sizes and choices of a BERT, in addition to `EncoderConfig`.
+    """Sizes and options of a BERT, in addition to `EncoderConfig`.
 
     Attributes:
-      positions: "learned", a table; or "relative_bias", T5's buckets.
-      position_offset: the table's row of a document's first token.
-      relative_buckets: rows of the relative bias table.
-      relative_max_distance: distances from here on share a bucket.
+      positions: "learned" for a position embedding, or "relative_bias" for T5's relative bias.
+      position_offset: row of the position embedding for a document's first token.
+      relative_buckets: number of rows of the relative bias table.
+      relative_max_distance: distance from which on all distances share a bucket.
     """
 
     positions: PositionKind = "learned"
@@ -556,14 +547,14 @@ class BertConfig(EncoderConfig):
 
     @property
     def classifier_kind(self) -> Literal["bert", "roberta"]:
-        """RoBERTa's where positions are counted as RoBERTa does."""
+        """Kind of the classification head: RoBERTa's if positions have an offset, else BERT's."""
         return "roberta" if self.position_offset else "bert"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.position_offset < self.max_positions:
             raise InputError(
-                f"model.position_offset must be in [0, max_positions), {self.max_positions}: "
+                f"model.position_offset must be in [0, {self.max_positions}), a position: "
                 f"got {self.position_offset}"
             )
         if self.relative_buckets < 4 or self.relative_max_distance <= self.relative_buckets // 2:
@@ -574,25 +565,23 @@ class BertConfig(EncoderConfig):
 
     @property
     def position_rows(self) -> int:
-        """Rows of the table of positions; 0 with a relative bias."""
+        """Number of rows of the position embedding; 0 with a relative bias."""
         return self.max_positions if self.positions == "learned" else 0
 
     @property
     def first_position(self) -> int:
-        """The row that a document's first token reads."""
         return self.position_offset
 
     def build(self, *, rngs: nnx.Rngs) -> "Bert":
-        """Make the module with newly initialized parameters."""
         return Bert(self, rngs=rngs)
 
 
 class Bert(EncoderModel):
-    """Embeddings and post-norm layers.
+    """BERT encoder: embeddings and post-norm layers.
 
     Args:
-      config: its sizes.
-      rngs: the stream "params" is used.
+      config: sizes and options of the model.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, config: BertConfig, *, rngs: nnx.Rngs):
@@ -618,16 +607,17 @@ class Bert(EncoderModel):
         key: Key | None = None,
         part: tuple[int, int] | None = None,
     ) -> Float[Array, "B S D"]:
-        """Apply all layers, or a range of them.
+        """Apply all layers, or a range of layers.
 
-        A layer has the same dropout in a part as in the full stack, so that the parts in sequence
-        equal the full stack.
+        A layer has the same dropout in a range as in the full stack, so that consecutive ranges
+        give the result of the full stack.
 
         Args:
-          x: embeddings of d_model columns, or the states before the part's first layer.
-          mask: mask of each token's keys.
+          x: embeddings of d_model columns, or the hidden states before the first layer of the
+            range.
+          mask: mask of the keys that each token attends to.
           key: random key of dropout; None disables dropout.
-          part: the layers [first, last); None for all layers.
+          part: range of layers, as (first, last + 1); None for all layers.
         """
         pattern = self.pattern(mask, x.shape[1])
 
@@ -639,6 +629,6 @@ class Bert(EncoderModel):
         return scan_layers(self.layers, call, x, inputs=keys, running=running, part=part)[0]
 
     def pattern(self, mask: Visibility, length: int) -> Pattern:
-        """Return the pattern of its layers, with the relative bias if there is one."""
+        """Return the attention pattern of the layers, with the relative bias if there is one."""
         pattern = self.config.running.pattern(mask, length)
         return pattern.biased(self.relative_bias, bidirectional=True) if self.relative else pattern

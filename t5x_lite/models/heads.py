@@ -5,12 +5,12 @@
     logits = module(states)                        # float32 [B, C]
 
 The name of a head is part of its parameters' paths: the parameters of "mlm" are at heads/mlm. A
-checkpoint keeps all heads that its run and earlier runs made. Heads that the loss does not use are
+checkpoint keeps all heads of its run and of earlier runs. Heads that the loss does not use are
 frozen.
 
-A custom head of any class trains by a custom objective. Evaluation, predict and serve answer by a
-`Classifier`, `Choice`, `Token` or `Span`. A custom head that shall answer is a subclass of one of
-these, keeps its name, and builds a module that is called in the same way.
+A custom head of any class can be trained by a custom objective. Evaluation, predict and serve need
+a `Classifier`, `Choice`, `Token` or `Span`. To use a custom head there, derive it from one of these
+classes, keep its name, and build a module that is called in the same way.
 
 `Choice` is a classifier of one class that reads a question with each of its choices (transformers'
 *ForMultipleChoice): the softmax is over the choices.
@@ -22,8 +22,8 @@ The layers of a `Classifier` are as in transformers' *ForSequenceClassification:
     electra   dropout -> dense -> gelu -> dropout -> linear
     deberta   dense -> gelu -> dropout -> linear
 
-`Token` labels each token: names of things, parts of speech. `Span` finds an answer in a text: its
-first and last token.
+`Token` labels each token, for named entities or parts of speech. `Span` finds an answer in a text:
+its first and last token.
 """
 
 import dataclasses
@@ -43,17 +43,18 @@ from t5x_lite.nn.dense import Activation, Dense, activate, truncated_normal
 from t5x_lite.nn.dropout import dropout, split_key
 
 HEADS = "heads/"
-"""Beginning of the paths of all heads' parameters."""
+"""Prefix of the parameter paths of all heads."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Head:
-    """Base of the heads' configs.
+    """Base class of head configs.
 
     Attributes:
-      name: name of its parameters, below heads/; lower-case letters, digits and "_".
+      name: name of the head in its parameters' paths, below heads/: lower-case letters, digits and
+        "_".
     """
 
     name: str
@@ -61,7 +62,7 @@ class Head:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise InputError(
-                "the name of a head is lower-case letters, digits and _, a letter first: got "
+                "a head name must be lower-case letters, digits and _, with a letter first: got "
                 f"{self.name!r}"
             )
         if hasattr(HeadModules, self.name):
@@ -70,39 +71,36 @@ class Head:
 
     @property
     def scores_texts(self) -> bool:
-        """True if it gives one number for a text, or for two texts that are read together."""
+        """True if the head gives one score for a text, or for a pair of texts read together."""
         return False
 
     @property
     def has_parameters(self) -> bool:
-        """True if a checkpoint holds parameters of it."""
+        """True if a checkpoint holds parameters of the head."""
         return True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> Any:
-        """Make the module, with parameters or none.
+        """Build the head's module.
 
         Args:
-          model: model of the states that it reads.
-          rngs: the stream "params" is used.
-
-        Raises:
-          InputError: it cannot read the states of such a model.
+          model: config of the model that provides the hidden states.
+          rngs: random streams; "params" is used.
         """
         raise TypeError(f"{type(self).__name__} does not define build")
 
 
 def is_custom(head: Head) -> bool:
-    """Return whether a class outside of this package builds the head and its parameters."""
+    """Return True if the head's module is built by a class outside this package."""
     return type(head).build.__module__.partition(".")[0] != __name__.partition(".")[0]
 
 
 class HeadModules(nnx.Module):
-    """The modules of some heads, by name.
+    """Modules of several heads, by name.
 
     Args:
-      heads: name -> config.
-      model: model with the states that they read.
-      rngs: the stream "params" is used.
+      heads: head configs, by name.
+      model: config of the model that provides the hidden states.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, heads: Mapping[str, Head], model: ModelConfig, *, rngs: nnx.Rngs):
@@ -114,28 +112,20 @@ class HeadModules(nnx.Module):
 
 
 def by_name(heads: Iterable[Head]) -> dict[str, Head]:
-    """Return the heads by name.
-
-    Raises:
-      InputError: two have one name.
-    """
+    """Return a dict of heads by name."""
     found: dict[str, Head] = {}
     for head in heads:
         if head.name in found:
-            raise InputError(f"two heads are called {head.name}: give one another name")
+            raise InputError(f"two heads have the name {head.name}; rename one of them")
         found[head.name] = head
     return found
 
 
 def encoder_of(head: Head, model: ModelConfig) -> EncoderConfig:
-    """Return the config of an encoder, which the head reads.
-
-    Raises:
-      InputError: it is the config of something else.
-    """
+    """Return the model config as an `EncoderConfig`, which the head needs."""
     if not isinstance(model, EncoderConfig):
         raise InputError(
-            f"head {head.name!r} reads the states of an encoder, not of a {type(model).__name__}"
+            f"head {head.name!r} needs an encoder, but the model is a {type(model).__name__}"
         )
     return model
 
@@ -149,18 +139,18 @@ def dense(
     bias: bool = True,
     rngs: nnx.Rngs,
 ) -> Dense:
-    """Return a head's dense layer, a kernel of truncated normal values and an optional bias."""
+    """Build a head's dense layer, with a truncated normal kernel and an optional bias."""
     init = truncated_normal(stddev)
     return Dense(d_in, d_out, axes=axes, initializer=init, bias=bias, rngs=rngs)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassHead(Head):
-    """Base of the heads that give a logit for each class.
+    """Base class of heads with a logit for each class.
 
     Attributes:
       num_classes: number of classes.
-      dropout_rate: dropout rate of the head; None is the model's.
+      dropout_rate: dropout rate of the head; None is the model's rate.
       labels: names of the classes, if known.
     """
 
@@ -169,7 +159,7 @@ class ClassHead(Head):
     labels: tuple[str, ...] = ()
 
     fewest: ClassVar[int] = 1
-    """Classes that such a head has at least."""
+    """Minimum number of classes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -177,15 +167,15 @@ class ClassHead(Head):
             raise InputError(f"num_classes must be at least {self.fewest}: got {self.num_classes}")
         if self.labels and len(self.labels) != self.num_classes:
             raise InputError(
-                f"labels must be {self.num_classes}, as many as num_classes: got {self.labels}"
+                f"labels must have {self.num_classes} entries (num_classes): got {self.labels}"
             )
 
     def order_of(self, labels: Sequence[str]) -> tuple[str, ...] | None:
-        """Return a task's labels in the order of the classes, which may be another one.
+        """Return a task's labels in the order of the head's classes, which may differ.
 
         Returns:
           The labels, or None if the names of the classes are missing or differ from the labels,
-          ignoring case.
+            ignoring case.
         """
         names = {label.lower(): label for label in labels}
         found = [names[label.lower()] for label in self.labels if label.lower() in names]
@@ -194,23 +184,23 @@ class ClassHead(Head):
 
 
 def with_labels(heads: Sequence[Head], own: Head, labels: Sequence[str]) -> tuple[Head, ...]:
-    """Return the heads, with the names of a task's classes set in one of them.
+    """Return the heads, with a task's labels as the class names of one head.
 
     Args:
       heads: heads of an experiment.
-      own: the one that is trained; it need not be among them.
-      labels: labels of the task, in their order.
+      own: head that is trained; it need not be among `heads`.
+      labels: labels of the task, in order.
 
     Raises:
-      InputError: its classes are these in another order, so that it would learn them again.
+      InputError: if the head has these classes in another order.
     """
     if not isinstance(own, ClassHead) or own.num_classes != len(labels):
         return tuple(heads)
     order = own.order_of(labels)
     if order is not None and order != tuple(labels):
         raise InputError(
-            f"the classes of head {own.name!r} are {', '.join(order)}, and the task has them in "
-            f"the order {', '.join(labels)}: --init.fresh heads/{own.name} starts the head over"
+            f"head {own.name!r} has the classes {', '.join(order)}, but the task has the order "
+            f"{', '.join(labels)}; reinitialize the head by --init.fresh heads/{own.name}"
         )
     # Training makes the classes exclusive, whatever they were before.
     exclusive = {"problem_type": "auto"} if hasattr(own, "problem_type") else {}
@@ -219,11 +209,11 @@ def with_labels(heads: Sequence[Head], own: Head, labels: Sequence[str]) -> tupl
 
 
 def as_before(heads: Sequence[Head], earlier: Sequence[Head]) -> tuple[Head, ...]:
-    """Return a resumed run's earlier heads, perhaps with new names of classes.
+    """Return the heads of a resumed run, possibly with new names of classes.
 
     Args:
       heads: heads of the config.
-      earlier: heads of the run so far; they set the order.
+      earlier: heads of the run so far; they determine the order.
     """
     ours, before = by_name(heads), by_name(earlier)
     found = [ours.get(name, head) for name, head in before.items()]
@@ -235,7 +225,7 @@ def as_before(heads: Sequence[Head], earlier: Sequence[Head]) -> tuple[Head, ...
 
 ClassifierKind = Literal["bert", "roberta", "electra", "deberta"]
 Problem = Literal["auto", "regression", "single_label_classification", "multi_label_classification"]
-"""Meaning of a classifier's logits, in transformers' words."""
+"""Meaning of a classifier's logits, with transformers' values."""
 
 _KINDS: dict[str, dict[str, Any]] = {
     "bert": {"activation": "tanh", "input": False},
@@ -250,7 +240,7 @@ class Classifier(ClassHead):
     """Classification head of a text; with one class it computes a score (regression).
 
     Attributes:
-      kind: "bert", "roberta", "electra" or "deberta".
+      kind: kind of the layers: "bert", "roberta", "electra" or "deberta".
       problem_type: meaning of the logits, for the export: "multi_label_classification" if classes
         are independent; "auto" is regression for one class and exclusive classes for several.
     """
@@ -261,23 +251,21 @@ class Classifier(ClassHead):
 
     @property
     def scores_texts(self) -> bool:
-        """See `Head.scores_texts`."""
         return self.num_classes == 1
 
     @property
     def problem(self) -> Problem:
-        """The meaning of the logits, never "auto"."""
+        """Meaning of the logits, with "auto" resolved."""
         if self.problem_type != "auto":
             return self.problem_type
         return "regression" if self.num_classes == 1 else "single_label_classification"
 
     @property
     def activation(self) -> Activation:
-        """The one after the first layer."""
+        """Activation after the head's first layer."""
         return _KINDS[self.kind]["activation"]
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ClassificationHead":
-        """Make the module."""
         encoder = encoder_of(self, model)
         rate = encoder.dropout_rate if self.dropout_rate is None else self.dropout_rate
         return ClassificationHead(
@@ -292,19 +280,20 @@ class Classifier(ClassHead):
 
 
 class ClassificationHead(nnx.Module):
-    """Classes of a text, or one number, from the state of its [CLS] token.
+    """Module that computes class logits of a text from the [CLS] hidden state.
 
-    dropout -> dense -> activation -> dropout -> dense. The first layer and tanh are BERT's pooler,
-    which has no dropout before it (Devlin et al. 2019; transformers' *ForSequenceClassification).
+    The layers are dropout -> dense -> activation -> dropout -> dense. The first dense layer and
+    tanh are BERT's pooler, which has no dropout before it (Devlin et al. 2019; transformers'
+    *ForSequenceClassification).
 
     Args:
       d_model: size of the hidden states.
-      num_classes: logits; 1 for regression.
-      activation: after the first layer.
-      dropout_rate: before the second layer.
-      input_dropout_rate: before the first one.
+      num_classes: number of logits; 1 for regression.
+      activation: activation after the first layer.
+      dropout_rate: dropout rate before the second layer.
+      input_dropout_rate: dropout rate before the first layer.
       stddev: standard deviation of the initial kernels.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(
@@ -339,7 +328,7 @@ class ClassificationHead(nnx.Module):
     def __call__(
         self, hidden: Float[Array, "B S D"], *, key: Key | None = None
     ) -> Float[Array, "B C"]:
-        """Return logits of the classes; a key turns dropout on."""
+        """Return the logits of the classes; a key enables dropout."""
         in_key, out_key = split_key(key, 2)
         x = dropout(hidden[:, 0], self.input_dropout_rate, key=in_key)
         x = activate(self.dense.product(x), self.activation).astype(hidden.dtype)
@@ -348,11 +337,11 @@ class ClassificationHead(nnx.Module):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Choice(Head):
-    """The likeliness of a question with one of its choices.
+    """Head of multiple choice: the score of a question with one of its choices.
 
     Attributes:
-      kind: as of a `Classifier`.
-      dropout_rate: dropout rate of the head; None is the model's.
+      kind: kind of the layers, as in `Classifier`.
+      dropout_rate: dropout rate of the head; None is the model's rate.
     """
 
     name: str = "choice"
@@ -361,11 +350,9 @@ class Choice(Head):
 
     @property
     def activation(self) -> Activation:
-        """The one after the first layer."""
         return self._classifier().activation
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> ClassificationHead:
-        """Make the module, with logits of shape [B, 1]."""
         return self._classifier().build(model, rngs=rngs)
 
     def _classifier(self) -> Classifier:
@@ -376,14 +363,13 @@ class Choice(Head):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Token(ClassHead):
-    """Classes of each token."""
+    """Head that labels each token with one of several classes."""
 
     name: str = "token"
 
     fewest: ClassVar[int] = 2
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "TokenHead":
-        """Make the module."""
         encoder = encoder_of(self, model)
         rate = encoder.dropout_rate if self.dropout_rate is None else self.dropout_rate
         return TokenHead(
@@ -396,14 +382,14 @@ class Token(ClassHead):
 
 
 class TokenHead(nnx.Module):
-    """dropout -> linear, at each position (transformers' *ForTokenClassification).
+    """Module that computes class logits of each token: dropout -> linear, as in transformers.
 
     Args:
       d_model: size of the hidden states.
-      num_classes: logits.
-      dropout_rate: before the layer.
+      num_classes: number of logits per token.
+      dropout_rate: dropout rate before the linear layer.
       stddev: standard deviation of the initial kernel.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(
@@ -421,34 +407,33 @@ class TokenHead(nnx.Module):
     def __call__(
         self, hidden: Float[Array, "B S D"], *, key: Key | None = None
     ) -> Float[Array, "B S C"]:
-        """Return float32 logits of the classes; a key turns dropout on."""
+        """Return float32 logits of the classes for each token; a key enables dropout."""
         return self.out.product(dropout(hidden, self.dropout_rate, key=key))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Span(Head):
-    """An answer's first and last token.
+    """Head that finds an answer in a text: its first and last token.
 
     Attributes:
-      longest: maximum tokens of an answer.
+      longest: maximum length of an answer, in tokens.
     """
 
     name: str = "span"
     longest: Count = 30
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "SpanHead":
-        """Make the module."""
         encoder = encoder_of(self, model)
         return SpanHead(encoder.d_model, stddev=encoder.initializer_stddev, rngs=rngs)
 
 
 class SpanHead(nnx.Module):
-    """Scores of an answer's first and last token: two logits for each position (SQuAD).
+    """Module that computes two logits per token: start and end of an answer (SQuAD).
 
     Args:
       d_model: size of the hidden states.
       stddev: standard deviation of the initial kernel.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, d_model: int, *, stddev: float = 0.02, rngs: nnx.Rngs):
@@ -463,6 +448,6 @@ class SpanHead(nnx.Module):
     def __call__(
         self, hidden: Float[Array, "B S D"]
     ) -> tuple[Float[Array, "B S"], Float[Array, "B S"]]:
-        """Return logits of the first and of the last token."""
+        """Return each position's logits as the first and as the last token of an answer."""
         logits = self.out.product(hidden)
         return logits[..., 0], logits[..., 1]

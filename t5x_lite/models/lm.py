@@ -4,21 +4,21 @@
     model = config.build(rngs=nnx.Rngs(0))
     logits = model(decoder_input_tokens, decoder_causal_attention=...)
 
-In a causal model a position attends to earlier positions. In a prefix model, all positions of the
-inputs also attend to each other; position 0, the start token, belongs to them (figure 4 of the
+In a causal model, a position attends to earlier positions. In a prefix model, all positions of the
+inputs also attend to each other; position 0, the start token, is one of the inputs (figure 4 of the
 paper):
 
     inputs 5 6, targets 7 8        read      0 5 6 7
                                    predict   5 6 7 8
 
-      sees  0 5 6 7      causal          0 5 6 7      prefix
-    from 0  1 0 0 0                    0 1 1 1 0
-         5  1 1 0 0                    5 1 1 1 0
-         6  1 1 1 0                    6 1 1 1 0
-         7  1 1 1 1                    7 1 1 1 1
+     key    0 5 6 7      causal          0 5 6 7      prefix
+    query 0 1 0 0 0                    0 1 1 1 0
+          5 1 1 0 0                    5 1 1 1 0
+          6 1 1 1 0                    6 1 1 1 0
+          7 1 1 1 1                    7 1 1 1 1
 
 All keys to the right share a bucket of the relative bias. This and all numerics are as in t5x's
-examples/decoder_only/network.py; `prefix_buckets` has the paper's rule.
+examples/decoder_only/network.py; `prefix_buckets` also offers the paper's rule.
 """
 
 import dataclasses
@@ -42,15 +42,16 @@ from t5x_lite.nn.stack import Decoder
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LMConfig(StackConfig):
-    """Sizes and choices of a decoder-only model, in addition to `StackConfig`.
+    """Sizes and options of a decoder-only model, in addition to `StackConfig`.
 
     Attributes:
       num_layers: number of layers.
-      prefix: True if the inputs see each other both ways (prefix LM); else all is causal. The
-        parameters are the same: a causal model can be trained on as a prefix model.
-      prefix_buckets: buckets of a prefix LM's relative bias: "causal", all for keys to the
+      prefix: True if the inputs attend to each other in both directions (prefix LM); if False, all
+        attention is causal. The parameters are the same, so that a causal model can be trained
+        further as a prefix model.
+      prefix_buckets: buckets of the relative bias in a prefix LM: "causal", all for keys to the
         left (T5X), or "bidirectional", half of them for keys to the right (the paper).
-      tie_embeddings: True if the output shares the embedding.
+      tie_embeddings: True if the output layer shares the token embedding.
     """
 
     num_layers: Count
@@ -61,22 +62,20 @@ class LMConfig(StackConfig):
     below: ClassVar[tuple[str, ...]] = ("token_embedding", "decoder/relative_bias")
 
     def forward_flops(self, shapes: RowShapes) -> int:
-        """Return the FLOPs of one forward pass for one row, causal or with a prefix."""
         (length,) = shapes["decoder_target_tokens"]
         output = 2 * length * self.d_model * self.vocab_size
         return self.num_layers * self.layer_flops(length) + output
 
     def build(self, *, rngs: nnx.Rngs) -> "LM":
-        """Make the module with newly initialized parameters."""
         return LM(self, rngs=rngs)
 
 
 class LM(TokenModel):
-    """The decoder-only model.
+    """Decoder-only language model.
 
     Args:
-      config: its sizes.
-      rngs: the stream "params" is used.
+      config: sizes and options of the model.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, config: LMConfig, *, rngs: nnx.Rngs):
@@ -93,7 +92,6 @@ class LM(TokenModel):
         self.make_output(config.d_model, config.vocab_size, tied=config.tie_embeddings, rngs=rngs)
 
     def stacks(self) -> dict[str, Any]:
-        """Return the stacked layers, which have slots, by the names of their stacks."""
         return {"decoder": self.decoder.layers}
 
     def __call__(
@@ -104,20 +102,20 @@ class LM(TokenModel):
         decoder_causal_attention: Int[Array, "B T"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B T V"]:
-        """Return logits of each token given earlier tokens, and in a prefix model all inputs.
+        """Return the logits of each token given earlier tokens, and in a prefix model all inputs.
 
         Args:
-          decoder_input_tokens: the text shifted right, 0 first; padded at the end.
-          decoder_segment_ids: decoder segment ids of packed examples, from 1; 0 is padding.
-          decoder_causal_attention: 1 where the inputs are read, 0 elsewhere (seqio's name and
-            meaning); a causal model does without.
-          key: turns dropout on; None is deterministic.
+          decoder_input_tokens: text shifted right, with 0 first; padded at the end.
+          decoder_segment_ids: segment ids of packed examples, from 1; 0 is padding.
+          decoder_causal_attention: 1 at positions that read the inputs, 0 elsewhere (seqio's name
+            and meaning); ignored by a causal model.
+          key: random key of dropout; None disables dropout.
 
         Returns:
           float32 logits.
 
         Raises:
-          InputError: a prefix model gets no decoder_causal_attention.
+          InputError: if the model is a prefix model, but decoder_causal_attention is missing.
         """
         return self.logits(
             self.hidden(
@@ -136,10 +134,10 @@ class LM(TokenModel):
         decoder_causal_attention: Int[Array, "B T"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Return the output layer's input; arguments and errors are as in the call."""
+        """Return the input of the output layer; arguments and errors are as for `__call__`."""
         if self.prefix and decoder_causal_attention is None:
             raise InputError(
-                "a model with model.prefix needs rows that mark their inputs: set "
+                "model.prefix is True, but rows do not mark their inputs; set "
                 "data.layout to prefix_lm, or model.prefix to False"
             )
         prefix = decoder_causal_attention if self.prefix else None
@@ -161,12 +159,13 @@ class LM(TokenModel):
         max_length: int,
         prompt: Int[Array, "B P"] | None = None,
     ) -> tuple[Float[Array, "B V"], Cache]:
-        """Read start token, inputs and prompt in one pass.
+        """Read the start token, inputs and prompt in one pass, and create the cache.
 
         Args:
-          inputs: padded with 0 on the right; rows may have different lengths, 0 among them.
-          max_length: maximum decoded tokens after the prompt.
-          prompt: the targets' beginning, padded with 0 on the right; always causal.
+          inputs: token ids, padded with 0 on the right; rows may have different lengths, including
+            0.
+          max_length: maximum number of decoded tokens after the prompt.
+          prompt: beginning of the targets, padded with 0 on the right; attention to it is causal.
 
         Returns:
           float32 logits of the first new token, and the cache.
@@ -182,7 +181,7 @@ class LM(TokenModel):
         return self.logits(hidden[:, -1:])[:, 0], cache
 
     def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float[Array, "R V"], Cache]:
-        """Return logits after one more token in each row, and the cache that includes it."""
+        """Decode one more token in each row; return the next logits and the updated cache."""
         hidden = self.embed(tokens.reshape(-1, cache.num_rows))
         hidden, cache = self.decoder.step(hidden, cache)
         logits = self.logits(hidden)
@@ -191,14 +190,14 @@ class LM(TokenModel):
     def target_logits(
         self, inputs: Int[Array, "B S"], targets: Int[Array, "B T"]
     ) -> Float[Array, "B T V"]:
-        """Return logits of each target given the inputs and earlier targets.
+        """Return the logits of each target given the inputs and earlier targets.
 
-        Inputs are moved to the right, so that the targets follow them without a gap, as in the rows
-        of training.
+        Inputs are right-aligned, so that the targets follow them without a gap, as in training
+        rows.
 
         Args:
-          inputs: padded with 0 on the right.
-          targets: padded with 0 on the right.
+          inputs: token ids, padded with 0 on the right.
+          targets: token ids, padded with 0 on the right.
         """
         first = caching.align(inputs, batch_size=inputs.shape[0])
         rest = targets[:, :-1]

@@ -1,6 +1,6 @@
-"""Heads of pretraining: the masked language model's, and the detector's of replaced tokens.
+"""Heads for pretraining: masked language modeling and replaced token detection.
 
-The table that its output shares with the embedding comes in as an array, so that no module has two
+The token embedding, which the output layer shares, is passed as an array, so that no module has two
 parents.
 """
 
@@ -22,12 +22,11 @@ from t5x_lite.nn.slots import InvertibleSlot
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mlm(Head):
-    """The head of a masked language model; its sizes are the model's."""
+    """Config of the head for masked language modeling, with sizes from the model config."""
 
     name: str = "mlm"
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "MaskedLMHead":
-        """Make the module."""
         encoder = encoder_of(self, model)
         return MaskedLMHead(
             encoder.d_model,
@@ -41,18 +40,18 @@ class Mlm(Head):
 
 
 class MaskedLMHead(nnx.Module):
-    """Tokens from hidden states: LayerNorm(activation(dense(hidden))) table^T + bias.
+    """Module that computes token logits: LayerNorm(activation(dense(hidden))) table^T + bias.
 
     Source: google-research/bert run_pretraining.py, get_masked_lm_output.
 
     Args:
       d_model: size of the hidden states.
-      embedding_size: columns of the table.
-      vocab_size: rows of the table.
-      activation: after the dense layer.
+      embedding_size: number of columns of the token embedding.
+      vocab_size: number of rows of the token embedding.
+      activation: activation after the dense layer.
       norm_epsilon: epsilon of the norm.
       stddev: standard deviation of the initial kernel.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
     """
 
     inverse: InvertibleSlot | None = None
@@ -83,11 +82,11 @@ class MaskedLMHead(nnx.Module):
     def __call__(
         self, hidden: Float[Array, "*batch D"], table: Float[Array, "V E"]
     ) -> Float[Array, "*batch V"]:
-        """Return logits of all tokens of the vocabulary.
+        """Return the logits of all tokens of the vocabulary.
 
         Args:
-          hidden: states of the positions to predict.
-          table: the embedding's.
+          hidden: hidden states of the positions to predict.
+          table: token embedding.
         """
         x = self.transform(hidden).astype(table.dtype)
         batch = "ABCF"[: x.ndim - 1]
@@ -95,7 +94,7 @@ class MaskedLMHead(nnx.Module):
         return constrain(logits, "batch", "length", "vocab") if logits.ndim == 3 else logits
 
     def transform(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch E"]:
-        """Return the states that are multiplied with the token embedding."""
+        """Apply dense layer and norm; the result is multiplied by the token embedding."""
         x = activate(self.dense.product(hidden), self.activation)
         x = self.norm(x.astype(hidden.dtype))
         return x if self.inverse is None else self.inverse.inverse(x)
@@ -106,17 +105,16 @@ RtdKind = Literal["electra", "deberta"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rtd(Head):
-    """Replaced token detection: the config of its head.
+    """Config of the head for replaced token detection.
 
     Attributes:
-      kind: "electra" or "deberta".
+      kind: architecture of the head, "electra" or "deberta".
     """
 
     name: str = "rtd"
     kind: RtdKind = "electra"
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ElectraRtdHead | DebertaRtdHead":
-        """Make the module."""
         encoder = encoder_of(self, model)
         activation, stddev = encoder.activation, encoder.initializer_stddev
         if self.kind == "electra":
@@ -131,13 +129,13 @@ class Rtd(Head):
 
 
 class ElectraRtdHead(nnx.Module):
-    """Replaced token detection: dense -> activation -> one number (Clark et al. 2020).
+    """ELECTRA's replaced token detection: dense -> activation -> one logit (Clark et al. 2020).
 
     Args:
       d_model: size of the hidden states.
-      activation: after the first layer.
+      activation: activation after the first layer.
       stddev: standard deviation of the initial kernels.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(
@@ -165,22 +163,22 @@ class ElectraRtdHead(nnx.Module):
         self.activation: Activation = activation
 
     def __call__(self, hidden: Float[Array, "B S D"]) -> Float[Array, "B S"]:
-        """Return the logit of "replaced" at each position."""
+        """Return the logit of "replaced" for each token."""
         x = activate(self.dense.product(hidden), self.activation).astype(hidden.dtype)
         return self.out.product(x)[..., 0]
 
 
 class DebertaRtdHead(nnx.Module):
-    """DeBERTaV3's detection: w2 activation(W1 LayerNorm(h_i + h_CLS)) (He et al. 2021).
+    """DeBERTaV3's replaced token detection: w2 activation(W1 LayerNorm(h_i + h_CLS)).
 
-    Source: microsoft/DeBERTa, apps/models/replaced_token_detection_model.py.
+    Source: He et al. 2021; microsoft/DeBERTa, apps/models/replaced_token_detection_model.py.
 
     Args:
       d_model: size of the hidden states.
-      activation: after the first layer.
+      activation: activation after the first layer.
       norm_epsilon: epsilon of the norm.
       stddev: standard deviation of the initial kernels.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(
@@ -212,12 +210,12 @@ class DebertaRtdHead(nnx.Module):
     def __call__(
         self, hidden: Float[Array, "B S D"], *, positions: Int[Array, "B S"] | None = None
     ) -> Float[Array, "B S"]:
-        """Return the logit of "replaced" at each position.
+        """Return the logit of "replaced" for each token.
 
         Args:
-          hidden: the encoder's states.
-          positions: from 0 within each packed document, which begins with its own [CLS]; None is
-            one document a row.
+          hidden: hidden states of the encoder.
+          positions: positions from 0 within each packed document, which begins with its own [CLS];
+            None for one document per row.
         """
         if positions is None:
             first = hidden[:, :1]

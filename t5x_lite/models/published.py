@@ -1,6 +1,8 @@
-"""The published sizes: one function for each, which gives its config.
+"""Configs of published models: a function for each published size.
 
-One row for each published size: a function that gives the config, its `fields` replaced.
+Each function returns the config of a published size, with the given fields replaced.
+
+T5:
 
     experiment = Experiment(model=t5_1_1_base(dropout_rate=0.0), ...)
 
@@ -15,7 +17,9 @@ One row for each published size: a function that gives the config, its `fields` 
 | `t5_base_*` | as `t5_base`; paper sections 3.2 and 3.6 | t5 models/gin/models/bi_v1_*.gin |
 
 vocab_size 32128 is 32000 SentencePiece pieces and 100 sentinels, rounded up to a multiple of 128;
-the others are rounded up likewise. The decoder-only rows are in `t5x_lite.models.published`.
+other vocabularies are rounded up in the same way.
+
+BERT and its relatives:
 
     experiment = Experiment(model=bert_base(dropout_rate=0.0), ...)
 
@@ -27,7 +31,9 @@ the others are rounded up likewise. The decoder-only rows are in `t5x_lite.model
 | `electra_*` | small: narrow embeddings | google-research/electra README.md |
 
 Vocabularies have the sizes of the releases, not rounded up, so that weights of Hugging Face fit
-unchanged. The cased BERTs have vocab_size=28996.
+unchanged. Cased BERTs have vocab_size=28996.
+
+DeBERTa:
 
     discriminator = deberta_v3_small()
     generator = deberta_v3_generator(discriminator)
@@ -35,11 +41,11 @@ unchanged. The cased BERTs have vocab_size=28996.
 Sources: microsoft/DeBERTa experiments/language_model/{rtd_*,xxlarge}.json, and config.json of the
 releases at huggingface.co/microsoft. Vocabularies have the sizes of the releases, not rounded up.
 
-One row for each published decoder-only size; all are causal unless `prefix=True` is given.
+Decoder-only models, which are causal unless `prefix=True` is given:
 
     experiment = Experiment(model=lm_base(prefix=True, dropout_rate=0.0), ...)
 
-vocab_size 32128 as in `presets`.
+Their vocab_size is 32128, as in T5.
 """
 
 from typing import Any
@@ -86,7 +92,7 @@ def _byt5(*sizes: int, decoder: int, **fields: Any) -> T5Config:
 
 
 def t5_small(**fields: Any) -> T5Config:
-    """T5 1.0 small, 60M parameters; `fields` replace the preset's."""
+    """T5 1.0 small, 60M parameters; `fields` replaces fields of the config."""
     return _t5_1_0(512, 8, 6, 2048, **fields)
 
 
@@ -101,12 +107,12 @@ def t5_large(**fields: Any) -> T5Config:
 
 
 def t5_3b(**fields: Any) -> T5Config:
-    """T5 1.0 3B: heads of 128."""
+    """T5 1.0 3B, with heads of size 128."""
     return _t5_1_0(1024, 32, 24, 16384, **{"d_kv": 128, **fields})
 
 
 def t5_11b(**fields: Any) -> T5Config:
-    """T5 1.0 11B: heads of 128."""
+    """T5 1.0 11B, with heads of size 128."""
     return _t5_1_0(1024, 128, 24, 65536, **{"d_kv": 128, **fields})
 
 
@@ -147,7 +153,7 @@ def t5_base_shared(**fields: Any) -> T5Config:
 
 
 def t5_base_6_layers(**fields: Any) -> T5Config:
-    """T5 base with half of the layers in each stack."""
+    """T5 base with half the number of layers in each stack."""
     return t5_base(**{"num_encoder_layers": 6, "num_decoder_layers": 6, **fields})
 
 
@@ -155,12 +161,12 @@ def t5_base_6_layers(**fields: Any) -> T5Config:
 
 
 def t5_base_2x(**fields: Any) -> T5Config:
-    """About twice the parameters and FLOPs of T5 base: T5 large with 16 layers in each stack."""
+    """T5 large with 16 layers per stack: about twice the parameters and FLOPs of T5 base."""
     return t5_large(**{"num_encoder_layers": 16, "num_decoder_layers": 16, **fields})
 
 
 def t5_base_4x(**fields: Any) -> T5Config:
-    """About four times the parameters and FLOPs of T5 base: T5 large, 32 layers per stack."""
+    """T5 large with 32 layers per stack: about four times the parameters and FLOPs of T5 base."""
     return t5_large(**{"num_encoder_layers": 32, "num_decoder_layers": 32, **fields})
 
 
@@ -281,7 +287,7 @@ def _roberta(*sizes: int, **fields: Any) -> BertConfig:
 
 
 def bert_base(**fields: Any) -> BertConfig:
-    """BERT base, 110M parameters; `fields` replace the preset's."""
+    """BERT base, 110M parameters; `fields` replaces fields of the config."""
     return _bert(768, 12, 12, **fields)
 
 
@@ -335,10 +341,10 @@ def electra_large(**fields: Any) -> BertConfig:
 
 
 def electra_generator(discriminator: BertConfig, **fields: Any) -> BertConfig:
-    """Return ELECTRA's generator of a discriminator: equally deep, with its embeddings.
+    """Return the generator of an ELECTRA discriminator: as deep, with the same embeddings.
 
-    Its width is a quarter of the discriminator's, or a third of base's 768, with heads of 64.
-    Source: google-research/electra configure_pretraining.py and run_pretraining.py.
+    Its width is a quarter of the discriminator's, or for base a third of 768, with heads of size
+    64. Source: google-research/electra configure_pretraining.py and run_pretraining.py.
     """
     d_model = discriminator.d_model // (3 if discriminator.d_model == 768 else 4)
     defaults: dict[str, Any] = {
@@ -370,7 +376,7 @@ def _deberta_v2(num_layers: int, /, **fields: Any) -> DebertaConfig:
 
 
 def deberta_v2_xlarge(**fields: Any) -> DebertaConfig:
-    """DeBERTa-v2 xlarge, 885M parameters; `fields` replace the preset's."""
+    """DeBERTa-v2 xlarge, 885M parameters; `fields` replaces fields of the config."""
     return _deberta_v2(24, **fields)
 
 
@@ -403,7 +409,7 @@ def deberta_v3_large(**fields: Any) -> DebertaConfig:
 
 
 def mdeberta_v3_base(**fields: Any) -> DebertaConfig:
-    """mDeBERTaV3 base, of a hundred languages, 278M parameters."""
+    """mDeBERTaV3 base, for a hundred languages, 278M parameters."""
     return _deberta(768, 12, **{"vocab_size": 251000, **fields})
 
 
@@ -422,10 +428,10 @@ def _lm(d_model: int, num_heads: int, num_layers: int, d_ff: int, /, **fields: A
 def lm_v1(**fields: Any) -> LMConfig:
     """Return the paper's language model (table 2), 110M parameters: one stack of T5 1.0 base.
 
-    Source: t5/models/gin/models/lm_v1.gin in google-research/text-to-text-transfer-transformer; its
-    prefix language model, lm_v1_ifa.gin, is `lm_v1(prefix=True)`. Its relative bias has buckets for
-    keys to the right, while decoding too (Mesh TensorFlow's transformer_layers.py: bidirectional is
-    not fully_autoregressive); T5X's decoder_only has none.
+    Source: t5/models/gin/models/lm_v1.gin in google-research/text-to-text-transfer-transformer. The
+    prefix language model, lm_v1_ifa.gin, is `lm_v1(prefix=True)`. The relative bias has buckets for
+    keys to the right, also during decoding (Mesh TensorFlow's transformer_layers.py: bidirectional
+    is not fully_autoregressive); T5X's decoder_only has no such buckets.
     """
     fields = {"feed_forward": "relu", "prefix_buckets": "bidirectional", **fields}
     return _lm(768, 12, 12, 3072, **fields)
@@ -436,7 +442,7 @@ def lm_v1(**fields: Any) -> LMConfig:
 
 
 def lm_base(**fields: Any) -> LMConfig:
-    """Decoder-only base, 110M parameters; `fields` replace the preset's."""
+    """Decoder-only base, 110M parameters; `fields` replaces fields of the config."""
     return _lm(768, 12, 12, 2048, **fields)
 
 

@@ -6,19 +6,20 @@
 
     ready = model.prepared()                                   # once, for many searches
     logits, cache = ready.prefill(inputs, max_length=32)       # of the first new token
-    logits, cache = ready.step(tokens, cache)                  # of the one after it
+    logits, cache = ready.step(tokens, cache)                  # of the second new token
 
-T5 1.0: ReLU, output tied to the embedding (logits / sqrt(d_model)). T5 1.1: gated GELU, a separate
-output layer. umT5: a relative bias table in each layer. Padding is token 0, and so is the decoder's
-start token. Positions are row positions; packed examples are told apart by segment ids. Numerics:
-t5x examples/t5/network.py and layers.py.
+T5 1.0 has ReLU and an output layer tied to the embedding (logits / sqrt(d_model)). T5 1.1 has gated
+GELU and a separate output layer. umT5 has a relative bias table in each layer. Padding and the
+decoder's start token are token 0. Positions are counted per row, and segment ids separate packed
+examples. Numerics: t5x examples/t5/network.py and layers.py.
 
 The encoder of T5 as a separate model, for tasks that need a vector for each token instead of text:
 
     config = T5EncoderConfig(vocab_size=32128, d_model=512, d_ff=1024, num_heads=6, num_layers=8)
     hidden = config.build(rngs=nnx.Rngs(0))(tokens)      # [B, S, D]
 
-Parameter paths are as in `T5Config`'s model, so that the encoder of a T5 can be loaded unchanged.
+Its parameter paths are the encoder's paths in a T5, so that the encoder of a T5 can be loaded
+unchanged.
 """
 
 import dataclasses
@@ -58,39 +59,41 @@ _SHARED = {
     "mlp": "mlp",
     "mlp_norm": "mlp_norm",
 }
-"""Part of a decoder layer -> the same part of an encoder layer."""
+"""Name of each shared submodule in a decoder layer, and its name in an encoder layer."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StackConfig(ModelConfig):
-    """The base config of all models made of T5's layers.
+    """Base config of all models with T5's layers.
 
     Attributes:
       d_model: size of embeddings and hidden states.
-      d_kv: size of a head.
+      d_kv: size of an attention head.
       d_ff: size of the feed-forward hidden layer.
-      num_heads: attention heads.
-      feed_forward: "relu" (1.0), "gated-gelu" (1.1), "gated-silu" (UL2), "gated-relu", "gelu" or
-        "silu".
-      dropout_rate: dropout rate; T5 uses 0.1, and 0 when pretraining 1.1.
-      relative_buckets: rows of the relative bias tables.
-      relative_max_distance: distances from here on share a bucket.
-      relative_bias_per_layer: a table in each layer (umT5) instead of one for the stack.
+      num_heads: number of attention heads.
+      feed_forward: feed-forward block: "relu" (1.0), "gated-gelu" (1.1), "gated-silu" (UL2),
+        "gated-relu", "gelu" or "silu".
+      dropout_rate: dropout rate; T5 uses 0.1, and 0 for the pretraining of 1.1.
+      relative_buckets: number of rows of the relative bias tables.
+      relative_max_distance: distance from which on all distances share a bucket.
+      relative_bias_per_layer: True for a relative bias table in each layer (umT5) instead of one
+        for the stack.
       norm_epsilon: epsilon of the RMS norms.
-      unroll: layers per iteration of the scan, True for straight-line code; "auto" is the latter
-        unless it takes long to compile.
-      remat: activations that a layer keeps for its backward pass: "none" is all, "full" only its
-        input, "dots" its matrix products, "dots_no_batch" its products with weights
+      unroll: number of layers per iteration of the scan, or True for straight-line code. "auto" is
+        straight-line code unless its compilation is slow.
+      remat: activations that a layer stores for its backward pass: "none" stores all, "full" only
+        the layer's input, "dots" the matrix products, "dots_no_batch" the products with weights
         (`t5x_lite.nn.stack`).
-      attention: "auto", the fastest for a run's devices, which its config.json names; "plain";
-        "heads", one head of one row at a time, which is faster on CPUs in float32; "blocked", with
-        memory linear in length; "pallas", the same as a kernel for TPUs, elsewhere blocked;
-        "cudnn", cuDNN's for NVIDIA GPUs and bfloat16 (`t5x_lite.nn.cudnn_attention`), elsewhere
-        plain, and rejected in training. Decoding is plain.
-      attention_block: keys that blocked attention takes at a time, and queries too if the kernel
-        does it: 256 is recommended for the kernel; it is halved if it does not fit the chip.
-      one_text_rows: True if each row holds one text, followed by its padding: then cuDNN's
-        attention reads lengths instead of a mask, and is faster. Rows that do not give NaN.
+      attention: implementation of attention. "auto" is the fastest for the devices of a run, and is
+        recorded in the run's config.json; "plain" computes all keys at once; "heads" computes one
+        head of one row at a time, which is faster on CPUs in float32; "blocked" has memory linear
+        in length; "pallas" is a TPU kernel for blocks (blocked on other devices); "cudnn" is
+        cuDNN's attention for NVIDIA GPUs and bfloat16 (`t5x_lite.nn.cudnn_attention`; plain on
+        other devices, where training rejects it). Decoding always uses plain attention.
+      attention_block: number of keys per block of blocked attention; for the TPU kernel, of keys
+        and queries, with 256 recommended. A block that does not fit the chip is halved.
+      one_text_rows: True if each row holds one text, followed by padding. cuDNN's attention then
+        reads lengths instead of a mask, and is faster. Other rows give NaN.
     """
 
     d_model: Count
@@ -122,32 +125,26 @@ class StackConfig(ModelConfig):
 
     @property
     def layer(self) -> LayerConfig:
-        """The sizes of one layer."""
         names = {field.name for field in dataclasses.fields(LayerConfig)}
         return LayerConfig(**{name: getattr(self, name) for name in names})
 
     @property
     def divided_heads(self) -> int:
-        """All attention heads."""
         return self.num_heads
 
     def check_devices(self, kind: str, *, dtype: str) -> None:
-        """Reject devices or a dtype that the selected attention does not support."""
         if self.attention == "cudnn":
             cudnn_attention.check(kind=kind, dtype=dtype)
 
     def check_precision(self, precision: str, *, dtype: str) -> None:
-        """Reject a precision that the selected attention does not support."""
         check_precision(self.attention, precision, dtype=dtype)
 
     def more_remat(self) -> tuple[str, ...]:
-        """Return the values of `remat` that keep less."""
         return more_remat(self.remat)
 
     def with_choices(
         self, kind: str, *, dtype: str, length: int, one_text_rows: bool
     ) -> tuple["StackConfig", str]:
-        """Return the config with what "auto" is on such devices; see `ModelConfig.with_choices`."""
         counts = [f.name for f in dataclasses.fields(self) if f.name.endswith("_layers")]
         return chosen(
             self,
@@ -161,11 +158,10 @@ class StackConfig(ModelConfig):
         )
 
     def unrolled(self) -> "StackConfig":
-        """Return the same model with its layers as straight-line code."""
         return self.replace(unroll=True)
 
     def on_cpu(self, *, dtype: str) -> "StackConfig":
-        """Return the config with straight-line code; in float32 one head at a time."""
+        """Return the config with straight-line code, and in float32 with one head at a time."""
         plain = self.attention in ("auto", "plain")
         heads = plain and dtype == "float32"
         return self.replace(unroll=True, attention="heads" if heads else self.attention)
@@ -185,7 +181,6 @@ class StackConfig(ModelConfig):
 
     @property
     def running(self) -> Running:
-        """Settings by which a stack of layers is run."""
         return Running.of(
             unroll=self.unroll,
             remat=self.remat,
@@ -197,16 +192,17 @@ class StackConfig(ModelConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class T5Config(StackConfig):
-    """Sizes and choices of a T5, in addition to `StackConfig`.
+    """Sizes and options of a T5, in addition to `StackConfig`.
 
     Attributes:
-      num_encoder_layers: layers of the encoder.
-      num_decoder_layers: layers of the decoder; 6 and 6 is the paper's half of base.
-      tie_embeddings: True if the output shares the embedding (1.0).
-      share_layers: encoder and decoder share one set of parameters (paper section 3.2, "shared"),
-        stored at encoder/; the decoder stores only its cross-attention with its norms. As in the
-        paper's own code (t5's bi_v1_shared.gin gives both stacks one variable scope), the relative
-        bias table and the final norm are shared too; each stack reads the table by its own buckets.
+      num_encoder_layers: number of encoder layers.
+      num_decoder_layers: number of decoder layers.
+      tie_embeddings: True if the output layer shares the token embedding (1.0).
+      share_layers: True if encoder and decoder share one set of parameters (paper section 3.2,
+        "shared"), stored at encoder/; the decoder stores only its cross-attention and the norms of
+        it. As in the paper's code (t5's bi_v1_shared.gin gives both stacks one variable scope), the
+        relative bias table and the final norm are also shared; each stack reads the table by its
+        own buckets.
     """
 
     num_encoder_layers: Count
@@ -229,7 +225,7 @@ class T5Config(StackConfig):
             )
 
     def views(self, prefix: str = "") -> tuple[View, ...]:
-        """Return the decoder's arrays read from the encoder, where layers are shared."""
+        """Return views that read the decoder's arrays from the encoder, if layers are shared."""
         if not self.share_layers:
             return ()
         pairs = {f"layers/{name}": f"layers/{of}" for name, of in _SHARED.items()}
@@ -241,7 +237,7 @@ class T5Config(StackConfig):
         )
 
     def to_finetune(self) -> "T5Config":
-        """Return the config with a dropout of 0.1 if it is 0, and fast settings for the devices."""
+        """Return the config with dropout 0.1 if it is 0, and with fast settings for the devices."""
         running: dict[str, Any] = {"attention": "auto", "unroll": "auto", "one_text_rows": False}
         return self.replace(dropout_rate=self.dropout_rate or 0.1, **running)
 
@@ -250,23 +246,21 @@ class T5Config(StackConfig):
         return self.replace(share_layers=False)
 
     def forward_flops(self, shapes: RowShapes) -> int:
-        """Return the FLOPs of one forward pass for one row of inputs and targets."""
         (inputs,), (targets,) = shapes["encoder_input_tokens"], shapes["decoder_target_tokens"]
         encoder = self.num_encoder_layers * self.layer_flops(inputs)
         decoder = self.num_decoder_layers * self.layer_flops(targets, across=inputs)
         return encoder + decoder + 2 * targets * self.d_model * self.vocab_size
 
     def build(self, *, rngs: nnx.Rngs) -> "T5":
-        """Make the module with newly initialized parameters."""
         return T5(self, rngs=rngs)
 
 
 class T5(TokenModel):
-    """The encoder-decoder.
+    """T5 encoder-decoder.
 
     Args:
-      config: its sizes.
-      rngs: the stream "params" is used.
+      config: sizes and options of the model.
+      rngs: random streams; "params" is used.
     """
 
     prompt: TokenSlot | None = None
@@ -284,7 +278,6 @@ class T5(TokenModel):
         self.make_output(config.d_model, config.vocab_size, tied=config.tie_embeddings, rngs=rngs)
 
     def stacks(self) -> dict[str, Any]:
-        """Return the stacked layers, which have slots, by the names of their stacks."""
         return {"encoder": self.encoder.layers, "decoder": self.decoder.layers}
 
     def encode(
@@ -294,10 +287,10 @@ class T5(TokenModel):
         segment_ids: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B _ D"]:
-        """Return the encoder's output, of a prompt's rows, too.
+        """Return the encoder's output, including the vectors of a prompt adapter.
 
         Args:
-          tokens: padded with 0.
+          tokens: token ids, padded with 0.
           segment_ids: segment ids of packed examples, from 1; 0 is padding.
           key: random key of dropout; None disables dropout.
         """
@@ -306,7 +299,8 @@ class T5(TokenModel):
         if self.prompt is not None:
             if segment_ids is not None:
                 raise InputError(
-                    "a prompt comes before rows, which must be of one text: set data.pack False"
+                    "a prompt adapter needs rows of one text, but rows are packed; "
+                    "set data.pack False"
                 )
             x, tokens = self.prompt(x, self.token_table()), after_prompt(tokens, self.prompt)
         return self.encoder(x, mask=masks.of_encoder(tokens, segment_ids), key=key)
@@ -320,14 +314,14 @@ class T5(TokenModel):
         decoder_segment_ids: Int[Array, "B T"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B T V"]:
-        """Return logits of each target given earlier targets (teacher forcing).
+        """Return the logits of each target given earlier targets (teacher forcing).
 
         Args:
-          encoder_input_tokens: padded with 0.
-          decoder_input_tokens: the targets shifted right, 0 first.
-          encoder_segment_ids: encoder segment ids of packed examples; both or neither.
-          decoder_segment_ids: decoder segment ids of packed examples.
-          key: turns dropout on; None is deterministic.
+          encoder_input_tokens: input token ids, padded with 0.
+          decoder_input_tokens: targets shifted right, with 0 first.
+          encoder_segment_ids: segment ids of packed inputs; give both segment ids or neither.
+          decoder_segment_ids: segment ids of packed targets.
+          key: random key of dropout; None disables dropout.
 
         Returns:
           float32 logits.
@@ -351,7 +345,7 @@ class T5(TokenModel):
         decoder_segment_ids: Int[Array, "B T"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Return the output layer's input; the arguments are as in the call."""
+        """Return the input of the output layer; arguments are as for `__call__`."""
         seen = after_prompt(encoder_input_tokens, self.prompt)
         cross_mask = masks.across(seen, encoder_segment_ids, decoder_segment_ids)
         encoder_key, decoder_key = (None, None) if key is None else jax.random.split(key)
@@ -369,7 +363,7 @@ class T5(TokenModel):
     def target_logits(
         self, inputs: Int[Array, "B S"], targets: Int[Array, "B T"]
     ) -> Float[Array, "B T V"]:
-        """Return logits of each target given inputs and earlier targets, both padded with 0."""
+        """Return the logits of each target given inputs and earlier targets, both padded with 0."""
         return self(inputs, jnp.pad(targets[:, :-1], ((0, 0), (1, 0))))
 
     def lay_out(self, *, join: bool) -> None:
@@ -385,12 +379,13 @@ class T5(TokenModel):
         max_length: int,
         prompt: Int[Array, "B P"] | None = None,
     ) -> tuple[Float[Array, "B V"], Cache]:
-        """Encode the inputs, read the prompts and make the cache: one pass.
+        """Encode the inputs, read the prompts and create the cache, in one pass.
 
         Args:
-          inputs: padded with 0 on the right.
-          max_length: maximum new tokens.
-          prompt: beginning of the targets, right-padded with 0; a row of zeros has none.
+          inputs: token ids, padded with 0 on the right.
+          max_length: maximum number of new tokens.
+          prompt: beginning of the targets, padded with 0 on the right; a row of zeros has no
+            prompt.
 
         Returns:
           float32 logits of each row's first new token, and the cache.
@@ -407,11 +402,11 @@ class T5(TokenModel):
         return self.logits(hidden[:, -1:])[:, 0], cache
 
     def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float[Array, "R V"], Cache]:
-        """Return logits after one more token of each row, and the new cache.
+        """Decode one more token in each row; return the next logits and the updated cache.
 
         Args:
-          tokens: R = B, or B * W after `repeat`.
-          cache: from `prefill` or an earlier step.
+          tokens: newest token of each of the R rows; R = B, or B * W after `repeat`.
+          cache: cache from `prefill` or from an earlier step.
         """
         x = self.embed(tokens.reshape(-1, cache.num_rows))
         hidden, cache = self.decoder.step(x, cache)
@@ -421,7 +416,7 @@ class T5(TokenModel):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class T5EncoderConfig(StackConfig):
-    """Sizes and choices of an encoder, in addition to `StackConfig`.
+    """Sizes of T5's encoder as a separate model, in addition to `StackConfig`.
 
     Attributes:
       num_layers: number of layers.
@@ -432,25 +427,22 @@ class T5EncoderConfig(StackConfig):
     below: ClassVar[tuple[str, ...]] = ("token_embedding", "encoder/relative_bias")
 
     def forward_flops(self, shapes: RowShapes) -> int:
-        """Return the FLOPs of one forward pass for one row."""
         (length,) = shapes["encoder_input_tokens"]
         return self.text_flops(length)
 
     def text_flops(self, length: int) -> int:
-        """Return the FLOPs of one text's forward pass."""
         return self.num_layers * self.layer_flops(length)
 
     def build(self, *, rngs: nnx.Rngs) -> "T5Encoder":
-        """Make the module with newly initialized parameters."""
         return T5Encoder(self, rngs=rngs)
 
 
 class T5Encoder(TokenModel):
-    """Token embedding and encoder.
+    """T5 encoder as a separate model: token embedding and encoder layers.
 
     Args:
-      config: its sizes.
-      rngs: the stream "params" is used.
+      config: sizes and options of the model.
+      rngs: random streams; "params" is used.
     """
 
     prompt: TokenSlot | None = None
@@ -463,7 +455,6 @@ class T5Encoder(TokenModel):
         )
 
     def stacks(self) -> dict[str, Any]:
-        """Return the stacked layers, which have slots, by the names of their stacks."""
         return {"encoder": self.encoder.layers}
 
     def __call__(
@@ -476,7 +467,7 @@ class T5Encoder(TokenModel):
         """Return the encoder's output.
 
         Args:
-          tokens: padded with 0.
+          tokens: token ids, padded with 0.
           segment_ids: segment ids of packed examples, from 1; 0 is padding.
           key: random key of dropout; None disables dropout.
         """
@@ -496,5 +487,5 @@ class T5Encoder(TokenModel):
         segment_ids: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """Return the call under the name that it has in T5."""
+        """Call the model; the name `encode` is common to all models with an encoder."""
         return self(tokens, segment_ids=segment_ids, key=key)

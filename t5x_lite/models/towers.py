@@ -1,7 +1,7 @@
-"""Additions of retrievers to the model: a second tower, and pooling.
+"""Towers and pooling: additions to the model for retrievers.
 
-Towers are encoders of the model's kind in addition to it, such as the passage encoder of a
-retriever:
+Towers are encoders with the architecture of the model, in addition to the model, such as the
+passage encoder of a retriever:
 
     towers = Towers(("passage",), config, rngs=rngs)
     towers["passage"](tokens)                           # parameters at towers/passage
@@ -11,12 +11,13 @@ A tower has the architecture and the adapters of the model, with separate parame
     model/layers/mlp/wi/kernel            towers/passage/layers/mlp/wi/kernel
     adapters/lora/layers/mlp/in/a         adapters/lora/towers/passage/layers/mlp/in/a
 
-`pool` makes one vector of each text from an encoder's hidden states: the [CLS] state or the mean.
+`pool` computes one vector of each text from an encoder's hidden states: the [CLS] state or the
+mean.
 
     pool(model(tokens), tokens != pad_id, "mean")       # [B, D]
 
-BERT's and SimCSE's "cls" is the hidden state of a text's first token. "mean" is the mean over all
-tokens except padding, including [CLS] and [SEP] (Reimers and Gurevych 2019, arXiv:1908.10084).
+"cls" is the hidden state of a text's first token, as in BERT and SimCSE. "mean" is the mean over
+all tokens except padding, including [CLS] and [SEP] (Reimers and Gurevych 2019, arXiv:1908.10084).
 """
 
 import re
@@ -33,14 +34,14 @@ from t5x_lite.core.trees import Array
 from t5x_lite.models.base import ModelConfig
 
 TOWERS = "towers/"
-"""Beginning of their paths."""
+"""Prefix of the parameter paths of all towers."""
 
 _OF_TOWER = re.compile(r"towers/([^/]+)/(.*)|(adapters/[^/]+)/towers/([^/]+)/(.*)")
 _OF_MODEL = re.compile(r"model/(.*)|(adapters/[^/]+)/(.*)")
 
 
 def tower_of(path: str) -> tuple[str, str] | None:
-    """Return the tower of a parameter and its path in the model, or None if it is of no tower."""
+    """Split a tower's parameter path into tower and path in the model; None for other paths."""
     match = _OF_TOWER.fullmatch(path)
     if match is None:
         return None
@@ -50,7 +51,7 @@ def tower_of(path: str) -> tuple[str, str] | None:
 
 
 def in_tower(path: str, tower: str) -> str:
-    """Return a tower's path of a parameter of the model or its adapters; others are shared."""
+    """Convert a path of the model or its adapters to a tower's path; other paths are unchanged."""
     match = _OF_MODEL.fullmatch(path)
     if match is None or tower_of(path) is not None:
         return path
@@ -60,14 +61,14 @@ def in_tower(path: str, tower: str) -> str:
 
 
 def as_model(arrays: Mapping[str, Any], tower: str = "") -> dict[str, Any]:
-    """Select the parameters of one encoder, a tower at the paths of the model.
+    """Select the parameters of one encoder, with a tower's parameters at the paths of the model.
 
     Args:
       arrays: arrays of all encoders, by path.
       tower: name of the tower; "" is the model.
 
     Returns:
-      By path: the encoder, its adapters, and what all encoders share.
+      Arrays by path: the encoder, its adapters, and everything that all encoders share.
     """
     own = {path: tower_of(path) for path in arrays}
     shared = {
@@ -81,7 +82,7 @@ def as_model(arrays: Mapping[str, Any], tower: str = "") -> dict[str, Any]:
 
 
 def with_towers(tree: Any, names: Sequence[str]) -> Any:
-    """Return a nested dict with the towers' adapters, which are like the model's."""
+    """Return a nested dict in which the model's adapters are repeated for each tower."""
     flat = trees.flatten(tree)
     adapters = {path: leaf for path, leaf in flat.items() if path.startswith("adapters/")}
     more = {in_tower(path, name): leaf for name in names for path, leaf in adapters.items()}
@@ -89,12 +90,12 @@ def with_towers(tree: Any, names: Sequence[str]) -> Any:
 
 
 class Towers(nnx.Module):
-    """Models by their names.
+    """Encoders of a retriever in addition to the model, by name.
 
     Args:
-      names: names of the towers; () disables them.
-      model: config of each.
-      rngs: the stream "params" is used.
+      names: names of the towers; () for none.
+      model: config of each tower.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, names: Sequence[str], model: ModelConfig, *, rngs: nnx.Rngs):
@@ -112,15 +113,12 @@ Pooling = Literal["cls", "mean"]
 def pool(
     hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | Int[Array, "B T"], kind: Pooling
 ) -> Float[Array, "B D"]:
-    """Return the vectors of texts, one a row, in float32.
+    """Pool the hidden states of each text into one float32 vector.
 
     Args:
-      hidden: an encoder's states.
-      mask: mask of tokens that are not padding: true, or above 0.
+      hidden: hidden states of an encoder.
+      mask: mask of tokens that are not padding: True, or positive.
       kind: "cls" or "mean".
-
-    Raises:
-      InputError: unknown kind.
     """
     check_pooling("pooling", kind)
     if kind == "cls":
@@ -131,6 +129,6 @@ def pool(
 
 
 def check_pooling(name: str, kind: str) -> None:
-    """Raise InputError for an unknown kind."""
+    """Raise InputError for an unknown kind of pooling; `name` is the option in the message."""
     if kind not in get_args(Pooling):
         raise InputError(f"{name} must be one of {get_args(Pooling)}: got {kind!r}")

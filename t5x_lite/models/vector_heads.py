@@ -1,13 +1,12 @@
-"""Heads of retrieval: dense, lexical and multi-vector.
+"""Heads for retrieval: dense, lexical and multi-vector.
 
-    Dense(pooling="cls")                                   # the state of [CLS], of length 1
-    Dense(pooling="cls", projection=128, tied=False)       # W h + b, of queries and of passages
+    Dense(pooling="cls")                                   # [CLS] hidden state, of length 1
+    Dense(pooling="cls", projection=128, tied=False)       # W h + b, for queries and for passages
 
-It has parameters only with a projection: heads/dense/query, and heads/dense/passage if the two are
-not tied (DPR's projection_dim; RetroMAE's linear_q and linear_p).
-
-The maximum length of a text and its prompt are also part of the head, so that a loaded checkpoint
-makes the vectors that it was trained for.
+A `Dense` head has parameters only with a projection: heads/dense/query, and heads/dense/passage if
+the two projections are not tied (DPR's projection_dim; RetroMAE's linear_q and linear_p). The
+maximum length of a text and its prompt are also part of the head, so that a loaded checkpoint
+computes the vectors that it was trained for.
 
 `Lexical` weights the terms of a text, with one number per token (BGE-M3's sparse retrieval).
 
@@ -19,17 +18,17 @@ makes the vectors that it was trained for.
     terms    5: .7, 9: .4
 
 The score of two texts is the sum over their common terms of the products of weights (Chen et al.
-2024, arXiv:2402.03216; FlagEmbedding's m3/modeling.py). That code uses vectors [B, L, V] over the
-vocabulary; here a text keeps its length: `term_weights` keeps a term's largest weight at its
+2024, arXiv:2402.03216; FlagEmbedding's m3/modeling.py). FlagEmbedding uses vectors [B, L, V] over
+the vocabulary. Here a text keeps its length: `term_weights` keeps a term's largest weight at its
 position and has 0 elsewhere, and `scores` sums over pairs of positions with the same token.
 
-The multi-vector head makes a vector of each token of a text (ColBERT, as in BGE-M3).
+`MultiVector` computes a vector of each token of a text (ColBERT, as in BGE-M3).
 
     E_i = norm(W h_i + b)          heads/multi_vector/out; i from 1: [CLS] has none, [SEP] has one
     score(q, p) = (1 / N_q) sum_i max_j E_q,i . E_p,j          N_q: real tokens of q without [CLS]
 
-Padding has no vector and takes no part in the maximum. In FlagEmbedding's code it has vectors of
-zeros, so that a passage with only negative similarities has the score 0 (Chen et al. 2024,
+Padding has no vector and is excluded from the maximum. In FlagEmbedding's code, padding has vectors
+of zeros, so that a passage with only negative similarities has the score 0 (Chen et al. 2024,
 arXiv:2402.03216; FlagEmbedding m3/modeling.py).
 """
 
@@ -54,18 +53,18 @@ from t5x_lite.models.towers import Pooling, pool
 from t5x_lite.nn.dense import Dense as dense_Dense
 
 Projected = Literal["identity", "tanh"]
-"""Activation of a projection's result."""
+"""Activation after a projection."""
 Role = Literal["query", "passage"]
-"""Role of a text in a pair; in a symmetric pair both texts are queries."""
+"""Role of a text in a pair; in a symmetric pair, both texts are queries."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """A prefix of texts.
+    """Prefix of texts of one kind, such as queries.
 
     Attributes:
-      name: such as "query" or "document".
-      text: with the space at its end, if there is to be one.
+      name: name of the prompt, such as "query" or "document".
+      text: text of the prefix, including a trailing space if wanted.
     """
 
     name: str
@@ -74,19 +73,19 @@ class Prompt:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dense(Head):
-    """One vector of a text.
+    """Head that computes one vector of a text.
 
     Attributes:
-      pooling: "cls" or "mean"; `models.towers`.
-      normalize: True if vectors have length 1.
-      max_length: maximum tokens of a text, [CLS] and [SEP] included; None if unknown.
-      prompts: that texts of some kinds begin with.
-      default_prompt: name of the prompt of texts without a kind, or "".
-      projection: dimensions of a vector, by a linear layer after the pooling; None without this
-        layer.
-      tied: True if queries and passages have the same.
-      activation: activation of the projection's result, before the length is 1; LaBSE has "tanh".
-      projection_bias: True if the projection has a bias; Sentence-T5's has none.
+      pooling: "cls" or "mean"; see `models.towers`.
+      normalize: True if vectors are scaled to length 1.
+      max_length: maximum length of a text in tokens, including [CLS] and [SEP]; None if unknown.
+      prompts: prefixes of texts, by kind of text.
+      default_prompt: name of the prompt for texts without a kind, or "".
+      projection: dimensions of a vector after a linear layer, which follows the pooling; None
+        without this layer.
+      tied: True if queries and passages share the projection.
+      activation: activation after the projection, before normalization; LaBSE has "tanh".
+      projection_bias: True if the projection has a bias; False for Sentence-T5.
     """
 
     name: str = "dense"
@@ -106,7 +105,7 @@ class Dense(Head):
             raise InputError(f"activation {self.activation} needs a projection; set projection")
         names = [prompt.name for prompt in self.prompts]
         if len(set(names)) < len(names):
-            raise InputError(f"two prompts have one name: {', '.join(names)}")
+            raise InputError(f"two prompts have the same name: {', '.join(names)}")
         if self.default_prompt and self.default_prompt not in names:
             raise InputError(
                 f"default_prompt {self.default_prompt!r} is not among the prompts: "
@@ -115,20 +114,19 @@ class Dense(Head):
 
     @property
     def has_parameters(self) -> bool:
-        """True if the head has a projection."""
         return self.projection is not None
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "DenseHead":
-        """Make the module.
+        """Build the head's module.
 
         Raises:
-          InputError: the pooling is "cls", and rows do not begin with [CLS].
+          InputError: if the pooling is "cls", but rows do not begin with [CLS].
         """
         check_cls(self.pooling, model)
         return DenseHead(self, model, rngs=rngs)
 
     def prompt(self, *names: str) -> str:
-        """Return the text of the first existing prompt, which begins a text.
+        """Return the text of the first of the named prompts that exists.
 
         Args:
           names: names of prompts; if none exists, the default prompt or "".
@@ -138,27 +136,27 @@ class Dense(Head):
 
 
 def dense_of(heads: Mapping[str, Head]) -> Dense | None:
-    """Return the head for vectors among a checkpoint's heads by name, or None."""
+    """Return the `Dense` head named "dense" of a checkpoint, or None."""
     head = heads.get("dense")
     return head if isinstance(head, Dense) else None
 
 
 def check_cls(pooling: Pooling, model: ModelConfig) -> None:
-    """Raise InputError for the pooling "cls" of a model without [CLS] in its rows."""
+    """Raise InputError for pooling "cls" if the model's rows do not begin with [CLS]."""
     if pooling == "cls" and not model.begins_with_cls:
         raise InputError(
-            f"pooling 'cls': the rows of a {type(model).__name__} do not begin with [CLS]; use "
-            "'mean'"
+            f"pooling 'cls' needs [CLS], but rows of a {type(model).__name__} do not begin with "
+            "[CLS]; use 'mean'"
         )
 
 
 class DenseHead(nnx.Module):
-    """Pooled hidden states, with an optional linear layer.
+    """Module that computes the vector of a text by pooling and an optional linear layer.
 
     Args:
       config: config of the head.
-      model: model with the states; it matters only to a projection.
-      rngs: the stream "params" is used.
+      model: config of the model that provides the hidden states; needed only for a projection.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(
@@ -168,7 +166,7 @@ class DenseHead(nnx.Module):
         if config.projection is None:
             return
         if rngs is None:
-            raise ValueError("a projection begins at random: give rngs")
+            raise ValueError("a projection needs rngs for its random initialization")
         size, stddev = _sizes(model)
         for role in get_args(Role)[: 1 if config.tied else 2]:
             axes = ("embed", None)
@@ -191,18 +189,18 @@ class DenseHead(nnx.Module):
         """Return float32 vectors of texts, one per row.
 
         Args:
-          hidden: the encoder's states.
-          mask: mask of tokens that are not padding: true, or above 0.
+          hidden: hidden states of the encoder.
+          mask: mask of tokens that are not padding: True, or positive.
           role: role of the texts.
         """
         vectors = self.project(pool(hidden, mask, self.config.pooling), role=role)
         return unit(vectors) if self.config.normalize else vectors
 
     def project(self, pooled: Float[Array, "B D"], *, role: Role = "query") -> Float[Array, "B K"]:
-        """Apply the projection to pooled states, if there is one.
+        """Apply the projection to pooled hidden states, if the head has one.
 
         Args:
-          pooled: float32.
+          pooled: float32 vectors.
           role: role of the texts.
         """
         if self.config.projection is not None:
@@ -213,15 +211,14 @@ class DenseHead(nnx.Module):
 
 
 def _sizes(model: ModelConfig | None) -> tuple[int, float]:
-    """Return the size of a model's hidden states, and the initial deviation of a kernel on them."""
     d_model = getattr(model, "d_model", None)
     if not isinstance(d_model, int):
-        raise InputError(f"a projection reads the states of an encoder, not of a {type(model)}")
+        raise InputError(f"a projection needs an encoder, but the model is a {type(model)}")
     return d_model, getattr(model, "initializer_stddev", d_model**-0.5)
 
 
 def unit(vectors: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
-    """Scale vectors to length 1; zero vectors stay, with a finite gradient."""
+    """Scale vectors to length 1; zero vectors are unchanged and have a finite gradient."""
     squares = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
     return vectors * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))
 
@@ -242,17 +239,16 @@ class Lexical(Head):
     specials: Annotated[tuple[int, ...], AtLeast(0)] = XLM_R
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "LexicalHead":
-        """Make the module."""
         return LexicalHead(self, encoder_of(self, model).d_model, rngs=rngs)
 
 
 class LexicalHead(nnx.Module):
-    """linear -> relu, at each position.
+    """Module that computes a non-negative weight of each token: linear -> relu.
 
     Args:
       config: config of the head.
-      d_model: size of the states.
-      rngs: the stream "params" is used.
+      d_model: size of the hidden states.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, config: Lexical, d_model: int, *, rngs: nnx.Rngs):
@@ -269,7 +265,7 @@ class LexicalHead(nnx.Module):
         tokens: Int[Array, "B S"],
         segment_ids: Int[Array, "B S"],
     ) -> Float[Array, "B S"]:
-        """`term_weights` of the states of texts; 0 in segment_ids is padding."""
+        """Compute `term_weights` of texts from their hidden states; segment id 0 is padding."""
         return term_weights(self(hidden), tokens, self.is_term(tokens, segment_ids))
 
     def is_term(
@@ -281,7 +277,7 @@ class LexicalHead(nnx.Module):
 
 
 def linear(d_in: int, d_out: int, *, rngs: nnx.Rngs) -> dense_Dense:
-    """Return a dense layer as PyTorch begins one: kernel and bias uniform below 1 / sqrt(d_in)."""
+    """Build a dense layer with PyTorch's initial values, uniform within 1 / sqrt(d_in)."""
     bound = 1 / math.sqrt(d_in)
 
     def uniform(key: Key, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -300,12 +296,12 @@ def term_weights(
     """Return the largest weight of each term at its position, and 0 at all other positions.
 
     The maximum over the positions of a token is computed without an array of the vocabulary:
-    positions are sorted by token and weight, and the last one of each token is kept. Of equal
-    weights only one position is kept, and it receives the full gradient.
+    positions are sorted by token and weight, and only the last position of each token is kept.
+    Among equal weights, one position is kept and receives the full gradient.
 
     Args:
-      weights: weights of all positions, from 0 on.
-      tokens: ids.
+      weights: non-negative weights of all positions.
+      tokens: token ids.
       is_term: True for tokens that are neither padding nor special.
     """
     known = jnp.where(is_term, tokens, -1)
@@ -322,11 +318,15 @@ def scores(
     queries: tuple[Int[Array, "G Lq"], Float[Array, "G Lq"]],
     passages: tuple[Int[Array, "N Lp"], Float[Array, "N Lp"]],
 ) -> Float[Array, "G N"]:
-    """Return the sum over common terms of products of weights, for each query and passage.
+    """Return lexical scores: the sum over common terms of the products of their weights.
 
-    Two methods give the same numbers, and the one with the smaller arrays is used: a comparison of
-    all pairs of positions [G, c, Lq, Lp], c passages at a time; or passages as vectors [N, U] over
-    the queries' distinct tokens, with U <= G Lq.
+    Two methods give the same numbers, and the method with the smaller arrays is used: a comparison
+    of all pairs of positions [G, c, Lq, Lp], c passages at a time; or passages as vectors [N, U]
+    over the queries' distinct tokens, with U <= G Lq.
+
+    Args:
+      queries: token ids and term weights of the queries.
+      passages: token ids and term weights of the passages.
     """
     num, length = queries[0].shape
     by_terms = num < passages[0].shape[1] or num * length <= 4096
@@ -337,7 +337,7 @@ def scores_by_terms(
     queries: tuple[Int[Array, "G Lq"], Float[Array, "G Lq"]],
     passages: tuple[Int[Array, "N Lp"], Float[Array, "N Lp"]],
 ) -> Float[Array, "G N"]:
-    """Compute `scores` by vectors over the queries' tokens, with the same arguments."""
+    """Compute `scores` by vectors over the distinct tokens of the queries."""
     (asked, asked_weights), (shown, shown_weights) = queries, passages
     terms = jnp.unique(asked, size=asked.size, fill_value=jnp.iinfo(jnp.int32).max)
 
@@ -353,14 +353,14 @@ def scores_by_terms(
 
 
 _LARGEST_TERMS = 1 << 22
-"""Pairs of positions that `scores_by_pairs` compares at a time."""
+"""Maximum number of pairs of positions that `scores_by_pairs` compares at a time."""
 
 
 def scores_by_pairs(
     queries: tuple[Int[Array, "G Lq"], Float[Array, "G Lq"]],
     passages: tuple[Int[Array, "N Lp"], Float[Array, "N Lp"]],
 ) -> Float[Array, "G N"]:
-    """Compute `scores` by a comparison of positions, with the same arguments."""
+    """Compute `scores` by a comparison of all pairs of positions."""
     (asked, asked_weights), (shown, shown_weights) = queries, passages
     each = in_chunks(len(shown), at_most=max(1, _LARGEST_TERMS // (asked.size * shown.shape[1])))
 
@@ -378,23 +378,23 @@ def scores_by_pairs(
 
 
 def in_chunks(num: int, *, at_most: int) -> int:
-    """Return the size of equal chunks: the largest divisor of a number up to a limit."""
+    """Return the size of equal chunks: the largest divisor of `num` that is at most `at_most`."""
     return max(size for size in range(1, min(num, at_most) + 1) if num % size == 0)
 
 
 _LARGEST_SCORES = 1 << 24
-"""Similarities of tokens that are made at a time."""
+"""Maximum number of token similarities that `late_scores` computes at a time."""
 _NONE = -1e9
-"""The similarity with padding; finite, so that a passage of padding has no NaN."""
+"""Similarity with padding; finite, so that passages of only padding do not give NaN."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultiVector(Head):
-    """A vector of each token but the first.
+    """Head that computes a vector of each token except the first.
 
     Attributes:
       size: dimensions of a vector; None for the size of the hidden states.
-      normalize: True if vectors have length 1.
+      normalize: True if vectors are scaled to length 1.
     """
 
     name: str = "multi_vector"
@@ -402,17 +402,16 @@ class MultiVector(Head):
     normalize: bool = True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "MultiVectorHead":
-        """Make the module."""
         return MultiVectorHead(self, encoder_of(self, model).d_model, rngs=rngs)
 
 
 class MultiVectorHead(nnx.Module):
-    """linear, then length 1, at each position but the first.
+    """Module that computes a vector of each token except the first: linear, then normalization.
 
     Args:
       config: config of the head.
-      d_model: size of the states.
-      rngs: the stream "params" is used.
+      d_model: size of the hidden states.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, config: MultiVector, d_model: int, *, rngs: nnx.Rngs):
@@ -422,11 +421,11 @@ class MultiVectorHead(nnx.Module):
     def __call__(
         self, hidden: Float[Array, "B S D"], segment_ids: Int[Array, "B S"]
     ) -> Float[Array, "B N K"]:
-        """Return float32 vectors of the S - 1 positions after the first; zeros for padding.
+        """Return float32 vectors of all S - 1 positions after the first; zeros for padding.
 
         Args:
-          hidden: the encoder's states.
-          segment_ids: 0 is padding.
+          hidden: hidden states of the encoder.
+          segment_ids: segment id of each token; 0 is padding.
         """
         vectors = self.out.product(hidden[:, 1:])
         vectors = unit(vectors) if self.config.normalize else vectors
@@ -437,14 +436,16 @@ def late_scores(
     queries: tuple[Float[Array, "*A G Lq K"], Bool[Array, "*A G Lq"]],
     passages: tuple[Float[Array, "*A N Lp K"], Bool[Array, "*A N Lp"]],
 ) -> Float[Array, "*A G N"]:
-    """Return the mean over a query's tokens of their largest similarity with passage tokens.
+    """Return late-interaction scores: each query token's maximum similarity, averaged.
 
-    Similarities are made for some passages at a time, [*A, G, c, Lq, Lp], and again in the backward
-    pass; a query or a passage without tokens has the score 0.
+    The maximum is over the tokens of a passage. Similarities are computed for some passages at a
+    time, [*A, G, c, Lq, Lp], and recomputed in the backward pass. Texts without tokens have the
+    score 0.
 
     Args:
-      queries: vectors, and which are of tokens.
-      passages: the same of passages; *A are blocks of rows, apart from each other.
+      queries: token vectors of the queries, and the mask of tokens.
+      passages: token vectors of the passages, and the mask of tokens; *A are separate blocks of
+        rows.
     """
     (asked, there), (shown, real) = queries, passages
     blocks, (num, length) = asked.shape[:-3], shown.shape[-3:-1]

@@ -1,1 +1,1 @@
-"""Pure layers. Nothing here knows a paper's training recipe."""
+"""Neural network layers, independent of models and training recipes."""

@@ -30,7 +30,7 @@ from t5x_lite.nn.masks import MASKED, Visibility
 from t5x_lite.nn.slots import GatedKeySlot, HiddenSlot, KeySlot, PlacedKeySlot
 
 Prefix = tuple[Float[Array, "*#B P H K"], Float[Array, "*#B P H K"]]
-"""Keys and values, of all rows or, with an axis before, of each."""
+"""Prefix keys and values: [P, H, K] shared by all rows, or [B, P, H, K] for each row."""
 
 _PREFIX = 1  # fold_in constant for the dropout key of a prefix
 
@@ -51,12 +51,12 @@ def softmax_attention(
     mask: Bool[Array, "#B 1 #T S"] | None,
     kept: Bool[Array, "B H T S"] | None = None,
 ) -> Float[Array, "B T H K"]:
-    """Compute softmax(query key^T + bias) value, the softmax in float32; dropped weights are 0.
+    """Compute softmax(query key^T + bias) value with a float32 softmax; dropped weights are 0.
 
-    The products take their operands in the dtype of value. The division by the softmax's sum comes
-    after the product, and the backward pass is written out (Dao et al. 2022, FlashAttention,
-    appendix B.2): both spare passes over [B, H, T, S]. A query that may see no key attends to all
-    of them equally and passes no gradient to its logits.
+    The matrix products take their operands in the dtype of value. The division by the softmax's sum
+    follows the second product, and the backward pass is written by hand (Dao et al. 2022,
+    FlashAttention, appendix B.2). Both save passes over [B, H, T, S]. A query without visible keys
+    attends to all keys equally and passes no gradient to its logits.
     """
     return _attention_forward(query, key, value, bias, mask, kept)[0]
 
@@ -111,10 +111,10 @@ def headwise_attention(
     bias: Float[Array, "#B H T S"] | None,
     mask: Bool[Array, "#B 1 #T S"] | None,
 ) -> Float[Array, "B T H K"]:
-    """Compute `softmax_attention` for one head of one row at a time, for CPUs.
+    """Compute `softmax_attention` one head of one row at a time, which is faster on CPUs.
 
-    XLA multiplies a batch of small matrices at 14 to 20 GFLOP/s on two cores and a single pair at
-    67, and the logits of one head stay in the cache. The backward pass computes them again.
+    On two cores, XLA multiplies a batch of small matrices at 14 to 20 GFLOP/s and a single pair at
+    67. The logits of one head also stay in the CPU's cache. The backward pass recomputes them.
     """
     return _headwise_forward(query, key, value, bias, mask)[0]
 
@@ -223,9 +223,9 @@ def _headwise_backward(saved: tuple, g: Array) -> tuple[Array | None, ...]:
 headwise_attention.defvjp(_headwise_forward, _headwise_backward)
 
 _LEAST_LOGITS = 64 * 64
-"""Number of logits of a head from which on `headwise_attention` is faster."""
+"""Minimum number of logits per head, T * S, for which `headwise_attention` is used."""
 _HEADS_AT_ONCE = 2
-"""Heads in one iteration of its loops: two need fewer copies, and two cores can share them."""
+"""Heads per loop iteration of `headwise_attention`: 2 save copies and can run on two cores."""
 
 
 def dot_product_attention(
@@ -240,12 +240,12 @@ def dot_product_attention(
     prefix: Prefix | None = None,
     prefix_bias: Float[Array, "#B H #T P"] | None = None,
 ) -> Float[Array, "B T H K"]:
-    """Compute unscaled attention over all keys.
+    """Compute unscaled dot-product attention, by the implementation that the pattern selects.
 
-    A pattern of arrays selects plain attention. A pattern with a `Visibility` selects blocked
-    attention, the TPU kernel or cuDNN's attention. If the queries share dropout, all of them drop
-    the same weights. Otherwise blocked attention and the TPU kernel drop the same weights, plain
-    attention drops others, and cuDNN does not support it.
+    Arrays in the pattern select plain attention. A `Visibility` selects blocked attention, the TPU
+    kernel or cuDNN's attention. With `share_dropout`, all implementations drop the same weights.
+    Without it, blocked attention and the TPU kernel drop the same weights, plain attention drops
+    different weights, and cuDNN's attention does not run.
 
     Args:
       query: projected queries.
@@ -253,18 +253,18 @@ def dot_product_attention(
       value: projected values.
       pattern: keys that each query attends to, and the bias of its logits.
       dropout_rate: dropout rate of the attention weights.
-      dropout_key: None is deterministic.
+      dropout_key: random key of dropout; None disables dropout.
       share_dropout: True if all queries of a head drop the same keys, as in T5; if False, dropout
         is sampled for each query and key, as in BERT.
-      prefix: keys and values that all queries see; all queries of a head drop the same of them.
-        With one there is neither kernel nor cuDNN's attention.
-      prefix_bias: is added to their logits; None adds nothing.
+      prefix: keys and values that all queries attend to; dropout drops the same prefix keys for all
+        queries of a head. A prefix disables the TPU kernel and cuDNN's attention.
+      prefix_bias: bias added to the logits of the prefix keys; None adds nothing.
 
     Returns:
       The weighted values, in the dtype of value.
 
     Raises:
-      InputError: a prefix has a bias, and attention is in blocks.
+      InputError: if a prefix has a bias, but attention is computed in blocks.
     """
     mask: Any = pattern.mask
     bias: Any = pattern.bias
@@ -286,8 +286,8 @@ def dot_product_attention(
             return pallas_attention(query, key, value, visible=mask, bias=bias, draws=draws)
         if prefix_bias is not None:
             raise InputError(
-                "a prefix that lies before the tokens has a relative bias, which attention in "
-                "blocks does not add: use --model.attention plain"
+                "a prefix before the tokens has a relative bias, but attention in blocks does "
+                "not support it; set --model.attention plain"
             )
         return blocked_attention(
             query, key, value, visible=mask, bias=bias, draws=draws, prefix=before
@@ -314,13 +314,13 @@ def dot_product_attention(
 def of_rows(
     prefix: Prefix, num: int, rate: float, *, key: Key | None
 ) -> tuple[Float[Array, "B P H K"], Float[Array, "B P H K"]]:
-    """Return the keys and values of a prefix for each row, with what dropout does to the values.
+    """Broadcast a prefix's keys and values to all rows of a batch, with dropout of the values.
 
     Args:
-      prefix: keys and values.
-      num: B.
-      rate: rate of the dropout of attention weights.
-      key: random key, as for attention; if None, no dropout.
+      prefix: keys and values of the prefix.
+      num: number of rows B.
+      rate: dropout rate of the attention weights.
+      key: random key of dropout; None disables dropout.
     """
     keys, values = (jnp.broadcast_to(x, (num, *x.shape[-3:])) for x in prefix)
     own = None if key is None else jax.random.fold_in(key, _PREFIX)
@@ -337,14 +337,15 @@ def with_room(x: Array | None, num: int, value: bool | int) -> Array | None:
 def dropped_values(
     value: Float[Array, "B S H K"], rate: float, *, key: Key | None, share: bool
 ) -> tuple[Float[Array, "B S H K"], WeightDropout | None]:
-    """Apply dropout to attention's values, and return the dropout that remains for the weights.
+    """Apply shared dropout to attention values, or return dropout for the attention weights.
 
     Args:
-      value: the projected values.
-      rate: rate of the dropout.
-      key: random key; if None, no dropout.
-      share: True if all queries of a head drop the same keys. Then a value is dropped or scaled as
-        a whole, without a pass over [B, H, T, S]. If False, values are only scaled.
+      value: projected values.
+      rate: dropout rate of the attention weights.
+      key: random key of dropout; None disables dropout.
+      share: True if all queries of a head drop the same keys. Dropout then zeroes or scales
+        complete values, without a pass over [B, H, T, S]. If False, values are only scaled, and the
+        returned `WeightDropout` samples the dropped weights.
     """
     if key is None or rate == 0.0:
         return value, None
@@ -364,12 +365,12 @@ def attention_by_head(
     prefix: Prefix | None = None,
     prefix_bias: Float[Array, "#B H #T P"] | None = None,
 ) -> Float[Array, "B T H K"]:
-    """Compute `dot_product_attention` for few queries over the keys and values of a cache.
+    """Compute `dot_product_attention` for few queries over the keys and values of a decoding cache.
 
-    The operations and their order are as in `softmax_attention`, without its backward pass, so that
-    incremental decoding equals the full forward pass. Keys are in blocks, G = N * H, and have the
-    positions last: on CPU the logits of four queries take a half to a quarter of the time that they
-    take over [B, H, S, K].
+    The operations have the order of `softmax_attention`, so that incremental decoding equals the
+    full forward pass; no backward pass is defined. The G axis of the keys holds N blocks of H
+    heads, and positions are the last axis: on CPU, the logits of four queries take a quarter to a
+    half of the time that they take over [B, H, S, K].
     """
     mask: Any = pattern.mask
     bias: Any = pattern.bias
@@ -396,21 +397,22 @@ def attention_by_head(
 
 
 class Attention(nnx.Module):
-    """Projections around `dot_product_attention`; self-attention, or cross-attention.
+    """Multi-head self-attention or cross-attention, with its four projections.
 
-    T5's have no bias, and the scale of the logits is in the query's initializer (t5x layers.py);
-    BERT's have biases, and logits are divided by the root of a head's size.
+    T5's projections have no bias, and the query's initializer contains the scale of the logits (t5x
+    layers.py). BERT's projections have biases, and logits are divided by the square root of the
+    head size.
 
     Args:
-      d_model: D of queries, keys, values and the output.
-      num_heads: H.
-      d_kv: K, the size of a head; H * K need not be D.
+      d_model: size D of the inputs and the output.
+      num_heads: number of heads H.
+      d_kv: size K of a head; H * K need not equal D.
       dropout_rate: dropout rate of the attention weights.
       bias: True if the projections have biases.
-      scaled: True if logits are multiplied by `scale`, initially 1 / sqrt(K).
+      scaled: True if logits are multiplied by the attribute `scale`, initially 1 / sqrt(K).
       share_dropout: True if all queries of a head drop the same keys.
       stddev: standard deviation of the initial kernels; if None, T5's initializers.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
     """
 
     slot: HiddenSlot | None = None  # an adapter's scale of the mixed values
@@ -454,22 +456,18 @@ class Attention(nnx.Module):
         self.scale = 1.0 / math.sqrt(d_kv) if scaled else None
 
     def dense_sites(self) -> dict[str, Dense]:
-        """Return the projections by the names of their sites."""
+        """Return the projections by adapter site: "query", "key", "value" and "out"."""
         return {name: getattr(self, name) for name in ("query", "key", "value", "out")}
 
     def join(self, *, crosses: bool = False) -> None:
-        """Make one product of query, key and value, for decoding; in place.
+        """Fuse the query, key and value projections into one matrix product for decoding, in place.
 
         Args:
-          crosses: True if keys and values have another source; then only the query is projected
-            from x.
-
-        Raises:
-          ValueError: the projections have biases or a scale, for which a fused product has no
-          place.
+          crosses: True for cross-attention, where keys and values have another source; then only
+            the query is projected from x.
         """
         if self.scale is not None or self.query.has_bias:
-            raise ValueError("attention with biases or scaled logits is not fused for decoding")
+            raise ValueError("attention with biases or scaled logits cannot be fused for decoding")
         names = ("query",) if crosses else ("query", "key", "value")
         layers = [getattr(self, name) for name in names]
         self.joint = FusedDense.of(layers, axes=("joined_kv", "embed"))
@@ -480,21 +478,21 @@ class Attention(nnx.Module):
     def heads(
         self, joined: Float[Array, "B T J"], length: str | None = "length"
     ) -> Float[Array, "B T H K"]:
-        """Split the joined axis into heads; `length` is the logical name of the axis T."""
+        """Split the last axis into heads; `length` is the logical axis name of T, for sharding."""
         heads = joined.reshape(*joined.shape[:-1], self.num_heads, self.d_kv)
         return constrain(heads, "batch", length, "heads", "kv")
 
     def scaled_queries(
         self, x: Float[Array, "*batch D"], seen: Any = None
     ) -> Float[Array, "*batch J"]:
-        """Return queries of x, scaled in float32, before they are divided into heads."""
+        """Return the queries of x, scaled in float32, before the split into heads."""
         if self.scale is None:
             return self.query(x, seen)
         product = self.query(x, seen) if saves_bytes() else self.query.product(x, seen)
         return (product.astype(jnp.float32) * self.scale).astype(x.dtype)
 
     def close(self, mixed: Float[Array, "B T H K"], seen: Any = None) -> Float[Array, "B T D"]:
-        """Join the heads and project them to d_model."""
+        """Join the heads of the mixed values and apply the output projection."""
         mixed = constrain(mixed, "batch", "length", "heads", "kv")
         joined = mixed.reshape(*mixed.shape[:-2], self.num_heads * self.d_kv)
         if self.slot is not None and self.joint_out is None:
@@ -505,11 +503,11 @@ class Attention(nnx.Module):
     def project(
         self, source: Float[Array, "B S D"], seen: Any = None
     ) -> tuple[Float[Array, "B S H K"], Float[Array, "B S H K"]]:
-        """Return keys and values of a source; a cache keeps them while decoding."""
+        """Return the keys and values projected from a source; a decoding cache stores them."""
         return self.heads(self.key(source, seen)), self.heads(self.value(source, seen))
 
     def queries(self, x: Float[Array, "B T D"], seen: Any = None) -> Float[Array, "B T H K"]:
-        """Return queries of x; `seen` is as in `Dense.product`."""
+        """Return the queries of x, split into heads; `seen` is a mask for gated adapters."""
         return self.heads(self.scaled_queries(x, seen) if self.joint is None else self.joint(x)[0])
 
     def project_all(
@@ -533,9 +531,9 @@ class Attention(nnx.Module):
         prefix: Prefix | None = None,
         seen: Any = None,
     ) -> Float[Array, "B T D"]:
-        """Attend from projected queries to keys and values; see `dot_product_attention`.
+        """Attend from projected queries to keys and values, and apply the output projection.
 
-        `prefix` is as in `own_prefix`, and `seen` as in `Dense.product`.
+        `prefix` is the result of `own_prefix`; None calls it. `seen` is a mask for gated adapters.
         """
         # If the length is split over devices, each device has some of the queries and all keys.
         keys, values = (constrain(y, "batch", None, "heads", "kv") for y in (keys, values))
@@ -554,13 +552,16 @@ class Attention(nnx.Module):
         return self.close(mixed, seen)
 
     def own_prefix(self, x: Array | None = None, seen: Any = None) -> Prefix | None:
-        """Return keys and values of the slot, gated by the queries' source `x` if given."""
+        """Return the keys and values of the prefix adapter, or None without a prefix adapter.
+
+        A gated adapter weights them by `x`, the source of the queries, if `x` is given.
+        """
         if isinstance(self.prefix, GatedKeySlot) and x is not None:
             return self.prefix.gated(x, seen)
         return None if self.prefix is None else self.prefix()
 
     def prefix_bias(self, pattern: Pattern) -> Float[Array, "#B H #T P"] | None:
-        """Return the relative bias of the slot's keys; None for keys without positions."""
+        """Return the relative bias of the prefix adapter's keys; None without positions."""
         slot = self.prefix
         return pattern.bias_before(slot.num_before) if isinstance(slot, PlacedKeySlot) else None
 
@@ -572,7 +573,7 @@ class Attention(nnx.Module):
         *,
         pattern: Pattern = EVERYTHING,
     ) -> Float[Array, "B T D"]:
-        """Attend from a few positions to the keys and values of a cache."""
+        """Attend from a few positions to the keys and values of a decoding cache."""
         mixed = attention_by_head(
             queries,
             keys,
@@ -591,7 +592,7 @@ class Attention(nnx.Module):
         pattern: Pattern = EVERYTHING,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Attend from x to the source, by default x itself, in an encoder."""
+        """Attend from x to `source`, by default x itself, in an encoder."""
         seen: Any = pattern.mask
         keys, values = self.project(x if source is None else source, seen)
         before = self.own_prefix(x, seen)

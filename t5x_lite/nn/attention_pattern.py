@@ -1,19 +1,20 @@
-"""The pattern of attention: the keys that queries attend to, and the bias of their logits.
+"""Attention patterns: the keys that queries attend to, and the bias of their logits.
 
     Pattern(masks.causal(8))                         an array: plain attention over all keys
     Pattern(masks.of_decoder())                      a Visibility: attention in blocks of keys
     pattern.biased(relative_bias, bidirectional=True)
 
-A stack makes the pattern once, for all of its layers. The forms go together by themselves: an array
-next to a mask that is an array, a table that each block reads next to a `Visibility`.
+A stack builds one pattern for all of its layers. Mask and bias have the same form: two arrays for
+plain attention, or a `Visibility` and a `RelativeTable` for attention in blocks.
 
-Attention by content and by distance, as DeBERTa has it; over all queries at once, or in blocks.
+The module also computes DeBERTa's attention by content and distance, over all queries at once or in
+blocks of queries:
 
     logits[q, k] = Q[q] K[k] + Q[q] Kr[q - k] + K[k] Qr[q - k]
 
-A row depends only on q - k, so the products with the rows are [T, 2 T - 1]. A shift of row t by t
-positions makes them [T, T], without a gather. A block of b queries needs T + b - 1 of the rows, so
-no array of T * T elements is made. The backward pass computes each block again.
+The rows of Kr and Qr depend only on q - k, so the products with these rows are [T, 2 T - 1].
+Shifting row t by t positions gives [T, T], without a gather. A block of b queries needs T + b - 1
+of the rows, so no array of T * T elements is allocated. The backward pass recomputes each block.
 """
 
 import dataclasses
@@ -34,11 +35,11 @@ from t5x_lite.nn.positions import Positions, RelativeBias, RelativeTable
 
 
 class Distances(NamedTuple):
-    """The rows of a relative table for the distances between a row's positions.
+    """Rows of a relative position embedding for all distances between the positions of a sequence.
 
     Attributes:
-      rows: occurring rows, [R, D].
-      index: int32 [2 T - 1], row of each distance -(T - 1), ..., T - 1.
+      rows: embeddings of the distances that occur, [R, D].
+      index: int32 [2 T - 1], index into `rows` for each distance -(T - 1), ..., T - 1.
     """
 
     rows: Float[Array, "R D"]
@@ -46,17 +47,18 @@ class Distances(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """Scaled inputs of attention.
+    """Projected and scaled inputs of disentangled attention.
 
     Attributes:
       query: projected queries.
       key: projected keys.
       value: projected values.
-      position_key: keys of the distances k - q = -(T - 1), ..., T - 1; None without that term.
-      position_query: queries of the distances q - k in the same order; None without that term.
-      prefix_key: keys that all queries attend to only by content, before the other keys; None
-        without a prefix.
-      prefix_value: their values.
+      position_key: keys of the distances k - q = -(T - 1), ..., T - 1; None without the term
+        content to position.
+      position_query: queries of the distances q - k = -(T - 1), ..., T - 1; None without the term
+        position to content.
+      prefix_key: prefix keys, which all queries attend to by content only; None without a prefix.
+      prefix_value: prefix values; None without a prefix.
     """
 
     query: Float[Array, "B T H K"]
@@ -69,10 +71,10 @@ class Operands(NamedTuple):
 
 
 def by_distance(x: Float[Array, "*batch T W"]) -> Float[Array, "*batch T S"]:
-    """Return x[t, s - t + T - 1] for all t below T and s below S, where W = T + S - 1; no gather.
+    """Convert columns from distances to keys without a gather: x[t, s - t + T - 1] -> [t, s].
 
     Args:
-      x: for each row its values by the distance of the column from the row, from -(T - 1) on.
+      x: values by row t and distance s - t, with the distances -(T - 1), ..., S - 1.
     """
     *batch, length, width = x.shape
     flat = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)]).reshape(*batch, length * (width + 1))
@@ -89,8 +91,8 @@ def masked_weighting(
 ) -> Float[Array, "B T H K"]:
     """Compute softmax(logits) value over the visible keys; 0 for queries without visible keys.
 
-    The logits and the softmax are float32, and the product is in the dtype of value. Forward and
-    backward pass are as in `attention.softmax_attention`; weights that are not kept are 0.
+    Logits and softmax are float32, and the product is in the dtype of value. Forward and backward
+    pass work as in `attention.softmax_attention`. Weights are 0 where `kept` is False.
 
     Source: microsoft/DeBERTa deberta/ops.py, XSoftmax.
     """
@@ -127,14 +129,14 @@ masked_weighting.defvjp(_weighting_forward, _weighting_backward)
 def attend(
     operands: Operands, mask: Bool[Array, "#B 1 #T S"], draws: WeightDropout | None = None
 ) -> Float[Array, "B T H K"]:
-    """Compute attention of all queries at once, in the dtype of value.
+    """Compute disentangled attention of all queries at once, in the dtype of value.
 
     A query without visible keys gets zeros.
 
     Args:
-      operands: T is S.
-      mask: True where a query may see a key.
-      draws: random bits of dropout; values are scaled.
+      operands: projected inputs, with as many queries as keys.
+      mask: True where a query attends to a key.
+      draws: dropout of the weights, for values that are already scaled; None without dropout.
     """
     logits = _logits(operands)
     kept = None if draws is None else draws.kept(logits.shape)
@@ -147,7 +149,6 @@ def _weighted(
     mask: Bool[Array, "#B 1 #T S"],
     kept: Bool[Array, "B H T S"] | None,
 ) -> Float[Array, "B T H K"]:
-    """Compute `masked_weighting` with the prefix before the keys."""
     key, value = operands.prefix_key, operands.prefix_value
     if key is None or value is None:
         return masked_weighting(logits, operands.value, mask, kept)
@@ -182,16 +183,13 @@ def attend_in_blocks(
     """Compute `attend` within segments, in blocks of queries; memory is linear in length.
 
     Args:
-      operands: as for `attend`.
+      operands: projected inputs, as for `attend`.
       segment_ids: segment of each position, which attends within its segment; 0 is padding.
       block: number of queries per block; T need not be a multiple.
-      draws: random bits of dropout; they are regenerated in the backward pass instead of stored.
-
-    Raises:
-      ValueError: a block of less than 1 query.
+      draws: dropout of the weights; its random bits are regenerated in the backward pass.
     """
     if block < 1:
-        raise ValueError(f"a block needs at least one query: got {block}")
+        raise ValueError(f"attention needs at least one query per block, but block is {block}")
     length = operands.query.shape[1]
     block = min(block, length)
     missing = -length % block
@@ -244,10 +242,10 @@ def _block(
 def _by_keys_blocks(
     block: int, start: Array, key: Float[Array, "B S H K"], position_query: Array
 ) -> Float[Array, "B H block S"]:
-    """Compute K[k] Qr[q - k] for a block of queries from `start` on.
+    """Compute the position-to-content logits K[k] Qr[q - k] of a block of queries.
 
-    Keys are in blocks, too: the keys of a block have 2 block - 1 distances from the queries, while
-    all keys have S + block - 1.
+    Keys are in blocks, too: the keys of one block have 2 block - 1 distances from the queries, and
+    all keys together have S + block - 1.
     """
     batch, length, heads, size = key.shape
     num = _num_blocks(block, length)
@@ -314,22 +312,19 @@ _attend_blocks.defvjp(_blocks_forward, _blocks_backward)
 
 @dataclasses.dataclass(frozen=True)
 class Pattern:
-    """A mask and a bias in one form.
+    """Mask and bias of attention, both as arrays or both in compact form.
 
     Attributes:
       mask: True where a query attends to a key; None for all keys; or a `Visibility`, for attention
         in blocks.
-      bias: float32, added to the logits and shared over the batch; a table that blocks read; or
-        DeBERTa's distances, in either form. None without a bias.
-      positions: row positions of queries and of keys, which a relative bias of the first form
-        reads.
-      valid: mask of the cache slots before the first step, False for padding before a row's first
-        token; None without padding.
-      relative: row positions of queries and of keys -> the relative bias; None without one.
-      by_head: True if one head of one row is to be attended at a time (`headwise_attention`).
-
-    Raises:
-      ValueError: mask and bias have different forms.
+      bias: float32 array added to the logits and shared over the batch; a `RelativeTable` for
+        attention in blocks; or `Distances` for disentangled attention. None without a bias.
+      positions: positions of queries and keys, which a relative bias as an array needs.
+      valid: mask of the cached prefix, False for padding before a row's first token; None without
+        padding.
+      relative: function from positions of queries and keys to the relative bias; None without a
+        relative bias.
+      by_head: True to compute one head of one row at a time (`headwise_attention`).
     """
 
     mask: Bool[Array, "_ 1 _ S"] | Visibility | None = None
@@ -348,19 +343,21 @@ class Pattern:
             )
 
     def biased(self, relative: RelativeBias, *, bidirectional: bool) -> "Pattern":
-        """Return the pattern with a relative bias in its form.
+        """Add a relative bias to the pattern, as an array or in compact form like its mask.
 
         Args:
-          relative: the table.
+          relative: relative position bias.
           bidirectional: True in an encoder; see `positions.relative_position_bucket`.
 
         Raises:
-          ValueError: the mask is an array, and the positions are not known.
+          ValueError: if the mask is an array, but the pattern has no positions.
         """
         if isinstance(self.mask, Visibility):
             bias: Any = relative.reading(bidirectional=bidirectional)
         elif self.positions is None:
-            raise ValueError("a relative bias with an array mask needs the pattern's positions")
+            raise ValueError(
+                "a relative bias with an array mask needs positions, but the pattern has none"
+            )
         else:
             bias = relative(*self.positions, bidirectional=bidirectional)
 
@@ -370,10 +367,7 @@ class Pattern:
         return dataclasses.replace(self, bias=bias, relative=read)
 
     def bias_before(self, num: int) -> Float[Array, "#B H #T P"] | None:
-        """Return the relative bias of `num` keys before each row's first token.
-
-        None without a relative bias.
-        """
+        """Return the relative bias of `num` keys before each row's first token, or None."""
         if self.relative is None or self.positions is None:
             return None
         queries, keys = self.positions[0], jnp.arange(-num, 0)
@@ -385,4 +379,4 @@ class Pattern:
 
 
 EVERYTHING = Pattern()
-"""All keys, without a bias."""
+"""Pattern in which all queries attend to all keys, without a bias."""

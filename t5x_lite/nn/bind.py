@@ -1,7 +1,7 @@
-"""The one Flax seam: a module to nested dicts of arrays and back.
+"""Conversion of Flax modules to nested dicts of arrays and back.
 
-Outside nn/, models/, objectives/ and adapters/ parameters are a plain nested dict; `bind` makes a
-module of them again inside a traced function, at no run-time cost.
+Outside nn/, models/, objectives/ and adapters/, parameters are plain nested dicts. `bind` rebuilds
+the module inside a traced function, at no run-time cost.
 
     graphdef, params, axes = split(T5Config().build(rngs=nnx.Rngs(0)))
     model = bind(graphdef, cast(params, jnp.bfloat16))
@@ -20,12 +20,12 @@ GraphDef = nnx.GraphDef
 
 
 def split(module: nnx.Module) -> tuple[GraphDef, Params, Axes]:
-    """Take a module apart.
+    """Split a module into its structure, its parameters and their logical axes.
 
     Returns:
-      graphdef: its static structure.
-      params: a nested dict of arrays.
-      axes: a nested dict of the same structure, with each array's logical axis names.
+      graphdef: static structure of the module.
+      params: nested dict of arrays.
+      axes: nested dict of the same structure, with the logical axis names of each array.
     """
     graphdef, state = nnx.split(module)
     axes = jax.tree.map(
@@ -37,12 +37,12 @@ def split(module: nnx.Module) -> tuple[GraphDef, Params, Axes]:
 
 
 def bind(graphdef: GraphDef, params: Params) -> Any:
-    """Put a module together from its structure and a nested dict of arrays."""
+    """Build a module from its structure and a nested dict of arrays."""
     return nnx.merge(graphdef, params)
 
 
 def cast(params: Params, dtype: Any) -> Params:
-    """Return the parameters in the compute dtype; integer arrays stay as they are."""
+    """Cast floating-point parameters to a dtype; integer arrays are unchanged."""
     return jax.tree.map(
         lambda x: x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x, params
     )
@@ -52,7 +52,7 @@ def shapes(build: Callable[[nnx.Rngs], nnx.Module]) -> tuple[GraphDef, Any, Axes
     """Return `split(build(rngs))` with shapes instead of arrays, without allocating memory.
 
     Returns:
-      graphdef, a nested dict of jax.ShapeDtypeStruct, axes.
+      The graphdef, a nested dict of `jax.ShapeDtypeStruct`, and the axes.
     """
     static: list[tuple[GraphDef, Axes]] = []
 
@@ -67,20 +67,17 @@ def shapes(build: Callable[[nnx.Rngs], nnx.Module]) -> tuple[GraphDef, Any, Axes
 
 
 def init(build: Callable[[nnx.Rngs], nnx.Module], key: Key) -> Params:
-    """Return only the initial parameters; a pure function of the key, to jit with out_shardings."""
+    """Return a module's initial parameters; a pure function of the key, for `jax.jit`."""
     return split(build(nnx.Rngs(params=key)))[1]
 
 
 def stacked(build: Callable[[nnx.Rngs], nnx.Module], rngs: nnx.Rngs, *, num: int) -> Any:
-    """Build `num` modules of one structure as one, each parameter with a leading "layers" axis.
+    """Build `num` modules of the same structure as one module with stacked parameters.
 
-    Each layer is initialized from its own key, like a separate module.
-
-    Raises:
-      ValueError: num is less than 1.
+    Each parameter gets a leading "layers" axis. Each layer is initialized from its own random key.
     """
     if num < 1:
-        raise ValueError(f"a stack needs at least one layer: got {num}")
+        raise ValueError(f"a stack needs at least one layer, but num is {num}")
     graphdef, _, _ = shapes(build)
     params = jax.vmap(lambda key: init(build, key))(jax.random.split(rngs.params(), num))
     module = bind(graphdef, params)

@@ -3,11 +3,11 @@
     out = blocked_attention(query, key, value, visible=masks.of_decoder())
 
 The result equals `t5x_lite.nn.attention.softmax_attention`. Mask and bias are computed block by
-block from segments and tables, so no array of T * S elements is made in the forward or backward
-pass. The softmax runs over the blocks of keys in sequence, with all queries at once (Dao et al.
-2022, FlashAttention, section 3.1; Rabe and Staats 2021), with memory [B, H, T, block]. The backward
-pass keeps the output and, for each query, the largest logit and the sum of the exponentials, and
-computes each block's weights again.
+block from segment ids and the bias table, so no array of T * S elements is made in the forward or
+backward pass. The softmax runs over the blocks of keys in sequence, with all queries at once (Dao
+et al. 2022, FlashAttention, section 3.1; Rabe and Staats 2021), with memory [B, H, T, block]. The
+backward pass keeps the output and, for each query, the largest logit and the sum of the
+exponentials, and recomputes the weights of each block.
 """
 
 import dataclasses
@@ -25,23 +25,26 @@ from t5x_lite.nn.masks import MASKED, Visibility
 from t5x_lite.nn.positions import RelativeTable
 
 Rows = tuple[Array | None, ...]
-"""Arrays of a Visibility: keys, queries and both_ways; hidden and picked, if it may have them; and
-the streams of dropout [B, H, T], if dropout is sampled for each query and key.
+"""Per-position arrays of one attention call.
+
+The arrays are `keys`, `queries` and `both_ways` of a `Visibility`; its `hidden` and `picked`, if
+supported; and the dropout streams [B, H, T], if dropout is sampled for each query and key.
 """
 
 Pair = tuple[Array, Array]
-"""Keys and values."""
+"""Keys and values of a prefix."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """Static facts of a call, known without any array.
+    """Static settings of one call of blocked attention.
 
     Attributes:
-      block: keys of a block.
-      causal: flag of the `Visibility`.
-      bidirectional: direction of the table's buckets, like max_distance.
-      max_distance: largest relative distance of the table; None without one.
+      block: number of keys per block.
+      causal: True if a query attends only to itself and earlier keys.
+      bidirectional: True if the relative bias has buckets for later keys.
+      max_distance: largest relative distance of the bias; None without a bias.
+      itself: True if a query may attend to its own position.
       dropout_rate: dropout rate of the weights, if dropout is sampled for each query and key.
     """
 
@@ -54,13 +57,9 @@ class Rules:
 
     @classmethod
     def of(cls, visible: Visibility, bias: RelativeTable | None, *, num_keys: int) -> "Rules":
-        """Return the facts of one call.
-
-        Raises:
-          ValueError: a block of less than 1 key.
-        """
+        """Return the settings for a mask and a relative bias."""
         if visible.block_size < 1:
-            raise ValueError(f"a block needs at least one key: got {visible.block_size}")
+            raise ValueError(f"block_size is {visible.block_size}, but must be at least 1 key")
         return cls(
             block=min(visible.block_size, num_keys),
             causal=visible.causal,
@@ -80,24 +79,23 @@ def blocked_attention(
     draws: WeightDropout | None = None,
     prefix: tuple[Float[Array, "B P H K"], Float[Array, "B P H K"]] | None = None,
 ) -> Float[Array, "B T H K"]:
-    """Compute softmax(query key^T + bias) value, the softmax in float32.
+    """Compute softmax(query key^T + bias) value in blocks of keys, with a float32 softmax.
 
-    As `softmax_attention` in all else: unscaled logits, products in the dtype of value with float32
-    accumulation, and a query that may see no key attends to all of them equally and passes no
-    gradient to its logits.
+    As in `softmax_attention`, logits are unscaled, and products take operands in the dtype of value
+    and accumulate in float32. A query without visible keys attends to all keys equally and passes
+    no gradient to its logits.
 
     Args:
       query: projected queries.
       key: projected keys.
       value: projected values.
-      visible: keys that each query attends to, and the number of keys in a block; S need not be a
-        multiple of it.
-      bias: a relative bias; its table gets a gradient.
-      draws: dropout for each query and key, sampled again in the backward pass. Values are scaled.
-      prefix: keys and values that all queries see, without a bias: the block before the first.
-
-    Raises:
-      ValueError: a block of less than 1 key.
+      visible: keys that each query attends to, and the number of keys per block; S need not be a
+        multiple.
+      bias: relative bias; its table gets a gradient.
+      draws: dropout for each query and key, sampled again in the backward pass. Values are already
+        scaled.
+      prefix: keys and values that all queries attend to, without a bias, processed before the first
+        block.
     """
     rules = Rules.of(visible, bias, num_keys=key.shape[1])
     rows = (visible.keys, visible.queries, visible.both_ways, visible.hidden, visible.picked)
@@ -127,7 +125,6 @@ def _num_blocks(rules: Rules, num_keys: int) -> int:
 
 
 def _padded(rules: Rules, keys: Array) -> Array:
-    """Pad keys or values with zeros to a complete last block."""
     missing = _num_blocks(rules, keys.shape[1]) * rules.block - keys.shape[1]
     return jnp.pad(keys, ((0, 0), (0, missing), (0, 0), (0, 0))) if missing else keys
 
@@ -175,7 +172,7 @@ def _logits(
     start: Int[Array, ""],
     num_keys: int,
 ) -> Array:
-    """Compute the logits of a block; -inf for keys that only fill it up."""
+    """Compute the logits of one block of keys; -inf for keys that pad the last block."""
     logits = einsum("BTHK,BSHK->BHTS", query, key)
     if table is not None:
         logits = logits + _bias(rules, table, query.shape[1], start)
@@ -192,7 +189,7 @@ def _by_query(x: Array) -> Array:
 
 
 def _begin(query: Array, prefix: Pair | None, dtype: jnp.dtype) -> tuple[Array, Array, Array]:
-    """Return the largest logits, sums of exponentials and mixed values before the first block."""
+    """Return the initial maximum logits, sums of exponentials and mixed values, from the prefix."""
     batch, num_queries, heads, _ = query.shape
     if prefix is None:
         return (
@@ -216,7 +213,7 @@ def forward(
     rows: Rows,
     prefix: Pair | None = None,
 ) -> tuple[Array, tuple]:
-    """Return the output, and the residuals of `backward`: output, largest logits and scales."""
+    """Return the output of blocked attention, and the residuals for `backward`."""
     num_queries, num_keys, dtype = query.shape[1], key.shape[1], value.dtype
     keys, values = _padded(rules, key), _padded(rules, value)
 
@@ -249,7 +246,7 @@ def forward(
 
 
 def backward(rules: Rules, saved: tuple, g: Array, prefix: Pair | None = None) -> tuple:
-    """Return the gradients of what `forward` takes."""
+    """Return the gradients of the inputs of `forward`."""
     query, key, value, table, rows, out, largest, scale = saved
     num_queries, num_keys, dtype = query.shape[1], key.shape[1], value.dtype
     keys, values = _padded(rules, key), _padded(rules, value)

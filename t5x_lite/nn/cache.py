@@ -1,23 +1,24 @@
-"""The cache of incremental decoding: keys and values, and the ancestry of rows.
+"""Cache of incremental decoding: keys, values, and the ancestors of each row.
 
-An input is decoded in W rows (beams or samples), R = B * W, row b * W + w. The cross-attention keys
-of an input, and the keys of the decoder's prefix (start token and prompt), are stored once and
-shared by all its rows. Slots of the self-attention, S = P + L * W:
+An input is decoded in W rows (beams or samples): R = B * W, and row w of input b has the index b *
+W + w. The cross-attention keys of an input, and the keys of the decoder's prefix (start token and
+prompt), are stored once and shared by all rows of the input. The self-attention has S = P + L * W
+slots:
 
     p0 p1 | a0 a1  b0 b1  c0 c1     2 prefix slots; tokens a, b, c of rows 0 and 1
 
-A beam search moves rows every step. The keys are not moved: `ancestors[row, l]` is the row that
-wrote the l-th new token of this row's past, and a row attends to exactly these slots. Moving the
-rows is a gather in this small table (`select`). A gather of the keys would read and write all of
-them, for beams of 4 about as many bytes as the decoder's weights. The cost is W times the products
-of the self-attention, which share the reads of the keys.
+A beam search reorders rows every step. The keys are not moved: `ancestors[row, l]` is the row that
+wrote the l-th new token of this row's past, and a row attends to exactly these slots. Reordering
+the rows is a gather in this small table (`select`). A gather of the keys would read and write all
+of them, for beams of 4 about as many bytes as the decoder's weights. The cost is W times the
+products of the self-attention, which share the reads of the keys.
 
-    ancestors of row 1 [0, 1, 1], third step: it sees p0 p1 a0 b1 c1
+    row 1 with ancestors [0, 1, 1] attends to p0 p1 a0 b1 c1 in the third step
 
-Values are [.., H, S, K], and keys [.., N * H, K, b] in N blocks of b slots, block after block: the
-two products of attention read them in order. Many slots in one block, [.., H, K, S], a CPU reads in
-several strided passes, in up to twice the time. A step's slots are in one block: b is a multiple of
-W, and the prefix is padded on the left to one.
+Values are [.., H, S, K]. Keys are [.., N * H, K, b], in N consecutive blocks of b slots, so that
+the two products of attention read memory in order. With many slots in one block, [.., H, K, S], a
+CPU reads in several strided passes and takes up to twice the time. All W slots of a step are in one
+block: b is a multiple of W, and the prefix is padded on the left to a multiple of W.
 """
 
 import dataclasses
@@ -34,22 +35,23 @@ from t5x_lite.nn.layers import KeysAndValuesByHead
 from t5x_lite.nn.positions import Positions
 
 BLOCK = 32
-"""Slots of a block of keys, about; fewer than twice as many are one block."""
+"""Approximate number of slots per block of keys; fewer than 2 * BLOCK slots form one block."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cache:
-    """The state of decoding, a pytree. I is the inputs' length.
+    """State of incremental decoding, as a pytree.
 
     Attributes:
       own: keys and values of the self-attention: a pair ([B, N * H, K, b], [B, H, S, K]) for each
-        layer where the decoder is laid out for decoding, else one pair with a leading N.
-      across: cache of the cross-attention, with I instead of S, or None.
-      cross_mask: bool [B, 1, 1, I], or None.
-      valid: bool [B, P], the prefix slots that are not padding.
-      ancestors: int32 [R, L].
-      index: int32, new tokens so far.
+        layer if the decoder is unstacked for decoding, else one pair with a leading axis of layers.
+      across: keys and values of the cross-attention, with the inputs' length I instead of S, or
+        None.
+      cross_mask: bool [B, 1, 1, I], mask of the inputs, or None.
+      valid: bool [B, P], True for prefix slots that are not padding.
+      ancestors: int32 [R, L], row that wrote each new token of a row's past.
+      index: int32, number of new tokens so far.
     """
 
     own: Any
@@ -61,7 +63,7 @@ class Cache:
 
     @property
     def num_rows(self) -> int:
-        """W, the rows of each input."""
+        """Number of rows per input, W."""
         return self.ancestors.shape[0] // self.valid.shape[0]
 
 
@@ -74,11 +76,11 @@ def _map_pairs(function: Callable[[Array, Array], tuple[Array, Array]], pairs: A
 
 
 def to_blocks(keys: Float[Array, "*layers H K S"], *, num_rows: int = 1) -> Array:
-    """Return keys in blocks [*layers, N * H, K, b], padded with zeros at the end.
+    """Split keys into blocks [*layers, N * H, K, b], padded with zeros at the end.
 
     Args:
       keys: keys of S slots.
-      num_rows: W, the slots that are written together.
+      num_rows: number of rows W per input; their W slots are written together.
     """
     *layers, heads, size, slots = keys.shape
     block = num_rows * max(1, BLOCK // num_rows) if slots >= 2 * BLOCK else slots
@@ -88,7 +90,7 @@ def to_blocks(keys: Float[Array, "*layers H K S"], *, num_rows: int = 1) -> Arra
 
 
 def from_blocks(blocks: Array, *, num_heads: int, num_slots: int) -> Float[Array, "*layers H K S"]:
-    """Return the keys of all slots, from their blocks."""
+    """Join blocks of keys into the keys of all slots, the inverse of `to_blocks`."""
     *layers, _, size, block = blocks.shape
     keys = jnp.moveaxis(blocks.reshape(*layers, -1, num_heads, size, block), -4, -2)
     return keys.reshape(*layers, num_heads, size, -1)[..., :num_slots]
@@ -102,17 +104,15 @@ def start(
     valid: Bool[Array, "B P"],
     max_length: int,
 ) -> Cache:
-    """Return the cache after the prefix, with one row for each input.
+    """Return the decoding cache after the prefix, with one row for each input.
 
     Args:
-      own: pairs as in `Cache`, the keys [.., H, K, P] and the values [.., H, P, K].
-      across: the same of the inputs.
-      cross_mask: as in `Cache`.
-      valid: as in `Cache`.
-      max_length: maximum new tokens; the last one needs no slot: L is one less, but at least 1.
-
-    Raises:
-      ValueError: max_length is less than 1.
+      own: self-attention keys [.., H, K, P] and values [.., H, P, K], in pairs as in `Cache`.
+      across: cross-attention keys and values in the same form, or None.
+      cross_mask: mask of the inputs, or None.
+      valid: True for prefix slots that are not padding.
+      max_length: maximum number of new tokens. The last token needs no slot: L is max_length - 1,
+        but at least 1.
     """
     if max_length < 1:
         raise ValueError(f"max_length must be at least 1: got {max_length}")
@@ -133,17 +133,17 @@ def start(
 
 
 def unstack(tree: Any, num: int) -> tuple:
-    """Return the `num` layers of stacked arrays, one by one."""
+    """Split stacked arrays into a tuple with the arrays of each of the `num` layers."""
     return tuple(jax.tree.map(lambda array, n=n: array[n], tree) for n in range(num))
 
 
 def put(old: Any, new: KeysAndValuesByHead, slot: Int[Array, ""], *layer: Int[Array, ""]) -> Any:
-    """Write new keys and values from a slot on.
+    """Write the keys and values of new tokens into the cache, beginning at a slot.
 
     Args:
-      old: a pair as in `Cache`.
-      new: W of one layer, the keys [B, H, K, W].
-      slot: first of their slots; without room, the last slots are overwritten.
+      old: cached keys and values, a pair as in `Cache`.
+      new: keys [B, H, K, W] and values of W new tokens of one layer.
+      slot: first slot to write; if too few slots follow, the last slots are overwritten.
       *layer: index of the layer, if the pair holds all layers.
     """
     (keys, values), (new_keys, new_values) = old, new
@@ -158,11 +158,11 @@ def put(old: Any, new: KeysAndValuesByHead, slot: Int[Array, ""], *layer: Int[Ar
 
 
 def view(cache: Cache) -> tuple[Int[Array, ""], Bool[Array, "B 1 W S"], Positions]:
-    """Return the next token's slot and the mask of its keys.
+    """Return the slot of the next token, the mask of its visible slots, and the positions.
 
     Returns:
-      The first of its W slots; the mask of the slots that each row may see, its own new one
-      included; the positions of the query and of the slots.
+      The first of the W slots to write; the mask of the slots that each row attends to, including
+        its own new slot; the positions of the query and of the slots.
     """
     batch_size, prefix = cache.valid.shape
     num_rows, length = cache.num_rows, cache.ancestors.shape[1]
@@ -178,17 +178,14 @@ def view(cache: Cache) -> tuple[Int[Array, ""], Bool[Array, "B 1 W S"], Position
 
 
 def repeat(cache: Cache, num: int) -> Cache:
-    """Make `num` rows of each row: row r becomes r * num, ..., r * num + num - 1.
+    """Repeat each row `num` times: row r becomes rows r * num, ..., r * num + num - 1.
 
     Args:
-      cache: at any step; after the prefill it is cheapest.
-      num: at least 1.
-
-    Raises:
-      ValueError: num is less than 1.
+      cache: cache at any step; repetition is cheapest after the prefill.
+      num: number of copies, at least 1.
     """
     if num < 1:
-        raise ValueError(f"rows are repeated at least once: got {num}")
+        raise ValueError(f"rows must be repeated at least once, but num is {num}")
     if num == 1:
         return cache
     prefix, length = cache.valid.shape[1], cache.ancestors.shape[1]
@@ -219,10 +216,10 @@ def repeat(cache: Cache, num: int) -> Cache:
 
 
 def select(cache: Cache, rows: Int[Array, " R"]) -> Cache:
-    """Continue the given rows: row r continues row rows[r].
+    """Reorder rows, as in a beam search: row r continues the former row rows[r].
 
     Args:
-      cache: at any step.
+      cache: cache at any step.
       rows: indices into the R rows; each row continues a row of the same input.
     """
     num_rows, length = cache.num_rows, cache.ancestors.shape[1]
@@ -234,17 +231,17 @@ def select(cache: Cache, rows: Int[Array, " R"]) -> Cache:
 
 
 def advance(cache: Cache, own: Any) -> Cache:
-    """Return the cache one token on, with the keys and values that the layers wrote."""
+    """Advance the cache by one token, with the keys and values that the layers wrote."""
     return dataclasses.replace(cache, own=own, index=cache.index + 1)
 
 
 class Prefix(NamedTuple):
-    """The decoder's first tokens [B, P], right-aligned.
+    """First tokens of the decoder [B, P], right-aligned.
 
     Attributes:
-      tokens: int32; 0 at the padding on the left, and the start token.
-      valid: bool, False at the padding.
-      part: int32, from which part a token is: 0 is the start token, 1 the first part.
+      tokens: int32; 0 for the padding on the left and for the start token.
+      valid: bool, False for padding.
+      part: int32, part that a token comes from: 0 for the start token, 1 for the first part.
     """
 
     tokens: Any
@@ -261,8 +258,8 @@ def align(*parts: Int[Array, "B _"], batch_size: int) -> Prefix:
            0 7 8 9 4 2            1 1 1 1 1 1           0 1 1 1 2 2
 
     Args:
-      *parts: tokens padded with 0 on the right; of any number of columns.
-      batch_size: B, for the case of no parts.
+      *parts: tokens, padded with 0 on the right; parts may differ in their number of columns.
+      batch_size: number of rows B, needed for a call without parts.
     """
     columns = [jnp.zeros((batch_size, 1), jnp.int32), *(part.astype(jnp.int32) for part in parts)]
     tokens = jnp.concatenate(columns, axis=1)
@@ -277,11 +274,12 @@ def align(*parts: Int[Array, "B _"], batch_size: int) -> Prefix:
 def prefix_mask(
     valid: Bool[Array, "B P"], both_ways: Bool[Array, "B P"] | None = None
 ) -> Bool[Array, "B 1 P P"]:
-    """Return the causal mask of a prefix, bidirectional where so marked.
+    """Return the causal mask of a prefix, bidirectional among marked positions.
 
     Args:
-      valid: False at padding, which nothing sees.
-      both_ways: positions that see each other whatever their order (a prefix LM's inputs).
+      valid: False for padding, which no position attends to.
+      both_ways: True for positions that attend to each other in both directions (the inputs of a
+        prefix LM); None for a causal mask.
     """
     mask = masks.causal(valid.shape[1])
     if both_ways is not None:

@@ -5,16 +5,16 @@
 The result equals `t5x_lite.nn.attention.softmax_attention`, computed by
 `jax.nn.dot_product_attention`. Logits and weights are never in the GPU's memory, but bias and mask
 are. Together they are one array of the compute dtype, [1, H, T, S], or [B, H, T, S] if rows have
-different masks. It is made again in each layer and in its backward pass, and the bias's gradient is
-as large. Rows that are known to hold one text each (`Visibility.one_text`) need no mask: cuDNN
-reads the number of keys of each row, and supports the causal order. The bias is then [1, H, T, S].
-A row of only padding attends to its first position. Padding before a token gives NaN, so that the
-error is visible.
+different masks. It is rebuilt in each layer and in its backward pass, and the gradient of the bias
+has the same size. If each row is known to hold one text (`Visibility.one_text`), no mask is needed:
+cuDNN reads the number of keys of each row and supports causal attention. The bias is then [1, H, T,
+S]. A row of only padding attends to its first position. Padding before a token gives NaN, so that
+the error is visible.
 
-cuDNN takes bfloat16 and float16, and heads of a multiple of 8. Dropout shared by all queries of a
-head, as in T5, scales the values outside this module; dropout sampled for each query and key is not
-supported. The program is selected during tracing: on devices other than NVIDIA GPUs, or with
-float32, plain attention runs instead (`check` rejects both before training).
+cuDNN supports bfloat16 and float16, and head sizes that are multiples of 8. Dropout shared by all
+queries of a head, as in T5, scales the values outside this module; dropout sampled for each query
+and key is not supported. The program is selected during tracing: on devices other than NVIDIA GPUs,
+or with float32, plain attention runs instead (`check` rejects both before training).
 """
 
 from typing import Any, Literal
@@ -31,36 +31,36 @@ from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.positions import RelativeTable
 
 _LEAST = {"bfloat16": -(2.0**41), "float16": -(2.0**15)}
-"""Compute dtype -> a masked logit; of larger ones cuDNN may subtract two and get NaN (JAX)."""
+"""Value of masked logits per compute dtype; with larger magnitudes cuDNN may give NaN (JAX)."""
 
 _LARGEST_HEAD = 256
 
 
 def check_sizes(*, d_kv: int) -> None:
-    """Raise InputError for heads that cuDNN's attention does not take."""
+    """Raise InputError if cuDNN's attention does not support the head size."""
     if d_kv % 8 or d_kv > _LARGEST_HEAD:
         raise InputError(
-            "model.attention 'cudnn' needs heads of a multiple of 8 and at most "
-            f"{_LARGEST_HEAD}: got {d_kv}; set --model.attention blocked"
+            "model.attention 'cudnn' needs a head size that is a multiple of 8 and at most "
+            f"{_LARGEST_HEAD}, but d_kv is {d_kv}; set --model.attention blocked"
         )
 
 
 def check(*, kind: str, dtype: str) -> None:
-    """Raise InputError for devices and dtypes for which plain attention would run in its place."""
+    """Raise InputError if cuDNN's attention does not support the devices or the compute dtype."""
     if not is_nvidia(kind):
         raise InputError(
-            "model.attention 'cudnn' needs NVIDIA GPUs, and the devices are of the kind "
-            f"{kind!r}: set --model.attention plain, blocked or pallas"
+            "model.attention 'cudnn' needs NVIDIA GPUs, but the devices are of the kind "
+            f"{kind!r}; set --model.attention plain, blocked or pallas"
         )
     if dtype not in _LEAST:
         raise InputError(
-            f"model.attention 'cudnn' needs bfloat16, and compute_dtype is {dtype!r}: set "
+            f"model.attention 'cudnn' needs bfloat16, but compute_dtype is {dtype!r}; set "
             "--compute-dtype bfloat16, or --model.attention blocked"
         )
 
 
 def is_taken(kind: str, dtype: Any) -> bool:
-    """Return True if cuDNN takes numbers of this dtype on devices of this kind."""
+    """Return True if cuDNN's attention supports this dtype on devices of this kind."""
     return is_nvidia(kind) and jnp.dtype(dtype).name in _LEAST
 
 
@@ -73,22 +73,20 @@ def cudnn_attention(
     bias: RelativeTable | None = None,
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> Float[Array, "B T H K"]:
-    """Compute softmax(query key^T + bias) value, the softmax in float32.
+    """Compute softmax(query key^T + bias) value by cuDNN, with a float32 softmax.
 
-    As `softmax_attention` in all else: unscaled logits, and a query that may see no key attends to
-    all of them equally and passes no gradient to its logits. The bias is rounded to the dtype of
-    the queries before it is added.
+    As in `softmax_attention`, logits are unscaled, and a query without visible keys attends to all
+    keys equally and passes no gradient to its logits. The bias is rounded to the dtype of the
+    queries before it is added.
 
     Args:
       query: projected queries, bfloat16 or float16.
       key: projected keys.
       value: projected values.
       visible: keys that each query attends to.
-      bias: a relative bias; its table gets a gradient.
-      implementation: "xla" computes the same by plain operations, in float32 too; for tests.
-
-    Raises:
-      InputError: the mesh splits the length.
+      bias: relative bias; its table gets a gradient.
+      implementation: "xla" computes the same result by plain operations, also in float32, for
+        tests.
     """
     check_whole_rows("cuDNN's attention", instead="--model.attention plain")
     num_queries, num_keys = query.shape[1], key.shape[1]
@@ -142,7 +140,7 @@ def cudnn_attention(
 
 
 def _lengths(keys: Int[Array, "B S"]) -> tuple[Int[Array, " B"], Bool[Array, " B"]]:
-    """Return each row's number of keys, and True if some of them follow padding."""
+    """Return the number of keys of each row, and True for rows in which a key follows padding."""
     real = keys > 0
     lengths = jnp.sum(real, axis=1, dtype=jnp.int32)
     behind = jnp.arange(keys.shape[1])[None] >= lengths[:, None]
@@ -154,10 +152,10 @@ def _is_the_kernel(primitive: Any, *_: Any, **__: Any) -> bool:
 
 
 def _fill(length: int) -> int:
-    """Return the positions to append to a row: cuDNN's backward pass needs an even number.
+    """Return the number of positions to append: cuDNN's backward pass needs an even length.
 
-    With 64 more than a multiple of 128, some versions give NaN for queries with all logits below
-    -88 (pytorch/pytorch issue 196678). With two more positions they do not.
+    If the length is 64 more than a multiple of 128, some versions give NaN for queries with all
+    logits below -88 (pytorch/pytorch issue 196678). Two more positions avoid this.
     """
     return 2 if length % 128 == 64 else length % 2
 
@@ -169,7 +167,7 @@ def _longer(x: Array, fill: int) -> Array:
 def _whole(
     mask: Bool[Array, "#B 1 #T S"] | None, lengths: tuple[int, int], fill: tuple[int, int]
 ) -> Bool[Array, "_ 1 _ _"] | None:
-    """Return the mask of all queries, fill included, or None if nothing is masked."""
+    """Return the mask of all queries, padding included, or None if nothing is masked."""
     if mask is None and not any(fill):
         return None
     mask = jnp.ones((1, 1, *lengths), bool) if mask is None else mask
@@ -185,7 +183,7 @@ def _added(
     least: float,
     fill: tuple[int, int] = (0, 0),
 ) -> Float[Array, "_ H T S"]:
-    """Return the float32 term of the logits: the bias, or the least value at masked keys."""
+    """Return the float32 term added to the logits: the bias, or `least` at masked keys."""
     if mask is not None:
         fill = (mask.shape[2] - logits.shape[2], mask.shape[3] - logits.shape[3])
     if any(fill):
@@ -196,7 +194,7 @@ def _added(
 def on_mesh(
     function: Any, query: Array, key: Array, value: Array, mask: Any, lengths: Any, bias: Any
 ) -> Array:
-    """Call a function on each device's rows and heads; as it is without a mesh."""
+    """Run a function on each device's rows and heads; without a mesh, call it directly."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return function(query, key, value, mask, lengths, bias)

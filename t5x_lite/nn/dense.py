@@ -5,17 +5,17 @@ in float32. In bfloat16 this uses the matrix units (AMX on CPU, the MXU, tensor 
 products do the same. The transpose of a plain `jnp.einsum` would multiply a float32 cotangent with
 a bfloat16 operand.
 
-On NVIDIA GPUs the memory limits a step: a float32 result that is rounded afterwards is written and
-read in twice the bytes. There a product that is rounded anyway is rounded by the product itself.
+On NVIDIA GPUs, memory traffic limits a step: a float32 result that is rounded afterwards is written
+and read in twice the bytes. There the matrix product itself returns the rounded result.
 
 wo(relu(wi x))                  T5 (Raffel et al. 2020, section 2.1)
 wo(gelu(wi_0 x) * wi_1 x)       T5 1.1: gated, the tanh approximation (Shazeer 2020, GLU variants)
 wo(silu(wi_0 x) * wi_1 x)       UL2: gated, x sigmoid(x)
 wo(gelu(wi x + b) + b)          BERT: biases, exact gelu in float32 (Devlin et al. 2019)
 
-A block's hidden layer is its largest array. Where bytes cost more than operations
-(`products.saves_bytes`) its backward pass computes the activation again from what went into it,
-instead of keeping a second array of that size.
+The hidden layer is the largest array of a feed-forward block. If memory traffic costs more than
+operations (`saves_bytes`), the backward pass recomputes the activation from its input instead of
+storing a second array of that size.
 """
 
 import functools
@@ -36,28 +36,28 @@ from t5x_lite.nn.slots import DenseSlot, GatedSlot, HiddenSlot, WholeSlot
 
 
 def saves_bytes() -> bool:
-    """Return True if the program is traced for devices on which bytes cost more than operations."""
+    """Return True if memory traffic limits the traced program's devices (NVIDIA GPUs)."""
     return is_nvidia(traced_kind())
 
 
 def einsum(spec: str, a: Array, b: Array) -> Array:
-    """Return an einsum of two operands of one dtype; float32 out, float32 accumulation.
+    """Compute the einsum of two operands of one dtype, accumulated and returned in float32.
 
     Args:
-      spec: as for `jnp.einsum`; every index of an operand occurs in the other operand or in the
-        result.
-      a: the first operand.
-      b: the second, of the same dtype.
+      spec: subscripts as for `jnp.einsum`; every index of one operand occurs in the other operand
+        or in the result.
+      a: first operand.
+      b: second operand, of the same dtype.
 
     Returns:
-      The product in float32. Cotangents are rounded to the operands' dtype before the backward
-      products, and their results to it after.
+      The product in float32. In the backward pass, cotangents are rounded to the dtype of the
+        operands before the products, and gradients after them.
     """
     return _einsum(spec, a, b)
 
 
 def rounded_einsum(spec: str, a: Array, b: Array) -> Array:
-    """Compute `einsum`, rounded once to the dtype of the operands."""
+    """Compute `einsum` and round the result once to the dtype of the operands."""
     return _rounded_einsum(spec, a, b)
 
 
@@ -119,7 +119,7 @@ FAN_IN_TRUNCATED: Initializer = jax.nn.initializers.variance_scaling(
 
 
 def truncated_normal(stddev: float) -> Initializer:
-    """Return a normal distribution, cut at twice its standard deviation.
+    """Return an initializer: a normal distribution, truncated at two standard deviations.
 
     Source: google-research/bert modeling.py, create_initializer.
     """
@@ -127,15 +127,15 @@ def truncated_normal(stddev: float) -> Initializer:
 
 
 class Dense(nnx.Module):
-    """A dense layer, with a bias (BERT's) or without one (T5's).
+    """Dense layer with an optional bias, and a slot for an adapter.
 
     Args:
       features_in: size of the last axis of the input.
       features_out: size of the last axis of the output.
-      axes: the logical names of the kernel's two axes; the bias has the second.
-      initializer: initializer of the kernel [features_in, features_out]; a bias begins at 0.
-      bias: True if there is a bias.
-      rngs: the stream "params" is used.
+      axes: logical names of the kernel's two axes; the bias has the second name.
+      initializer: initializer of the kernel [features_in, features_out]; a bias starts at 0.
+      bias: True if the layer has a bias.
+      rngs: random streams; "params" is used.
     """
 
     slot: DenseSlot | None = None  # an adapter's branch
@@ -158,14 +158,15 @@ class Dense(nnx.Module):
 
     @property
     def axes(self) -> tuple[str | None, str | None]:
-        """The logical names of the axes of one layer's kernel."""
+        """Logical names of the two kernel axes, without the axis of stacked layers."""
         *_, first, second = self.kernel.get_metadata()["logical"]
         return first, second
 
     def __call__(self, x: Float[Array, "*batch I"], seen: Any = None) -> Float[Array, "*batch O"]:
-        """Return the result in the dtype of x; the arguments are as in `product`.
+        """Apply the layer and return the result in the dtype of x; see `product`.
 
-        The product is rounded before the bias is added if bytes cost more than operations.
+        If memory traffic costs more than operations, the product is rounded before the bias is
+        added.
         """
         kernel = self.kernel[...]
         if self.slot is not None or x.dtype != kernel.dtype or not saves_bytes():
@@ -175,11 +176,11 @@ class Dense(nnx.Module):
         return product + self.bias[...].astype(x.dtype) if self.has_bias else product
 
     def product(self, x: Float[Array, "*batch I"], seen: Any = None) -> Float[Array, "*batch O"]:
-        """Return the result in float32, for logits and for activations.
+        """Apply the layer and return the result in float32, for logits and activations.
 
         Args:
           x: input of the layer.
-          seen: for an adapter's gate: which positions of the row a position sees, as of
+          seen: mask of the positions that each position attends to, for gated adapters, as in
             `slots.Around.mask`.
         """
         batch = "ABCE"[: x.ndim - 1]
@@ -196,26 +197,27 @@ class Dense(nnx.Module):
         return product if bias is None else product + bias.astype(jnp.float32)
 
     def effective_kernel(self) -> Float[Array, "*layers I O"]:
-        """Return the kernel that replaces layer and slot, for fused decoding and merging."""
+        """Return the kernel with the adapter's change, for fused decoding and merging."""
         kernel = self.kernel[...]
         return kernel if self.slot is None else self.slot.of_kernel(kernel)
 
     def effective_bias(self) -> Float[Array, "*layers O"] | None:
-        """Return the bias of that kernel, or None."""
+        """Return the bias with the adapter's change, or None without a bias."""
         bias = self.bias[...] if self.has_bias else None
         return bias if self.slot is None else self.slot.of_bias(bias)
 
 
 class FusedDense(nnx.Module):
-    """Dense layers of one input as one product, for decoding.
+    """Dense layers with a common input, fused into one matrix product for decoding.
 
-    The kernels lie transposed, one below the other, and on the left of the product: on CPU that
-    takes 5 to 25 % less time for the rows of a step, and three narrow layers in one a third less.
+    The transposed kernels are stacked and are the left operand of the product. On CPU this takes 5
+    to 25 % less time for the rows of a step, and a third less for three narrow layers in one
+    product.
 
     Args:
-      kernels: transposed kernel of each layer: [O, I] with one I.
-      axes: the logical names of their axes.
-      biases: bias of each layer, or None: [O].
+      kernels: transposed kernel [O, I] of each layer, all with the same I.
+      axes: logical names of the axes of the transposed kernels.
+      biases: bias [O] of each layer, or None.
     """
 
     def __init__(
@@ -240,12 +242,12 @@ class FusedDense(nnx.Module):
     def of(
         cls, layers: Sequence[Dense], *, axes: tuple[str, str], slot: HiddenSlot | None = None
     ) -> "FusedDense":
-        """Return the layers as one, with the contents of their slots.
+        """Fuse dense layers, including the adapters in their slots, into one layer.
 
         Args:
-          layers: dense layers of one input.
-          axes: the logical names of the axes of the kernel's transpose.
-          slot: change of their input.
+          layers: dense layers with a common input.
+          axes: logical names of the axes of the transposed kernels.
+          slot: adapter that changes the common input, or None.
         """
         kernels = [layer.effective_kernel() for layer in layers]
         if slot is not None:
@@ -254,11 +256,11 @@ class FusedDense(nnx.Module):
         return cls([kernel.T for kernel in kernels], axes=axes, biases=biases)
 
     def __call__(self, x: Float[Array, "*batch I"]) -> list[Float[Array, "*batch _"]]:
-        """Return each layer's product, in the dtype of x."""
+        """Return the result of each fused layer, in the dtype of x."""
         return [product.astype(x.dtype) for product in self.products(x)]
 
     def products(self, x: Float[Array, "*batch I"]) -> list[Float[Array, "*batch _"]]:
-        """Return each layer's product in float32, for logits."""
+        """Return the result of each fused layer in float32, for logits."""
         kernel = self.kernel[...]
         rows = x.astype(kernel.dtype).reshape(-1, x.shape[-1])
         # Without the barrier XLA turns the product round, to spare itself the transposition.
@@ -271,9 +273,9 @@ class FusedDense(nnx.Module):
 
 @jax.custom_vjp
 def lookup(table: Float[Array, "V D"], tokens: Int[Array, "*batch"]) -> Float[Array, "*batch D"]:
-    """Return rows of a table. The gradient is accumulated in float32 and rounded once.
+    """Look up rows of an embedding table; the gradient is summed in float32 and rounded once.
 
-    Adding a common token's cotangents one by one in bfloat16 stops at 256 times the addend.
+    In bfloat16, a sum of cotangents of a frequent token stops growing at 256 times the addend.
     """
     return jnp.take(table, tokens, axis=0)
 
@@ -292,12 +294,12 @@ lookup.defvjp(_lookup_forward, _lookup_backward)
 
 
 class Embedding(nnx.Module):
-    """A table of token embeddings, N(0, 1) at the start as in T5 (t5x network.py).
+    """Token embedding, initialized from N(0, 1) as in T5 (t5x network.py).
 
     Args:
-      vocab_size: rows of the table.
-      d_model: columns.
-      rngs: the stream "params" is used.
+      vocab_size: number of rows.
+      d_model: number of columns.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, vocab_size: int, d_model: int, *, rngs: nnx.Rngs):
@@ -305,11 +307,11 @@ class Embedding(nnx.Module):
         self.table = nnx.Param(table, logical=("vocab", "embed"))
 
     def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        """Look up tokens by gather (t5x multiplies by one-hot vectors; the result is equal)."""
+        """Look up token embeddings by gather, with the results of t5x's one-hot product."""
         return lookup(self.table[...], tokens)
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-        """Score against the table: x E^T / sqrt(d_model), in float32 (tied output, T5 1.0)."""
+        """Compute logits x E^T / sqrt(d_model) in float32, with tied embeddings as in T5 1.0."""
         table = self.table[...]
         return einsum("BTD,VD->BTV", x.astype(table.dtype), table) / jnp.sqrt(
             jnp.float32(x.shape[-1])
@@ -317,15 +319,11 @@ class Embedding(nnx.Module):
 
 
 Activation = Literal["gelu", "relu", "gelu_new", "tanh", "swish"]
-"""gelu is exact (by the error function), gelu_new its tanh approximation; swish is x sigmoid(x)."""
+"""Activation function: gelu is exact, gelu_new its tanh approximation, swish is x sigmoid(x)."""
 
 
 def activate(x: Array, activation: Activation) -> Array:
-    """Return the activation of that name, elementwise.
-
-    Raises:
-      ValueError: unknown name.
-    """
+    """Apply the activation of the given name, elementwise."""
     if activation == "gelu":
         return jax.nn.gelu(x, approximate=False)
     if activation == "gelu_new":
@@ -340,7 +338,7 @@ def activate(x: Array, activation: Activation) -> Array:
 
 
 def activated(x: Array, activation: Activation, *, dtype: Any) -> Array:
-    """Return the activation of x in float32, rounded to the dtype."""
+    """Apply an activation in float32 and round the result to `dtype`."""
 
     def rounded(x: Array) -> Array:
         return activate(x.astype(jnp.float32), activation).astype(dtype)
@@ -349,7 +347,7 @@ def activated(x: Array, activation: Activation, *, dtype: Any) -> Array:
 
 
 def gated(first: Array, second: Array, activation: Activation) -> Array:
-    """Return the activation of the first, times the second."""
+    """Return activation(first) * second, the hidden layer of a gated feed-forward block."""
 
     def product(first: Array, second: Array) -> Array:
         return activate(first, activation) * second
@@ -375,7 +373,7 @@ _computed_again.defvjp(_keep_arguments, _differentiate_again)
 
 
 FeedForward = Literal["relu", "gelu", "silu", "gated-relu", "gated-gelu", "gated-silu"]
-"""Feed-forward block of a T5, in Hugging Face's words (feed_forward_proj)."""
+"""Feed-forward block of T5, with the names of Hugging Face's feed_forward_proj."""
 FEED_FORWARDS: dict[FeedForward, tuple[Activation, bool]] = {
     "relu": ("relu", False),
     "gelu": ("gelu", False),
@@ -384,21 +382,21 @@ FEED_FORWARDS: dict[FeedForward, tuple[Activation, bool]] = {
     "gated-gelu": ("gelu_new", True),
     "gated-silu": ("swish", True),
 }
-"""Feed-forward block -> its activation, and whether it has a gate."""
+"""Activation of each feed-forward block, and True if the block is gated."""
 
 
 class MLP(nnx.Module):
-    """Two dense layers with an activation between them, or a gate.
+    """Feed-forward block: two dense layers with an activation, and optionally a gate.
 
     Args:
-      d_model: size of input and output.
+      d_model: size of the input and output.
       d_ff: size of the hidden layer.
       activation: activation of the hidden layer, in float32; relu is the same in any dtype.
-      gated: multiplies a second product of the input with the activation, in the dtype of x.
+      gated: True to multiply the activation with a second product of the input, in the dtype of x.
       bias: True if the dense layers have biases.
       initializer: initializer of the kernels.
-      dropout_rate: dropout rate of the hidden layer, with one mask over the length.
-      rngs: the stream "params" is used.
+      dropout_rate: dropout rate of the hidden layer; one mask is shared over the length.
+      rngs: random streams; "params" is used.
     """
 
     slot: HiddenSlot | None = None  # an adapter's scale of the hidden layer
@@ -438,18 +436,14 @@ class MLP(nnx.Module):
         self.dropout_rate = dropout_rate
 
     def dense_sites(self) -> dict[str, Dense]:
-        """Return the layers by the names of their sites."""
+        """Return the dense layers by adapter site: "in", "out", and "gate" if gated."""
         gated = {"in": self.wi_1, "gate": self.wi_0} if self.gated else {"in": self.wi}
         return {**gated, "out": self.wo}
 
     def join(self) -> None:
-        """Fuse the products of the input into one, for decoding; in place.
-
-        Raises:
-          ValueError: the layers have biases, for which a fused product has no place.
-        """
+        """Fuse the layers of the input into one matrix product for decoding, in place."""
         if self.wo.has_bias:
-            raise ValueError("a feed-forward block with biases is not fused for decoding")
+            raise ValueError("a feed-forward block with biases cannot be fused for decoding")
         names = ("wi_0", "wi_1") if self.gated else ("wi",)
         layers = [getattr(self, name) for name in names]
         self.joint = FusedDense.of(layers, axes=("mlp", "embed"))
@@ -474,7 +468,7 @@ class MLP(nnx.Module):
     def __call__(
         self, x: Float[Array, "B T D"], *, key: Key | None = None, seen: Any = None
     ) -> Float[Array, "B T D"]:
-        """Apply the block; a key turns dropout on, and `seen` is as in `Dense.product`."""
+        """Apply the block; `key` enables dropout, and `seen` is a mask for gated adapters."""
         hidden = constrain(self._hidden(x, seen), "batch", "length", "mlp")
         if self.slot is not None and self.joint_out is None:
             hidden = self.slot(hidden)

@@ -1,21 +1,23 @@
 """Disentangled attention of DeBERTa v2 and v3 (He et al. 2020, section 3.1; He et al. 2021).
 
-A token is seen by its content and by its distance; R is a table of distances for all layers:
+Attention scores depend on the content of two tokens and on their distance. R is the relative
+position embedding, shared by all layers:
 
     A[q, k] = (Q[q] K[k] + Q[q] Kr[I(q - k)] + K[k] Qr[I(q - k)]) / sqrt(3 d)
               content      content to position  position to content
 
-    I(r) = b(r) + S          Kr, Qr: keys and queries of the rows of R, S of them to either side
-    b(r) = r                 as far as a half of S
-    b(r) = the logarithm     beyond: with S = 8 and max_positions 16,
+    I(r) = b(r) + S          Kr, Qr: keys and queries of the 2 S rows of R, S rows to either side
+    b(r) = r                 up to half of S
+    b(r) = logarithmic       beyond half of S: with S = 8 and max_positions 16,
                              r    0 1 2 3 4 5 6 7 8 9 10 ... 15 16
                              b(r) 0 1 2 3 4 5 5 6 6 6  7 ...  7  8
     I(r) is clipped to 0, ..., 2 S - 1: rows longer than max_positions read row 0, only to the left.
 
-Both terms read the SAME row. The paper writes the second with the distance of k from q; its
-released weights were not trained with that (microsoft/DeBERTa disentangled_attention.py:145,155).
+Both terms read the SAME row of R. In the paper, the second term uses the distance of k from q, but
+the released weights were not trained with it (microsoft/DeBERTa disentangled_attention.py:145,155).
 
-The table is first written out by distance; `t5x_lite.nn.attention_pattern` does the rest.
+This module expands the embedding by distance; `t5x_lite.nn.attention_pattern` computes the
+attention.
 """
 
 import dataclasses
@@ -37,33 +39,36 @@ from t5x_lite.nn.layers import PostNormConfig, PostNormLayer
 from t5x_lite.nn.masks import Visibility
 
 Term = Literal["c2p", "p2c"]
-"""Content to position, position to content. Position to position (p2p) is broken in the source."""
+"""Term of the attention score: content to position, or position to content.
+
+The term position to position (p2p) is broken in the source.
+"""
 
 
 @functools.cache
 def log_buckets(
     position_buckets: int, max_positions: int, num: int | None = None
 ) -> tuple[int, ...]:
-    """Return b(0), b(1), ..., by exact arithmetic: no logarithm is rounded.
+    """Return the logarithmic bucket b(n) of each distance n = 0, 1, ..., in exact arithmetic.
 
-    b(n) = n up to mid = position_buckets // 2, and beyond it
-    ceil(log(n / mid) / log((max_positions - 1) / mid) * (mid - 1)) + mid.
+        b(n) = n    up to mid = position_buckets // 2, and beyond mid
+        b(n) = ceil(log(n / mid) / log((max_positions - 1) / mid) * (mid - 1)) + mid
 
     Args:
-      position_buckets: S; the values of distances below max_positions are below it.
-      max_positions: the distance from which on values reach S, or S - 1 if it is odd.
-      num: number of distances; None is max_positions.
+      position_buckets: number of buckets S; distances below max_positions have buckets below S.
+      max_positions: distance from which on the bucket is at least S, or S - 1 if S is odd.
+      num: number of distances; default: max_positions.
 
     Raises:
-      ValueError: fewer than 2 buckets, or max_positions not above a half of them by 2.
+      ValueError: if there are fewer than 2 buckets, or max_positions - 1 is at most half of them.
 
     Source: microsoft/DeBERTa deberta/da_utils.py, make_log_bucket_position.
     """
     mid, last = position_buckets // 2, max_positions - 1
     if position_buckets < 2 or last <= mid:
         raise ValueError(
-            "log buckets need at least 2 buckets and max_positions - 1 above a half of them: got "
-            f"{position_buckets} and {max_positions}"
+            "log buckets need position_buckets of at least 2 and max_positions - 1 above half of "
+            f"position_buckets, but got {position_buckets} and {max_positions}"
         )
     num = max_positions if num is None else num
     buckets = list(range(min(mid + 1, num)))
@@ -78,17 +83,18 @@ def log_buckets(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RelativePositions:
-    """Settings of relative positions.
+    """Settings of DeBERTa's relative positions.
 
     Attributes:
-      position_buckets: S, log buckets to either side; 0 for one row per distance.
-      max_positions: distances from here on share a row on either side; without log buckets, S.
-      terms: set of content to position ("c2p") and position to content ("p2c").
-      shared: True if the keys' and queries' projections also make Kr and Qr (share_att_key); if
+      position_buckets: number S of logarithmic buckets on each side; 0 for one row per distance.
+      max_positions: distance from which on all distances of one side share a row; without
+        logarithmic buckets, S.
+      terms: terms of the attention score: "c2p" (content to position), "p2c" (position to content).
+      shared: True if the keys' and queries' projections also compute Kr and Qr (share_att_key); if
         False, Kr and Qr have separate projections.
 
     Raises:
-      ValueError: another term (p2p too), none or one twice, or sizes that make no buckets.
+      ValueError: if a term is unknown or repeated, no term is given, or the sizes allow no buckets.
     """
 
     position_buckets: int = 256
@@ -100,8 +106,8 @@ class RelativePositions:
         known = get_args(Term)
         if not self.terms or len({*self.terms}) < len(self.terms) or {*self.terms} - {*known}:
             raise ValueError(
-                f"the terms of disentangled attention are some of {', '.join(known)}, each once: "
-                f"got {self.terms}"
+                f"disentangled attention needs one or more of the terms {', '.join(known)}, each "
+                f"once, but got {self.terms}"
             )
         if self.position_buckets < 0 or self.max_positions < 1:
             raise ValueError(
@@ -113,11 +119,11 @@ class RelativePositions:
 
     @property
     def span(self) -> int:
-        """S: the table has 2 S rows."""
+        """Number of rows S on each side; the relative embedding has 2 S rows."""
         return self.position_buckets or self.max_positions
 
     def index(self, length: int) -> Int[np.ndarray, " W"]:
-        """I(r) of r = -(length - 1), ..., length - 1."""
+        """Return the embedding row of each distance r = -(length - 1), ..., length - 1."""
         distance = np.arange(1 - length, length)
         if self.position_buckets:
             buckets = log_buckets(self.position_buckets, self.max_positions, length)
@@ -125,19 +131,19 @@ class RelativePositions:
         return np.clip(distance + self.span, 0, 2 * self.span - 1).astype(np.int32)
 
     def distances(self, table: Float[Array, "R D"], length: int) -> Distances:
-        """Return the part of the table [2 S, D] that positions 0, ..., length - 1 need."""
+        """Return the rows of the embedding [2 S, D] that `length` positions need."""
         index = self.index(length)
         first, last = int(index.min()), int(index.max())
         return Distances(table[first : last + 1], index - first)
 
 
 class DisentangledAttention(Attention):
-    """Attention by content and by distance; the residual is not part of it.
+    """Attention by content and by distance, without the residual connection.
 
     Args:
       config: sizes of the layer.
       relative: settings of relative positions.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, config: PostNormConfig, relative: RelativePositions, *, rngs: nnx.Rngs):
@@ -167,16 +173,16 @@ class DisentangledAttention(Attention):
         pattern: Pattern,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Attends from x to the source, which is of the same length.
+        """Attend from x to a source of the same length.
 
         Args:
           x: source of the queries.
           source: source of keys and values.
-          pattern: positions that each position attends to; a position without any gets zeros. With
-            a `Visibility`, only its segments are used, and attention takes a block of queries at a
-            time. The bias is the distances: rows of the relative table, after its norm and before
-            dropout.
-          key: turns dropout on, of weights and of the table.
+          pattern: positions that each position attends to, and `Distances` as the bias: rows of the
+            relative embedding, after its norm and before dropout. A position without visible keys
+            gets zeros. With a `Visibility`, only its segments are used, and attention is computed
+            in blocks of queries.
+          key: random key of the dropout of weights and relative embedding; None disables dropout.
         """
         mask: Any = pattern.mask
         distances = pattern.bias
@@ -207,22 +213,22 @@ class DisentangledAttention(Attention):
             return self.close(attend(operands, mask, draws), mask)
         others = mask.causal or mask.hidden is not None or not mask.itself
         if mask.keys is None or mask.queries is None or others:
-            raise ValueError("disentangled attention in blocks sees segments, and nothing else")
+            raise ValueError("disentangled attention in blocks supports only a mask of segments")
         out = attend_in_blocks(operands, mask.keys, block=mask.block_size, draws=draws)
         return self.close(out, mask)
 
     def _written_out(self, rows: Float[Array, "R D"], index: np.ndarray) -> Array:
-        """Return the heads of a row for each distance: [W, H, K]."""
+        """Look up a row for each distance and split it into heads: [W, H, K]."""
         return lookup(rows, jnp.asarray(index)).reshape(index.size, self.num_heads, -1)
 
 
 class DisentangledLayer(PostNormLayer):
-    """A post-norm layer with disentangled attention.
+    """Post-norm layer with disentangled attention.
 
     Args:
-      config: its sizes.
+      config: sizes of the layer.
       relative: settings of relative positions.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(self, config: PostNormConfig, relative: RelativePositions, *, rngs: nnx.Rngs):
@@ -230,5 +236,4 @@ class DisentangledLayer(PostNormLayer):
         super().__init__(config, rngs=rngs)
 
     def make_attention(self, config: PostNormConfig, *, rngs: nnx.Rngs) -> DisentangledAttention:
-        """Return the layer's attention; its pattern has the table's rows after its norm."""
         return DisentangledAttention(config, self.relative, rngs=rngs)

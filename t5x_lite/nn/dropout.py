@@ -1,14 +1,10 @@
-"""Dropout, normalization, and sums over leading axes.
+"""Dropout, normalization layers, and sums over leading axes.
 
-Dropout as a function of a key; no key, no dropout.
+Dropout is a function of a random key; without a key, nothing is dropped.
 
-Normalization layers.
-
-Broadcasts with a gradient sum that is slow in XLA's CPU backend.
-
-The gradient of an array shared over a batch is a sum over leading axes. XLA compiles it on CPU to a
-strided loop, 70 times slower than adding the slices (T5-small's relative bias spent a third of the
-backward pass there). Elsewhere the plain sum is the right program.
+The gradient of an array shared over a batch is a sum over leading axes. On CPU, XLA compiles this
+sum to a strided loop, 70 times slower than adding the slices (T5-small's relative bias spent a
+third of the backward pass there). Other devices use the plain sum.
 """
 
 import dataclasses
@@ -29,20 +25,17 @@ from t5x_lite.core.trees import Array, Key
 def dropout(x: Array, rate: float, *, key: Key | None, broadcast_axes: Sequence[int] = ()) -> Array:
     """Zero elements with probability `rate` and scale the others by 1 / (1 - rate).
 
-    The mask is sampled by `kept_elements` on TPUs, and by JAX's generator elsewhere.
+    The mask is sampled by `kept_elements` on TPUs, and by JAX's generator on other devices.
 
     Args:
       x: any array.
-      rate: in [0, 1).
-      key: None is deterministic: x as it is.
+      rate: dropout rate in [0, 1).
+      key: random key; None returns x unchanged.
       broadcast_axes: axes along which the mask is the same. T5 shares the mask of hidden states
         over the length (axis -2) and the mask of attention weights over the queries (axis -2).
 
     Returns:
       An array of x's shape and dtype.
-
-    Raises:
-      ValueError: rate outside [0, 1).
     """
     if not 0.0 <= rate < 1.0:
         raise ValueError(f"a dropout rate must be in [0, 1): got {rate}")
@@ -60,15 +53,15 @@ def dropout(x: Array, rate: float, *, key: Key | None, broadcast_axes: Sequence[
 
 
 def kept_elements(key: Key, rate: float, shape: Sequence[int]) -> Bool[Array, "..."]:
-    """Return True where dropout keeps an element, by a hash of the element's indices.
+    """Sample a dropout mask by a hash of the elements' indices; True keeps an element.
 
-    For TPUs, where JAX's generator takes 2.5 ms and the hash 0.1 ms for the same elements, by the
-    compiler's estimate (docs/benchmarks.md).
+    This mask is for TPUs, where JAX's generator takes 2.5 ms and the hash 0.1 ms for the same
+    elements, by the compiler's estimate (docs/benchmarks.md).
 
     Args:
       key: PRNG key.
-      rate: in (0, 1); it is sampled to a multiple of 2 ** -16.
-      shape: shape of the elements.
+      rate: dropout rate in (0, 1), rounded to a multiple of 2 ** -16.
+      shape: shape of the mask.
     """
     *leading, size = (1, *shape)
     seeds = _seed(key)
@@ -83,7 +76,7 @@ class WeightDropout:
 
     Attributes:
       key: PRNG key.
-      rate: in (0, 1); it is sampled to a multiple of 2 ** -16.
+      rate: dropout rate in (0, 1), rounded to a multiple of 2 ** -16.
     """
 
     key: Key
@@ -91,18 +84,18 @@ class WeightDropout:
 
     @property
     def scale(self) -> float:
-        """The factor of a kept weight, 1 / (1 - rate)."""
+        """Factor of a kept weight, 1 / (1 - rate)."""
         return 1.0 / (1.0 - _drawn_rate(self.rate) / 2**16)
 
     def kept(self, shape: Sequence[int], block: int | Array = 0) -> Array:
-        """Return True where a weight is kept, at random.
+        """Sample the dropout mask of attention weights; True keeps a weight.
 
-        Each random word decides two weights, which takes half the time of a word for each. On TPUs
-        `kept_elements` samples.
+        Each random word decides two weights, which halves the time. On TPUs, `kept_elements`
+        samples the mask.
 
         Args:
-          shape: shape of the weights; [B, H, T, S].
-          block: the number of the block of weights that these are.
+          shape: shape of the weights, [B, H, T, S].
+          block: index of the block of weights; each block has its own mask.
         """
         key = jax.random.fold_in(self.key, block)
         if traced_kind().startswith("TPU"):
@@ -116,9 +109,9 @@ class WeightDropout:
         """Return a random word for each row, head and query, the seed for the dropout of its keys.
 
         Args:
-          rows: B.
-          heads: H.
-          queries: T.
+          rows: number of rows B.
+          heads: number of heads H.
+          queries: number of queries T.
         """
         by_row = _mixed(_seed(self.key) + _numbers(rows) * _STEP)
         by_head = _mixed(by_row[:, None] + _numbers(heads) * _STEP)
@@ -128,15 +121,15 @@ class WeightDropout:
 def kept_keys(
     rate: float, streams: Int[Array, "..."], start: int | Array, size: int
 ) -> Bool[Array, "... size"]:
-    """Return True where a weight is kept, by a hash of its row, head, query and key.
+    """Sample the dropout mask of keys by a hash of row, head, query and key; True keeps a weight.
 
     The attention kernel for TPUs samples the same mask (`t5x_lite.nn.pallas_kernels`).
 
     Args:
-      rate: rate of the dropout.
-      streams: from `WeightDropout.streams`, or other random words.
-      start: the first key.
-      size: the number of keys.
+      rate: dropout rate.
+      streams: random words from `WeightDropout.streams`, or other random words.
+      start: index of the first key.
+      size: number of keys.
     """
     keys = start + jnp.arange(size, dtype=jnp.int32)
     words = hashed(streams[..., None], word_of(keys))
@@ -144,30 +137,31 @@ def kept_keys(
 
 
 def least_draw(rate: float) -> int:
-    """Return the smallest random int32 that keeps a weight; its lower 16 bits are ignored."""
+    """Return the smallest random int32 that keeps a weight; the lower 16 bits are ignored."""
     return (_drawn_rate(rate) << 16) - 2**31
 
 
 _STEP = np.int32(0x9E3779B9 - 2**32)
-"""Odd, and near 2 ** 32 over the golden ratio: multiples of it are far apart (Weyl's sequence)."""
+"""Odd step near 2 ** 32 / golden ratio: its multiples are far apart (Weyl's sequence)."""
 _FACTORS = np.int32(0x7FEB352D), np.int32(0x846CA68B - 2**32)
-"""Factors of C. Wellons' lowbias32 (https://nullprogram.com/blog/2018/07/31/)."""
+"""Multipliers of C. Wellons' hash lowbias32 (https://nullprogram.com/blog/2018/07/31/)."""
 
 
 def hashed(streams: Int[Array, "..."], words: Int[Array, "..."]) -> Int[Array, "..."]:
-    """Return random words for the seeds and indices of streams, broadcast together.
+    """Return random words, computed as a hash of stream seeds and word indices.
 
-    Each word holds two random numbers of 16 bits, see `word_of`. The cost on a TPU is integer
-    operations: 8 per word here, and 1.5 per number to extract and compare it.
+    The arguments are broadcast together. Each word holds two random numbers of 16 bits; see
+    `word_of`. On a TPU, a word costs 8 integer operations, and extracting and comparing a number
+    1.5.
     """
     return _once_mixed(streams + words * _STEP) * _FACTORS[1]
 
 
 def word_of(keys: Int[Array, "..."]) -> Int[Array, "..."]:
-    """Return the index of the word with a key's random number.
+    """Return the index of the random word that decides the dropout of each key.
 
-    The first 8 of 16 keys read the upper halves of 8 words, the others the lower halves. So whole
-    registers of a TPU, 8 rows, are one half's.
+    In each group of 16 keys, the first 8 read the upper halves of 8 words, and the last 8 the lower
+    halves. A TPU register of 8 rows therefore needs only one half.
     """
     return jax.lax.shift_right_logical(keys, np.int32(4)) * 8 + (keys & 7)
 
@@ -199,17 +193,17 @@ def _drawn_rate(rate: float) -> int:
 
 
 def thinned(weights: Array, kept: Array | None) -> Array:
-    """Return weights with zeros where they are dropped."""
+    """Set weights to 0 where `kept` is False; `kept` None keeps all weights."""
     return weights if kept is None else jnp.where(kept, weights, 0)
 
 
 def split_key(key: Key | None, num: int) -> list[Key | None]:
-    """Split a key into `num` keys, or return as many Nones for None."""
+    """Split a random key into `num` keys; for key None, return `num` times None."""
     return [None] * num if key is None else list(jax.random.split(key, num))
 
 
 def hidden_dropout(x: Float[Array, "B T D"], rate: float, key: Key | None) -> Float[Array, "B T D"]:
-    """Apply dropout to hidden states, with a mask shared over the length."""
+    """Apply dropout to hidden states, with one mask shared over the length."""
     return dropout(x, rate, key=key, broadcast_axes=(-2,))
 
 
@@ -217,7 +211,7 @@ _MOST_SLICES = 64
 
 
 def sum_leading(x: Float[Array, "B *rest"]) -> Float[Array, "*rest"]:
-    """Return the sum over the first axis."""
+    """Sum an array over its first axis; on CPUs, add the slices, which is faster."""
     if x.shape[0] > _MOST_SLICES:
         return jnp.sum(x, axis=0)
     return jax.lax.platform_dependent(
@@ -229,7 +223,7 @@ def sum_leading(x: Float[Array, "B *rest"]) -> Float[Array, "*rest"]:
 
 @jax.custom_vjp
 def scale_features(x: Float[Array, "*batch D"], scale: Float[Array, " D"]) -> Array:
-    """Compute x * scale, with the scale shared over all axes but the last; both have one dtype.
+    """Multiply x by a scale shared over all axes but the last; both have the same dtype.
 
     The gradient of the scale is accumulated in float32.
     """
@@ -251,14 +245,14 @@ scale_features.defvjp(_scale_forward, _scale_backward)
 
 
 class RMSNorm(nnx.Module):
-    """Root-mean-square norm without mean or bias (Zhang and Sennrich 2019), as T5 uses it.
+    """Root-mean-square norm without mean and bias (Zhang and Sennrich 2019), as in T5.
 
-    The statistic and the division are in float32; the result is rounded to the dtype of x BEFORE
-    it is multiplied by the scale, as in t5x layers.py.
+    The statistic and the division are in float32. The result is rounded to the dtype of x BEFORE it
+    is multiplied by the scale, as in t5x layers.py.
 
     Args:
       d_model: size of the last axis.
-      epsilon: added to the mean square.
+      epsilon: constant added to the mean square.
     """
 
     def __init__(self, d_model: int, *, epsilon: float = 1e-6):
@@ -266,7 +260,6 @@ class RMSNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
-        """Normalize the last axis."""
         x32 = x.astype(jnp.float32)
         mean_square = jnp.mean(jax.lax.square(x32), axis=-1, keepdims=True)
         normed = x32 * jax.lax.rsqrt(mean_square + self.epsilon)
@@ -274,11 +267,11 @@ class RMSNorm(nnx.Module):
 
 
 class LayerNorm(nnx.Module):
-    """Layer normalization (Ba et al. 2016): statistics, scale and bias in float32, rounded last.
+    """Layer normalization (Ba et al. 2016), computed in float32 and rounded to the dtype of x.
 
     Args:
       size: size of the last axis.
-      epsilon: added to the variance.
+      epsilon: constant added to the variance.
     """
 
     def __init__(self, size: int, epsilon: float = 1e-12):
@@ -287,7 +280,6 @@ class LayerNorm(nnx.Module):
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
-        """Normalize the last axis."""
         x32 = x.astype(jnp.float32)
         centred = x32 - jnp.mean(x32, axis=-1, keepdims=True)
         variance = jnp.mean(jax.lax.square(centred), axis=-1, keepdims=True)

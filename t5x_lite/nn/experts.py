@@ -1,30 +1,25 @@
-"""Experts: each token goes through some of several blocks; layers report auxiliary values.
+"""Mixture of experts: each token goes through K of E feed-forward blocks.
 
     y_t = sum_k w_tk FFN_{e_tk}(x_t)        e [.., K] the chosen experts, w [.., K] their weights
 
-Tokens are sorted by expert (`nn.experts`), so no token is dropped and none meets an expert that it
-did not choose; a block that is not full is the only waste. On a mesh the experts are split over its
-axis `tensor`: each device runs the tokens of its experts, and the results are added up.
+Tokens are sorted by expert into blocks of S tokens. At most one block of each expert is partly
+empty, and blocks without tokens are skipped. No token is dropped (Gale et al. 2022, MegaBlocks,
+arXiv:2211.15841, has blocks of this kind). On a mesh, the experts are split over the axis `tensor`:
+each device runs the tokens of its experts, and the results are summed.
 
-Tokens are sorted by the expert that runs them. Experts without tokens are not run.
-
-    blocks = in_blocks(chosen, num=4)                   # chosen [M]: the number of each token's own
+    blocks = in_blocks(chosen, num=4)                   # chosen [M]: expert number of each token
     rows = blocks.taken(x)                              # x [M, D] -> [N, S, D]
     made = over_blocks(blocks, rows, lambda rows, number: ...)
     blocks.put_back(made)                               # [N, S, O] -> [M, O]
 
-A block has S tokens of one number; at most one block of each number is not full, and blocks without
-tokens are skipped. No token is dropped. (Gale et al. 2022, MegaBlocks, arXiv:2211.15841, has
-blocks of this kind.)
-
-Auxiliary values of layers are added up over all layers:
+Layers report auxiliary values, which are summed over all layers:
 
     with collecting() as found:
         model(...)                      # its routers call add("router/r", x)
     found                               # {"router/r": the sum of x over all layers and calls}
 
-`scan_layers` carries them out of its loop. Where nothing collects, they are dropped. The collected
-values are arrays of the program that is being traced.
+`scan_layers` carries the values out of its loop. Outside of `collecting`, reported values are
+discarded. The collected values are arrays of the program that is being traced.
 """
 
 import contextlib
@@ -48,13 +43,13 @@ _BLOCK = 128
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Positions of the tokens in the experts' blocks.
+    """Assignment of tokens to the blocks of the experts.
 
     Attributes:
-      token: the token in each slot; M, behind the last, in one that is empty.
-      number: number of each block.
-      is_used: True if a block has tokens.
-      total: M.
+      token: index of the token in each slot; M for an empty slot.
+      number: expert number of each block.
+      is_used: True if the block has tokens.
+      total: number of tokens M.
     """
 
     token: Int[Array, "N S"]
@@ -67,7 +62,7 @@ class Blocks:
         return x[jnp.minimum(self.token, self.total - 1)]
 
     def put_back(self, made: Array) -> Array:
-        """Return blocks [N, S, ...] to the tokens' order [M, ...]; 0 for tokens of no block."""
+        """Scatter blocks [N, S, ...] to token order [M, ...]; tokens without a block get 0."""
         nothing = jnp.zeros((self.total, *made.shape[2:]), made.dtype)
         return nothing.at[self.token.reshape(-1)].set(
             made.reshape(-1, *made.shape[2:]), mode="drop"
@@ -75,11 +70,11 @@ class Blocks:
 
 
 def in_blocks(chosen: Int[Array, " M"], num: int) -> Blocks:
-    """Return the blocks of tokens.
+    """Sort tokens by expert number into blocks.
 
     Args:
-      chosen: the number of each token; one below 0, or of `num` and more, is in no block.
-      num: number of values.
+      chosen: expert number of each token; tokens with a number outside [0, num) are in no block.
+      num: number of experts.
     """
     total = len(chosen)
     size = min(_BLOCK, total)
@@ -105,8 +100,8 @@ def over_blocks(blocks: Blocks, rows: Any, call: Callable[[Any, Array], Array]) 
     """Apply a function to each block that has tokens; empty blocks get zeros.
 
     Args:
-      blocks: blocks of the tokens.
-      rows: array [N, S, ...] or pytree of such arrays.
+      blocks: assignment of tokens to blocks.
+      rows: contents of the blocks, an array [N, S, ...] or a pytree of such arrays.
       call: function of a block's rows and its number that returns [S, ...].
     """
     first = jax.tree.map(lambda x: x[0], rows)
@@ -127,14 +122,14 @@ _AXIS = "tensor"
 
 @dataclasses.dataclass(frozen=True)
 class ExpertWeights:
-    """The arrays of E feed-forward blocks, as `nn.dense` has one, or a tree of that structure.
+    """Parameters of E feed-forward blocks, or a pytree of this structure.
 
     Attributes:
-      wi: [E, D, F], of the layer that is not activated where there is a gate.
-      wo: [E, F, D].
-      gate: [E, D, F]; None without a gate.
-      bi: [E, F]; None without biases.
-      bo: [E, D].
+      wi: kernels [E, D, F] of the input layers; in gated blocks, without the activation.
+      wo: kernels [E, F, D] of the output layers.
+      gate: kernels [E, D, F] of the gates, with the activation; None without gates.
+      bi: biases [E, F] of the input layers; None without biases.
+      bo: biases [E, D] of the output layers; None without biases.
     """
 
     wi: Any
@@ -155,13 +150,13 @@ def through_experts(
     *,
     activation: Activation,
 ) -> Float[Array, "B T D"]:
-    """Return each token's weighted expert output, in the dtype of x.
+    """Return the weighted sum of the outputs of each token's experts, in the dtype of x.
 
     Args:
-      x: the tokens.
-      chosen: numbers of the experts of each token, no two alike.
-      weights: float32.
-      experts: their arrays; on a mesh axis `tensor` must divide E.
+      x: hidden states of the tokens.
+      chosen: numbers of the K experts of each token, all different.
+      weights: float32 weights of the chosen experts.
+      experts: parameters of the experts; on a mesh, the axis `tensor` must divide E.
       activation: activation of the hidden layer, or of its gate.
     """
     run = functools.partial(_here, activation=activation)
@@ -182,7 +177,7 @@ def through_experts(
 def _on_device(
     x: Array, chosen: Array, weights: Array, experts: ExpertWeights, *, run: Callable[..., Array]
 ) -> Array:
-    """Return the sum over all devices of the outputs of each device's experts."""
+    """Run the experts of this device and sum the outputs over all devices."""
     first = jax.lax.axis_index(_AXIS) * len(experts.wi)
     return jax.lax.psum(run(x, chosen, weights, experts, first=first), _AXIS)
 
@@ -196,7 +191,7 @@ def _here(
     activation: Activation,
     first: Array | int,
 ) -> Array:
-    """Return the output of the local experts, from `first` on; 0 for other experts' tokens."""
+    """Return the outputs of this device's experts, numbered from `first`; 0 for other experts."""
     num, (batch, length, width) = len(experts.wi), x.shape
     each = chosen.shape[-1]
     blocks = in_blocks(chosen.reshape(-1) - first, num)
@@ -228,14 +223,14 @@ def _feed_forward(x: Array, mine: ExpertWeights, activation: Activation) -> Arra
 
 
 class ExpertChanges(nnx.Module):
-    """Differences of E experts from one feed-forward block; 0 at first.
+    """Trainable differences of E experts from one feed-forward block, 0 at first.
 
     Args:
-      num: E.
-      d_model: D.
-      d_ff: F.
+      num: number of experts E.
+      d_model: size D of the input and output.
+      d_ff: size F of the hidden layer.
       gated: True if the block has a gate.
-      bias: True if it has biases.
+      bias: True if the block has biases.
     """
 
     def __init__(self, num: int, d_model: int, d_ff: int, *, gated: bool, bias: bool):
@@ -251,7 +246,10 @@ class ExpertChanges(nnx.Module):
         self.gated, self.has_bias = gated, bias
 
     def of(self, base: ExpertWeights) -> ExpertWeights:
-        """Return the experts: the block's arrays (E = 1) plus changes, in the block's dtype."""
+        """Return the experts: the base block (E = 1) plus each expert's difference.
+
+        The sum is rounded to the dtype of the block.
+        """
 
         def added(change: nnx.Param, array: Array) -> Array:
             total = array.astype(jnp.float32) + change[...].astype(jnp.float32)
@@ -271,7 +269,7 @@ _OPEN: contextvars.ContextVar[dict[str, Array] | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def collecting() -> Iterator[dict[str, Array]]:
-    """Collect the named values that layers report inside of the block."""
+    """Collect the auxiliary values that layers report by `add` inside the context."""
     found: dict[str, Array] = {}
     before = _OPEN.set(found)
     try:
@@ -281,12 +279,12 @@ def collecting() -> Iterator[dict[str, Array]]:
 
 
 def is_collected() -> bool:
-    """Return True if something collects."""
+    """Return True if auxiliary values are being collected by `collecting`."""
     return _OPEN.get(None) is not None
 
 
 def add(name: str, value: Array) -> None:
-    """Add an array to the sum of its name."""
+    """Add an auxiliary value to the sum collected under a name, if values are collected."""
     found = _OPEN.get(None)
     if found is not None:
         found[name] = found[name] + value if name in found else value

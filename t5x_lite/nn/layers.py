@@ -1,20 +1,15 @@
 """Transformer layers: pre-norm (T5) and post-norm (BERT).
 
+Pre-norm layers, as in T5:
+
     x = x + dropout(attention(norm(x)))
     x = x + dropout(attention(norm(x), encoded))     a decoder with cross-attention
     x = x + dropout(mlp(norm(x)))
 
-T5 has one relative bias table for all layers of a stack, which comes in with the pattern; umT5 has
-one in each layer (`relative_bias_per_layer`), which adds it there.
+T5 has one relative bias table for all layers of a stack, which is part of the attention pattern.
+umT5 has one table per layer (`relative_bias_per_layer`), which the layer adds to the pattern.
 
-The tail of every block: dropout, residual, norm.
-
-x = residual(x, f(norm(x)))              pre-norm, as in T5
-x = residual(x, f(x), norm=norm)         post-norm, as in BERT
-
-An adapter in the slot takes the place of the sum and the norm.
-
-Post-norm layers, as BERT, RoBERTa and ELECTRA have them (Devlin et al. 2019).
+Post-norm layers, as in BERT, RoBERTa and ELECTRA (Devlin et al. 2019):
 
     y = LayerNorm(x + dropout(attention(x)))
     y = LayerNorm(y + dropout(mlp(y)))
@@ -23,6 +18,9 @@ All products have a bias, and logits are scaled by 1 / sqrt(head size). Sums, st
 and activations are float32 whatever the compute dtype. Dropout of hidden states is sampled for each
 element. Dropout of attention weights is sampled for each query and key, or once for all queries
 (`share_attention_dropout`).
+
+Every block ends with `residual`, which computes dropout, sum and norm. An adapter in the block's
+slot replaces the sum and the norm.
 """
 
 import dataclasses
@@ -54,18 +52,18 @@ def residual(
     source: Float[Array, "B T D"] | None = None,
     mask: Any = None,
 ) -> Float[Array, "B T D"]:
-    """Compute x + dropout(y), and its norm if there is one.
+    """Compute x + dropout(y), the end of every block, with the norm or adapter of the block.
 
     Args:
-      x: input of the block.
-      y: output of the block.
-      rate: rate of the dropout.
+      x: input of the block, for the residual connection.
+      y: output of attention or feed-forward.
+      rate: dropout rate.
       key: random key of dropout; None disables dropout.
-      over_length: True if the dropout's mask is one for all positions of a row, as in T5.
-      norm: norm of a post-norm block.
-      slot: makes the result of what is dropped out, x and the norm; None adds and normalizes.
-      source: input of the block, for the slot; if None, x.
-      mask: mask of the positions, for the slot; None in a decoder.
+      over_length: True if all positions of a row share the dropout mask, as in T5.
+      norm: norm of a post-norm block; None in a pre-norm block.
+      slot: adapter that replaces the sum and the norm; None without an adapter.
+      source: input of attention or feed-forward, for the adapter; default: x.
+      mask: mask of the positions, for the adapter; None in a decoder.
     """
     y = dropout(y, rate, key=key, broadcast_axes=(-2,) if over_length else ())
     if slot is not None:
@@ -81,13 +79,13 @@ CachedKeysAndValues = tuple[Float[Array, "B G K _"], Float[Array, "B H _ K"]]
 
 
 def by_head(pair: KeysAndValues) -> KeysAndValuesByHead:
-    """Return keys [B, H, K, S] and values [B, H, S, K], the form of a cache."""
+    """Transpose keys to [B, H, K, S] and values to [B, H, S, K], the layout of a decoding cache."""
     return pair[0].transpose(0, 2, 3, 1), pair[1].swapaxes(1, 2)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerConfig:
-    """Sizes of one layer; the dimension key is in `t5x_lite.core.trees`."""
+    """Sizes of one pre-norm layer; the dimension names are listed in `t5x_lite.core.trees`."""
 
     d_model: int
     d_kv: int
@@ -101,7 +99,6 @@ class LayerConfig:
     relative_bias_per_layer: bool = False
 
     def attention(self, rngs: nnx.Rngs) -> Attention:
-        """Return an attention block of these sizes."""
         return Attention(
             self.d_model,
             num_heads=self.num_heads,
@@ -111,7 +108,6 @@ class LayerConfig:
         )
 
     def mlp(self, rngs: nnx.Rngs) -> MLP:
-        """Return a feed-forward block of these sizes."""
         activation, gated = FEED_FORWARDS[self.feed_forward]
         return MLP(
             self.d_model,
@@ -123,11 +119,9 @@ class LayerConfig:
         )
 
     def norm(self) -> RMSNorm:
-        """Return a norm of d_model."""
         return RMSNorm(self.d_model, epsilon=self.norm_epsilon)
 
     def relative_bias(self, rngs: nnx.Rngs) -> RelativeBias:
-        """Return a relative bias table of these sizes."""
         return RelativeBias(
             self.num_heads,
             num_buckets=self.relative_buckets,
@@ -137,7 +131,7 @@ class LayerConfig:
 
 
 class PreNormLayer(nnx.Module):
-    """The base of pre-norm layers."""
+    """Base class of pre-norm layers."""
 
     dropout_rate: float
     after_attention: BlockSlot | None = None
@@ -166,7 +160,7 @@ class PreNormLayer(nnx.Module):
 
 
 class EncoderLayer(PreNormLayer):
-    """Self-attention and feed-forward."""
+    """Pre-norm encoder layer: self-attention and feed-forward."""
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs):
         self.attention_norm = config.norm()
@@ -185,7 +179,7 @@ class EncoderLayer(PreNormLayer):
         pattern: Pattern,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Apply the layer; a key turns dropout on.
+        """Apply the encoder layer to hidden states.
 
         Args:
           x: hidden states.
@@ -204,31 +198,27 @@ class EncoderLayer(PreNormLayer):
         return self._residual(x, y, keys[3], slot=self.after_mlp, source=normed, mask=mask)
 
     def dense_sites(self) -> dict[str, Dense]:
-        """Return the dense layers by the names of their sites."""
         attention, mlp = self.attention.dense_sites(), self.mlp.dense_sites()
         return {**named("attention", attention), **named("mlp", mlp)}
 
     def hidden_sites(self) -> dict[str, Any]:
-        """Return the blocks by the names of their hidden sites."""
         return {"attention/hidden": self.attention, "mlp/hidden": self.mlp}
 
     def key_sites(self) -> dict[str, Attention]:
-        """Return the attention by the name of its site."""
         return {"attention/prefix": self.attention}
 
     def block_sites(self) -> tuple[str, ...]:
-        """Return the names of its slots."""
         return ("after_attention", "after_mlp")
 
 
 class DecoderLayer(PreNormLayer):
-    """Self-attention, cross-attention and feed-forward.
+    """Pre-norm decoder layer: self-attention, cross-attention and feed-forward.
 
     Args:
-      config: its sizes.
-      cross_attention: False in a language model, which has nothing to look across to.
-      bidirectional: True if its relative bias has buckets for keys to the right.
-      rngs: the stream "params" is used.
+      config: sizes of the layer.
+      cross_attention: True if the layer attends to an encoder's output; False in a language model.
+      bidirectional: True if the layer's relative bias has buckets for keys to the right.
+      rngs: random streams; "params" is used.
     """
 
     after_cross_attention: BlockSlot | None = None
@@ -256,29 +246,25 @@ class DecoderLayer(PreNormLayer):
             self.relative_bias = config.relative_bias(rngs)
 
     def dense_sites(self) -> dict[str, Dense]:
-        """Return the dense layers by the names of their sites."""
         sites = named("attention", self.self_attention.dense_sites())
         if self.crosses:
             sites |= named("cross_attention", self.cross_attention.dense_sites())
         return {**sites, **named("mlp", self.mlp.dense_sites())}
 
     def hidden_sites(self) -> dict[str, Any]:
-        """Return the blocks by the names of their hidden sites."""
         cross = {"cross_attention/hidden": self.cross_attention} if self.crosses else {}
         return {"attention/hidden": self.self_attention, **cross, "mlp/hidden": self.mlp}
 
     def key_sites(self) -> dict[str, Attention]:
-        """Return the attentions by the names of their sites."""
         cross = {"cross_attention/prefix": self.cross_attention} if self.crosses else {}
         return {"attention/prefix": self.self_attention, **cross}
 
     def block_sites(self) -> tuple[str, ...]:
-        """Return the names of its slots."""
         cross = ("after_cross_attention",) if self.crosses else ()
         return ("after_attention", *cross, "after_mlp")
 
     def join(self) -> None:
-        """Join the products of one input, for decoding; in place."""
+        """Fuse the projections of each input into one product for decoding, in place."""
         self.self_attention.join()
         if self.crosses:
             self.cross_attention.join(crosses=True)
@@ -293,7 +279,7 @@ class DecoderLayer(PreNormLayer):
         across: Pattern = EVERYTHING,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Apply the layer to whole targets; see `project_and_apply`."""
+        """Apply the decoder layer to complete targets, as in `project_and_apply`."""
         return self.project_and_apply(x, encoded, pattern=pattern, across=across, key=key)[0]
 
     def project_and_apply(
@@ -305,17 +291,18 @@ class DecoderLayer(PreNormLayer):
         across: Pattern = EVERYTHING,
         key: Key | None = None,
     ) -> tuple[Float[Array, "B T D"], KeysAndValues, KeysAndValues | None]:
-        """Apply the layer to whole targets.
+        """Apply the decoder layer to complete targets; return its keys and values as well.
 
         Args:
           x: hidden states.
           encoded: the encoder's output; None without cross-attention.
           pattern: positions that each position attends to, with the bias of the stack's table.
-          across: inputs that it attends to.
+          across: inputs that each position attends to.
           key: random key of dropout; None disables dropout.
 
         Returns:
-          x; keys and values of the self-attention; keys and values of the cross-attention, or None.
+          Hidden states; keys and values of the self-attention; keys and values of the
+            cross-attention, or None.
         """
         keys = split_key(key, 6)
         if self.own_bias:
@@ -344,15 +331,15 @@ class DecoderLayer(PreNormLayer):
         pattern: Pattern,
         across: Pattern = EVERYTHING,
     ) -> Float[Array, "B W D"]:
-        """Apply the layer to one new token of each of the W rows of an input.
+        """Apply the decoder layer to one new token in each of the W rows of an input.
 
         Args:
-          x: hidden states; the axis of the length in other methods holds the rows of one input.
-          write: function that stores new keys and values of the self-attention, and returns all of
-            this layer's; both by head.
+          x: hidden states; the second axis has the W rows of an input instead of positions.
+          write: function that stores the new keys and values of the self-attention and returns all
+            cached keys and values of this layer, both by head.
           inputs: keys and values of the cross-attention, shared by the rows of an input.
-          pattern: the slots that each row sees, with the bias of the stack's table.
-          across: inputs that it attends to.
+          pattern: cache slots that each row attends to, with the bias of the stack's table.
+          across: inputs that each row attends to.
         """
         if self.own_bias:
             pattern = pattern.biased(self.relative_bias, bidirectional=self.bidirectional)
@@ -372,21 +359,18 @@ class DecoderLayer(PreNormLayer):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PostNormConfig:
-    """Sizes and choices of one layer.
+    """Sizes and options of one post-norm layer.
 
     Attributes:
       d_model: size of the hidden states.
       d_ff: size of the feed-forward hidden layer.
-      num_heads: attention heads, each of d_model / num_heads.
+      num_heads: number of attention heads, each of size d_model / num_heads.
       activation: activation of the feed-forward block.
-      dropout_rate: dropout rate of both blocks' outputs.
+      dropout_rate: dropout rate of the outputs of attention and feed-forward.
       attention_dropout_rate: dropout rate of the attention weights.
       share_attention_dropout: True if all queries of a head drop the same keys, as in T5.
-      norm_epsilon: added to the variance.
-      initializer_stddev: initializer stddev of the kernels.
-
-    Raises:
-      ValueError: d_model is not a multiple of num_heads.
+      norm_epsilon: constant added to the variance.
+      initializer_stddev: standard deviation of the initial kernels.
     """
 
     d_model: int
@@ -407,7 +391,7 @@ class PostNormConfig:
 
     @property
     def attention(self) -> dict[str, Any]:
-        """The arguments of `Attention`."""
+        """Keyword arguments of `Attention` for this layer."""
         return {
             "num_heads": self.num_heads,
             "d_kv": self.d_model // self.num_heads,
@@ -420,11 +404,11 @@ class PostNormConfig:
 
 
 class PostNormLayer(nnx.Module):
-    """Attention and feed-forward, each followed by residual and norm.
+    """Post-norm layer: attention and feed-forward, each followed by residual and norm.
 
     Args:
-      config: its sizes.
-      rngs: the stream "params" is used.
+      config: sizes and options of the layer.
+      rngs: random streams; "params" is used.
     """
 
     after_attention: BlockSlot | None = None
@@ -445,7 +429,7 @@ class PostNormLayer(nnx.Module):
         self.dropout_rate = config.dropout_rate
 
     def make_attention(self, config: PostNormConfig, *, rngs: nnx.Rngs) -> Attention:
-        """Return the layer's attention."""
+        """Build the attention of the layer; subclasses may override it."""
         return Attention(config.d_model, **config.attention, rngs=rngs)
 
     def __call__(
@@ -456,13 +440,13 @@ class PostNormLayer(nnx.Module):
         pattern: Pattern,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Apply the layer.
+        """Apply the post-norm layer to hidden states.
 
         Args:
-          x: source of the queries, and of the residual.
-          keys_from: source of keys and values; if None, x.
-          pattern: keys that each query attends to, and the bias of its scaled logits. A query
-            without keys attends to all of them equally.
+          x: source of the queries and of the residual connection.
+          keys_from: source of keys and values; default: x.
+          pattern: keys that each query attends to, and the bias of the scaled logits. A query
+            without visible keys attends to all keys equally.
           key: random key of dropout; None disables dropout.
         """
         attention_key, attended_key, mlp_key = split_key(key, 3)
@@ -482,7 +466,7 @@ class PostNormLayer(nnx.Module):
     def feed_forward(
         self, x: Float[Array, "B T D"], *, mask: Any = None, key: Key | None = None
     ) -> Float[Array, "B T D"]:
-        """Return the second half: LayerNorm(x + dropout(mlp(x))); the mask is for an adapter."""
+        """Compute LayerNorm(x + dropout(mlp(x))), the second half of the layer."""
         return residual(
             x,
             self.mlp(x, seen=mask),
@@ -494,18 +478,14 @@ class PostNormLayer(nnx.Module):
         )
 
     def dense_sites(self) -> dict[str, Dense]:
-        """Return the dense layers by the names of their sites."""
         attention, mlp = self.attention.dense_sites(), self.mlp.dense_sites()
         return {**named("attention", attention), **named("mlp", mlp)}
 
     def hidden_sites(self) -> dict[str, Any]:
-        """Return the blocks by the names of their hidden sites."""
         return {"attention/hidden": self.attention, "mlp/hidden": self.mlp}
 
     def key_sites(self) -> dict[str, Attention]:
-        """Return the attention by the name of its site."""
         return {"attention/prefix": self.attention}
 
     def block_sites(self) -> tuple[str, ...]:
-        """Return the names of its slots."""
         return ("after_attention", "after_mlp")

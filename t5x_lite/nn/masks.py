@@ -1,13 +1,13 @@
-"""Attention masks: boolean arrays [B or 1, 1, T, S], True where a query may see a key.
+"""Attention masks: boolean arrays [B or 1, 1, T, S], True where a query attends to a key.
 
-causal(3)            segments([[1, 1, 2]], [[1, 1, 2]])
-1 0 0                1 1 0
-1 1 0                1 1 0
-1 1 1                0 0 1
+    causal(3)            segments([[1, 1, 2]], [[1, 1, 2]])
+    1 0 0                1 1 0
+    1 1 0                1 1 0
+    1 1 1                0 0 1
 
-`Visibility` is what such an array is made of, a few numbers for each position: `dense` gives the
-array, `block` the part of it that some of the keys make (`t5x_lite.nn.blocked_attention`); the
-kernel (`t5x_lite.nn.pallas_attention`) makes it of the same numbers.
+`Visibility` describes a mask by a few numbers per position. `dense` returns the full array, and
+`block` its columns for some of the keys (`t5x_lite.nn.blocked_attention`). The TPU kernel
+(`t5x_lite.nn.pallas_attention`) reads the same numbers.
 """
 
 import dataclasses
@@ -18,27 +18,27 @@ from jaxtyping import Bool, Int
 from t5x_lite.core.trees import Array
 
 MASKED = -1e10
-"""A masked logit. A query that may see no key at all attends to all of them equally."""
+"""Value of a masked logit. A query without visible keys attends to all keys equally."""
 
 
 def padding(keys: Int[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
-    """Let every query attend to the keys that are not padding (token 0)."""
+    """Return the mask in which queries attend to all keys except padding (token 0)."""
     return (keys > 0)[:, None, None, :]
 
 
 def causal(length: int) -> Bool[Array, "1 1 T T"]:
-    """Return the mask in which a query attends to itself and the keys before it."""
+    """Return the mask in which a query attends to itself and to earlier keys."""
     return jnp.tril(jnp.ones((length, length), bool))[None, None]
 
 
 def segments(queries: Int[Array, "B T"], keys: Int[Array, "B S"]) -> Bool[Array, "B 1 T S"]:
-    """Return the mask in which a query attends to its segment (packed example); 0 is padding."""
+    """Return the mask in which queries attend to keys of the same segment; 0 is padding."""
     same = queries[:, None, :, None] == keys[:, None, None, :]
     return same & (keys > 0)[:, None, None, :]
 
 
 def combine(*masks: Bool[Array, "..."] | None) -> Bool[Array, "..."] | None:
-    """Return the masks' conjunction, broadcast together, or None without any mask."""
+    """Return the logical AND of the given masks, broadcast together, or None without any mask."""
     given = [mask for mask in masks if mask is not None]
     if not given:
         return None
@@ -50,25 +50,27 @@ def combine(*masks: Bool[Array, "..."] | None) -> Bool[Array, "..."] | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Visibility:
-    """Keys that a query attends to: the keys that all fields allow.
+    """Compact attention mask: a query attends to the keys that all fields allow.
 
     Attributes:
-      keys: segment id of each key, or its token if `queries` is None. 0 is padding, which is
-        masked. If None, no key is padding.
-      queries: segment id of each query, which attends only to keys of its segment. If None, it
-        attends to all of them.
-      causal: if True, a query attends to itself and the keys before it, and T is S.
+      keys: segment id of each key; without `queries`, the token of each key. 0 is padding, which
+        is masked. If None, no key is padding.
+      queries: segment id of each query, which attends only to keys of its segment. If None,
+        segments are ignored.
+      causal: True if a query attends only to itself and to earlier keys; T must equal S.
       both_ways: group of each position. Positions of a group attend to each other in both
-        directions, as far as keys and queries allow. 0 is outside all groups; None without groups.
-      hidden: masks of keys, True where a key is hidden from the queries with this mask; None
-        without masks.
+        directions, as far as `keys` and `queries` allow. 0 is outside all groups; None without
+        groups.
+      hidden: P masks of the keys per row, True where a key is hidden from the queries that use the
+        mask; None without such masks.
       picked: index of each query's mask in `hidden`.
-      itself: True if a query may attend to its own position; if False, T is S.
-      block_size: keys per block of attention; for disentangled attention, queries per block.
-      kernel: True if the kernel for TPUs runs the blocks.
+      itself: True if a query may attend to its own position; if False, T must equal S.
+      block_size: number of keys per block of attention; in disentangled attention, number of
+        queries.
+      kernel: True if the kernel for TPUs computes the blocks.
       fused: True if cuDNN's fused attention runs, without blocks.
-      one_text: True if each row is known to hold one text, followed by its padding. cuDNN's
-        attention then reads lengths instead of a mask.
+      one_text: True if each row is known to hold one text, followed by padding. cuDNN's attention
+        then reads lengths instead of a mask.
     """
 
     keys: Int[Array, "B S"] | None = None
@@ -85,18 +87,18 @@ class Visibility:
 
     @property
     def is_only_causal(self) -> bool:
-        """True if a query attends to itself and all earlier keys, in every row."""
+        """True if every query attends to itself and to all earlier keys, in every row."""
         others = (self.keys, self.queries, self.both_ways, self.hidden)
         return self.causal and self.itself and all(ids is None for ids in others)
 
     @property
     def has_lengths(self) -> bool:
-        """True if rows differ only in their number of keys."""
+        """True if the masks of the rows differ only in the number of keys."""
         others = (self.both_ways, self.hidden)
         return self.one_text and self.itself and all(ids is None for ids in others)
 
     def dense(self, num_queries: int) -> Bool[Array, "#B 1 #T S"] | None:
-        """Return the full mask of `num_queries` queries, or None if all keys are allowed."""
+        """Return the full mask for `num_queries` queries, or None if all keys are allowed."""
         order = causal(num_queries) if self.causal else None
         if order is not None and self.both_ways is not None:
             order = order | segments(self.both_ways, self.both_ways)
@@ -108,7 +110,7 @@ class Visibility:
     def block(
         self, num_queries: int, start: int | Int[Array, ""], size: int
     ) -> Bool[Array, "#B 1 #T size"] | None:
-        """Return the mask's columns start, ..., start + size - 1; later ones are undefined."""
+        """Return `size` mask columns from `start` on; columns past the last key are undefined."""
         columns = start + jnp.arange(size)
 
         def taken(ids: Array | None) -> Array | None:
@@ -132,7 +134,7 @@ class Visibility:
     def _unhidden(
         self, hidden: Bool[Array, "B P _"] | None, num_queries: int, columns: Int[Array, " _"]
     ) -> Bool[Array, "#B 1 T _"] | None:
-        """Return some columns of the mask by position and by the queries' own mask."""
+        """Return the part of the mask that `itself`, `hidden` and `picked` define, or None."""
         own = None
         if not self.itself:
             own = (columns[None, :] != jnp.arange(num_queries)[:, None])[None, None]
@@ -149,7 +151,7 @@ class Visibility:
 def of_encoder(
     tokens: Int[Array, "B S"], segment_ids: Int[Array, "B S"] | None = None
 ) -> Visibility:
-    """Return an encoder's mask: all that is not padding, or the position's own segment."""
+    """Return an encoder's mask: all tokens except padding, or the tokens of the same segment."""
     if segment_ids is None:
         return Visibility(keys=tokens)
     return Visibility(keys=segment_ids, queries=segment_ids)
@@ -158,12 +160,12 @@ def of_encoder(
 def of_decoder(
     segment_ids: Int[Array, "B T"] | None = None, *, prefix: Int[Array, "B T"] | None = None
 ) -> Visibility:
-    """Return a decoder's mask: the position and earlier ones within its segment.
+    """Return a decoder's mask: causal attention within segments.
 
     Args:
       segment_ids: segment ids of packed examples; None for one segment without padding.
-      prefix: above 0 where positions of one segment see each other both ways (a prefix LM's
-        inputs).
+      prefix: positive for positions that attend to each other in both directions within a segment
+        (the inputs of a prefix LM); None for a causal mask.
     """
     groups = None
     if prefix is not None:
@@ -176,13 +178,9 @@ def across(
     segment_ids: Int[Array, "B S"] | None = None,
     target_segment_ids: Int[Array, "B T"] | None = None,
 ) -> Visibility:
-    """Return the targets' mask of the inputs: all that is not padding, or their own segment.
-
-    Raises:
-      ValueError: one of the segment ids is given and the other is not.
-    """
+    """Return a cross-attention mask: all inputs except padding, or inputs of the same segment."""
     if (segment_ids is None) != (target_segment_ids is None):
-        raise ValueError("segment ids are given for both encoder and decoder, or for neither")
+        raise ValueError("segment ids must be given for both encoder and decoder, or for neither")
     if segment_ids is None:
         return Visibility(keys=tokens)
     return Visibility(keys=segment_ids, queries=target_segment_ids)

@@ -7,12 +7,13 @@ the products stays in VMEM: logits, bias and mask are never in HBM. The kernels 
 `pallas_kernels`. If the program is not for a TPU, blocked attention runs instead, with the same
 memory in HBM; on GPUs a line is logged. Dropout of attention weights shared by all queries, as in
 T5, scales the values outside this module (`attention.dot_product_attention`). Dropout for each
-query and key is sampled inside the kernels, in both passes and in blocked attention alike, by a
-hash of the key's words, row, head, query and key (`dropout.kept_keys`). It costs a TPU 5.5 integer
+query and key is sampled inside the kernels, in both passes and also in blocked attention, by a hash
+of the key's words, row, head, query and key (`dropout.kept_keys`). It costs a TPU 5.5 integer
 operations per logit in either kernel.
 
-On a mesh each device works on its rows (replica, data, fsdp) and heads (tensor); the table's
-gradient is summed over the rows' devices. A split length (sequence) is rejected.
+On a mesh, each device computes its rows (replica, data, fsdp) and heads (tensor); the gradient of
+the bias table is summed over the devices of the rows. A mesh that splits the length (sequence) is
+rejected.
 
 Costs of T5 1.1 base, bfloat16, from `costs`: 12 heads of 64, blocks of 256. GFLOPs and MB from and
 to HBM are per row, and VMEM is per program. FLOPs are over all 128 lanes of two heads, even if a
@@ -28,16 +29,14 @@ backward pass.
 | decoder, 2048        | 10.9, 108, 3.2                 | 32.6, 75.9, 7.3                 |
 | across, 114 to 512   | 0.30, 3.6, 1.1                 | 0.91, 5.7, 1.6                  |
 
-Bytes of long rows fall with larger blocks: keys are read once for each block of queries. VMEM grows
-with them. In the backward pass it also grows with the length, because a row's gradient of the
-queries is kept. A block that does not fit the chip is halved (`fitting`).
-
-The second part selects blocks of the attention kernel that fit the vector memory (VMEM) of a chip.
+Larger blocks move fewer bytes for long rows, because keys are read once for each block of queries,
+but need more VMEM. In the backward pass VMEM also grows with the length, because it holds the
+gradient of a row's queries. A block that does not fit the chip is halved (`fitting`):
 
     fitting(layout_of, 512, kind="TPU v4", itemsize=2)     # a Layout with blocks of 256
 
-The estimate (`Cost.vmem`) of the backward kernel, which needs the more, was next to the compiler's
-own figure 17.48 and 17.55, 18.20 and 18.25, 23.28 and 23.25, 28.05 and 27.77 MiB (libtpu 0.0.42).
+For the backward kernel, which needs more VMEM, the estimate (`Cost.vmem`) and the compiler's figure
+were 17.48 and 17.55, 18.20 and 18.25, 23.28 and 23.25, 28.05 and 27.77 MiB (libtpu 0.0.42).
 """
 
 import dataclasses
@@ -84,22 +83,25 @@ _VMEM = {
     "TPU v6e": 128,
     "TPU7x": 64,
 }
-"""Device kind -> MiB of a core (docs.jax.dev, Pallas, "TPU Hardware Reference")."""
+"""MiB of VMEM of a core by device kind (docs.jax.dev, Pallas, "TPU Hardware Reference")."""
 
 _MARGIN = MIB // 8
-"""By how much the estimate may be too low."""
+"""Safety margin in bytes: the estimate of VMEM may be too low by this much."""
 
 
 def fitting(layout_of: Callable[[int], Layout], block: int, *, kind: str, itemsize: int) -> Layout:
-    """Halve the requested block until the division of the work fits.
+    """Return the kernel's layout with the largest block that fits the chip's VMEM.
 
-    A smaller block is logged.
+    The requested block is halved until it fits; a warning names the smaller block.
 
     Args:
-      layout_of: gives the division with a block.
-      block: keys and queries of a block.
-      kind: kind of the chip; for chips of unknown VMEM all fit.
-      itemsize: bytes of a number.
+      layout_of: function from the block size to the layout.
+      block: requested number of keys and queries per block.
+      kind: kind of the chip; on chips with unknown VMEM, every block fits.
+      itemsize: bytes per number.
+
+    Raises:
+      InputError: if no block fits.
     """
     asked = layout = layout_of(block)
     if kind not in _VMEM:
@@ -109,7 +111,7 @@ def fitting(layout_of: Callable[[int], Layout], block: int, *, kind: str, itemsi
         block = -(-block // 2 // LANES) * LANES
         layout = layout_of(block)
     said = (
-        f"rows of {max(asked.num_queries, asked.num_keys)} in blocks of {{}} need "
+        f"rows of {max(asked.num_queries, asked.num_keys)} tokens in blocks of {{}} need "
         f"{{:.1f}} of the {_VMEM[kind]} MiB of VMEM of a {kind}"
     )
     needed = _needed(layout, itemsize) / MIB
@@ -121,7 +123,7 @@ def fitting(layout_of: Callable[[int], Layout], block: int, *, kind: str, itemsi
     if layout != asked:
         needed = _needed(asked, itemsize) / MIB
         tell(
-            f"the attention kernel takes blocks of {layout.key_block}: "
+            f"the attention kernel uses blocks of {layout.key_block} tokens, because "
             f"{said.format(asked.key_block, needed)}"
         )
     return layout
@@ -134,27 +136,27 @@ def _needed(layout: Layout, itemsize: int) -> int:
 
 @functools.cache
 def tell(message: str) -> None:
-    """Log a line once, on the first process: a program is traced several times."""
+    """Log a warning once, on the first process, although a program is traced several times."""
     if jax.process_index() == 0:
         _logger.warning("%s", message)
 
 
 _UNKNOWN = -1
-"""The id of positions that only fill up the last block."""
+"""Segment id of positions that pad the last block."""
 
 _UNSEEN = -2
-"""The id of keys of padding next to ids of queries: no query has it."""
+"""Segment id of padding keys, if queries have segment ids: no query has this id."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Call:
-    """Static facts of a call, known without any array.
+    """Static settings of one call of the attention kernel.
 
     Attributes:
-      rules: as blocked attention has them.
-      buckets: rows of the table; None without one.
-      finds_itself: every query, except in segment 0, attends at least to its own key.
-      interpret: runs the kernels as plain operations.
+      rules: settings of blocked attention.
+      buckets: number of rows of the bias table; None without a bias.
+      finds_itself: True if every query outside segment 0 attends at least to its own key.
+      interpret: True to run the kernels as plain operations.
     """
 
     rules: Rules
@@ -206,33 +208,33 @@ def pallas_attention(
     draws: WeightDropout | None = None,
     interpret: Interpret = False,
 ) -> Float[Array, "B T H K"]:
-    """Compute softmax(query key^T + bias) value, the softmax in float32.
+    """Compute softmax(query key^T + bias) value by a TPU kernel, with a float32 softmax.
 
-    As `softmax_attention` in all else: unscaled logits, products in the dtype of value with float32
-    accumulation, and a query that may see no key attends to all of them equally and passes no
-    gradient to its logits.
+    As in `softmax_attention`, logits are unscaled, and products take operands in the dtype of value
+    and accumulate in float32. A query without visible keys attends to all keys equally and passes
+    no gradient to its logits.
 
     Args:
       query: projected queries, bfloat16 or float32.
       key: projected keys.
       value: projected values.
-      visible: keys that each query attends to; block_size keys and queries make a block, rounded up
-        to a multiple of 128. The lengths need not be multiples of it.
-      bias: a relative bias; its table gets a gradient.
-      draws: dropout for each query and key, sampled again in the backward pass. Values are scaled.
-      interpret: runs the kernels as plain operations on any device, in blocks of multiples of 8;
-        slow, for tests. Of InterpretParams with the memory and the cores of a TPU simulated.
+      visible: keys that each query attends to. A block has block_size keys and queries, rounded up
+        to a multiple of 128; the lengths need not be multiples of the block.
+      bias: relative bias; its table gets a gradient.
+      draws: dropout for each query and key, sampled again in the backward pass. Values are already
+        scaled.
+      interpret: True to run the kernels as plain operations on any device, in blocks of multiples
+        of 8; slow, for tests. `InterpretParams` also simulate the memory and the cores of a TPU.
 
     Raises:
-      ValueError: a block of less than 1 key.
-      InputError: the mesh splits the length.
+      InputError: if the mesh splits the length.
     """
     check_whole_rows("the attention kernel", instead="--model.attention blocked")
     kind = traced_kind()
     if not interpret and kind != "cpu" and not kind.startswith("TPU"):
         tell(
-            f"model.attention 'pallas' is a kernel for TPUs: on {kind} blocked attention runs in "
-            "its place; --model.attention cudnn is a kernel for NVIDIA GPUs"
+            f"model.attention 'pallas' needs a TPU, but the devices are {kind}; running blocked "
+            "attention instead (--model.attention cudnn is a kernel for NVIDIA GPUs)"
         )
     # Queries and keys of one array of segments: a query's own key is of its segment.
     alone = visible.keys is None and visible.queries is None
@@ -267,15 +269,16 @@ def costs(
     """Return the costs of the forward and the backward kernel on one device.
 
     Args:
-      batch: rows on the device.
-      num_queries: T.
-      num_keys: S.
-      num_heads: heads on the device.
-      d_kv: K.
-      block: queries and keys of a block.
-      itemsize: bytes of a number: 2 of bfloat16.
+      batch: number of rows on the device.
+      num_queries: number of queries T per row.
+      num_keys: number of keys S per row.
+      num_heads: number of heads on the device.
+      d_kv: size K of a head.
+      block: number of queries and keys per block.
+      itemsize: bytes per number, such as 2 for bfloat16.
       causal: True if blocks above the diagonal are skipped.
-      bidirectional: True for an encoder's T5 bias with 32 buckets; if None, no bias is added.
+      bidirectional: True for the bias of a T5 encoder with 32 buckets, False for a decoder; if
+        None, no bias is added.
     """
     buckets = None if bidirectional is None else 32
     rules = Rules(block, causal, bool(bidirectional), None if buckets is None else 128)
@@ -364,7 +367,7 @@ def _forward_here(
     *,
     axes: Any,
 ) -> tuple[Array, Array, Array]:
-    """Return the values' weighted sum, the largest logits and the scales, of one device's rows."""
+    """Return the output, the largest logits and the softmax scales for one device's rows."""
     del axes
     layout = call.layout(query, key.shape[1])
     out, statistics = forward_kernel(

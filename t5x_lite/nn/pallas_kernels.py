@@ -1,16 +1,15 @@
-"""The Pallas kernels of attention: blocks, the forward pass and the backward pass.
+"""Pallas kernels of attention for TPUs: blocks, forward pass and backward pass.
 
-Both attention kernels share the division of the work, and T5's bias inside a block.
+A program computes one block of queries and one block of keys of one row, for the few heads that
+fill 128 lanes ([B, T, H * K] as the projections return it: nothing is transposed or padded in HBM).
+Inside a program, keys lie along the first axis and queries along the second. Values per query (the
+largest logit, the sum of exponentials) are therefore rows, and the softmax reduces over sublanes.
 
-A program works on a block of queries and a block of keys of one row and of the few heads that fill
-128 lanes ([B, T, H * K] as the projections give it: nothing is transposed or padded in HBM). Inside
-it, keys lie along the first axis and queries along the second, so that what belongs to a query (the
-largest logit, the sum of exponentials) is a row, and the softmax reduces over sublanes.
-
-The bias depends only on key - query, and is constant beyond the last bucket's start. With blocks of
-one size for both, a block's bias depends on which diagonal of blocks it lies on, and few diagonals
-differ: 5 with blocks of 256 and a max_distance of 128, however long the rows are. So a head's bias
-is made in VMEM once, for all rows of the batch, from its row of the bucket table:
+The bias depends only on key - query, and is constant from the start of the last bucket on. If
+blocks of queries and keys have the same size, the bias of a block depends only on its diagonal of
+blocks, and few diagonals differ: 5 with blocks of 256 and a max_distance of 128, for rows of any
+length. The bias of a head is therefore built once in VMEM, for all rows of the batch, from the
+head's column of the bucket table:
 
     block 4, keys 0..3 (down) and queries 4..7: key - query        strip of 8 rows, moved right
       -4 -5 -6 -7                                                  by 8 for every 8 further keys
@@ -18,21 +17,18 @@ is made in VMEM once, for all rows of the batch, from its row of the bucket tabl
       -2 -3 -4 -5
       -1 -2 -3 -4
 
-Its gradient is added up in the same form, and brought back to the buckets once, at the end.
+The gradient of the bias is summed in the same form, and reduced to buckets once, at the end.
 
-The forward attention kernel: a softmax over blocks of keys, one after the other.
+The forward kernel computes a softmax over consecutive blocks of keys. Its grid is (groups of heads,
+rows, blocks of queries, blocks of keys). The largest logit of each query, the sum of its
+exponentials and the weighted sum of the values stay in VMEM while the query's keys are processed
+(Dao et al. 2022, FlashAttention, algorithm 1). The bias of the heads stays in VMEM for all rows.
 
-The grid is (groups of heads, rows, blocks of queries, blocks of keys). The largest logit of each
-query, the sum of its exponentials and the values' weighted sum stay in VMEM while its keys pass
-(Dao et al. 2022, FlashAttention, algorithm 1); the bias of the heads stays for all rows.
-
-The backward attention kernel: all gradients in one pass over the pairs of blocks.
-
-The grid is (groups of heads, rows, blocks of keys, blocks of queries). Each block's weights are
-computed again from the largest logit and the sum of the exponentials; the gradients of a block of
-keys and values are added up over the blocks of queries, the gradients of a row's queries over the
-row, and the gradient of the heads' bias over all rows (Dao et al. 2022, FlashAttention, algorithm
-4).
+The backward kernel computes all gradients in one pass over the pairs of blocks. Its grid is (groups
+of heads, rows, blocks of keys, blocks of queries). The weights of each block are recomputed from
+the largest logit and the sum of the exponentials. The gradients of a block of keys and values are
+summed over the blocks of queries, the gradients of a row's queries over the row, and the gradient
+of the heads' bias over all rows (Dao et al. 2022, FlashAttention, algorithm 4).
 """
 
 import dataclasses
@@ -55,8 +51,9 @@ LANES = 128
 SUBLANES = 8
 
 Interpret = Any
-"""Interpretation of a kernel as plain operations: a bool, or pltpu.InterpretParams, which set the
-simulated features of a TPU.
+"""Interpretation of a kernel as plain operations.
+
+The value is a bool, or `pltpu.InterpretParams` with the TPU features to simulate.
 """
 
 Refs = Mapping[str, Any]
@@ -65,21 +62,21 @@ Refs = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The static division of the work on one device.
+    """Static division of the attention kernels' work on one device.
 
     Attributes:
-      num_queries: T.
-      num_keys: S.
-      num_heads: H.
-      d_kv: K.
-      query_block: queries of a block.
-      key_block: keys of a block; equal to query_block if there is a bias.
-      causal: a query attends to itself and the keys before it, or to the keys of its group.
-      skips: True if blocks above the diagonal may be skipped: nothing in them is seen, but by
-        queries that see nothing at all and attend to all keys equally.
-      buckets: rows of the bias table; None without one.
-      bidirectional: direction of the buckets, like max_distance.
-      max_distance: distances from here on share a bucket.
+      num_queries: number of queries T per row.
+      num_keys: number of keys S per row.
+      num_heads: number of heads H.
+      d_kv: size K of a head.
+      query_block: number of queries per block.
+      key_block: number of keys per block; equal to query_block if there is a bias.
+      causal: True if a query attends only to itself, to earlier keys and to the keys of its group.
+      skips: True if blocks above the diagonal may be skipped. Only queries without any visible key,
+        which attend to all keys equally, read these blocks.
+      buckets: number of rows of the bias table; None without a bias.
+      bidirectional: True if the bias has separate buckets for later keys.
+      max_distance: distance from which on all distances share a bucket.
       dropout_rate: dropout rate of the weights, per query and key; 0 disables it.
     """
 
@@ -98,31 +95,32 @@ class Layout:
 
     @property
     def group(self) -> int:
-        """Heads of a program: as few as fill whole lanes, or else all."""
+        """Number of heads per program: the fewest that fill complete lanes, or else all heads."""
         fits = LANES // math.gcd(LANES, self.d_kv)
         return fits if self.num_heads % fits == 0 else self.num_heads
 
     @property
     def lanes(self) -> int:
-        """Width of a program's queries, keys and values."""
+        """Width of a program's queries, keys and values: heads times head size."""
         return self.group * self.d_kv
 
     @property
     def blocks(self) -> tuple[int, int]:
-        """Blocks of queries and of keys in a row."""
+        """Number of blocks of queries, and of blocks of keys, in a row."""
         return -(-self.num_queries // self.query_block), -(-self.num_keys // self.key_block)
 
     @property
     def padded(self) -> tuple[int, int]:
-        """T and S, rounded up to whole blocks."""
+        """Numbers of queries and keys per row, rounded up to complete blocks."""
         rows, columns = self.blocks
         return rows * self.query_block, columns * self.key_block
 
     @property
     def diagonals(self) -> tuple[int, int]:
-        """First and last diagonal of blocks with a computed bias; those beyond equal them.
+        """First and last diagonal of blocks with a computed bias.
 
-        Number n has the blocks of queries i and keys i + n.
+        Diagonal n consists of the blocks of queries i and keys i + n. Diagonals before the first
+        and after the last have the bias of the first and the last.
         """
         if self.buckets is None:
             return 0, 0
@@ -136,13 +134,13 @@ class Layout:
 
     @property
     def num_diagonals(self) -> int:
-        """Number of diagonals, each with its bias."""
+        """Number of diagonals of blocks with a computed bias."""
         low, high = self.diagonals
         return high - low + 1
 
     @property
     def strip(self) -> int:
-        """Width of a strip: a block's queries, and the keys by which it is moved."""
+        """Width of a bias strip: the queries of a block, plus the keys by which the strip moves."""
         return self.query_block + self.key_block
 
     @property
@@ -151,7 +149,7 @@ class Layout:
         return self.num_diagonals, self.group, self.key_block, self.query_block
 
     def heads(self) -> Sequence[slice]:
-        """Return the lanes of each head of a program."""
+        """Return the slice of lanes of each head of a program."""
         return [slice(head * self.d_kv, (head + 1) * self.d_kv) for head in range(self.group)]
 
 
@@ -176,7 +174,7 @@ class Cost:
 
 
 def forward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
-    """Return the cost of the forward kernel; `itemsize` is the queries'."""
+    """Return the cost of the forward kernel; `itemsize` is the bytes per number of the queries."""
     (rows, columns), (queries, keys) = layout.blocks, layout.padded
     programs = batch * (layout.num_heads // layout.group)
     pairs = programs * _visited(layout) * layout.query_block * layout.key_block
@@ -202,7 +200,7 @@ def forward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
 
 
 def backward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
-    """Return the cost of the backward kernel: five products, one of them the logits again."""
+    """Return the cost of the backward kernel: five products, including the logits again."""
     columns, (queries, keys) = layout.blocks[1], layout.padded
     programs = batch * (layout.num_heads // layout.group)
     pairs = programs * _visited(layout) * layout.query_block * layout.key_block
@@ -229,7 +227,6 @@ def backward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
 
 
 def _visited(layout: Layout) -> int:
-    """Return the number of pairs of blocks that are computed for a row."""
     rows, columns = layout.blocks
     return sum(min(columns, row + 1) if layout.skips else columns for row in range(rows))
 
@@ -254,9 +251,10 @@ def _temporaries(layout: Layout) -> int:
 
 
 def compiler_params(cost: Cost) -> pltpu.CompilerParams:
-    """Heads may be split over the cores of a chip; all else runs in order.
+    """Return compiler options: heads may be split over a chip's cores, other axes run in order.
 
-    The compiler is given half as much again as the blocks need, and at least its own 16 MiB.
+    The VMEM limit is 1.5 times the need of the blocks, and at least the compiler's default of 16
+    MiB.
     """
     return pltpu.CompilerParams(
         dimension_semantics=("parallel", "arbitrary", "arbitrary", "arbitrary"),
@@ -265,25 +263,25 @@ def compiler_params(cost: Cost) -> pltpu.CompilerParams:
 
 
 def estimate(cost: Cost) -> pl.CostEstimate:
-    """Return the cost as the compiler takes it, and writes it into the program's text."""
+    """Convert a cost to Pallas' cost estimate, which appears in the compiled program's text."""
     return pl.CostEstimate(
         flops=cost.flops, transcendentals=cost.exponentials, bytes_accessed=cost.bytes
     )
 
 
 def product(a: Array, b: Array, contract: tuple[int, int]) -> Array:
-    """Return a product of two matrices over the given axes, in float32."""
+    """Multiply two matrices over the given axes, in float32."""
     dimensions = (((contract[0],), (contract[1],)), ((), ()))
     return jax.lax.dot_general(a, b, dimensions, preferred_element_type=jnp.float32)
 
 
 def transpose(x: Array) -> Array:
-    """Return the transpose of a matrix, by way of float32 for whatever the chip can transpose."""
+    """Transpose a matrix by way of float32, which every chip can transpose."""
     return x.astype(jnp.float32).T.astype(x.dtype)
 
 
 def only(x: Array, lanes: slice) -> Array:
-    """Return a matrix with zeros outside the given lanes."""
+    """Set a matrix to zero outside the given lanes."""
     if (lanes.stop - lanes.start) == x.shape[1]:
         return x
     lane = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1)
@@ -292,7 +290,7 @@ def only(x: Array, lanes: slice) -> Array:
 
 
 def positions(layout: Layout, query_block: Any, key_block: Any) -> tuple[Array, Array]:
-    """Return row positions of a block's queries and keys, both [keys, queries]."""
+    """Return the row positions of a block's queries and keys, both [keys, queries]."""
     shape = (layout.key_block, layout.query_block)
     key = key_block * layout.key_block + jax.lax.broadcasted_iota(jnp.int32, shape, 0)
     query = query_block * layout.query_block + jax.lax.broadcasted_iota(jnp.int32, shape, 1)
@@ -300,14 +298,14 @@ def positions(layout: Layout, query_block: Any, key_block: Any) -> tuple[Array, 
 
 
 def seen(layout: Layout, ids: Refs, query_block: Any, key_block: Any) -> Array | None:
-    """Return a block's mask, bool [keys, queries], or None if nothing is masked.
+    """Return the mask of a block, bool [keys, queries], or None if nothing is masked.
 
     Args:
-      layout: layout of the work.
+      layout: division of the work.
       ids: "keys" and "key_groups" as columns, "queries" and "query_groups" as rows; all are
         optional.
-      query_block: its number.
-      key_block: its number.
+      query_block: index of the block of queries.
+      key_block: index of the block of keys.
     """
     shape = (layout.key_block, layout.query_block)
 
@@ -333,7 +331,7 @@ def seen(layout: Layout, ids: Refs, query_block: Any, key_block: Any) -> Array |
 
 
 def is_worked_on(layout: Layout, ids: Refs, query_block: Any, key_block: Any) -> Any:
-    """Return True if a block has work to do: see `Layout.skips`."""
+    """Return True if a pair of blocks must be computed, or False if it may be skipped."""
     if not layout.skips:
         return True
     reached = key_block * layout.key_block < (query_block + 1) * layout.query_block
@@ -346,7 +344,7 @@ def is_worked_on(layout: Layout, ids: Refs, query_block: Any, key_block: Any) ->
 def masked_logits(
     layout: Layout, logits: Array, visible: Array | None, query_block: Any, key_block: Any
 ) -> Array:
-    """Mask invisible logits with `MASKED`, and keys behind the last with -inf."""
+    """Set masked logits to `MASKED`, and logits of keys that pad the last block to -inf."""
     if visible is not None:
         logits = jnp.where(visible, logits, MASKED)
     if layout.num_keys % layout.key_block:
@@ -356,12 +354,12 @@ def masked_logits(
 
 
 def kept_weights(layout: Layout, streams: Array, key_block: Any) -> Array:
-    """Return [keys, queries], True where dropout keeps a weight, equal to `dropout.kept_keys`.
+    """Sample the dropout mask [keys, queries] of a block, equal to `dropout.kept_keys`.
 
     Args:
-      layout: layout of the work.
+      layout: division of the work.
       streams: random streams of the head's queries, [1, queries].
-      key_block: the number of the block of keys.
+      key_block: index of the block of keys.
     """
     size, queries = layout.key_block, layout.query_block
     if size % (2 * SUBLANES):  # in tests only: a block reads half of its words
@@ -377,16 +375,16 @@ def kept_weights(layout: Layout, streams: Array, key_block: Any) -> Array:
 
 
 def diagonal_of(layout: Layout, query_block: Any, key_block: Any) -> Any:
-    """Return the index of a block's bias."""
+    """Return the index of the block diagonal that contains a pair of blocks."""
     low, high = layout.diagonals
     return jnp.clip(key_block - query_block, low, high) - low
 
 
 def _strip_distances(layout: Layout, diagonal: Any) -> Array:
-    """Return key minus query in a strip, int32 [8, strip].
+    """Return key minus query for the positions of a bias strip, int32 [8, strip].
 
-    Row s is for key s of the block. The lanes hold queries 0, 1, ... of the block, and after them
-    those before query 0, as far as moving the strip to the right brings them in.
+    Row s belongs to key s of the block. The lanes hold queries 0, 1, ... of the block, followed by
+    the queries before query 0 that move into the block when the strip is moved to the right.
     """
     shape = (SUBLANES, layout.strip)
     lane = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
@@ -397,7 +395,7 @@ def _strip_distances(layout: Layout, diagonal: Any) -> Array:
 
 
 def by_bucket(layout: Layout, relative: Array, value: Callable[[int], Any]) -> Array:
-    """Return value(bucket) of each distance, by comparison with the starts of the buckets."""
+    """Map each distance to value(bucket), by comparison with the starts of the buckets."""
     assert layout.buckets is not None
     one_side = layout.buckets // 2 if layout.bidirectional else layout.buckets
     starts = bucket_starts(one_side, layout.max_distance)
@@ -413,13 +411,13 @@ def by_bucket(layout: Layout, relative: Array, value: Callable[[int], Any]) -> A
 
 
 def fill_bias(layout: Layout, table: Any, bias: Any, group: Any) -> None:
-    """Make the bias of a program's heads.
+    """Compute the bias of a program's heads in VMEM.
 
     Args:
-      layout: layout of the work.
-      table: a reference to float32 [buckets, H], scalars.
-      bias: a reference to `layout.bias_shape`.
-      group: the number of the heads' group.
+      layout: division of the work.
+      table: reference to the bias table, float32 scalars [buckets, H].
+      bias: reference to the result, `layout.bias_shape`.
+      group: index of the group of heads.
     """
 
     def fill(diagonal: Any, _: Any) -> Any:
@@ -441,13 +439,13 @@ def fill_bias(layout: Layout, table: Any, bias: Any, group: Any) -> None:
 
 
 def gather_table(layout: Layout, bias: Any, table: Any) -> None:
-    """Add up a bias's gradient by bucket; the reverse of `fill_bias`.
+    """Sum the gradient of a bias by bucket, the reverse of `fill_bias`.
 
     Args:
-      layout: layout of the work.
-      bias: a reference to the gradient, `layout.bias_shape`.
-      table: a reference to float32 [1, group * buckets, strip]. Its sum over the last axis is the
-        gradient of the heads' rows of the table.
+      layout: division of the work.
+      bias: reference to the gradient of the bias, `layout.bias_shape`.
+      table: reference to the result, float32 [1, group * buckets, strip]. Its sum over the last
+        axis is the gradient of the heads' columns of the table.
     """
     assert layout.buckets is not None
     buckets = layout.buckets
@@ -478,18 +476,18 @@ def gather_table(layout: Layout, bias: Any, table: Any) -> None:
 def forward_kernel(
     layout: Layout, inputs: dict[str, Array], *, interpret: Interpret
 ) -> tuple[Array, Array]:
-    """Run the kernel on one device.
+    """Run the forward attention kernel on one device.
 
     Args:
       layout: division of the work.
-      inputs: "query", "key", "value" [B, length, H * K], the lengths in whole blocks; "table"
-        float32 [buckets, H] with a bias; and the optional ids of `seen`, int32, "queries" and
+      inputs: "query", "key", "value" [B, length, H * K], with lengths of complete blocks; with a
+        bias, "table", float32 [buckets, H]; optional int32 ids of `seen`: "queries" and
         "query_groups" [B, 1, T], "keys" and "key_groups" [B, S, 1].
-      interpret: runs it as plain operations, for tests.
+      interpret: True to run the kernel as plain operations, for tests.
 
     Returns:
-      The weighted values [B, T, H * K]; float32 [B, groups, 2 * group, T], of each head the largest
-      logit, and after them of each head one over the sum of the exponentials.
+      The weighted values [B, T, H * K], and float32 statistics [B, groups, 2 * group, T]: the
+        largest logit of each head, followed by 1 / sum of exponentials of each head.
     """
     batch, queries, joined = inputs["query"].shape
     groups, group, block = layout.num_heads // layout.group, layout.group, layout.query_block
@@ -524,12 +522,13 @@ def forward_kernel(
 
 
 def in_specs(layout: Layout, inputs: dict[str, Array], order: Any) -> dict[str, pl.BlockSpec]:
-    """Return the block specs of the inputs, by name.
+    """Return the Pallas block specs of the inputs, by name.
 
     Args:
       layout: division of the work.
       inputs: inputs of `forward_kernel`.
-      order: the grid's indices -> group of heads, row, block of queries, block of keys.
+      order: function from the grid's indices to group of heads, row, block of queries and block of
+        keys.
     """
 
     def spec(shape: tuple[int, ...], index: Any) -> pl.BlockSpec:
@@ -607,14 +606,14 @@ def _add_block(layout: Layout, refs: Refs, kept: Refs, i: Any, j: Any) -> None:
 def backward_kernel(
     layout: Layout, inputs: dict[str, Array], statistics: Array, *, interpret: Interpret
 ) -> tuple[Array, Array, Array, Array | None]:
-    """Run the kernel on one device.
+    """Run the backward attention kernel on one device.
 
     Args:
       layout: division of the work.
       inputs: inputs of the forward kernel, and "cotangent" [B, T, H * K].
       statistics: float32 [B, groups, 3 * group, T]: the statistics of the forward kernel, followed
         by the sum of cotangent times output for each head.
-      interpret: runs it as plain operations, for tests.
+      interpret: True to run the kernel as plain operations, for tests.
 
     Returns:
       The gradients of query, key and value; the gradient of the table, or None.

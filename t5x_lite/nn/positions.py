@@ -1,8 +1,9 @@
 """Relative position buckets and the bias that T5 adds to attention logits (paper section 2.1).
 
-A bucket depends only on the distance n: exact up to a half of the buckets, then logarithmic up to
-`max_distance`, then the last. The buckets' first distances are an integer table, so no device
-computes a floating-point logarithm (backends differ in its last bit).
+The bucket of a key depends only on its distance n from the query: buckets are exact up to half of
+the buckets, then logarithmic up to `max_distance`, and all larger distances share the last bucket.
+The first distance of each bucket is an integer from a table, so no device computes a floating-point
+logarithm (backends differ in its last bit).
 
     relative_position_bucket(key - query): bidirectional, 32 buckets, 0..15 left, 16..31 right
     ...  -8 -7 ... -1  0   1  ...  7   8  ...
@@ -21,7 +22,7 @@ from jaxtyping import Float, Int
 from t5x_lite.core.trees import Array
 
 Positions = tuple[Int[Array, " queries"], Int[Array, " keys"]]
-"""Row positions of queries and keys; only their differences matter."""
+"""Positions of queries and keys in their row; only their differences matter."""
 
 # First distance of each bucket with 32 buckets and max_distance 128 (t5x layers.py:580-625).
 BIDIRECTIONAL_STARTS = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91)
@@ -32,18 +33,18 @@ CAUSAL_STARTS = (
 
 @functools.cache
 def bucket_starts(num_buckets: int, max_distance: int) -> tuple[int, ...]:
-    """Return the first distance of each of `num_buckets` one-sided buckets, non-decreasing.
+    """Return the first distance of each of `num_buckets` one-sided buckets, in ascending order.
 
     Args:
-      num_buckets: buckets of one side (16 of a bidirectional table of 32).
-      max_distance: distances from here on share the last bucket.
+      num_buckets: number of buckets on one side (16 in a bidirectional table of 32).
+      max_distance: distance from which on all distances share the last bucket.
 
     Returns:
-      A tuple of num_buckets integers; the published sizes are constants, others are computed from
-      the definition in exact arithmetic's stead by float64, once, on the host.
+      A tuple of num_buckets integers. Published sizes are constants; for other sizes, the distances
+        are computed once on the host, in float64.
 
     Raises:
-      ValueError: fewer than 2 buckets, or max_distance not above num_buckets // 2.
+      ValueError: if there are fewer than 2 buckets, or max_distance is at most num_buckets // 2.
     """
     if (num_buckets, max_distance) == (16, 128):
         return BIDIRECTIONAL_STARTS
@@ -53,7 +54,7 @@ def bucket_starts(num_buckets: int, max_distance: int) -> tuple[int, ...]:
     if num_buckets < 2 or max_distance <= exact:
         raise ValueError(
             f"relative positions need at least 2 buckets and a max_distance above half of them: "
-            f"got {num_buckets} and {max_distance}"
+            f"got {num_buckets} buckets and max_distance {max_distance}"
         )
     distance = np.arange(exact, max_distance + 1)
     spread = np.log(distance / exact + np.finfo(np.float32).eps) / np.log(max_distance / exact)
@@ -70,14 +71,14 @@ def relative_position_bucket(
     num_buckets: int = 32,
     max_distance: int = 128,
 ) -> Int[Array, "T S"]:
-    """Return buckets of relative positions.
+    """Return the bias bucket of each relative position.
 
     Args:
       relative_position: key position minus query position.
-      bidirectional: an encoder's: half of the buckets for keys to the right. A decoder's: keys to
-        the right all share bucket 0 (they are masked).
-      num_buckets: rows of the bias table.
-      max_distance: distances from here on share a bucket.
+      bidirectional: True in an encoder, where half of the buckets are for keys to the right. If
+        False, as in a decoder, all keys to the right share bucket 0 (they are masked).
+      num_buckets: number of rows of the bias table.
+      max_distance: distance from which on all distances share a bucket.
 
     Returns:
       int32 in [0, num_buckets).
@@ -100,12 +101,12 @@ def relative_position_bucket(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RelativeTable:
-    """A table and how it is read: the bias of queries and keys in rows of positions 0, 1, 2, ...
+    """Relative bias table, and its settings for queries and keys at positions 0, 1, 2, ...
 
     Attributes:
       table: float32 [buckets, H].
-      bidirectional: see `relative_position_bucket`, like max_distance.
-      max_distance: distances from here on share a bucket.
+      bidirectional: True in an encoder; see `relative_position_bucket`.
+      max_distance: distance from which on all distances share a bucket.
     """
 
     table: Float[Array, "buckets H"]
@@ -115,11 +116,11 @@ class RelativeTable:
     def block(
         self, num_queries: int, start: int | Int[Array, ""], size: int
     ) -> Float[Array, "H T size"]:
-        """Return the bias of the first `num_queries` queries and the keys from `start` on.
+        """Return the bias of the first `num_queries` queries and of `size` keys from `start` on.
 
-        It is the same along each diagonal, so one row of T + size - 1 distances is read, and each
-        key's column is that row moved by one. Its gradient sums the diagonals first, which leaves
-        little to scatter into the table.
+        The bias is the same along each diagonal. Only one row of T + size - 1 distances is looked
+        up, and the column of each key is this row shifted by one. The gradient sums the diagonals
+        first, so that few values are scattered into the table.
         """
         num_distances = num_queries + size - 1
         # Key minus query; from the last key and the first query on.
@@ -139,15 +140,16 @@ class RelativeTable:
 
 
 class RelativeBias(nnx.Module):
-    """A learned scalar for each head and relative position bucket.
+    """Relative position bias: a learned scalar for each head and relative position bucket.
 
-    One per stack in T5, one per layer in umT5. Encoder and decoder read a table differently.
+    T5 has one table per stack, and umT5 one per layer. Encoder and decoder read a table
+    differently.
 
     Args:
-      num_heads: H.
-      num_buckets: rows of the table.
+      num_heads: number of heads H.
+      num_buckets: number of rows of the table.
       max_distance: see `relative_position_bucket`.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(
@@ -171,11 +173,11 @@ class RelativeBias(nnx.Module):
         *,
         bidirectional: bool,
     ) -> Float[Array, "1 H T S"]:
-        """Return the bias in float32.
+        """Return the relative bias of all pairs of queries and keys, in float32.
 
         Args:
-          query_positions: row positions of the queries (not per segment).
-          key_positions: row positions of the keys.
+          query_positions: positions of the queries in the row (not in their segment).
+          key_positions: positions of the keys in the row.
           bidirectional: True in an encoder; see `relative_position_bucket`.
         """
         bucket = relative_position_bucket(
@@ -190,11 +192,7 @@ class RelativeBias(nnx.Module):
         return jnp.take(table.T.reshape(-1), row)[None]
 
     def reading(self, *, bidirectional: bool) -> RelativeTable:
-        """Return the table for attention in blocks, with positions 0, 1, 2, ...
-
-        Args:
-          bidirectional: True in an encoder.
-        """
+        """Return the relative bias in compact form, for attention in blocks."""
         return RelativeTable(
             table=self.table[...].astype(jnp.float32),
             bidirectional=bidirectional,
@@ -203,9 +201,9 @@ class RelativeBias(nnx.Module):
 
 
 def document_positions(segment_ids: Int[Array, "B S"]) -> Int[Array, "B S"]:
-    """Positions from 0 within each run of one segment id: [1, 1, 2, 2, 2] -> [0, 1, 0, 1, 2].
+    """Return positions within each segment: segment ids [1, 1, 2, 2, 2] give [0, 1, 0, 1, 2].
 
-    Padding, 0, is at position 0: it may be longer than a table of positions.
+    Padding (segment 0) gets position 0, because it may be longer than a position embedding.
     """
     place = jnp.arange(segment_ids.shape[1], dtype=jnp.int32)[None]
     begins = jnp.pad(segment_ids[:, 1:] != segment_ids[:, :-1], ((0, 0), (1, 0)))

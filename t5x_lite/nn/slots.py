@@ -3,14 +3,14 @@
     Dense.slot                 DenseSlot    x W -> x W + branch(x), and the bias
     Attention.slot, MLP.slot   HiddenSlot   the input of the last layer of the block
     Attention.prefix           KeySlot      keys and values in addition to the source's
-    model.prompt               TokenSlot    rows before the token embeddings, in an encoder
+    model.prompt               TokenSlot    vectors before the token embeddings of an encoder
     model.invertible           InvertibleSlot    after an encoder's embeddings
     layer.after_attention      BlockSlot    instead of x + f, or norm(x + f)
     layer.after_cross_attention
     layer.after_mlp
 
-This module has only protocols and names; adapters/ has the contents of slots. All model families
-use these names of sites:
+This module defines only protocols and names; adapters/ implements the adapters. All model families
+use these names of adapter sites (positions of slots in a model):
 
     attention/query    attention/key    attention/value    attention/out
     cross_attention/query ...           of a decoder
@@ -19,7 +19,7 @@ use these names of sites:
     attention/prefix    cross_attention/prefix
     prompt    invertible                of a model, not of its layers
 
-A slot of a stacked layer has stacked parameters, and a scan slices them with the layer's own.
+An adapter of stacked layers has stacked parameters; a scan over the layers slices both.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ from t5x_lite.nn.masks import Visibility
 
 @runtime_checkable
 class DenseSlot(Protocol):
-    """A change of the product of a dense layer."""
+    """Adapter that changes the product of a dense layer."""
 
     def __call__(
         self,
@@ -43,31 +43,31 @@ class DenseSlot(Protocol):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """Return the layer's result without its bias, in float32.
+        """Return the result of the adapted layer in float32, without its bias.
 
         Args:
           x: input of the layer.
-          y: its product, without the bias, in float32.
+          y: product of x and the kernel in float32, without the bias.
           kernel: kernel of the layer.
         """
         ...
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return the kernel with which the layer gives the same result without the slot."""
+        """Return an equivalent kernel, which gives the adapted result without an adapter."""
         ...
 
     def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:
-        """Return the bias added to the result of the slot, or None."""
+        """Return the bias of the adapted layer, or None."""
         ...
 
 
 @runtime_checkable
 class WholeSlot(Protocol):
-    """A `DenseSlot` that adds the bias itself: rows may have different ones."""
+    """Adapter of a dense layer that adds the bias itself, because biases may differ by row."""
 
     @property
     def per_row(self) -> bool:
-        """True if rows differ, so that no kernel is equivalent."""
+        """True if the adapter treats rows differently, so that no kernel is equivalent."""
         ...
 
     def with_bias(
@@ -78,21 +78,21 @@ class WholeSlot(Protocol):
         bias: Float[Array, " O"] | None,
         seen: Any,
     ) -> Float[Array, "*batch O"]:
-        """Return the layer's result, in float32.
+        """Return the result of the adapted layer in float32, with its bias.
 
         Args:
           x: input of the layer.
-          y: its product, without the bias, in float32.
+          y: product of x and the kernel in float32, without the bias.
           kernel: kernel of the layer.
           bias: bias of the layer.
-          seen: as of `GatedSlot`.
+          seen: mask of the row's positions, as in `Around.mask`.
         """
         ...
 
 
 @runtime_checkable
 class GatedSlot(Protocol):
-    """A `DenseSlot` that weights its branch by the tokens of a row."""
+    """Adapter of a dense layer with a branch that is weighted by the tokens of the row."""
 
     def gated(
         self,
@@ -101,11 +101,11 @@ class GatedSlot(Protocol):
         kernel: Float[Array, "I O"],
         seen: Any,
     ) -> Float[Array, "*B T O"]:
-        """Return the layer's result without its bias, in float32.
+        """Return the result of the adapted layer in float32, without its bias.
 
         Args:
           x: input of the layer.
-          y: its product, without the bias, in float32.
+          y: product of x and the kernel in float32, without the bias.
           kernel: kernel of the layer.
           seen: mask of the row's positions, as in `Around.mask`.
         """
@@ -114,46 +114,46 @@ class GatedSlot(Protocol):
 
 @runtime_checkable
 class HiddenSlot(Protocol):
-    """A change of the input of a block's last dense layer.
+    """Adapter that changes the input of a block's last dense layer.
 
-    In a feed-forward block it is the hidden layer after its activation, in attention the mixed
-    values of all heads.
+    In a feed-forward block this input is the hidden layer after its activation, and in attention
+    the mixed values of all heads.
     """
 
     def __call__(self, hidden: Float[Array, "*batch I"]) -> Float[Array, "*batch I"]:
-        """Return the layer's input, in the dtype that it has without the slot."""
+        """Return the changed input, in its original dtype."""
         ...
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return the layer's kernel that gives the same result without the slot."""
+        """Return an equivalent kernel, which gives the adapted result without an adapter."""
         ...
 
 
 @runtime_checkable
 class KeySlot(Protocol):
-    """Keys and values that every query attends to, in addition to the source's."""
+    """Adapter that adds keys and values, which every query attends to."""
 
     def __call__(self) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
-        """Return the keys and values, which have neither mask nor bias."""
+        """Return the adapter's keys and values, which have no mask and no bias."""
         ...
 
 
 @runtime_checkable
 class PlacedKeySlot(Protocol):
-    """A `KeySlot` with keys before a row's first token, which therefore have a relative bias."""
+    """`KeySlot` with keys before a row's first token, which therefore have a relative bias."""
 
     @property
     def num_before(self) -> int:
-        """P."""
+        """Number of keys P before a row's first token."""
         ...
 
 
 @runtime_checkable
 class PositionHost(Protocol):
-    """A model that may have a table of token positions.
+    """Model that may have an embedding of token positions.
 
     Attributes:
-      num_before: positions before a row's first token, which keys of a `PlacedKeySlot` have.
+      num_before: number of positions before a row's first token, for keys of a `PlacedKeySlot`.
     """
 
     num_before: int
@@ -161,7 +161,7 @@ class PositionHost(Protocol):
 
 @runtime_checkable
 class GatedKeySlot(Protocol):
-    """A `KeySlot` of an encoder that weights keys and values for each row."""
+    """`KeySlot` of an encoder that weights keys and values separately for each row."""
 
     def gated(
         self, x: Float[Array, "B T D"], seen: Any
@@ -169,7 +169,7 @@ class GatedKeySlot(Protocol):
         """Return the keys and values of each row.
 
         Args:
-          x: source of the queries.
+          x: hidden states that the queries are computed from.
           seen: mask of the row's positions, as in `Around.mask`.
         """
         ...
@@ -177,45 +177,45 @@ class GatedKeySlot(Protocol):
 
 @runtime_checkable
 class TokenSlot(Protocol):
-    """Rows before the embedded tokens of a text."""
+    """Adapter that adds vectors before the embedded tokens of a text, as in prompt tuning."""
 
     @property
     def length(self) -> int:
-        """P, how many."""
+        """Number of added vectors, P."""
         ...
 
     def __call__(
         self, x: Float[Array, "B S D"], table: Float[Array, "V _"]
     ) -> Float[Array, "B L D"]:
-        """Return the rows and the tokens: [B, P + S, D]."""
+        """Return the added vectors followed by the embedded tokens: [B, P + S, D]."""
         ...
 
 
 @runtime_checkable
 class TokenHost(Protocol):
-    """A model with an encoder, which has attributes for a `TokenSlot` and an `InvertibleSlot`."""
+    """Model with an encoder, and with attributes for a `TokenSlot` and an `InvertibleSlot`."""
 
     prompt: Any
     invertible: Any
 
     def stacks(self) -> dict[str, Any]:
-        """Return the stacked layers by name."""
+        """Return the stacks of layers by name."""
         ...
 
     def token_table(self) -> Any:
-        """Return the token embedding [V, E]; only its shape is read."""
+        """Return the token embedding [V, E]; callers read only its shape."""
         ...
 
 
 def after_prompt(rows: Int[Array, "B S"], prompt: TokenSlot | None) -> Int[Array, "B _"]:
-    """Return tokens or segment ids with a 1 for each row of a prompt before them, for masks."""
+    """Prepend a 1 for each prompt vector to tokens or segment ids, for the computation of masks."""
     if prompt is None:
         return rows
     return jnp.pad(rows, ((0, 0), (prompt.length, 0)), constant_values=1)
 
 
 def seen_after_prompt(mask: Visibility, prompt: TokenSlot) -> Visibility:
-    """Return the mask after a prompt; the prompt's rows attend to the first segment."""
+    """Extend a mask by the vectors of a prompt, which attend to the first segment."""
     ids = (mask.keys, mask.queries)
     keys, queries = (None if each is None else after_prompt(each, prompt) for each in ids)
     return dataclasses.replace(mask, keys=keys, queries=queries)
@@ -223,28 +223,28 @@ def seen_after_prompt(mask: Visibility, prompt: TokenSlot) -> Visibility:
 
 @runtime_checkable
 class InvertibleSlot(Protocol):
-    """An invertible change of the embedded tokens."""
+    """Adapter that changes the embedded tokens by an invertible function."""
 
     def __call__(self, x: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
-        """Return the input of the rest of the model."""
+        """Return the changed embeddings, the input of the rest of the model."""
         ...
 
     def inverse(self, y: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
-        """Invert the change, before the product with the token embedding."""
+        """Invert the change of `__call__`, before the product with the token embedding."""
         ...
 
 
 @runtime_checkable
 class OutputHost(Protocol):
-    """A head that multiplies hidden states with the token embedding."""
+    """Head that multiplies hidden states with the token embedding."""
 
     inverse: Any
-    """Inverse of the model's `InvertibleSlot`."""
+    """Inverse function of the model's `InvertibleSlot`."""
 
 
 @runtime_checkable
 class BlockSlot(Protocol):
-    """A replacement of the residual tail of a block."""
+    """Adapter that replaces the residual sum and the norm at the end of a block."""
 
     def __call__(
         self,
@@ -256,9 +256,9 @@ class BlockSlot(Protocol):
         """Return the output of the block.
 
         Args:
-          f: the block's output, after its dropout.
-          x: input of the block, for the residual.
-          norm: norm of a post-norm block; None in a pre-norm one.
+          f: output of attention or feed-forward, after its dropout.
+          x: input of the block, for the residual connection.
+          norm: norm of a post-norm block; None in a pre-norm block.
           around: further context of the layer.
         """
         ...
@@ -266,10 +266,10 @@ class BlockSlot(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Around:
-    """Context of a block in addition to its states.
+    """Context that a block passes to its adapter, in addition to the hidden states.
 
     Attributes:
-      source: input of the block: x, or in a pre-norm layer its norm.
+      source: input of attention or feed-forward: x, or in a pre-norm layer the norm of x.
       mask: positions that each position attends to: an array [B, 1, T, T] or a `Visibility`. None
         in a decoder, because positions must not depend on later positions.
       key: random key of dropout; None disables dropout.
@@ -282,40 +282,40 @@ class Around:
 
 @runtime_checkable
 class Host(Protocol):
-    """A layer, or a stack of layers, that has slots."""
+    """Layer or stack of layers with slots for adapters."""
 
     def dense_sites(self) -> dict[str, Any]:
-        """Return the `Dense` of each site by name."""
+        """Return the dense layers by adapter site, such as "attention/query"."""
         ...
 
     def hidden_sites(self) -> dict[str, Any]:
-        """Return the block of each site by name; its `slot` is a `HiddenSlot`."""
+        """Return the blocks with a `HiddenSlot` by adapter site, such as "mlp/hidden"."""
         ...
 
     def key_sites(self) -> dict[str, Any]:
-        """Return the attention of each site by name; its `prefix` is a `KeySlot`."""
+        """Return the attentions with a `KeySlot` by adapter site, such as "attention/prefix"."""
         ...
 
     def block_sites(self) -> tuple[str, ...]:
-        """Return the names of its `BlockSlot` attributes."""
+        """Return the names of the attributes that may hold a `BlockSlot`."""
         ...
 
 
 @runtime_checkable
 class PerRow(Protocol):
-    """A slot that may treat the rows of a batch differently."""
+    """Adapter that may treat the rows of a batch differently."""
 
     @property
     def per_row(self) -> bool:
-        """True if rows differ."""
+        """True if the adapter treats rows differently."""
         ...
 
 
 def is_per_row(slot: Any) -> bool:
-    """Return whether the content of a slot, which may be None, treats rows differently."""
+    """Return True if a slot holds an adapter that treats rows differently; the slot may be None."""
     return isinstance(slot, PerRow) and slot.per_row
 
 
 def named(prefix: str, sites: dict[str, Any]) -> dict[str, Any]:
-    """Prefix names of sites: {"query": ...} of "attention" -> {"attention/query": ...}."""
+    """Prefix the names of sites: {"query": x} becomes {"attention/query": x}."""
     return {f"{prefix}/{name}": dense for name, dense in sites.items()}

@@ -1,21 +1,20 @@
-"""Stacks of layers: stacked parameters, the scan over them, and rematerialization.
+"""Stacks of layers: stacked parameters, the scan over layers, and rematerialization.
 
-A stack adds to its layers (`t5x_lite.nn.layers`) the relative bias (one table for all of them,
-unless each has its own), the dropout of its input, the final norm and the final dropout. How the
-layers are run is `t5x_lite.nn.stack`'s.
+A stack adds to its layers (`t5x_lite.nn.layers`) the relative bias (one table for all layers,
+unless each layer has its own), the dropout of the input, the final norm and the final dropout.
 
-Decoding is `Decoder.prefill`, once, and `Decoder.step` for each new token; `t5x_lite.nn.cache` has
-what goes between them.
+For decoding, call `Decoder.prefill` once, and `Decoder.step` for each new token. Both return a
+cache (`t5x_lite.nn.cache`), which the next step reads.
 
 `unroll` is a setting because a scan compiles fast and is the right choice on TPU and GPU, while on
 CPU straight-line code is 1.2 to 1.6 times faster. It does not change the results.
 
-Rematerialization policies, by what a layer's forward pass keeps for its backward pass:
+Rematerialization policies, by the arrays that a layer's forward pass stores for its backward pass:
 
-none           all that the backward pass reads
-full           only the layer's input; the rest is computed again, a third more of the FLOPs
-dots           the input and the results of all matrix products, attention logits among them
-dots_no_batch  the input and the results of the products with weights: no array of T * S elements
+    none           all arrays that the backward pass reads
+    full           only the layer's input; the rest is recomputed, for a third more FLOPs
+    dots           the input and the results of all matrix products, including attention logits
+    dots_no_batch  the input and the products with weights, but no array of T * S elements
 """
 
 import contextlib
@@ -49,11 +48,11 @@ POLICIES: dict[str, Callable[..., Any] | None] = {
     "dots": jax.checkpoint_policies.checkpoint_dots,
     "dots_no_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
 }
-"""Name -> jax.checkpoint's policy; None keeps all."""
+"""Policy of `jax.checkpoint` by name; None stores all arrays."""
 
 
 def check_remat(name: str) -> None:
-    """Raise InputError for a name that `POLICIES` does not have."""
+    """Raise InputError if the name of a rematerialization policy is unknown."""
     if name not in POLICIES:
         raise InputError(
             f"model.remat must be one of {', '.join(POLICIES)}: got {name!r}"
@@ -62,7 +61,7 @@ def check_remat(name: str) -> None:
 
 
 def more_remat(name: str) -> tuple[str, ...]:
-    """Return the policies that keep less than one, the one that computes least again first."""
+    """Return the rematerialization policies that store less than policy `name`, fastest first."""
     if name == "full":
         return ()
     return ("full",) if name == "dots_no_batch" else ("dots_no_batch", "full")
@@ -71,16 +70,13 @@ def more_remat(name: str) -> tuple[str, ...]:
 def rematerialise(
     function: Callable[..., Any], name: str, *, in_loop: bool = True
 ) -> Callable[..., Any]:
-    """Return the function with less to remember.
+    """Apply a rematerialization policy to a layer, so that it stores less for the backward pass.
 
     Args:
-      function: a layer.
+      function: layer to rematerialize.
       name: name of the policy.
-      in_loop: True if it is the body of a loop. In straight-line code the compiler would find the
-        second computation equal to the first, and merge them, were it not prevented.
-
-    Raises:
-      InputError: unknown name.
+      in_loop: True if the function is the body of a loop. In straight-line code, the compiler must
+        be kept from merging the recomputation with the first computation.
     """
     check_remat(name)
     policy = POLICIES[name]
@@ -90,18 +86,22 @@ def rematerialise(
 
 
 AttentionKind = Literal["auto", "plain", "heads", "blocked", "pallas", "cudnn"]
-"""The fastest for the devices (`choose_attention`); over all keys at once; one head of one row at a
-time, for CPUs; over blocks of keys; the same as a kernel for TPUs, elsewhere blocked; cuDNN's on
-NVIDIA GPUs, elsewhere plain, where nothing is trained."""
+"""Implementation of attention.
+
+"auto" selects the fastest for the devices (`choose_attention`). "plain" computes all keys at once;
+"heads", for CPUs, one head of one row at a time; "blocked", blocks of keys. "pallas" is a TPU
+kernel for blocks of keys (blocked attention runs on other devices). "cudnn" is cuDNN's attention
+for NVIDIA GPUs (on other devices, plain attention runs and training is rejected).
+"""
 
 Unroll = int | bool | Literal["auto"]
-"""Layers per iteration of the scan; True for straight-line code; "auto" as `choose_unroll`."""
+"""Layers per iteration of the scan; True for straight-line code; "auto" calls `choose_unroll`."""
 
 _LONG = 2048
-"""Row length in tokens from which logits are too large to keep, 16 MiB per head and row."""
+"""Row length in tokens from which on logits are too large to store: 16 MiB per head and row."""
 _KERNEL_BLOCK = 256
 _STRAIGHT = {"cpu": 12}
-"""Device kind -> maximum layers that are compiled as straight-line code; 24 for others."""
+"""Maximum number of layers compiled as straight-line code, by device kind; 24 for others."""
 
 
 def choose_attention(
@@ -113,27 +113,27 @@ def choose_attention(
     dropout: Literal["none", "shared", "each"] = "none",
     distances: bool = False,
 ) -> tuple[AttentionKind, str]:
-    """Return the resolved `attention` "auto" of a run, and the reason.
+    """Resolve `attention` "auto" for the devices and sizes of a run, and return the reason.
 
     Args:
       kind: kind of the devices, as JAX names it.
-      dtype: the compute dtype.
+      dtype: compute dtype.
       length: length of the longest row, in tokens.
       d_kv: size of a head.
-      dropout: dropout of the attention weights: none, shared by all queries of a head, or per
-        query.
-      distances: True if logits depend on the distance and the query, as DeBERTa's.
+      dropout: dropout of the attention weights: none, shared by all queries of a head, or sampled
+        for each query and key.
+      distances: True for disentangled attention, where logits depend on distance and query.
     """
     whole, why = ("plain", "") if length < _LONG else ("blocked", f" at {length} tokens")
     if distances:
         return whole, f"disentangled attention has no kernel{why}"
     if is_nvidia(kind):
         if dropout == "each":
-            return whole, f"cuDNN has no draw of dropout for each query and key{why}"
+            return whole, f"cuDNN cannot sample dropout for each query and key{why}"
         if dtype == "float32":
-            return whole, f"cuDNN takes no float32{why}"
+            return whole, f"cuDNN does not support float32{why}"
         if d_kv % 8 or d_kv > 256:
-            return whole, f"cuDNN takes no heads of {d_kv}{why}"
+            return whole, f"cuDNN does not support a head size of {d_kv}{why}"
         return "cudnn", f"{kind}, {dtype}"
     if kind.startswith("TPU"):
         return "pallas", kind
@@ -143,24 +143,24 @@ def choose_attention(
 
 
 def choose_unroll(kind: str, num_layers: int) -> int | bool:
-    """Resolve `unroll` "auto": straight-line code, or a loop if compilation would take long."""
+    """Resolve `unroll` "auto": straight-line code, or a loop if compilation would be slow."""
     return True if num_layers <= _STRAIGHT.get(kind, 24) else 1
 
 
 def chosen(
     model: Any, kind: str, *, num_layers: int, one_text_rows: bool, **facts: Any
 ) -> tuple[Any, str]:
-    """Return a model's config with `attention` and `unroll` as they are run, and what was chosen.
+    """Resolve "auto" in `attention` and `unroll` of a model config, and describe the choices.
 
     Args:
-      model: has the fields attention, attention_block, unroll and one_text_rows.
+      model: config with the fields attention, attention_block, unroll and one_text_rows.
       kind: kind of the devices.
       num_layers: number of layers of the deeper stack.
-      one_text_rows: True if each row of a batch holds one text with its padding behind it.
-      facts: the arguments of `choose_attention`.
+      one_text_rows: True if each row of a batch holds one text followed by padding.
+      facts: other arguments of `choose_attention`.
 
     Returns:
-      The config, and a line with the choices; "" without choices.
+      The config, and a line that describes the choices; "" if nothing was "auto".
     """
     changes, said = {}, []
     if model.attention == "auto":
@@ -178,37 +178,35 @@ def chosen(
 
 
 def check_precision(attention: AttentionKind, precision: str, *, dtype: str) -> None:
-    """Reject a precision for which the compiler for TPUs has no products inside kernels.
+    """Raise InputError if the TPU kernel for attention does not support a matmul precision.
 
     Args:
-      attention: the kind of it.
+      attention: implementation of attention.
       precision: precision of float32 products: "default", "high" or "highest".
-      dtype: the compute dtype.
+      dtype: compute dtype.
     """
     possible = precision == "default" or (precision, dtype) == ("highest", "float32")
     if attention == "pallas" and not possible:
         raise InputError(
             f"model.attention pallas cannot multiply {dtype} numbers at --matmul-precision "
-            f"{precision}: set default, or --model.attention blocked"
+            f"{precision}; set --matmul-precision default or --model.attention blocked"
         )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Running:
-    """The choices that cost or save time and memory.
+    """Settings of a stack that change its speed and memory, but not its results.
 
     Attributes:
       unroll: layers per iteration of the scan; True for straight-line code.
-      remat: activations that a layer keeps for its backward pass (`t5x_lite.nn.stack`).
-      attention_block: keys at a time (a DeBERTa's: queries), in memory linear in length
-        (`t5x_lite.nn.blocked_attention`); None for plain attention. Decoding is plain.
-      attention_kernel: True if the kernel for TPUs takes them (`t5x_lite.nn.pallas_attention`).
-      attention_fused: True if cuDNN takes all keys at once (`t5x_lite.nn.cudnn_attention`).
-      one_text_rows: True if each row holds one text with its padding behind it.
-      attention_by_head: True if one head of one row is attended at a time.
-
-    Raises:
-      InputError: remat is not the name of a policy.
+      remat: name of the rematerialization policy (`t5x_lite.nn.stack`).
+      attention_block: number of keys per block (in DeBERTa, of queries), for attention with memory
+        linear in length (`t5x_lite.nn.blocked_attention`); None for plain attention. Decoding
+        always uses plain attention.
+      attention_kernel: True to compute blocks by the TPU kernel (`t5x_lite.nn.pallas_attention`).
+      attention_fused: True to use cuDNN's attention (`t5x_lite.nn.cudnn_attention`).
+      one_text_rows: True if each row holds one text followed by padding.
+      attention_by_head: True to compute one head of one row at a time.
     """
 
     unroll: int | bool = 1
@@ -232,9 +230,9 @@ class Running:
         attention_block: int,
         one_text_rows: bool = False,
     ) -> "Running":
-        """Return the choices as a model's config has them.
+        """Build the settings from the fields of a model config.
 
-        An "auto" that no run has chosen is a loop, and cuDNN's attention where that runs.
+        An unresolved "auto" selects a loop, and cuDNN's attention on NVIDIA GPUs.
         """
         return cls(
             unroll=1 if unroll == "auto" else unroll,
@@ -247,11 +245,11 @@ class Running:
         )
 
     def pattern(self, mask: Array | Visibility | None, length: int) -> Pattern:
-        """Return the layers' pattern in the form that their attention takes: blocks, or an array.
+        """Convert a mask to the pattern that the configured implementation of attention needs.
 
         Args:
-          mask: as an array, or what it is made of.
-          length: number of the queries, at positions 0, 1, 2, ...; of self-attention's keys, too.
+          mask: mask as an array, or as a `Visibility`.
+          length: number of queries, at positions 0, 1, 2, ...; in self-attention also of keys.
         """
         if isinstance(mask, Visibility) and self.attention_fused:
             mask = dataclasses.replace(mask, fused=True, one_text=self.one_text_rows)
@@ -277,18 +275,19 @@ def scan_layers(
     running: Running,
     part: tuple[int, int] | None = None,
 ) -> tuple[Array, Any]:
-    """Run a stacked module layer after layer.
+    """Apply stacked layers one after the other, by a scan.
 
     Args:
-      layers: a module made by `bind.stacked`.
-      call: (layer, x, this layer's inputs) -> (x, this layer's outputs).
-      x: the first layer's input.
-      inputs: arrays with a leading layer axis, or None.
-      running: unroll and remat are used.
-      part: the layers [first, last) that are run; None for all layers.
+      layers: module made by `bind.stacked`.
+      call: function (layer, x, inputs of the layer) -> (x, outputs of the layer).
+      x: input of the first layer.
+      inputs: arrays with a leading axis of layers, or None.
+      running: settings of the run; `unroll` and `remat` are used.
+      part: range of layers to run, as (first, last + 1); None for all layers.
 
     Returns:
-      x after the last of these layers, and the layers' stacked outputs, or None without outputs.
+      x after the last of these layers, and the stacked outputs of the layers, or None without
+        outputs.
     """
     graphdef, params, _ = split(layers)
     if part is not None:
@@ -315,19 +314,19 @@ def scan_layers(
 
 SelfMask = Bool[Array, "#B 1 #T T"] | Visibility
 CrossMask = Bool[Array, "#B 1 #T S"] | Visibility
-"""Arrays, or what they are made of."""
+"""Mask as an array, or as a compact `Visibility`."""
 
 PLAIN = Running()
 
 
 class Encoder(nnx.Module):
-    """A stack of encoder layers with T5's bidirectional relative bias.
+    """Stack of encoder layers with T5's bidirectional relative bias.
 
     Args:
       config: sizes of a layer.
       num_layers: number of layers.
-      running: settings of the run; the default is a plain scan.
-      rngs: the stream "params" is used.
+      running: settings of the run; default: a plain scan.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(
@@ -358,7 +357,7 @@ class Encoder(nnx.Module):
 
         Args:
           x: embeddings.
-          mask: True where a position may see another.
+          mask: True where a position attends to another.
           key: random key of dropout; None disables dropout.
         """
         in_key, out_key, layer_key = split_key(key, 3)
@@ -377,15 +376,15 @@ class Encoder(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """A stack of decoder layers with T5's causal relative bias.
+    """Stack of decoder layers with T5's causal relative bias.
 
     Args:
-      config: as `Encoder`, like num_layers, running and rngs.
+      config: sizes of a layer.
       num_layers: number of layers.
-      running: settings of the run.
+      running: settings of the run; default: a plain scan.
       cross_attention: False for a language model.
       bidirectional: True if the relative bias has buckets for keys to the right.
-      rngs: the stream "params" is used.
+      rngs: random streams; "params" is used.
     """
 
     def __init__(
@@ -416,13 +415,13 @@ class Decoder(nnx.Module):
         self.laid_out = False
 
     def lay_out(self, *, join: bool = True) -> None:
-        """Take the layers apart, for decoding as straight-line code; in place.
+        """Unstack the layers for decoding by straight-line code, in place.
 
-        XLA does not take the slices of stacked parameters out of a loop, and would copy all weights
-        at every token.
+        XLA does not move the slices of stacked parameters out of a loop, and would copy all weights
+        for every token.
 
         Args:
-          join: True if the products of one input become one; not where rows have other ones.
+          join: True to fuse the products of one input, unless an adapter differs between rows.
         """
         stacked_layers: Any = self.layers
         sites = {**stacked_layers.dense_sites(), **stacked_layers.hidden_sites()}
@@ -444,13 +443,13 @@ class Decoder(nnx.Module):
         cross_mask: CrossMask | None,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Decode whole targets (teacher forcing).
+        """Apply the decoder to complete targets (teacher forcing).
 
         Args:
           x: embeddings of the decoder inputs.
           encoded: the encoder's output; None without cross-attention.
-          mask: causal, and within segments.
-          cross_mask: True where a target may see an input; None without cross-attention.
+          mask: mask of the targets, causal and within segments.
+          cross_mask: True where a target attends to an input; None without cross-attention.
           key: random key of dropout; None disables dropout.
         """
         in_key, out_key, layer_key = split_key(key, 3)
@@ -475,18 +474,20 @@ class Decoder(nnx.Module):
         both_ways: Bool[Array, "B P"] | None = None,
         max_length: int,
     ) -> tuple[Float[Array, "B P D"], Cache]:
-        """Decode the start token and a prompt in one pass and make the cache.
+        """Decode the start token and a prompt in one pass, and create the cache.
 
         Args:
-          x: embeddings, right-aligned (`cache.align`): the last one is every row's last.
+          x: embeddings, right-aligned (`cache.align`), so that the last column has every row's last
+            token.
           encoded: the encoder's output; None without cross-attention.
-          valid: False at the padding on the left.
-          cross_mask: the inputs that may be seen; None without cross-attention.
-          both_ways: positions that see each other whatever their order (a prefix LM's inputs).
-          max_length: maximum new tokens.
+          valid: False for the padding on the left.
+          cross_mask: True for inputs that may be attended to; None without cross-attention.
+          both_ways: True for positions that attend to each other in both directions (the inputs of
+            a prefix LM).
+          max_length: maximum number of new tokens.
 
         Returns:
-          The stack's output, and the cache with room for max_length new tokens.
+          The output of the stack, and the cache with room for max_length new tokens.
         """
         positions = (jnp.arange(x.shape[1]), jnp.arange(x.shape[1]))
         prefix = caching.prefix_mask(valid, both_ways)
@@ -512,17 +513,17 @@ class Decoder(nnx.Module):
         return self.final_norm(x), cache
 
     def step(self, x: Float[Array, "B W D"], cache: Cache) -> tuple[Float[Array, "B W D"], Cache]:
-        """Decode one token of each of the W rows of every input.
+        """Decode one new token in each of the W rows of every input.
 
-        The cache's arrays are written in place if they are the carry of a loop; more tokens than
-        the cache has room for overwrite the last one.
+        The cache's arrays are updated in place if they are the carry of a loop. If the cache is
+        full, further tokens overwrite the last token.
 
         Args:
           x: embeddings of the tokens.
-          cache: from `prefill` or an earlier step.
+          cache: cache from `prefill` or from an earlier step.
 
         Returns:
-          The stack's output for the new tokens, and the cache that includes them.
+          The output of the stack for the new tokens, and the updated cache.
         """
         slot, mask, positions = caching.view(cache)
         pattern = self._biased(Pattern(mask, positions=positions, valid=cache.valid))
@@ -546,7 +547,7 @@ class Decoder(nnx.Module):
 def _straight_step(
     call: Callable, x: Array, layers: Any, cache: Cache, slot: Array
 ) -> tuple[Array, tuple]:
-    """Call the layers one by one; return x and the new value of the cache's `own`."""
+    """Call the layers one by one; return x and the new keys and values of the self-attention."""
     written = []
     for layer, own, across in zip(layers, cache.own, cache.across, strict=True):
 
@@ -561,7 +562,7 @@ def _straight_step(
 def _scanned_step(
     call: Callable, x: Array, layers: Any, cache: Cache, slot: Array, *, unroll: int
 ) -> tuple[Array, tuple]:
-    """Compute `_straight_step` by a scan that carries all layers' keys and values."""
+    """Compute `_straight_step` by a scan that carries the keys and values of all layers."""
     graphdef, params, _ = split(layers)
 
     def body(carry: tuple, slices: tuple) -> tuple[tuple, None]:

@@ -1,1 +1,1 @@
-"""Training objectives: frozen configs and their loss modules. `base` defines both."""
+"""Training objectives: configs and loss modules. `base` defines their interfaces."""

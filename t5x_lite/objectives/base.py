@@ -1,8 +1,8 @@
-"""Objectives, losses as sums, and the area under the ROC curve.
+"""Interfaces of objectives: losses as sums, phases, and the area under the ROC curve.
 
 A loss consists of terms. A term is a SUM and the weight to divide it by. The train step divides
-each term by its own global weight and adds scale * term, once, over the global batch; so
-microbatching, packing and data parallelism give the same gradient.
+each term by its global weight and adds scale * term, once, over the global batch. Microbatching,
+packing and data parallelism therefore give the same gradient.
 
     Loss(terms={"cross_entropy": Term(total, weight)}, metrics={"accuracy": (correct, weight)})
 
@@ -15,16 +15,17 @@ arrays of each row, and `Objective.joint` computes terms from the rows of the wh
     objective.joint(rows)  -> Loss(terms={"contrastive": ...}, metrics={...})
 
 A step can still run the first stage in microbatches. It keeps the rows, computes the gradient of
-`joint` at them, and passes it back through each microbatch (Gao et al. 2021, arXiv:2101.06983).
+`joint` at these rows, and passes the gradient back through each microbatch (Gao et al. 2021,
+arXiv:2101.06983).
 
 An objective may have several phases. The step then minimizes one loss after the other on the same
-batch, each over its own paths with its own optimizer. Later phases read the `Loss.features` of
-earlier ones.
+batch. Each phase trains its own paths with its own optimizer, and later phases read the
+`Loss.features` of earlier phases.
 
 `Roc` computes the area under the ROC curve from sums. The area is the fraction of pairs of a
 positive and a negative in which the positive has the larger logit; ties count half. The exact area
-needs all logits at once. Their histogram in fixed bins can be added up over batches, devices and
-hosts:
+needs all logits at once, but histograms of logits in fixed bins can be added up over batches,
+devices and hosts:
 
     Roc.of(logits, labels, weights).area()
 
@@ -64,11 +65,11 @@ BINS, LARGEST = 2048, 16.0
 
 
 class Roc(NamedTuple):
-    """Histograms of the logits of positives and negatives, from which the area is computed.
+    """Histograms of the logits of positives and negatives, for the area under the ROC curve.
 
     Attributes:
-      positives: weights of the positives in each bin; float32, or NumPy's float64.
-      negatives: weights of the negatives.
+      positives: total weight of the positives in each bin; float32, or NumPy's float64.
+      negatives: total weight of the negatives in each bin.
     """
 
     positives: Any
@@ -81,12 +82,13 @@ class Roc(NamedTuple):
         labels: Bool[Array, "*batch"],
         weights: Float[Array, "*batch"],
     ) -> "Roc":
-        """Return the histograms of logits.
+        """Build the histograms of a batch of logits.
 
         Args:
-          logits: larger for likelier positives.
+          logits: scores, larger for likelier positives.
           labels: True for positives.
-          weights: weight of each logit; 0 excludes it. Counts below 2**24 in a bin are exact.
+          weights: weight of each logit; 0 excludes the logit. Counts below 2**24 in a bin are
+            exact.
         """
         place = (logits.astype(jnp.float32) + LARGEST) * (BINS / (2 * LARGEST))
         bins = jnp.clip(jnp.floor(place), 0, BINS - 1).astype(jnp.int32)
@@ -95,7 +97,7 @@ class Roc(NamedTuple):
         return cls(*found)
 
     def area(self) -> Any:
-        """Return the area under the ROC curve; 0.5 if there are no positives or no negatives."""
+        """Return the area under the ROC curve; 0.5 without positives or without negatives."""
         positives, negatives = _shares(self.positives), _shares(self.negatives)
         below = negatives.cumsum() - 0.5 * negatives
         there = (self.positives.sum() > 0) & (self.negatives.sum() > 0)
@@ -112,11 +114,11 @@ def _shares(counts: Any) -> Any:
 
 
 class Term(NamedTuple):
-    """One part of a loss: scale * total / weight over the global batch.
+    """One term of a loss: scale * total / weight over the global batch.
 
     Attributes:
-      total: float32 scalar, a sum over positions.
-      weight: float32 scalar, the sum of their weights.
+      total: float32 scalar, sum over positions.
+      weight: float32 scalar, sum of the positions' weights.
       scale: scale of the term in the loss.
     """
 
@@ -126,14 +128,15 @@ class Term(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Sums over a batch.
+    """Loss and metrics of a batch, as sums.
 
     Attributes:
-      terms: name -> Term; differentiated.
-      metrics: name -> (total, weight), logged as total / weight; or histograms, as their area.
-      features: arrays [B, ...] that later phases of a step read from their batch; without
-        gradient.
-      rows: float32 arrays [B, ...] from which `Objective.joint` computes terms; differentiated.
+      terms: terms of the loss by name, for differentiation.
+      metrics: metrics by name: (total, weight), logged as total / weight; or a `Roc`, logged as its
+        area.
+      features: arrays [B, ...] that later phases of a step read from their batch; without gradient.
+      rows: float32 arrays [B, ...] from which `Objective.joint` computes terms, for
+        differentiation.
     """
 
     terms: Mapping[str, Term]
@@ -142,7 +145,7 @@ class Loss(NamedTuple):
     rows: Mapping[str, Array] = {}
 
     def value(self) -> Array:
-        """Return scale * total / weight, summed over the terms; a term of weight 0 counts as 0."""
+        """Return scale * total / weight, summed over all terms; 0 for terms with weight 0."""
         if not self.terms:
             return jnp.float32(0)
         parts = [
@@ -152,14 +155,14 @@ class Loss(NamedTuple):
         return sum(parts[1:], start=parts[0])
 
     def joined(self, other: "Loss") -> "Loss":
-        """Return the loss with the terms and metrics of the second stage instead of the rows.
+        """Return the loss with the second stage's terms and metrics instead of the rows.
 
         Raises:
           ValueError: if both stages have a term or a metric of the same name.
         """
         twice = {*self.terms, *self.metrics} & {*other.terms, *other.metrics}
         if twice:
-            raise ValueError(f"both stages of a loss have {sorted(twice)}: give them other names")
+            raise ValueError(f"both stages of a loss have {sorted(twice)}; rename one of each")
         return self._replace(
             terms={**self.terms, **other.terms},
             metrics={**self.metrics, **other.metrics},
@@ -167,16 +170,16 @@ class Loss(NamedTuple):
         )
 
     def plus_terms(self, penalties: Mapping[str, tuple[Array, float]]) -> "Loss":
-        """Return the loss with terms (total, scale) of the parameters, equal in each microbatch."""
+        """Return the loss with penalties (total, scale), which are equal in each microbatch."""
         made = {name: Term(x, jnp.float32(1), scale) for name, (x, scale) in penalties.items()}
         return self._replace(terms={**self.terms, **made}) if made else self
 
     def plus_metrics(self, metrics: Mapping[str, tuple[Array, Array]]) -> "Loss":
-        """Return the loss with more metrics, (total, weight)."""
+        """Return the loss with additional metrics (total, weight)."""
         return self._replace(metrics={**self.metrics, **metrics}) if metrics else self
 
     def plus(self, other: "Loss") -> "Loss":
-        """Return the loss of two batches: their sums are added, and the scales do not change."""
+        """Add the sums of another batch to the loss; scales do not change."""
         return Loss(
             terms={
                 name: Term(
@@ -194,7 +197,7 @@ class Loss(NamedTuple):
 
 
 def metric_value(sums: Any) -> Any:
-    """Return the value of a metric: total / weight, or the area under its curve.
+    """Return the value of a metric: total / weight, or the area under the ROC curve.
 
     Args:
       sums: (total, weight) or a `Roc`, as JAX or NumPy arrays.
@@ -207,12 +210,12 @@ def metric_value(sums: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase:
-    """One of the updates of a step, which are made in order on the same batch.
+    """One of several consecutive updates of a train step on the same batch.
 
     Attributes:
-      name: name that is passed to the objective's module, and the name of the optimizer's state.
-      trains: a regular expression that matches the whole paths of the trained parameters.
-      optimizer: optimizer of the phase; None is the experiment's, with separate state.
+      name: name of the phase, which the objective's module and the optimizer state use.
+      trains: regular expression that matches the complete paths of the trained parameters.
+      optimizer: optimizer of the phase; None is the experiment's optimizer, with separate state.
     """
 
     name: str
@@ -222,7 +225,7 @@ class Phase:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Objective:
-    """Base of the objectives' configs.
+    """Base class of training objectives.
 
     Attributes:
       layouts: types of data.layout that the objective accepts; () accepts all.
@@ -237,39 +240,40 @@ class Objective:
 
     @property
     def num_tasks(self) -> int:
-        """Number of tasks that the loss reads from `adapter_ids`; 0 if it does not read them."""
+        """Number of tasks in the feature `adapter_ids`; 0 if the loss ignores it."""
         return 0
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> Any:
-        """Build the module `(model, heads, batch, key) -> Loss`; it may have parameters.
+        """Build the loss module: (model, heads, batch, key) -> Loss, possibly with parameters.
 
-        With phases, the module also takes `phase`: the phase's name, or None for the loss of all
-        phases together, which evaluation reports.
+        With phases, the module also has an argument `phase`: the name of a phase, or None for the
+        loss of all phases together, which evaluation reports.
         """
         raise TypeError(f"{type(self).__name__} does not define build")
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the loss's heads, which are trained; a checkpoint's other heads are frozen.
+        """Return the heads that the loss trains; other heads of a checkpoint are frozen.
 
         Args:
-          kept: heads by name, of the experiment or of its initial checkpoint. Their known fields,
+          kept: heads of the experiment or of its initial checkpoint, by name. Their known fields,
             such as labels, are reused.
         """
         return ()
 
     def more_towers(self) -> tuple[str, ...]:
-        """Return names of more encoders like the model, at towers/NAME, such as "passage".
+        """Return the names of additional encoders like the model, such as "passage".
 
-        The loss module is then called with `towers`, the encoders' modules by name.
+        Their parameters are at towers/NAME. The loss module is called with `towers`, the modules of
+        these encoders by name.
         """
         return ()
 
     def with_one_tower(self) -> "Objective":
-        """Return the same objective without further encoders."""
+        """Return the same objective without additional encoders."""
         return self
 
     def with_two_towers(self) -> "Objective":
-        """Return the same objective with an encoder for passages, if it computes vectors."""
+        """Return the objective with a separate encoder for passages, if it computes vectors."""
         return self
 
     def with_classes(self, *, kind: str, num_classes: int) -> "Objective":
@@ -286,33 +290,32 @@ class Objective:
         return self
 
     def undecided(self) -> tuple[str, ...]:
-        """Return the settings that model family and data decide: "head", "classes", "weights"."""
+        """Return settings that model and data decide: "head", "classes", "weights"."""
         return ()
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
-        """Return the second stage's terms and metrics of a whole batch; it has no parameters.
+        """Return the terms and metrics of the second stage for a whole batch, without parameters.
 
         Args:
-          rows: name -> array [B, ...], in the order of the batch.
-          batch: the whole batch.
+          rows: arrays [B, ...] by name, in the order of the batch.
+          batch: whole batch.
           step: step of the optimizer; None in evaluation.
         """
-        raise TypeError(f"{type(self).__name__} gives rows and does not define joint")
+        raise TypeError(f"{type(self).__name__} returns rows but does not define joint")
 
     def forward_flops(self, model: ModelConfig, shapes: RowShapes) -> int | None:
-        """Return the floating-point operations of the loss of one row, or None if not counted.
+        """Return the FLOPs of the loss for one row, or None if they are unknown.
 
-        The default is the model's operations. A head that reads one vector of a text is not
-        counted.
+        The default is the FLOPs of the model. Heads that read one vector of a text are not counted.
 
         Args:
-          model: model of the architecture.
+          model: config of the model.
           shapes: shapes of a row's features, as for `ModelConfig.forward_flops`.
         """
         return model.forward_flops(shapes)
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return the updates of a step; () is one update of everything by the run's optimizer."""
+        """Return the phases of a train step; () is one update of all parameters."""
         return ()
 
     def resolved(self, kept: Mapping[str, Head]) -> "Objective":
@@ -325,11 +328,11 @@ class Objective:
         return ""
 
     def masks_with(self) -> int | None:
-        """Return the id of [MASK] that the objective needs, or None."""
+        """Return the token id of [MASK] that the objective uses, or None."""
         return None
 
     def no_terms(self) -> tuple[int, ...] | None:
-        """Return the tokens that are not terms of a text, or None if it has no terms."""
+        """Return the ids of tokens that are not terms of a text; None without lexical terms."""
         return None
 
     def smaller_logits(self) -> str:
@@ -337,44 +340,44 @@ class Objective:
         return ""
 
     def models(self) -> Mapping[str, ModelConfig]:
-        """Return the objective's models other than the trained one, by field name."""
+        """Return the configs of additional models of the objective, by field name."""
         return {}
 
     def check_model(self, model: nnx.Module) -> None:
-        """Raise InputError for a model that the objective cannot train."""
+        """Raise InputError if the objective cannot train the model."""
         if self.of_encoder and not isinstance(model, EncoderModel):
             raise InputError(
                 f"objective {type(self).__name__} trains an encoder, but the model is a "
-                f"{type(model).__name__}: take a BertConfig or a DebertaConfig"
+                f"{type(model).__name__}; use a BertConfig or a DebertaConfig"
             )
 
     def views(self, model: ModelConfig, prefix: str) -> tuple[View, ...]:
-        """Return the views that compute the learner's parameters from stored ones.
+        """Return the views that compute the learner's parameters from stored parameters.
 
         Args:
-          model: config of the architecture; its parameters are below "model/".
-          prefix: prefix of the objective's own paths.
+          model: config of the model; its parameters are below "model/".
+          prefix: prefix of the objective's parameter paths.
         """
         return ()
 
     @property
     def unpackable(self) -> str:
-        """Reason why a row cannot hold several documents; "" if it can."""
+        """Reason why rows must hold only one document; "" if packed rows are supported."""
         return ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoLoss(Objective):
-    """Objective without a loss, for an imported model with heads that have no loss."""
+    """Objective without a loss, for imported models with heads that have no loss."""
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "NoLossModule":
-        """Build a module that raises InputError."""
+        """Build a loss module that raises InputError when called."""
         del model, rngs
         return NoLossModule()
 
 
 class LossModule(nnx.Module):
-    """Base of the loss modules that have no parameters.
+    """Base class of loss modules without parameters.
 
     Args:
       config: the objective.
@@ -385,10 +388,9 @@ class LossModule(nnx.Module):
 
 
 class NoLossModule(nnx.Module):
-    """Loss module without a loss; it has no parameters."""
+    """Loss module that raises InputError when called; it has no parameters."""
 
     def __call__(self, model: Any, heads: Any, batch: Batch, *, key: Key | None = None) -> Loss:
-        """Raise InputError, because there is no loss."""
         raise InputError(
             "an imported checkpoint has no training objective; train with a CONFIG that sets one "
             "and --init CHECKPOINT"
@@ -396,5 +398,5 @@ class NoLossModule(nnx.Module):
 
 
 def names_of(layouts: Sequence[type[Layout]]) -> str:
-    """Return the names of layouts for a message."""
+    """Return the names of layouts, joined by "or" for a message."""
     return " or ".join(layout.name for layout in layouts)

@@ -3,16 +3,17 @@
     rows = PairVectors(objective)(model, heads, batch).rows
     rows["queries"], rows["passages"]                   # float32 [B, D], [B, P, D]
 
-One encoder computes both, or each has its own. The head "dense" pools, and projects if it has a
-projection. Rows have the features of data.layout Groups().
+One encoder computes all vectors, or queries and passages have separate encoders. The head "dense"
+pools the hidden states, and may apply a projection. Rows have the features of data.layout Groups().
 
-The functions below compute scores of queries and passages within blocks of consecutive rows.
+Other functions compute scores of queries and passages within blocks of consecutive rows:
 
     four rows, two passages each, blocks of two rows: a query has the scores of four passages
     row   0  1 | 2  3          passages of rows 0 and 1 | of rows 2 and 3
 
 The size of a block is a number of rows, independent of the devices. Blocks do not interact, so
-devices with complete blocks exchange nothing; the passages of a single block go to all devices.
+devices with complete blocks exchange no data; the passages of a single block are copied to all
+devices.
 """
 
 import dataclasses
@@ -44,18 +45,18 @@ _FEATURES = ("query_tokens", "query_segment_ids", "passage_tokens", "passage_seg
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BiEncoder(Objective):
-    """Base of the objectives that compute a vector of each query and of each passage.
+    """Base class of objectives that compute a vector of each query and of each passage.
 
     Attributes:
-      normalize: True if vectors have length 1, so that a score is a cosine; if None, the initial
-        checkpoint's choice, or else True.
-      pooling: "cls" or "mean" (`models.towers`); if None, the initial checkpoint's choice, or else
+      normalize: True if vectors are scaled to length 1, so that a score is a cosine; if None, the
+        initial checkpoint's setting, or else True.
+      pooling: "cls" or "mean" (`models.towers`); if None, the initial checkpoint's setting, or else
         "cls".
-      projection: size of a vector after a linear layer behind the pooling; if None, the initial
-        checkpoint's choice, or else no such layer.
+      projection: dimensions of a vector after a linear layer that follows the pooling; if None, the
+        initial checkpoint's setting, or else without this layer.
       tied_projection: True if queries and passages share the projection.
-      towers: "one" encoder for both, or "two": passages have their own encoder (`towers/passage`),
-        which starts as a copy of the queries'.
+      towers: "one" encoder for queries and passages, or "two": passages have a separate encoder
+        (`towers/passage`), which starts as a copy of the queries' encoder.
     """
 
     normalize: bool | None = None
@@ -68,24 +69,21 @@ class BiEncoder(Objective):
     of_encoder: ClassVar[bool] = True
 
     def with_one_tower(self) -> "BiEncoder":
-        """Return the objective with one encoder for queries and passages."""
         return dataclasses.replace(self, towers="one")
 
     def with_two_towers(self) -> "BiEncoder":
-        """Return the objective with a separate encoder for passages."""
         return dataclasses.replace(self, towers="two")
 
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:
-        """Return the FLOPs of one row, a query and its passages; scores are not counted."""
+        """Return the FLOPs for one row, a query and its passages; scores are not counted."""
         (query,), (num, passage) = shapes["query_tokens"], shapes["passage_tokens"]
         return model.text_flops(query) + num * model.text_flops(passage)
 
     def more_towers(self) -> tuple[str, ...]:
-        """Return ("passage",) if passages have their own encoder, else ()."""
         return ("passage",) if self.towers == "two" else ()
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the head "dense", with the maximum length and the prompts of the known head."""
+        """Return the head "dense", with maximum length and prompts of the known head."""
         return (self._dense(kept),)
 
     def _dense(self, kept: Mapping[str, Head]) -> Dense:
@@ -102,7 +100,6 @@ class BiEncoder(Objective):
         )
 
     def resolved(self, kept: Mapping[str, Head]) -> "BiEncoder":
-        """Return the objective with the head's settings instead of None."""
         head = self._dense(kept)
         return dataclasses.replace(
             self,
@@ -113,13 +110,13 @@ class BiEncoder(Objective):
         )
 
     def check_model(self, model: nnx.Module) -> None:
-        """Raise InputError unless the model is an encoder; T5's encoder is one, too."""
+        """Raise InputError unless the model is an encoder, including T5's encoder."""
         if not isinstance(model, T5Encoder):
             super().check_model(model)
 
 
 class PairVectors(LossModule):
-    """Vectors of texts, as the rows of a loss in two stages."""
+    """Loss module that computes vectors of queries and passages, the first stage of a loss."""
 
     def __call__(
         self,
@@ -130,7 +127,7 @@ class PairVectors(LossModule):
         key: Key | None = None,
         towers: Towers | None = None,
     ) -> Loss:
-        """Return the vectors of a batch of the layout Groups(), or of a microbatch."""
+        """Return the vectors of a batch or microbatch in the layout `Groups`, as rows of a loss."""
         check_groups(self.config, batch)
         rows = self.encode(model, heads, batch, key=key, towers=towers)
         return Loss(terms={}, metrics={}, rows=rows)
@@ -144,7 +141,7 @@ class PairVectors(LossModule):
         key: Key | None = None,
         towers: Towers | None = None,
     ) -> dict[str, Array]:
-        """Return the vectors of queries and passages; a key turns on dropout."""
+        """Return the vectors of queries and passages; a key enables dropout."""
         query_key, passage_key = split_key(key, 2)
         rows, num, length = batch["passage_tokens"].shape
         passage_model = model if towers is None else towers["passage"]
@@ -164,11 +161,7 @@ class PairVectors(LossModule):
 
 
 def check_groups(objective: Objective, batch: Batch) -> None:
-    """Raise InputError for a batch of another layout than Groups().
-
-    Raises:
-      InputError: with the missing features.
-    """
+    """Raise InputError, naming missing features, unless the batch has the layout `Groups`."""
     missing = sorted(set(_FEATURES) - set(batch))
     if missing:
         raise InputError(
@@ -181,8 +174,8 @@ def own_block(x: Shaped[Array, "B N"], block: int) -> Shaped[Array, "B M"]:
     """Select each query's values for the passages in its block.
 
     Args:
-      x: values for the N / B passages of each row.
-      block: number of rows in a block.
+      x: values of B queries for all N passages, N / B per row.
+      block: number of rows per block.
     """
     size = x.shape[1] // len(x) * block
     first = jnp.arange(len(x)) // block * size
@@ -190,18 +183,18 @@ def own_block(x: Shaped[Array, "B N"], block: int) -> Shaped[Array, "B M"]:
 
 
 def own_group(x: Shaped[Array, "B M"], block: int, num: int) -> Shaped[Array, "B P"]:
-    """Select each query's values for its `num` own passages, from the result of `own_block`."""
+    """Select each query's values for its own `num` passages, from the result of `own_block`."""
     first = jnp.arange(len(x)) % block * num
     return jnp.take_along_axis(x, first[:, None] + jnp.arange(num), axis=1)
 
 
 def of_lexical(rows: Mapping[str, Array], batch: Batch, *, block: int) -> Float[Array, "B M"]:
-    """Return scores by common terms.
+    """Return lexical scores of queries and the passages of their blocks, by common terms.
 
     Args:
       rows: "query_terms" [B, Lq] and "passage_terms" [B, P, Lp], from `LexicalHead.terms`.
       batch: batch with the tokens.
-      block: number of rows in a block.
+      block: number of rows per block.
     """
     asked = _of_queries(batch["query_tokens"], block), _of_queries(rows["query_terms"], block)
     shown = (
@@ -212,13 +205,13 @@ def of_lexical(rows: Mapping[str, Array], batch: Batch, *, block: int) -> Float[
 
 
 def of_multi_vectors(rows: Mapping[str, Array], batch: Batch, *, block: int) -> Float[Array, "B M"]:
-    """Return scores by the vectors of tokens.
+    """Return multi-vector scores of queries and the passages of their blocks.
 
     Args:
       rows: "query_vectors" [B, Lq - 1, K] and "passage_vectors" [B, P, Lp - 1, K], from
         `MultiVectorHead`.
       batch: batch with the segment ids; 0 is padding.
-      block: number of rows in a block.
+      block: number of rows per block.
     """
     asked = batch["query_segment_ids"][:, 1:] > 0
     shown = batch["passage_segment_ids"][:, :, 1:] > 0

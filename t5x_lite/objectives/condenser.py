@@ -1,11 +1,11 @@
-"""Condenser, and coCondenser on spans of documents.
+"""Condenser, and coCondenser on spans of documents: pretraining of [CLS] vectors.
 
 Condenser: a head predicts masked tokens from early states and the last [CLS] state.
 
 Gao & Callan 2021, arXiv:2104.08253, and the code of luyug/Condenser. In a BERT, [CLS] attends like
-any other token in the middle layers, and broadly only in the last ones. The head reads the states
-of a middle layer instead of the last ones, but the last [CLS] state. So the later layers can pass
-information about the text to the head only through [CLS]:
+any other token in the middle layers, and broadly only in the last layers. The head reads the last
+[CLS] state, and the other states from a middle layer. Later layers can therefore pass information
+about the text to the head only through [CLS]:
 
     early = states after layer `skip_from`, late = states after the last layer
     U_0   = late_CLS, early_1, early_2, ...         U_j = layer_j(U_{j-1}),  j = 1 .. head_layers
@@ -22,8 +22,8 @@ head's layers and the masked-LM head are also saved, so that pretraining can res
 packed: each document has its own [CLS], and attends only to itself.
 
 Whole words are masked as in `Masks`, but special tokens are not counted, as in Condenser's code.
-That code takes two random crops of a long text, one for the tokens and another for the masks of
-words (data.py); here word ids belong to the tokens.
+Condenser's code takes two random crops of a long text, one for the tokens and another for the masks
+of words (data.py); here word ids belong to the tokens.
 
 coCondenser: Condenser on spans of documents, with a contrastive loss of their [CLS] states.
 
@@ -77,18 +77,21 @@ from t5x_lite.objectives.masked_lm import Masks, check_batch, features, sums
 from t5x_lite.objectives.retromae import Documents
 
 FAN_IN_BELOW = 256
-"""Width below which layers start with deviation 1 / sqrt(width): with 0.02 they hardly learn."""
+"""Width below which initial kernels have deviation 1 / sqrt(width), because 0.02 is too small."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Condenser(Masks, Objective):
-    """Masked language modeling through a head on early states; the fields of `Masks` and these.
+    """Masked language modeling through a head on early hidden states (Condenser).
+
+    The objective has the fields of `Masks` and these.
 
     Attributes:
       whole_word: True to mask the tokens of a word together.
       head_layers: number of layers of the head; the paper has 2.
-      skip_from: number of the layer that the head reads, 0 for the embeddings; None is the middle.
-      late_mlm: True to add the loss of the last states, which is logged in any case.
+      skip_from: number of the layer that the head reads, with 0 for the embeddings; None is the
+        middle.
+      late_mlm: True to add the loss of the last hidden states, which is logged in any case.
     """
 
     whole_word: bool = True
@@ -99,15 +102,15 @@ class Condenser(Masks, Objective):
     layouts: ClassVar[tuple[type[Layout], ...]] = (Encoder,)
 
     def skipped(self, model: EncoderConfig) -> int:
-        """Return the number of the layer that the head reads."""
+        """Return the number of the layer that the Condenser head reads."""
         return model.num_layers // 2 if self.skip_from is None else self.skip_from
 
     def counted(self, batch: Batch, *, pad_id: int) -> Bool[Array, "B S"]:
-        """Return the tokens of words; special tokens are not counted."""
+        """Return True for tokens of words; special tokens are not counted."""
         return batch["encoder_word_ids"] > 0
 
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:
-        """Return the FLOPs of one row: the encoder, the head's layers, twice the masked-LM head."""
+        """Return the FLOPs for one row: encoder, head layers, and twice the masked-LM head."""
         *texts, length = shapes["encoder_input_tokens"]
         slots = masked_lm.most(length, self.ratio)
         flops = model.text_flops(length) + self.head_layers * model.layer_flops(length)
@@ -115,20 +118,20 @@ class Condenser(Masks, Objective):
         return flops * (texts[0] if texts else 1)
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "CondenserLoss":
-        """Build the loss module; its parameters are the head's layers."""
+        """Build the loss module; its parameters are the layers of the Condenser head."""
         return CondenserLoss(self, self.checked(model), rngs=rngs)
 
     def checked(self, model: ModelConfig) -> BertConfig:
-        """Return the model's config after a check.
+        """Return the model's config if the objective supports it.
 
         Raises:
-          InputError: if it is not a BERT, or has fewer layers than `skip_from`.
+          InputError: if the model is not a BERT, or has fewer layers than `skip_from`.
         """
         self.check_vocabulary(model)
         if not isinstance(model, BertConfig):
             raise InputError(
-                f"{type(self).__name__} needs a BertConfig, not {type(model).__name__}: its head "
-                "reads states without positions, and the layers of a DeBERTa need relative ones"
+                f"{type(self).__name__} needs a BertConfig, but the model is {type(model).__name__}"
+                "; the Condenser head has no relative positions, which a DeBERTa needs"
             )
         if self.skipped(model) > model.num_layers:
             raise InputError(
@@ -138,21 +141,21 @@ class Condenser(Masks, Objective):
         return model
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the heads "mlm" and "dense", the latter with the trained pooling "cls"."""
+        """Return the heads "mlm" and "dense"; the pooling of "dense" is "cls", which is trained."""
         return (Mlm(), dataclasses.replace(dense_of(kept) or Dense(), pooling="cls"))
 
     def anew(self, earlier: Objective) -> str:
-        """Return a warning if the head's layers are new but the checkpoint had others."""
+        """Return a warning if the checkpoint's Condenser head is replaced by a new head, or ""."""
         if not isinstance(earlier, Condenser):
             return ""
         return (
-            "the Condenser's head layers are reinitialized on a model that was trained with others:"
-            " a new head damages it; give the same objective.head_layers and keep the head"
+            "the Condenser head is reinitialized, but the model was trained with another head, and"
+            " a new head damages it; set the same objective.head_layers and keep the head"
         )
 
 
 class CondenserLoss(nnx.Module):
-    """Sums of the head's loss and of the late loss.
+    """Loss module that computes the losses of the Condenser head and of the last hidden states.
 
     Args:
       config: the objective.
@@ -170,19 +173,19 @@ class CondenserLoss(nnx.Module):
     def __call__(
         self, model: Bert, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Encoder(), packed or not."""
+        """Return the loss of a batch in the layout `Encoder`, packed or not."""
         check_batch(self.config, batch)
         return self.condensed(model, heads, batch, key=key)[0]
 
     def condensed(
         self, model: Bert, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> tuple[Loss, Float[Array, "B D"]]:
-        """Return the loss, and the last state of each row's first token.
+        """Return the loss, and the last hidden state of each row's first token.
 
         Args:
-          model: the backbone.
+          model: encoder.
           heads: heads by name; "mlm" is read.
-          batch: features of the layout Encoder().
+          batch: features of the layout `Encoder`.
           key: random key of masks and dropout; None gives fixed masks and no dropout.
         """
         config, tokens = self.config, batch["encoder_input_tokens"]
@@ -218,13 +221,13 @@ class CondenserLoss(nnx.Module):
         *,
         keys: tuple[Key | None, Key | None] = (None, None),
     ) -> tuple[Float[Array, "B S D"], Float[Array, "B S D"]]:
-        """Return the last states of the backbone and of the head.
+        """Return the last hidden states of the encoder and of the Condenser head.
 
         Args:
-          model: the backbone.
+          model: encoder.
           inputs: masked tokens.
           batch: batch with the unmasked tokens.
-          keys: keys of the dropout of the backbone and of the head.
+          keys: random keys of the dropout in the encoder and in the head.
         """
         embedding_key, layers_key = split_key(keys[0], 2)
         x, mask = model.start(inputs, **features(batch), key=embedding_key)
@@ -249,7 +252,7 @@ class CondenserLoss(nnx.Module):
 
 
 def head_layer(model: BertConfig) -> PostNormConfig:
-    """Return the config of the head's layers, with the sizes of the encoder's."""
+    """Return the config of the Condenser head's layers, with the sizes of the encoder's layers."""
     stddev = model.initializer_stddev
     if model.d_model < FAN_IN_BELOW:
         stddev = max(stddev, model.d_model**-0.5)
@@ -257,24 +260,23 @@ def head_layer(model: BertConfig) -> PostNormConfig:
 
 
 _NEVER = -1e9
-"""Score of spans that are not candidates; finite, so that a row of padding has no NaN."""
+"""Score of spans that are not candidates; finite, so that a row of padding does not give NaN."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CoCondenser(Condenser):
-    """Condenser with a contrastive loss of spans; the fields of `Condenser`."""
+    """Condenser with a contrastive loss of spans (coCondenser); fields as in `Condenser`."""
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (Spans,)
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "CoCondenserLoss":
-        """Build the loss module; its parameters are the head's layers."""
         return CoCondenserLoss(self, self.checked(model), rngs=rngs)
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
         """Return the contrastive loss of the spans of a whole batch.
 
         Args:
-          rows: "summaries" [B, 2, D], float32.
+          rows: "summaries" [B, 2, D], the float32 [CLS] states of the spans.
           batch: batch with the spans, to detect padding and duplicates.
           step: not used.
         """
@@ -301,12 +303,12 @@ class CoCondenser(Condenser):
 
 
 class CoCondenserLoss(CondenserLoss):
-    """Condenser's sums over spans, and the spans' [CLS] states."""
+    """Loss module that computes the Condenser losses and the [CLS] states of spans."""
 
     def __call__(
         self, model: Bert, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Spans(), or of a microbatch."""
+        """Return the loss of a batch or microbatch in the layout `Spans`."""
         check_batch(self.config, batch)
         documents, num, length = batch["encoder_input_tokens"].shape
         flat = {
@@ -319,10 +321,12 @@ class CoCondenserLoss(CondenserLoss):
 
 
 def candidates(batch: Batch) -> Bool[Array, "N N"]:
-    """Return each span's candidates: the other span of its document, and negatives.
+    """Return a mask of the spans that each span is compared with.
+
+    These are the other span of its document, and negatives from other documents.
 
     Args:
-      batch: batch of the layout Spans() with N / 2 documents.
+      batch: batch in the layout `Spans` with N / 2 documents.
     """
     documents, num, length = batch["encoder_input_tokens"].shape
     tokens = batch["encoder_input_tokens"].reshape(documents * num, length)

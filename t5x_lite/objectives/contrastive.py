@@ -1,9 +1,9 @@
-"""Contrastive training of a bi-encoder, by candidates, grades or triplets.
+"""Contrastive objectives of bi-encoders: InfoNCE, cosine regression and triplets.
 
-One encoder reads queries and passages separately; a text's vector is pooled from its states. A
-query's own passage must be closer to it than all other passages of the batch, both the passages of
-other queries and the hard negatives of Groups() (Oord et al. 2018, arXiv:1807.03748; Karpukhin et
-al. 2020, arXiv:2004.04906; Gao et al. 2021, arXiv:2104.08821):
+One encoder reads queries and passages separately; the vector of a text is pooled from its hidden
+states. A query must be closer to its own passage than to all other passages of the batch, both the
+passages of other queries and the hard negatives of Groups() (Oord et al. 2018, arXiv:1807.03748;
+Karpukhin et al. 2020, arXiv:2004.04906; Gao et al. 2021, arXiv:2104.08821):
 
     loss of query i = -log( exp(s_ii / t) / sum_j exp(s_ij / t) ),     s_ij = q_i . p_j
 
@@ -12,12 +12,13 @@ al. 2020, arXiv:2004.04906; Gao et al. 2021, arXiv:2104.08821):
     losses log 2 and log(1 + 1/e)
 
 The loss uses the passages of the whole batch, on any number of devices. They are gathered, and the
-gradient is the same as on one device. (RetroMAE's code gathers them, and then averages the
-gradients over devices, which makes them too small by the number of devices.) Microbatches also use
-the passages of the whole batch: the loss has two stages (`objectives.base`), vectors of texts and a
-loss of all vectors, which is gradient caching (Gao et al. 2021, arXiv:2101.06983).
+gradient is the same as on one device. (RetroMAE's code gathers the passages, and then averages the
+gradients over devices, so that they are too small by a factor of the number of devices.)
+Microbatches also use the passages of the whole batch: the loss has two stages (`objectives.base`),
+vectors of texts and a loss of all vectors, which is gradient caching (Gao et al. 2021,
+arXiv:2101.06983).
 
-Without labels, a text is query and passage at once (task tasks.pairs:same_text). The two are
+Without labels, a text is both query and passage (task tasks.pairs:same_text). Query and passage are
 encoded with different dropout keys, like two views of a text (SimCSE).
 
     dpr()         dot product, t 1, [CLS], a separate encoder for passages
@@ -42,17 +43,19 @@ The following are masked out of the negatives:
   "positive_ids" [B, K, 4]; zeros are absent ids);
 - of passages with the same tokens, all but the first.
 
-FlagEmbedding, Tevatron and RetroMAE's code exclude none of them, which pushes positives away.
+FlagEmbedding, Tevatron and RetroMAE's code mask out none of these passages, which pushes positives
+away.
 
-Texts are compared by two 32-bit hashes. So a batch of 2,048 passages compares hashes instead of
-four million pairs of token rows. Two texts with equal hashes (about 2^-64) would count as one.
+Texts are compared by two 32-bit hashes, so that a batch of 2,048 passages compares hashes instead
+of four million pairs of token rows. Two texts with equal hashes (probability about 2^-64) would
+count as one text.
 
 Pairs of texts with a grade, and triplets, are also used to train sentence encoders.
 
     CosineRegression(scale=5.0)     # (cos(a, b) - grade / 5)^2: STS-B, tasks.pairs:stsb
     Triplets(margin=1.0)            # max(0, |q - p| - |q - n| + margin) of each negative n
 
-Both are sums over rows, so they need no second stage. Rows have the features of data.layout
+Both losses are sums over rows, so they need no second stage. Rows have the features of data.layout
 Groups(): the first text of a pair is the query, the second a passage, and the grade the teacher's
 score (`Groups(teacher=True)`). Source: Reimers and Gurevych 2019, arXiv:1908.10084, section 3.
 """
@@ -86,7 +89,7 @@ _SEEDS = (0x9E3779B1, 0x85EBCA77)
 
 
 def check_scope(scope: str) -> None:
-    """Raise InputError unless the scope is batch, block:N or group."""
+    """Raise InputError unless the scope of candidates is "batch", "block:N" or "group"."""
     if scope not in (BATCH, GROUP) and not _BLOCK.fullmatch(scope):
         raise InputError(
             f"objective.candidates must be batch, group or block:N, such as block:32, got {scope!r}"
@@ -94,7 +97,7 @@ def check_scope(scope: str) -> None:
 
 
 def block_size(scope: str) -> int | None:
-    """Return the number of rows in a block for the scope "block:N", else None."""
+    """Return the number of rows per block for the scope "block:N", else None."""
     block = _BLOCK.fullmatch(scope)
     return int(block.group(1)) if block else None
 
@@ -103,18 +106,19 @@ def candidates(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
     """Return a mask of the candidates of each query, among the N passages of the batch.
 
     Args:
-      batch: batch of the layout Groups(), B rows of N / B passages.
-      scope: "batch", "group" (a row's own passages), or "block:N" (the passages of N consecutive
-        rows, independent of the devices).
+      batch: batch in the layout `Groups`, B rows of N / B passages.
+      scope: "batch", "group" (only a row's own passages), or "block:N" (the passages of N
+        consecutive rows, independent of the devices).
     """
     may = _wrong_or_own(batch, scope)
     return _first_of_each(may, _passage_keys(batch)) | _own(batch)
 
 
 def asking(batch: Batch, scope: str = BATCH) -> Bool[Array, "B B"]:
-    """Return a mask of the queries for each row's first passage, for a symmetric loss.
+    """Return a mask of the queries that each row's first passage is compared with.
 
-    It has the row's own query, and once each query to which the passage is not relevant.
+    The mask is for a symmetric loss. It includes the row's own query, and each distinct query for
+    which the passage is not relevant.
     """
     rows, num = batch["passage_tokens"].shape[:2]
     firsts = _wrong_or_own(batch, scope)[:, ::num].T
@@ -123,7 +127,7 @@ def asking(batch: Batch, scope: str = BATCH) -> Bool[Array, "B B"]:
 
 
 def others(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
-    """Return a mask of the negatives of other rows, without the row's own group and duplicates."""
+    """Return a mask of negatives from other rows, without duplicates and the row's own passages."""
     rows, num = batch["passage_tokens"].shape[:2]
     keys = _passage_keys(batch)
 
@@ -137,7 +141,7 @@ def others(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
 
 
 def _wrong_or_own(batch: Batch, scope: str) -> Bool[Array, "B N"]:
-    """Return the passages in scope that are negatives or the row's own, with duplicates."""
+    """Return a mask of negatives and own passages within the scope, with duplicates."""
     rows, num = batch["passage_tokens"].shape[:2]
     there = jnp.any(batch["passage_segment_ids"] > 0, axis=2).reshape(1, rows * num)
     wrong = there & ~_answers(batch) & ~_answers_by_id(batch)
@@ -145,7 +149,7 @@ def _wrong_or_own(batch: Batch, scope: str) -> Bool[Array, "B N"]:
 
 
 def _answers(batch: Batch) -> Bool[Array, "B N"]:
-    """Return the passages with the tokens of a positive of the query, in any row with it."""
+    """Return a mask of passages with the tokens of a positive of the same query in any row."""
     num = batch["passage_tokens"].shape[1]
     queries, passages = _query_keys(batch), _passage_keys(batch)
     asks = jnp.all(queries[:, None] == queries[None], axis=2)
@@ -156,7 +160,7 @@ def _answers(batch: Batch) -> Bool[Array, "B N"]:
 
 
 def _answers_by_id(batch: Batch) -> Bool[Array, "B N"]:
-    """Return the passages that the data name as positives of the query."""
+    """Return a mask of passages with the ids of a query's positives in the data."""
     rows, num = batch["passage_tokens"].shape[:2]
     if "passage_ids" not in batch or "positive_ids" not in batch:
         return jnp.zeros((rows, rows * num), bool)
@@ -179,7 +183,7 @@ def _own(batch: Batch) -> Bool[Array, "B N"]:
 
 
 def _within(rows: int, num: int, scope: str) -> Bool[Array, "B N"]:
-    """Return the passages of the rows in the same block as each row."""
+    """Return a mask of the passages in the block of each row."""
     if scope == BATCH:
         return jnp.ones((rows, rows * num), bool)
     size = block_size(scope) or 1
@@ -188,7 +192,7 @@ def _within(rows: int, num: int, scope: str) -> Bool[Array, "B N"]:
 
 
 def _allowed(batch: Batch) -> Bool[Array, "B N"]:
-    """Return all passages, except between two rows if one of them uses only its own negatives."""
+    """Return a mask that excludes pairs of rows if one row uses only its own negatives."""
     rows, num = batch["passage_tokens"].shape[:2]
     if OWN_NEGATIVES not in batch:
         return jnp.ones((rows, rows * num), bool)
@@ -197,7 +201,7 @@ def _allowed(batch: Batch) -> Bool[Array, "B N"]:
 
 
 def _first_of_each(candidate: Bool[Array, "B N"], keys: UInt32[Array, "N 2"]) -> Bool[Array, "B N"]:
-    """Keep the first of a row's candidates for each key."""
+    """Keep only the first candidate per row among passages with equal keys."""
     order = jnp.lexsort((keys[:, 1], keys[:, 0]))  # stable: the first of equal keys stays first
     found, ordered = candidate[:, order], keys[order]
     begins = jnp.any(ordered != jnp.roll(ordered, 1, axis=0), axis=1).at[0].set(True)
@@ -218,11 +222,11 @@ def _passage_keys(batch: Batch) -> UInt32[Array, "N 2"]:
 
 
 def text_keys(tokens: Int[Array, "N L"], segment_ids: Int[Array, "N L"]) -> UInt32[Array, "N 2"]:
-    """Return two hashes of each text's tokens and their positions; padding does not count.
+    """Return two hashes of each text's tokens and their positions, ignoring padding.
 
     Args:
       tokens: token ids.
-      segment_ids: 0 is padding.
+      segment_ids: segment id of each token; 0 is padding.
     """
     places = jnp.arange(tokens.shape[1], dtype=jnp.uint32)
     hashes = []
@@ -234,28 +238,28 @@ def text_keys(tokens: Int[Array, "N L"], segment_ids: Int[Array, "N L"]) -> UInt
 
 
 def _mixed(x: UInt32[Array, "*_"]) -> UInt32[Array, "*_"]:
-    """Apply MurmurHash3's last step: every input bit changes every bit of the result."""
+    """Apply the last step of MurmurHash3, in which every input bit affects every output bit."""
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         x = (x ^ (x >> shift)) * jnp.uint32(factor)
     return x ^ (x >> 16)
 
 
 NEVER = -1e9
-"""Score of passages that are not candidates; finite, so that a row of padding has no NaN."""
+"""Score of passages that are not candidates; finite, so that a row of padding does not give NaN."""
 DOT: dict[str, Any] = {"temperature": 1.0, "normalize": False, "pooling": "cls"}
-"""Fields for dot products of [CLS] hidden states."""
+"""Fields for dot products of [CLS] hidden states, without normalization."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contrastive(BiEncoder):
-    """Cross-entropy of a query's own passage among its candidates.
+    """InfoNCE loss: cross-entropy of a query's own passage among its candidates.
 
     Attributes:
       temperature: divisor of the scores, only in training.
       candidates: "batch", the passages of all rows; "group", the passages of the query's own row;
         or "block:N", the passages of N consecutive rows, independent of the devices.
-      symmetric: True to also compare each row's first passage with the queries; the loss is the
-        mean of both. For parallel texts.
+      symmetric: True to also compare each row's first passage with the queries, for parallel texts;
+        the loss is the mean of both directions.
     """
 
     temperature: Annotated[float, Above(0)] = 0.05
@@ -267,7 +271,6 @@ class Contrastive(BiEncoder):
         check_scope(self.candidates)
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> PairVectors:
-        """Build the module of the first stage, which has no parameters."""
         del model, rngs
         return PairVectors(self)
 
@@ -275,8 +278,8 @@ class Contrastive(BiEncoder):
         """Return the InfoNCE loss of the vectors of a whole batch.
 
         Args:
-          rows: "queries" [B, D], and "passages" [B, P, D]; each row has the positive first, then
-            the hard negatives.
+          rows: "queries" [B, D], and "passages" [B, P, D] with the positive first, then hard
+            negatives.
           batch: batch with the texts, to detect padding and duplicates.
           step: not used.
         """
@@ -302,11 +305,11 @@ class Contrastive(BiEncoder):
     def info_nce(
         self, scores: Float[Array, "B N"], batch: Batch, real: Float[Array, " B"]
     ) -> Float[Array, ""]:
-        """Return the sum of the losses of real queries.
+        """Return the sum of the InfoNCE losses of all queries except padding.
 
         Args:
           scores: result of `scores`.
-          batch: batch of the layout Groups().
+          batch: batch in the layout `Groups`.
           real: 1 for a query, and 0 for a row of padding.
         """
         num_rows, num = batch["passage_tokens"].shape[:2]
@@ -325,10 +328,10 @@ class Contrastive(BiEncoder):
 class Matryoshka(Contrastive):
     """Sum of the contrastive losses of complete vectors and of vectors shortened to each size.
 
-    A shortened vector is the leading dimensions of the complete one; `embed --dimensions N`
+    A shortened vector has the leading dimensions of the complete vector; `embed --dimensions N`
     computes it after training. The losses are added, as in sentence-transformers' MatryoshkaLoss.
-    Shortened vectors are normalized if the complete vectors are.
-    Source: Kusupati et al. 2022, arXiv:2205.13147.
+    Shortened vectors are normalized if the complete vectors are. Source: Kusupati et al. 2022,
+    arXiv:2205.13147.
 
     Attributes:
       dimensions: sizes of the shortened vectors, each below the size of the complete vectors.
@@ -337,11 +340,7 @@ class Matryoshka(Contrastive):
     dimensions: Annotated[tuple[int, ...], AtLeast(1)] = (64, 128, 256)
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
-        """Return the loss of the vectors of a whole batch; see `Contrastive.joint`.
-
-        Raises:
-          InputError: if a size is not below the size of the vectors.
-        """
+        """Return the loss of the vectors of a whole batch; see `Contrastive.joint`."""
         loss = super().joint(rows, batch, step=step)
         real = jnp.any(batch["query_segment_ids"] > 0, axis=1).astype(jnp.float32)
         may, whole = candidates(batch, self.candidates), rows["queries"].shape[-1]
@@ -362,28 +361,28 @@ class Matryoshka(Contrastive):
 
 
 def dpr(**fields: Any) -> Contrastive:
-    """Return two encoders, dot products of their [CLS] states (Karpukhin et al. 2020)."""
+    """Return DPR's objective: two encoders, dot products of [CLS] states."""
     return Contrastive(**{**DOT, "towers": "two", **fields})
 
 
 def retromae(**fields: Any) -> Contrastive:
-    """Return one encoder, dot products of its [CLS] states, as RetroMAE is fine-tuned."""
+    """Return RetroMAE's fine-tuning objective: one encoder, dot products of [CLS] states."""
     return Contrastive(**{**DOT, **fields})
 
 
 def bge(**fields: Any) -> Contrastive:
-    """Return one encoder, cosines of its [CLS] states, temperature 0.02, as BGE is fine-tuned."""
+    """Return BGE's fine-tuning objective: one encoder, cosines of [CLS], temperature 0.02."""
     return Contrastive(**{"temperature": 0.02, "normalize": True, "pooling": "cls", **fields})
 
 
 def of_scores(
     scores: Float[Array, "B N"], may: Bool[Array, "B N"], real: Float[Array, " B"]
 ) -> dict[str, tuple[Array, Array]]:
-    """Return metrics of a batch's scores: accuracy, own score and hardest negative's score.
+    """Return metrics of scores: accuracy, own score and score of the hardest negative.
 
     Args:
       scores: dot products of queries and passages.
-      may: candidates of each query, its own passage included.
+      may: candidates of each query, including its own passage.
       real: 1 for a query, and 0 for a row of padding.
     """
     num_rows, num = scores.shape[0], scores.shape[1] // scores.shape[0]
@@ -408,15 +407,15 @@ def of_scores(
 def of_vectors(
     rows: Mapping[str, Array], real: Float[Array, " B"]
 ) -> dict[str, tuple[Array, Array]]:
-    """Return the alignment of queries and answers, and the uniformity of vectors on the sphere.
+    """Return the metrics alignment and uniformity of vectors (Wang and Isola 2020).
 
-    Alignment is E |f(q) - f(p)|^2 of a query and its passage. Uniformity is
-    log E exp(-2 |x - y|^2) of different texts of the batch, averaged over queries and first
-    passages. Both use vectors of length 1 (Wang and Isola 2020, arXiv:2005.10242). Uniformity is
-    computed for each batch and then averaged over batches.
+    Alignment is E |f(q) - f(p)|^2 of a query and its passage. Uniformity is log E exp(-2 |x - y|^2)
+    of different texts of the batch, averaged over queries and first passages. Both use vectors of
+    length 1 (arXiv:2005.10242). Uniformity is computed for each batch and then averaged over
+    batches.
 
     Args:
-      rows: as for `Contrastive.joint`.
+      rows: vectors as for `Contrastive.joint`.
       real: 1 for a query, and 0 for a row of padding.
     """
     queries = unit(jax.lax.stop_gradient(rows["queries"]))
@@ -441,29 +440,28 @@ Distance = Literal["euclidean", "cosine"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CosineRegression(BiEncoder):
-    """Squared error of cosines.
+    """Regression of cosines: squared error between the cosine of two texts and their grade.
 
     Attributes:
-      scale: divisor of the grades, so that they are in [-1, 1].
+      scale: divisor of the grades, which moves them into [-1, 1].
     """
 
     scale: Annotated[float, Above(0)] = 1.0
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "GradedLoss":
-        """Make the loss module, which has no parameters."""
         del model, rngs
         return GradedLoss(self)
 
     def of_vectors(self, queries: Array, passages: Array, batch: Batch) -> Loss:
-        """Return the loss of float32 vectors [B, D] and [B, P, D].
+        """Return the loss of float32 vectors of queries [B, D] and passages [B, P, D].
 
         Raises:
           InputError: if the batch has no grades.
         """
         if "teacher_scores" not in batch:
             raise InputError(
-                "objective CosineRegression reads grades: set --data.layout.teacher True, with a "
-                'task whose pairs have "pos_scores"'
+                "objective CosineRegression needs grades, but the batch has no teacher_scores; set "
+                '--data.layout.teacher True, and use a task with "pos_scores"'
             )
         grades = batch["teacher_scores"]
         there = jnp.any(batch["passage_segment_ids"] > 0, axis=2) & ~jnp.isnan(grades)
@@ -479,30 +477,25 @@ class CosineRegression(BiEncoder):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Triplets(BiEncoder):
-    """Margin loss: a query must be nearer to its positive than to each of its negatives.
+    """Triplet margin loss: a query must be nearer to its positive than to each of its negatives.
 
     Attributes:
-      margin: margin of the distances.
-      distance: "euclidean", or "cosine", 1 - the cosine.
+      margin: minimum difference between the distances to a negative and to the positive.
+      distance: "euclidean", or "cosine" for 1 - cosine.
     """
 
     margin: Annotated[float, Above(0)] = 1.0
     distance: Distance = "euclidean"
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "GradedLoss":
-        """Make the loss module, which has no parameters."""
         del model, rngs
         return GradedLoss(self)
 
     def of_vectors(self, queries: Array, passages: Array, batch: Batch) -> Loss:
-        """Return the loss of float32 vectors [B, D] and [B, P, D].
-
-        Raises:
-          InputError: if rows have no negatives.
-        """
+        """Return the loss of float32 vectors of queries [B, D] and passages [B, P, D]."""
         if passages.shape[1] < 2:
             raise InputError(
-                "objective Triplets compares an answer with negatives: set "
+                "objective Triplets needs negatives, but rows have only one passage; set "
                 "--data.layout.negatives 1 or more"
             )
         there = jnp.any(batch["passage_segment_ids"] > 0, axis=2)
@@ -524,7 +517,7 @@ class Triplets(BiEncoder):
 
 
 class GradedLoss(nnx.Module):
-    """Sums over the pairs of a batch.
+    """Loss module that computes the vectors of a batch's texts and the loss of the vectors.
 
     Args:
       config: the objective.
@@ -543,7 +536,7 @@ class GradedLoss(nnx.Module):
         key: Key | None = None,
         towers: Towers | None = None,
     ) -> Loss:
-        """Return the loss of a batch of the layout Groups(); padding counts 0."""
+        """Return the loss of a batch in the layout `Groups`; padding is ignored."""
         check_groups(self.config, batch)
         rows = self.vectors.encode(model, heads, batch, key=key, towers=towers)
         return self.config.of_vectors(rows["queries"], rows["passages"], batch)

@@ -1,23 +1,23 @@
-"""Replaced-token detection: ELECTRA, and DeBERTaV3 with its gradient-disentangled sharing.
+"""Replaced token detection: ELECTRA, and DeBERTaV3 with gradient-disentangled embedding sharing.
 
 Clark et al. 2020, arXiv:2003.10555; He et al. 2021, arXiv:2111.09543. A small generator is a masked
-language model. Tokens sampled from it replace the masked tokens in the discriminator's input. The
-discriminator classifies every token as replaced or original:
+language model. Tokens sampled from the generator replace the masked tokens in the discriminator's
+input. The discriminator classifies every token as replaced or original:
 
     loss = L_G (over the masked tokens) + 50 * L_D (over all tokens)
 
 The model of the experiment is the discriminator; the generator belongs to the objective. A sampled
-token that equals the original one is not a replacement. Views relate the two embeddings, E_G and
-E_D, by `sharing`:
+token that equals the original token does not count as replaced. The field `sharing` relates the
+embeddings of generator and discriminator, E_G and E_D:
 
     es     E_D is E_G: both losses update it
     nes    E_D and E_G are separate
     gdes   E_D = stop_gradient(E_G) + delta; delta starts as zero, and L_D updates only delta. Delta
-           is stored at the paths of the model's own embedding, and an export holds the sum
+           is stored at the paths of the model's embedding, and an export holds the sum
 
 The token embeddings are shared and, if both models have them, the position embeddings. ELECTRA
-shares the whole embedding, with token types and the layer norm (google-research/electra
-run_pretraining.py, one variable scope for both); DeBERTaV3 shares neither.
+shares the complete embedding, including token types and the layer norm (google-research/electra
+run_pretraining.py, one variable scope for both); DeBERTaV3 shares neither of these.
 
 DeBERTaV3's step makes two updates, which is the default of nes and gdes: first the generator's,
 then the discriminator's. The discriminator reads the updated E_G, but its replaced tokens are
@@ -66,26 +66,28 @@ Sharing = Literal["es", "nes", "gdes"]
 
 GENERATOR, DISCRIMINATOR = "generator", "discriminator"
 _DRAWN = "drawn_tokens"
-"""Feature for the text with sampled tokens, from the generator's phase."""
+"""Feature with the text that contains the generator's sampled tokens."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Electra(Masks, Objective):
-    """Losses of the generator and of the discriminator; the fields of `Masks` and these.
+    """Replaced token detection: losses of the generator and of the discriminator.
+
+    The objective has the fields of `Masks` and these.
 
     Attributes:
       generator: config of the generator, of any size; shared embeddings have the model's shape.
-      sharing: relation of the two embeddings: "es", "nes" or "gdes".
+      sharing: relation of the embeddings of generator and model: "es", "nes" or "gdes".
       share_embedding_norm: True if "es" also shares the embeddings' layer norm and token types;
         None is True with the head "electra", as in the original, and else False.
       decoupled: True if generator and discriminator are updated one after the other, each by its
         own loss; False updates both by the sum. None is False for "es", else True.
       head: kind of the discriminator's head: "electra" or "deberta".
-      discriminator_weight: lambda, the weight of L_D.
-      temperature: temperature of sampling.
+      discriminator_weight: weight lambda of the discriminator's loss L_D.
+      temperature: temperature of the generator's sampling.
       discriminator_optimizer: optimizer of the decoupled discriminator; None is the experiment's.
-      mask_fraction: fraction of the masked tokens that the generator reads as [MASK]; the others
-        are unchanged.
+      mask_fraction: fraction of the masked tokens that the generator reads as [MASK]; other masked
+        tokens are unchanged.
     """
 
     generator: EncoderConfig
@@ -105,26 +107,24 @@ class Electra(Masks, Objective):
         super().__post_init__()
         if self.decoupled and self.sharing == "es":
             raise InputError(
-                "objective.decoupled goes with sharing gdes or nes: tables that both losses move "
-                "have one update"
+                "objective.decoupled needs sharing gdes or nes, because an embedding that both "
+                "losses train (es) has one update"
             )
         if self.share_embedding_norm and self.sharing != "es":
             raise InputError(
-                f"objective.share_embedding_norm goes with sharing es: got it with {self.sharing}"
+                f"objective.share_embedding_norm needs sharing es, but sharing is {self.sharing}"
             )
         if self.discriminator_optimizer is not None and not self.two_updates:
             raise InputError(
-                "objective.discriminator_optimizer needs two updates, sharing nes or gdes without "
-                "--objective.decoupled False: a joint step has one optimizer"
+                "objective.discriminator_optimizer needs two updates, but a joint step has one; "
+                "set sharing nes or gdes, without --objective.decoupled False"
             )
 
     def resolved(self, kept: Mapping[str, Head]) -> "Electra":
-        """Return the objective with the defaults of sharing and head instead of None."""
         shares, two = self._shares_norm, self.two_updates
         return dataclasses.replace(self, share_embedding_norm=shares, decoupled=two)
 
     def models(self) -> Mapping[str, ModelConfig]:
-        """Return the generator's config by its field."""
         return {"generator": self.generator}
 
     @property
@@ -133,7 +133,7 @@ class Electra(Masks, Objective):
         return self.sharing != "es" if self.decoupled is None else self.decoupled
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return the generator's and the discriminator's update; () in the joint form."""
+        """Return the phases of generator and discriminator; () in the joint form."""
         if not self.two_updates:
             return ()
         return (
@@ -146,21 +146,21 @@ class Electra(Masks, Objective):
         )
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ElectraLoss":
-        """Build the loss module; its parameters are the generator and its head."""
+        """Build the loss module; its parameters are the generator and the generator's head."""
         self.check_vocabulary(model)
         if not isinstance(model, EncoderConfig):
-            raise InputError(f"Electra needs an encoder, not {type(model).__name__}")
+            raise InputError(f"Electra needs an encoder, but the model is {type(model).__name__}")
         names = ("vocab_size", "pad_id")
         names += () if self.sharing == "nes" else ("table_size", "max_positions", "first_position")
-        remedy = " (table_size is embedding_size, or d_model where that is None)"
+        remedy = " (table_size is embedding_size, or by default d_model)"
         self._check_alike(model, names, remedy=remedy)
         if self._shares_norm:
-            remedy = "; share only the tables by --objective.share-embedding-norm False"
+            remedy = "; set --objective.share-embedding-norm False to share only the embeddings"
             self._check_alike(model, ("token_types", "embedding_norm_size"), remedy=remedy)
         return ElectraLoss(self, rngs=rngs)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the discriminator's head "rtd"; the generator's belongs to the objective."""
+        """Return the discriminator's head "rtd"; the generator's head belongs to the objective."""
         return (Rtd(kind=self.head),)
 
     def _check_alike(self, model: EncoderConfig, names: tuple[str, ...], *, remedy: str) -> None:
@@ -168,18 +168,18 @@ class Electra(Masks, Objective):
             theirs, ours = getattr(self.generator, name), getattr(model, name)
             if theirs != ours:
                 raise InputError(
-                    f"the generator's {name} must be the model's for sharing {self.sharing}: "
+                    f"the generator's {name} must equal the model's for sharing {self.sharing}: "
                     f"objective.generator has {theirs}, model has {ours}{remedy}"
                 )
 
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:
-        """Return the FLOPs of one row: generator and its head, model and its head."""
+        """Return the FLOPs for one row: generator, model, and their heads."""
         (length,) = shapes["encoder_input_tokens"]
         head = 2 * length * model.d_model * (model.d_model + 1)
         return self.masked_lm_flops(self.generator, length) + model.text_flops(length) + head
 
     def views(self, model: ModelConfig, prefix: str) -> tuple[View, ...]:
-        """Return views that read the generator's embedding from the model's, or add to it."""
+        """Return the views that share the embedding of generator and model."""
         ours, theirs = "model/embedding/", f"{prefix}generator/embedding/"
         shared = self._shared(model)
         if self.sharing == "es":
@@ -189,7 +189,7 @@ class Electra(Masks, Objective):
         return ()
 
     def _shared(self, model: Any) -> list[str]:
-        """Return patterns of the shared arrays of an embedding."""
+        """Return path patterns of the shared arrays of an embedding."""
         names = ["token"]
         if model.position_rows and self.generator.position_rows:
             names.append("position")
@@ -207,7 +207,7 @@ class Electra(Masks, Objective):
 
 
 class ElectraLoss(nnx.Module):
-    """Sums of the generator's and the discriminator's losses.
+    """Loss module that computes the losses of generator and discriminator.
 
     Args:
       config: the objective.
@@ -229,7 +229,7 @@ class ElectraLoss(nnx.Module):
         key: Key | None = None,
         phase: str | None = None,
     ) -> Loss:
-        """Return the loss of a batch of the layout Encoder(), or of one of the phases."""
+        """Return the loss of a batch in the layout `Encoder`, or the loss of one phase."""
         check_batch(self.config, batch)
         noise, dropout = masked_lm.noise_and_dropout(key)
         generator_key, discriminator_key = split_key(dropout, 2)
@@ -244,7 +244,7 @@ class ElectraLoss(nnx.Module):
         return Loss(terms={**loss.terms, **other.terms}, metrics={**loss.metrics, **other.metrics})
 
     def _generate(self, batch: Batch, *, noise: Key, key: Key | None) -> Loss:
-        """Return L_G, and the text with sampled tokens."""
+        """Return the generator's loss L_G, and the text with sampled tokens."""
         config, tokens = self.config, batch["encoder_input_tokens"]
         mask_key, draw_key = jax.random.split(noise)
         inputs, slots = config.draw(
@@ -273,7 +273,7 @@ class ElectraLoss(nnx.Module):
         *,
         key: Key | None,
     ) -> Loss:
-        """Return L_D over all tokens that are not padding."""
+        """Return the discriminator's loss L_D over all tokens that are not padding."""
         hidden = model(drawn, **features(batch), key=key)
         head = heads["rtd"]
         deberta = self.config.head == "deberta"
@@ -297,7 +297,10 @@ class ElectraLoss(nnx.Module):
 def detections(
     logits: Float[Array, "B S"], replaced: Bool[Array, "B S"], weights: Float[Array, "B S"]
 ) -> dict[str, tuple[Array, Array]]:
-    """Return accuracy, recall and number of replaced tokens; a logit of 0 is half right."""
+    """Return metrics of replaced token detection: accuracy, recall, fraction of replaced tokens.
+
+    A logit of 0 counts as half right.
+    """
     sides = 0.5 * jnp.sign(logits) * jnp.where(replaced, 1.0, -1.0)
     right, weight = (0.5 + sides) * weights, jnp.sum(weights)
     fakes = replaced.astype(jnp.float32) * weights
@@ -309,12 +312,12 @@ def detections(
 
 
 def draw(logits: Float[Array, "*batch V"], key: Key, *, temperature: float) -> Int[Array, "*batch"]:
-    """Sample a token by softmax(logits / temperature), with Gumbel noise in float32."""
+    """Sample a token from softmax(logits / temperature), with Gumbel noise in float32."""
     return jax.random.categorical(key, logits.astype(jnp.float32) / temperature).astype(jnp.int32)
 
 
 def _positions(batch: Batch) -> Int[Array, "B S"] | None:
-    """Return positions within documents; None if a row is one document."""
+    """Return positions within documents; None if each row is one document."""
     if "encoder_positions" in batch or "encoder_segment_ids" not in batch:
         return batch.get("encoder_positions")
     return document_positions(batch["encoder_segment_ids"])

@@ -1,20 +1,20 @@
-"""The learner: a model, its heads, its objective and its adapters, from parameters to a loss.
+"""The learner: a model with heads, objective and adapters, from stored parameters to a loss.
 
     learner = Learner.of(T5Config(...), Seq2Seq(), optimizer=Adafactor(...), dtype="bfloat16")
     params = jax.jit(learner.init)(jax.random.key(0))         # {"model": ..., "heads": ...}
     loss = learner.loss(params, batch, key)                   # sums, to be differentiated
     bound = learner.bind(params)                              # bound.model, bound.heads
 
-Parameters are stored in float32. A module reads them through the views
+Parameters are stored in float32. A module reads them through views
 (`t5x_lite.core.tied_parameters`), in the compute dtype. All methods may be traced. Heads that the
 loss does not read are frozen: they have no gradient, no weight decay and no optimizer state. With
-adapters the model is frozen, too, unless `train` names parameters. `bind` puts the adapters into
+adapters, the model is also frozen, unless `train` names parameters. `bind` puts the adapters into
 the model's slots.
 
 A tower, such as the encoder of passages, has the model's architecture and adapters. It is bound by
 the model's structure with the tower's parameters (`models.towers.as_model`).
 
-`Bound` joins a model, its heads, its objective and its adapters in one module.
+`Bound` joins a model, its heads, its objective and its adapters in one module:
 
     bound = Bound(T5Config(...), Seq2Seq(), rngs=nnx.Rngs(0))
     bound(batch, key=key)                             # a loss: sums, to be differentiated
@@ -56,18 +56,15 @@ from t5x_lite.optim.partial import Update, check_updates
 
 
 class Bound(nnx.Module):
-    """A model, its heads and its objective as one module.
+    """Model, heads, objective and adapters as one module, which computes the loss of a batch.
 
     Args:
-      model: config of the architecture; its parameters are below "model/".
+      model: config of the model; its parameters are below "model/".
       objective: config of the objective.
-      heads: configs of heads that are kept in addition to the objective's own.
+      heads: configs of heads that are kept in addition to the objective's heads.
       adapters: configs of adapters; `Learner.bind` puts them into the model's slots.
       use: composition of the adapters; () applies each separately.
       rngs: random streams; "params" is used.
-
-    Raises:
-      InputError: if the objective cannot train the model.
     """
 
     def __init__(
@@ -92,7 +89,7 @@ class Bound(nnx.Module):
         self.routers = tuple(routers_of(adapters, use).items())
 
     def __call__(self, batch: Batch, *, key: Key | None = None, phase: str | None = None) -> Loss:
-        """Return the loss of a batch, or of one of its phases; a key turns dropout on."""
+        """Return the loss of a batch, or of one phase of the objective; a key enables dropout."""
         more: dict[str, Any] = {} if phase is None else {"phase": phase}
         if self.towers.names:
             more["towers"] = self.towers
@@ -109,46 +106,44 @@ class Bound(nnx.Module):
         return self.objective(self.model, self.heads, batch, key=key, **more)
 
     def encoder(self, role: Role) -> Any:
-        """Return the encoder of texts of a role: its own tower, or the model."""
+        """Return the encoder for texts of a role: the role's tower, or else the model."""
         return self.towers[role] if role in self.towers.names else self.model
 
 
 def heads_of(objective: Objective, kept: Sequence[Head]) -> dict[str, Head]:
-    """Return the configs of a learner's heads by name, the objective's own first.
-
-    Raises:
-      InputError: if two have the same name.
-    """
+    """Return the configs of a learner's heads by name, with the objective's heads first."""
     others = by_name(kept)
     own = by_name(objective.heads(others))
     return {**own, **{name: head for name, head in others.items() if name not in own}}
 
 
 _DRAWN = 0x6D6F64
-"""Folded into the step's key for the adapters' samples, which then differ from dropout's."""
+"""Constant folded into the step's random key, so that adapters sample other bits than dropout."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Learner:
-    """Structure of a `Bound`, with functions that rebuild it from stored parameters.
+    """Model, heads, objective and adapters to train, as a static structure without parameters.
+
+    Its methods rebuild the module `Bound` from stored parameters.
 
     Attributes:
-      model: config of the architecture; its parameters are below "model/".
+      model: config of the model; its parameters are below "model/".
       objective: config of the objective.
-      heads: configs of all heads by name, the objective's own first.
+      heads: configs of all heads by name, with the objective's heads first.
       adapters: configs of the adapters.
       use: composition of the adapters (`t5x_lite.adapters.composition`); () applies each
         separately.
-      train: paths of trained parameters, or regular expressions that match them; () trains
-        everything but frozen heads and, with adapters, the model's parameters that no adapter
+      train: paths of trained parameters, or regular expressions that match them. () trains all
+        parameters except frozen heads and, with adapters, the model's parameters that no adapter
         trains.
-      optimizer: optimizer of the run; phases may have others. None if it is not trained.
-      dtype: the compute dtype.
+      optimizer: optimizer of the run; phases may have other optimizers. None without training.
+      dtype: compute dtype.
       graphdef: static structure of the module.
       seen: shapes of the module's parameters.
-      shapes: shapes of the stored parameters; a nested dict.
+      shapes: shapes of the stored parameters, a nested dict.
       axes: logical axes of the stored parameters.
-      views: views that compute the module's parameters from stored ones.
+      views: views that compute the module's parameters from stored parameters.
     """
 
     model: ModelConfig
@@ -179,10 +174,10 @@ class Learner:
         dtype: str = "float32",
         base_dtype: str = "float32",
     ) -> "Learner":
-        """Trace the module; nothing is allocated.
+        """Build a learner by tracing its module, without allocating memory.
 
         The arguments are attributes of the class; `heads` are kept in addition to the objective's
-        own. `base_dtype` is the dtype in which the model's frozen parameters are stored.
+        heads. `base_dtype` is the dtype in which the model's frozen parameters are stored.
 
         Raises:
           InputError: if the objective cannot train the model, an adapter does not fit the model, or
@@ -219,7 +214,6 @@ class Learner:
         return made if base_dtype == "float32" else made._with_base_in(base_dtype)
 
     def _with_base_in(self, dtype: str) -> "Learner":
-        """Return the learner with the model's frozen parameters stored in another dtype."""
         stored = {
             path: jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(dtype))
             if path.startswith(("model/", TOWERS)) and not self.trains(path)
@@ -231,10 +225,10 @@ class Learner:
         )
 
     def check_train(self) -> None:
-        """Raise InputError for a pattern of `train` without a parameter to train.
+        """Raise InputError for a pattern of `train` that matches no trainable parameter.
 
-        A pattern of an adapter is checked in the same way. The path of an adapter includes all
-        parameters that it trains; one of them is enough.
+        The patterns of an adapter are checked in the same way. The path of an adapter selects all
+        parameters that the adapter trains; one match is enough.
         """
         _ = self._adapted
         paths = [path for path in trees.flatten(self.shapes) if not self._unread(path)]
@@ -242,12 +236,12 @@ class Learner:
             if pattern != HEAD and not any(trees.covers(m, path) for m in meant for path in paths):
                 parts = dict.fromkeys(path.partition("/")[0] for path in paths)
                 raise InputError(
-                    f"train: {pattern!r} matches no parameter that the loss reads; they begin with "
-                    f"{', '.join(parts)}"
+                    f"train: {pattern!r} matches no parameter that the loss reads; paths begin "
+                    f"with {', '.join(parts)}"
                 )
 
     def init(self, key: Key) -> Params:
-        """Return the initial parameters as they are stored."""
+        """Return the initial parameters in their stored form."""
         parts = (self.model, self.objective, tuple(self.heads.values()), self.adapters, self.use)
         fresh = tied_parameters.fresh(self.views, init(lambda rngs: Bound(*parts, rngs=rngs), key))
         if self._towers:  # they start as copies of the model
@@ -268,25 +262,26 @@ class Learner:
         return trees.overlaid(fresh, trees.unflatten(narrow)) if narrow else fresh
 
     def read(self, params: Params) -> Params:
-        """Return the parameters that the module has, in the dtype of the stored ones.
+        """Compute the module's parameters from stored parameters, without a change of dtype.
 
-        {"model": ...} is exported: an ordinary model, whatever its training shared.
+        The result's "model" is an ordinary model without shared arrays, as exports need it.
         """
         return tied_parameters.read(self.views, params)
 
     def write(self, seen: Params) -> Params:
-        """Return the stored parameters from which `read` makes these."""
+        """Return the stored parameters from which `read` computes the given module parameters."""
         return tied_parameters.write(self.views, seen)
 
     def bind(
         self, params: Params, *, key: Key | None = None, adapter_ids: Array | None = None
     ) -> Bound:
-        """Return the module in the compute dtype from stored parameters, with adapters in slots.
+        """Build the module from stored parameters, in the compute dtype and with adapters in slots.
 
         Args:
           params: stored parameters.
           key: random key of the adapters in training.
-          adapter_ids: [B], child index of each row for MultiTask, if no loss passes on a batch.
+          adapter_ids: [B], child index of each row for MultiTask, for calls of the model without a
+            loss.
         """
         changed = cast(self.changed(params, key=key), jnp.dtype(self.dtype))
         bound: Bound = self._bound(changed)
@@ -304,7 +299,7 @@ class Learner:
         return bound
 
     def changed(self, params: Params, *, key: Key | None = None) -> Params:
-        """Return the module's parameters with the arrays that adapters replace."""
+        """Return the module's parameters, with the arrays that adapters replace."""
         seen = self.read(params)
         if not self._has_copies:
             return seen
@@ -334,10 +329,11 @@ class Learner:
         return split(bound.model)[1]
 
     def delta_form(self, adapters: Params) -> tuple[dict[str, Part], tuple[Adapter, ...]]:
-        """Return the adapters' change of the model.
+        """Return the adapters as a delta: changes of the model's parameters.
 
         Returns:
-          path in the parameters -> part of a delta, and the adapters that no kernel can absorb.
+          The parts of the delta by parameter path, and the adapters that cannot be expressed by
+            kernels.
         """
         seen = trees.overlaid(self.seen, {"adapters": adapters})
         found: dict[str, Part] = {}
@@ -352,25 +348,24 @@ class Learner:
         return found, rest
 
     def bind_model(self, params: Params, *, adapter_ids: Array | None = None) -> Any:
-        """Return only the model of `bind`; adapter_ids [B] are the rows' children in MultiTask."""
+        """Return only the model that `bind` builds, with its adapters."""
         return self.bind(params, adapter_ids=adapter_ids).model
 
     def check_mesh(self, mesh: Mesh) -> None:
-        """Raise InputError for a mesh that does not divide the parameters or the heads."""
+        """Raise InputError unless the mesh divides the parameters and the attention heads."""
         heads = self.model.divided_heads
         sharding.check_divisible(mesh, self.axes, self.shapes, num_heads=heads)
 
     @property
     def model_type(self) -> type:
-        """Class of the model."""
         return type(self._module.model)
 
     def loss(
         self, params: Params, batch: Batch, key: Key | None = None, *, phase: str | None = None
     ) -> Loss:
-        """Return the first stage: sums over a batch or a microbatch, or the sums of a phase.
+        """Return the loss of the first stage for a batch or microbatch, or the loss of a phase.
 
-        With a key, in training, the terms include the adapters' penalties.
+        With a key, as in training, the terms include the adapters' penalties.
         """
         loss = self.bind(params, key=key)(batch, key=key, phase=phase)
         if key is None or not self.adapters:
@@ -383,7 +378,7 @@ class Learner:
         return loss
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None = None) -> Loss:
-        """Return the second stage of the loss, which compares the rows of a whole batch."""
+        """Return the loss of the second stage, which compares the rows of a whole batch."""
         return self.objective.joint(rows, batch, step=step)
 
     def whole_loss(self, params: Params, batch: Batch, key: Key | None = None) -> Loss:
@@ -396,11 +391,11 @@ class Learner:
 
         Raises:
           InputError: if everything is frozen.
-          ValueError: if there is no optimizer, or phases do not train every path exactly once.
+          ValueError: if the optimizer is missing, or phases do not train every path exactly once.
         """
         if not any(map(self.trains, trees.flatten(self.shapes))):
             raise InputError(
-                "everything is frozen, so nothing would be trained: name parameters by --train, or "
+                "everything is frozen, so nothing would be trained; name parameters by --train, or "
                 "with adapters by --adapters.train"
             )
         phases, main, below = self.objective.phases(), self._main, self.model.below
@@ -421,8 +416,8 @@ class Learner:
             optimizer, axes = phase.optimizer or main, self._trained(self.axes, phase)
             if phase.optimizer is not None and phase.optimizer.schedule_offset == AUTO:
                 raise InputError(
-                    f"schedule_offset auto is only for the experiment's own optimizer: give "
-                    f"{phase.name} a number"
+                    f"schedule_offset auto works only for the experiment's optimizer; set a number "
+                    f"for phase {phase.name}"
                 )
             update = Update(
                 functools.partial(self.loss, phase=phase.name),
@@ -439,7 +434,7 @@ class Learner:
         return tuple(made)
 
     def optimizer_axes(self) -> Axes:
-        """Return the logical axes of the optimizer's state, in the structure of the state."""
+        """Return the logical axes of the optimizer state, in the structure of the state."""
         phases, main = self.objective.phases(), self._main
         if not phases:
             return main.state_axes(self._trained(self.axes), self._trained(self.shapes))
@@ -451,7 +446,7 @@ class Learner:
         }
 
     def head(self, name: str) -> list[str]:
-        """Return the paths of a head's parameters; [] if it has none."""
+        """Return the paths of a head's parameters; [] for a head without parameters."""
         return [path for path in trees.flatten(self.seen) if path.startswith(f"{HEADS}{name}/")]
 
     @property
@@ -474,7 +469,7 @@ class Learner:
         """Return the number of adapter parameters that are padding for narrower or skipped layers.
 
         Args:
-          trained: True to count only adapters that are trained.
+          trained: True to count only trained adapters.
         """
         if not self.adapters:
             return 0
@@ -489,7 +484,7 @@ class Learner:
         return sum(map(modules.num_unused, names)) * (1 + len(self._towers))
 
     def holds_still(self, path: str) -> bool:
-        """Return True for a frozen parameter of a run that trains only a chosen part."""
+        """Return True for a frozen parameter of a run that trains only some parameters."""
         return bool(self.train or self.adapters) and not self.trains(path)
 
     def _unread(self, path: str) -> bool:
@@ -510,12 +505,12 @@ class Learner:
 
     @property
     def _meant(self) -> dict[str, tuple[str, ...]]:
-        """Patterns of `train` -> their patterns; an adapter's path gives all that it trains."""
+        """Path patterns of each entry of `train`; an adapter expands to the paths it trains."""
         own = {f"{ADAPTERS}{adapter.name}": self._of(adapter) for adapter in self.adapters}
         return {pattern: own.get(pattern, (pattern,)) for pattern in self.train}
 
     def _of(self, adapter: Adapter) -> tuple[str, ...]:
-        """Return the patterns of the model that an adapter trains, and its paths in each tower."""
+        """Return path patterns of the parameters that an adapter trains, including towers."""
         flat = trees.flatten(self.shapes)
         patterns = adapter.trains(list(as_model(flat)))
         if not self._towers:
@@ -544,7 +539,7 @@ class Learner:
 
     @property
     def _scheduled(self) -> Callable[[Array], dict[str, Array]] | None:
-        """Function: steps taken -> scheduled parameters of adapters, also in towers; or None."""
+        """Function from the step to scheduled parameters of adapters, including towers; or None."""
         of_model = at_step(self.adapters)
         if of_model is None or not self._towers:
             return of_model
@@ -562,7 +557,6 @@ class Learner:
 
     @property
     def _is_partial(self) -> bool:
-        """True if some parameters are not trained."""
         return not all(map(self.trains, trees.flatten(self.shapes)))
 
     @property
@@ -584,7 +578,7 @@ class Learner:
     @property
     def _main(self) -> Optimizer:
         if self.optimizer is None:
-            raise ValueError("a learner that is trained needs an optimizer: got None")
+            raise ValueError("training needs an optimizer, but the learner has none")
         return self.optimizer
 
 
@@ -601,18 +595,18 @@ def _check_adapter_sizes(shapes: Any) -> None:
         if max(leaf.shape, default=1) > most:
             name = path.removeprefix(ADAPTERS).partition("/")[0]
             raise InputError(
-                f"adapter {name!r}: {path} would have the shape {leaf.shape}, and a size of an "
-                f"adapter is at most {most:,} on this model; reduce its rank, length, width or "
+                f"adapter {name!r}: {path} would have the shape {leaf.shape}, but its sizes must "
+                f"be at most {most:,} on this model; reduce the adapter's rank, length, width or "
                 "number"
             )
 
 
 _SMALLEST_BOUND = 100_000
-"""Sizes up to it are always allowed."""
+"""Size of an adapter's array up to which it is always allowed."""
 
 
 def _check_copied(modules: AdapterModules, its_views: Sequence[View]) -> None:
-    """Raise InputError for a copy of an array that a view computes from others, or reads."""
+    """Raise InputError if an adapter copies an array that a view reads or computes."""
     for path in modules.copied():
         if any(view.mentions(f"model/{path}") for view in its_views):
             raise InputError(
@@ -621,6 +615,6 @@ def _check_copied(modules: AdapterModules, its_views: Sequence[View]) -> None:
 
 
 def views_of(model: ModelConfig, objective: Objective) -> tuple[View, ...]:
-    """Return the views of a learner, without tracing it."""
+    """Return the views of a learner, without tracing its module."""
     towers = [view for name in objective.more_towers() for view in model.views(f"{TOWERS}{name}/")]
     return (*model.views("model/"), *towers, *objective.views(model, "objective/"))

@@ -1,10 +1,10 @@
 """Likelihood of text: `Seq2Seq` and `LanguageModel`, and the cross-entropy that both use.
 
-An objective lists the features that its model reads. The features have the names of the model's
-arguments, so a model, an objective and a layout that do not fit together are detected by name.
+An objective lists the features that its model reads. Features have the names of the model's
+arguments, so that incompatible models, objectives and layouts are detected by name.
 
 `Seq2Seq` is the likelihood of the targets given the inputs (Raffel et al. 2020). Span corruption
-and every fine-tuning task use it; only the data differ.
+and every fine-tuning task use this objective; only the data differ.
 
 `LanguageModel` is language modeling with a decoder only (Raffel et al. 2020, section 3.2.1). The
 targets are the text itself, or inputs followed by targets; the layout's loss weights decide if the
@@ -25,10 +25,10 @@ no array [B, T, V] is needed.
 
     losses = token_losses(model.hidden(...), model.output(), targets, chunk=32)
 
-A chunk takes `chunk` positions of every row, spread over the row: positions j, j + n, j + 2n, ...
-for n chunks. So each device works on its own rows, and on its own part of the length, in each
-chunk. The backward pass computes a chunk's logits again, which adds a third to the output layer's
-FLOPs, and sums the kernel's gradient in float32.
+A chunk has `chunk` positions of every row, spread over the row: positions j, j + n, j + 2n, ... for
+n chunks. In each chunk, a device therefore computes its own rows, and its own part of the length.
+The backward pass recomputes a chunk's logits, which adds a third to the output layer's FLOPs, and
+sums the kernel's gradient in float32.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ from t5x_lite.nn.dense import einsum
 from t5x_lite.objectives.base import Loss, LossModule, Objective, Term, names_of
 
 _NEVER = -1e9
-"""Score of absent entries; finite, so that a softmax over absent entries has no NaN."""
+"""Score of absent entries; finite, so that a softmax over only absent entries does not give NaN."""
 
 
 def cross_entropy(
@@ -64,16 +64,16 @@ def cross_entropy(
     z_loss: float = 0.0,
     label_smoothing: float = 0.0,
 ) -> tuple[Float[Array, "*batch"], Float[Array, "*batch"]]:
-    """Return the cross-entropy of each position, in float32.
+    """Return the cross-entropy of each position in float32, including the z-loss.
 
     Args:
       logits: unnormalized scores.
       targets: class of each position.
       z_loss: coefficient of log(Z)^2, which keeps the logits from drifting; T5 1.1 uses 1e-4.
-      label_smoothing: s, the total probability of the other classes.
+      label_smoothing: total probability s of the other classes.
 
     Returns:
-      The loss of each position, z-loss included; and its z-loss.
+      The loss of each position, including the z-loss; and only the z-loss.
     """
     logits = logits.astype(jnp.float32)
     log_z = jax.nn.logsumexp(logits, axis=-1)
@@ -92,10 +92,10 @@ def cross_entropy(
 def correct(
     scores: Float[Array, "*batch V"], target_scores: Float[Array, "*batch"]
 ) -> Float[Array, "*batch"]:
-    """Return each target's accuracy: 1 if it is the best, 1 / n in a tie of n, else 0.
+    """Return each target's accuracy: 1 if its score is the best, 1 / n in a tie of n, else 0.
 
-    Ties share the credit: a model that gives all of V classes the same score has accuracy 1 / V,
-    like a random choice.
+    Ties share the credit: a model with the same score for all of V classes has accuracy 1 / V, like
+    a random choice.
 
     Args:
       scores: scores of all classes or candidates; other entries must have lower scores.
@@ -108,12 +108,12 @@ def correct(
 
 
 def smoothed(label_smoothing: float, classes: int) -> tuple[float, float]:
-    """Return the smoothed targets: the probability of the target, and of each other class."""
+    """Return the probabilities of the target and of each other class under label smoothing."""
     return 1.0 - label_smoothing, label_smoothing / max(classes - 1, 1)
 
 
 def smoothed_entropy(label_smoothing: float, classes: int) -> float:
-    """Return the entropy of the smoothed targets; 0 without smoothing."""
+    """Return the entropy of targets with label smoothing; 0 without smoothing."""
     if not label_smoothing:
         return 0.0
     confidence, low = smoothed(label_smoothing, classes)
@@ -123,10 +123,11 @@ def smoothed_entropy(label_smoothing: float, classes: int) -> float:
 def soft_cross_entropy(
     logits: Float[Array, "B G"], teacher: Float[Array, "B G"], *, where: Bool[Array, "B G"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Return -sum t log softmax(logits), t the softmax of teacher scores, and the number of rows.
+    """Return the cross-entropy of logits with a teacher's softmax, and the number of rows.
 
-    It differs from the Kullback-Leibler divergence by the teacher's entropy, which has no gradient.
-    Both softmaxes are over present entries with a teacher score; a row without any counts 0.
+    The loss is -sum t log softmax(logits), with t the softmax of the teacher's scores. It differs
+    from the Kullback-Leibler divergence by the teacher's entropy, which has no gradient. Both
+    softmaxes are over present entries with a teacher score; a row without such entries counts 0.
 
     Args:
       logits: logits of the entries.
@@ -143,7 +144,7 @@ def soft_targets(teacher: Float[Array, "B G"], *, where: Bool[Array, "B G"]) -> 
     """Return the softmax of a teacher's scores over present entries with a score; 0 elsewhere.
 
     Args:
-      teacher: scores, NaN for entries without a score.
+      teacher: teacher scores; NaN for entries without a score.
       where: True for present entries.
     """
     known = where & ~jnp.isnan(teacher)
@@ -152,11 +153,11 @@ def soft_targets(teacher: Float[Array, "B G"], *, where: Bool[Array, "B G"]) -> 
 
 
 class TokenLosses(NamedTuple):
-    """Losses of each position, in float32.
+    """Losses and accuracy of each position, in float32.
 
     Attributes:
-      loss: cross-entropy, z-loss included.
-      z_loss: the z-loss.
+      loss: cross-entropy, including the z-loss.
+      z_loss: only the z-loss.
       correct: accuracy of each position, from `correct`; without gradient.
     """
 
@@ -173,7 +174,6 @@ class _Rules(NamedTuple):
 
     @property
     def kernel(self) -> str:
-        """Indices of the kernel in einsum strings."""
         return "".join({"vocab": "V", "embed": "D"}[name] for name in self.axes)
 
 
@@ -187,25 +187,22 @@ def token_losses(
     z_loss: float = 0.0,
     label_smoothing: float = 0.0,
 ) -> TokenLosses:
-    """Return the cross-entropy of each position, without all logits at once.
+    """Compute the cross-entropy of each position from hidden states, some positions at a time.
 
     Args:
-      hidden: the output layer's input.
-      output: the output layer.
-      targets: token of each position.
-      chunk: maximum positions of a row at a time; T need not be a multiple of it.
-      bias: added to the logits, after the divisor.
-      z_loss: as for `cross_entropy`.
+      hidden: input of the output layer.
+      output: output layer.
+      targets: target token of each position.
+      chunk: maximum number of positions of a row per chunk; T need not be a multiple.
+      bias: bias added to the logits, after the divisor.
+      z_loss: coefficient of log(Z)^2.
       label_smoothing: total probability of the other tokens.
 
     Returns:
       Arrays [B, T].
-
-    Raises:
-      ValueError: if chunk is less than 1.
     """
     if chunk < 1:
-        raise ValueError(f"a chunk needs at least one position: got {chunk}")
+        raise ValueError(f"chunk is {chunk}, but must be at least 1 position")
     batch, length = targets.shape
     num_chunks = -(-length // chunk)
     width = -(-length // num_chunks)
@@ -235,7 +232,7 @@ def _logits(rules: _Rules, hidden: Array, kernel: Array, bias: Array | None) -> 
 
 
 def _is_target(targets: Array, logits: Array) -> Array:
-    """Return a mask [B, T, V], never stored; a gather would move logits of a split vocabulary."""
+    """Return the mask [B, T, V] of targets; a gather would move logits of a split vocabulary."""
     classes = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
     return classes == targets[..., None]
 
@@ -310,15 +307,15 @@ _losses.defvjp(_forward, _backward)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Likelihood(Objective):
-    """Cross-entropy of the targets; base of the objectives, which differ in the model's inputs.
+    """Base class of likelihood objectives: cross-entropy of target tokens.
 
     Attributes:
       z_loss: coefficient of log(Z)^2 (t5x: 1e-4).
       label_smoothing: total probability of the other tokens.
-      logits_chunk: number of target positions of a row with logits at a time; None computes all at
-        once, which is faster, but needs [B, T, V] float32 numbers.
-      reads: names of the features that the model is given.
-      reads_if_there: names of features that it is also given if the batch has them.
+      logits_chunk: number of target positions of a row with logits at a time; None computes all
+        logits at once, which is faster, but needs [B, T, V] float32 numbers.
+      reads: names of the features that are passed to the model.
+      reads_if_there: names of features that are also passed to the model if the batch has them.
     """
 
     z_loss: Annotated[float, AtLeast(0)] = 1e-4
@@ -329,16 +326,15 @@ class Likelihood(Objective):
     reads_if_there: ClassVar[tuple[str, ...]] = ()
 
     def smaller_logits(self) -> str:
-        """Return the option for a chunk of positions, if all logits are computed at once."""
+        """Return the option that computes logits in chunks, or "" if it is already set."""
         return "--objective.logits-chunk 16" if self.logits_chunk is None else ""
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "LikelihoodLoss":
-        """Build the loss module; it has no parameters."""
         del model, rngs
         return LikelihoodLoss(self)
 
     def check_model(self, model: nnx.Module) -> None:
-        """Raise InputError unless the model's arguments are the features that are given to it."""
+        """Raise InputError unless the model's arguments are the objective's features."""
         taken = inspect.signature(type(model).__call__).parameters
         needed = {
             name
@@ -348,12 +344,12 @@ class Likelihood(Objective):
         } - {"self"}
         if needed != set(self.reads) or not set(self.reads_if_there) <= set(taken):
             raise InputError(
-                f"objective {type(self).__name__} gives its model {_names(self.reads)}, but the "
-                f"model {type(model).__name__} takes {_names(needed)}: {REMEDY}"
+                f"objective {type(self).__name__} passes {_names(self.reads)} to the model, but "
+                f"{type(model).__name__} needs {_names(needed)}; {REMEDY}"
             )
 
     def check_batch(self, batch: Iterable[str]) -> None:
-        """Raise InputError if a batch lacks a feature, or has tokens that the model ignores."""
+        """Raise InputError if a batch lacks features, or has tokens that the model ignores."""
         missing = {*self.reads, "decoder_target_tokens", "decoder_loss_weights"} - set(batch)
         unread = {name for name in batch if name.endswith("_input_tokens")} - set(self.reads)
         if missing or unread:
@@ -364,7 +360,7 @@ class Likelihood(Objective):
             )
 
 
-REMEDY = "an encoder-decoder takes Seq2Seq, a decoder-only model LanguageModel"
+REMEDY = "use Seq2Seq for an encoder-decoder, and LanguageModel for a decoder-only model"
 
 
 def _names(features: Iterable[str]) -> str:
@@ -372,7 +368,7 @@ def _names(features: Iterable[str]) -> str:
 
 
 class LikelihoodLoss(LossModule):
-    """Sums over the target tokens of a batch."""
+    """Loss module that computes the cross-entropy of a batch's target tokens."""
 
     def __call__(self, model: Any, heads: Any, batch: Batch, *, key: Key | None = None) -> Loss:
         """Return the loss of a batch of seqio's features, packed or not."""
@@ -421,7 +417,7 @@ def _sums(losses: TokenLosses, weights: Float[Array, "B T"]) -> Loss:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seq2Seq(Likelihood):
-    """Cross-entropy of the targets of an encoder-decoder; the fields of `Likelihood`."""
+    """Cross-entropy of the targets of an encoder-decoder; the fields are as in `Likelihood`."""
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (layouts.Seq2Seq,)
     reads: ClassVar[tuple[str, ...]] = ("encoder_input_tokens", "decoder_input_tokens")
@@ -430,7 +426,7 @@ class Seq2Seq(Likelihood):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LanguageModel(Likelihood):
-    """Cross-entropy of the next token; the fields of `Likelihood`."""
+    """Cross-entropy of the next token in a decoder-only model; fields as in `Likelihood`."""
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (LM, PrefixLM, ConcatLM)
     reads: ClassVar[tuple[str, ...]] = ("decoder_input_tokens",)

@@ -1,4 +1,4 @@
-"""BGE-M3: one encoder with three retrieval scores, which also learn from their weighted sum.
+"""BGE-M3: one encoder with three retrieval scores, which are also distilled from their sum.
 
 Chen et al. 2024 (arXiv:2402.03216) and FlagEmbedding's m3/modeling.py. A text has a vector (head
 "dense"), a weight for each term ("lexical") and a vector for each token ("multi_vector"). Scores
@@ -15,11 +15,11 @@ are divided by the temperature t before a softmax:
     m3()       L .183866    L' .276107   loss .229987       w (1, .3, 1), l (1, .1, 1)
     m3_v1()    L 1.012105   L' .389902   loss 1.402007      all 1; L a sum without L_all; L + L'
 
-The teacher softmax(s_all / t) has no gradient, but L_all has, into all heads. The dense loss
-compares the passages of the whole batch. The other scores cost Lq x Lp products for each pair, so
-they are computed within blocks of rows (`objectives.bi_encoder`). The number of rows in a block
-does not depend on the devices; FlagEmbedding uses the rows of one device. No array has an axis of
-the vocabulary.
+The teacher softmax(s_all / t) has no gradient, but L_all has a gradient for all heads. The dense
+loss compares the passages of the whole batch. The lexical and the multi-vector score cost Lq x Lp
+products for each pair, so they are computed within blocks of rows (`objectives.bi_encoder`). The
+number of rows in a block does not depend on the devices; FlagEmbedding uses the rows of one device.
+No array has an axis of the vocabulary.
 
 FlagEmbedding differs as follows:
 
@@ -69,38 +69,40 @@ from t5x_lite.objectives.ranker import Distillation, m3_kd
 
 Combination = Literal["mean", "sum"]
 Scores = dict[str, Array]
-"""Name -> float32 [B, M], scores of each query for the passages of its block."""
+"""Scores [B, M] of each query for the passages of its block, float32, by name."""
 Sums = tuple[Array, Array]
-"""A total and its weight."""
+"""Total and weight of a loss or metric."""
 
 WAYS = ("dense", "lexical", "multi_vector")
-"""Scores, which have the names of their heads."""
+"""Names of the three scores and of their heads."""
 ALL = "all"
-"""Name of their weighted sum."""
+"""Name of the weighted sum of the three scores."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class M3(Contrastive):
-    """Three scores and their weighted sum; the scores also learn from the sum.
+    """BGE-M3's objective: losses of three retrieval scores and of their weighted sum.
+
+    Each score is also distilled from the weighted sum.
 
     Attributes:
       weights: weights of the dense, the lexical and the multi-vector score in their sum.
-      loss_weights: weights of the three scores' losses.
+      loss_weights: weights of the losses of the three scores.
       combination: "mean", (L + L') / 2 with L a mean of four losses; or "sum", as first published.
-      distill_from: optimizer step from which scores also learn from their sum; None disables this.
-        Evaluation reports L.
-      score_block: number of rows in a block. The lexical and the multi-vector score compare the
-        passages of a block, so all losses but the dense one are within blocks; None is the batch,
-        or the block of `candidates`.
+      distill_from: optimizer step from which on the scores are distilled from their sum; None
+        disables this. Evaluation reports L.
+      score_block: number of rows per block. The lexical and the multi-vector score compare the
+        passages of a block, so all losses except the dense loss are within blocks; None is the
+        batch, or the block of `candidates`.
       dense_scale: scale of the dense loss, in addition to its weight; 1 / W is like FlagEmbedding
         on W devices.
-      distillation: loss for rows with teacher scores: "m3_kd" instead of each InfoNCE, or "kl" next
-        to it (`objectives.ranker`), within blocks; None ignores teacher scores.
+      distillation: loss for rows with teacher scores: "m3_kd" instead of each InfoNCE, or "kl" in
+        addition to InfoNCE (`objectives.ranker`), within blocks; None ignores teacher scores.
       teacher_temperature: divisor of the teacher's scores.
-      vector_size: size of a token's vector; if None, the initial checkpoint's, or else the size of
-        the hidden states.
+      vector_size: dimensions of a token's vector; if None, the initial checkpoint's setting, or
+        else the size of the hidden states.
       specials: ids of tokens that are not terms (`models.vector_heads`); if None, the initial
-        checkpoint's, or else XLM-R's.
+        checkpoint's setting, or else XLM-R's special tokens.
     """
 
     temperature: float = 0.02
@@ -119,12 +121,11 @@ class M3(Contrastive):
         super().__post_init__()
         if self.symmetric or self.towers != "one":
             raise InputError(
-                "objective M3 has one encoder, and no loss of passages that look for queries: set "
+                "objective M3 supports neither two towers nor a symmetric loss; set "
                 "--objective.towers one --objective.symmetric False"
             )
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "M3Rows":
-        """Build the module of the first stage, which has no parameters."""
         del model, rngs
         return M3Rows(self)
 
@@ -147,7 +148,6 @@ class M3(Contrastive):
         )
 
     def resolved(self, kept: Mapping[str, Head]) -> "M3":
-        """Return the objective with the heads' settings instead of None."""
         own = {
             "vector_size": self._multi_vector(kept).size,
             "specials": self._lexical(kept).specials,
@@ -156,11 +156,10 @@ class M3(Contrastive):
         return dataclasses.replace(known, **own)
 
     def no_terms(self) -> tuple[int, ...]:
-        """Return the ids of tokens that are not terms."""
         return self._lexical({}).specials
 
     def block_rows(self, rows: int) -> int:
-        """Return the number of rows in a block, for a batch of `rows`.
+        """Return the number of rows per block, for a batch of `rows` rows.
 
         Raises:
           InputError: if blocks do not divide the batch.
@@ -170,21 +169,21 @@ class M3(Contrastive):
         block = min(rows, block_size(self.candidates) or rows, self.score_block or rows)
         if rows % block:
             raise InputError(
-                f"blocks of {block} rows do not divide a batch of {rows}: change "
+                f"blocks of {block} rows do not divide a batch of {rows}; change "
                 "--objective.score-block, --objective.candidates or --data.batch-size"
             )
         return block
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
-        """Return the losses of a whole batch.
+        """Return the losses of all scores for a whole batch.
 
         Args:
           rows: rows from `M3Rows`.
           batch: batch with the texts, to detect padding and duplicates.
-          step: step of the optimizer.
+          step: step of the optimizer; None in evaluation.
 
         Raises:
-          InputError: if blocks do not divide the batch, or it has no teacher scores.
+          InputError: if blocks do not divide the batch, or teacher scores are missing.
         """
         real = jnp.any(batch["query_segment_ids"] > 0, axis=1).astype(jnp.float32)
         block = self.block_rows(len(real))
@@ -212,7 +211,7 @@ class M3(Contrastive):
     def within_blocks(
         self, rows: Mapping[str, Array], batch: Batch, of_batch: Float[Array, "B N"]
     ) -> Scores:
-        """Return each query's scores for the passages of its block, and their weighted sum.
+        """Return each query's three scores for the passages of its block, and their weighted sum.
 
         Args:
           rows: rows from `M3Rows`.
@@ -232,14 +231,14 @@ class M3(Contrastive):
         return GROUP if block == 1 else f"block:{block}"
 
     def _shares(self, step: Array | None) -> tuple[Array | float, Array | float]:
-        """Return the factors of L and L'."""
+        """Return the weights of the contrastive loss L and the distillation loss L' at a step."""
         if self.distill_from is None or step is None:
             return 1.0, 0.0
         on = (step >= self.distill_from).astype(jnp.float32)
         return (1.0 - on / 2, on / 2) if self.combination == "mean" else (1.0, on)
 
     def _terms(self, losses: Mapping[str, Sums], share: Array | float) -> dict[str, Term]:
-        """Return the terms of L."""
+        """Return the terms of the contrastive loss L."""
         dense, *rest = self.loss_weights
         scales = dict(zip(WAYS, (dense * self.dense_scale, *rest), strict=True))
         if self.combination == "mean":
@@ -252,7 +251,7 @@ class M3(Contrastive):
     def _info_nces(
         self, scores: Scores, may: Bool[Array, "B M"], real: Float[Array, " B"]
     ) -> dict[str, Sums]:
-        """Return InfoNCE of each score within its block."""
+        """Return the InfoNCE loss of each score within its block."""
         block = self.block_rows(len(real))
         own = jnp.arange(len(real)) % block * (may.shape[1] // block)
 
@@ -263,7 +262,7 @@ class M3(Contrastive):
         return {name: of(score) for name, score in scores.items()}
 
     def _self_taught(self, scores: Scores, where: Bool[Array, "B M"]) -> dict[str, Sums]:
-        """Return the cross-entropy of each score with the softmax of their sum."""
+        """Return the distillation loss of each score from the weighted sum."""
         teacher = jax.lax.stop_gradient(scores[ALL]) / self.temperature
         return {
             f"self_{name}": soft_cross_entropy(
@@ -275,11 +274,11 @@ class M3(Contrastive):
     def _taught(
         self, scores: Scores, may: Bool[Array, "B M"], real: Float[Array, " B"], batch: Batch
     ) -> dict[str, Sums]:
-        """Return the losses with a teacher's scores."""
+        """Return the distillation losses from a teacher's scores."""
         if "teacher_scores" not in batch:
             raise InputError(
-                "objective.distillation reads a teacher's scores: set --data.layout.teacher True, "
-                "or --objective.distillation None"
+                "objective.distillation needs teacher scores, but the batch has none; set "
+                "--data.layout.teacher True, or --objective.distillation None"
             )
         block = self.block_rows(len(real))
         there = jnp.any(batch["passage_segment_ids"] > 0, axis=2)
@@ -302,12 +301,12 @@ class M3(Contrastive):
 
 
 class M3Rows(LossModule):
-    """Outputs of the three heads, as rows of a loss in two stages."""
+    """Loss module that computes the outputs of the three heads, the first stage of the loss."""
 
     def __call__(
         self, model: Any, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the rows of a batch of the layout Groups(), or of a microbatch."""
+        """Return the head outputs of a batch or microbatch in the layout `Groups`, as rows."""
         check_groups(self.config, batch)
         query_key, passage_key = split_key(key, 2)
         num_rows, num, length = batch["passage_tokens"].shape
@@ -348,7 +347,7 @@ def _read(
 def _active(
     heads: HeadModules, found: Mapping[str, Array], tokens: Array, segment_ids: Array
 ) -> Sums:
-    """Return the number of tokens with a weight above 0, and the number of terms.
+    """Return the number of terms with a positive lexical weight, and the number of terms.
 
     A dead relu gives all terms weight 0, and no gradient can change that.
     """
@@ -365,11 +364,11 @@ def _accuracy(
 
 
 def m3(**fields: Any) -> M3:
-    """Return BGE-M3's settings: weights (1, .3, 1), losses (1, .1, 1), cosines of [CLS]."""
+    """Return BGE-M3's objective: weights (1, .3, 1), loss weights (1, .1, 1), cosines of [CLS]."""
     return M3(**{"normalize": True, "pooling": "cls", **fields})
 
 
 def m3_v1(**fields: Any) -> M3:
-    """Return the settings of the paper's first version: all weights 1, sums instead of means."""
+    """Return the objective of the paper's first version: all weights 1, sums instead of means."""
     ones = {"weights": (1.0, 1.0, 1.0), "loss_weights": (1.0, 1.0, 1.0), "combination": "sum"}
     return m3(**{**ones, **fields})

@@ -5,12 +5,12 @@
     objective = MaskedLM(mask_id=4, whole_word=True, max_ngram=3)        # DeBERTa
 
 Masks are sampled on the device at each step, so a text gets another mask each time. Without a key,
-in evaluation, they are the same for every batch of one shape. The head reads only the masked
-positions, in a static number of slots. So its product with the vocabulary, which is most of a small
-model's work, is reduced to 15 %.
+as in evaluation, masks are the same for all batches of the same shape. The head reads only the
+masked positions, in a static number of slots. The head's product with the vocabulary, which is most
+of a small model's work, is thereby reduced to 15 %.
 
-    what = units(word_ids, whole_word=True, max_ngram=1, key=...)      # masked together
-    chosen = choose(what, counts(real, 0.15), key=...)                 # Bool[B, S]
+    unit_ids = units(word_ids, whole_word=True, max_ngram=1, key=...)  # masked together
+    chosen = choose(unit_ids, counts(real, 0.15), key=...)             # Bool[B, S]
     inputs = replaced(tokens, chosen, mask_id=103, vocab_size=30522, key=...)
 
 For the words  [CLS] un ##aff ##able men [SEP]  the word ids are 0 1 1 1 2 0, and so are the units;
@@ -47,15 +47,15 @@ from t5x_lite.objectives.base import Loss, LossModule, Objective, Term, names_of
 from t5x_lite.objectives.likelihood import correct, cross_entropy
 
 _ROUNDS = 3
-"""Rounds of selection; in each, units that fit are selected and a larger one ends the round."""
+"""Number of selection rounds; in each round, units that fit are selected until one is too large."""
 
 
 class Slots(NamedTuple):
-    """Some positions of each row in order, in a static number of slots.
+    """Selected positions of each row, in order, in a static number of slots.
 
     Attributes:
-      positions: int32; 0 in unused slots.
-      used: 1 for used slots, else 0; float32.
+      positions: int32 positions; 0 in unused slots.
+      used: float32, 1 for used slots, else 0.
     """
 
     positions: Int[Array, "B _"]
@@ -67,7 +67,7 @@ def counts(real: Bool[Array, "B S"], ratio: float) -> Int[Array, " B"]:
 
     Args:
       real: True for tokens that are not padding; special tokens count.
-      ratio: in (0, 1).
+      ratio: fraction of masked tokens, in (0, 1).
     """
     tokens = jnp.sum(real, axis=1)
     some = jnp.maximum(1, jnp.round(ratio * tokens.astype(jnp.float32)).astype(jnp.int32))
@@ -75,23 +75,23 @@ def counts(real: Bool[Array, "B S"], ratio: float) -> Int[Array, " B"]:
 
 
 def most(length: int, ratio: float) -> int:
-    """Return the largest of `counts` for rows of a length, which is the number of `Slots`."""
+    """Return the maximum number of masked tokens in a row of `length` tokens."""
     return max(1, int(np.round(np.float32(ratio) * np.float32(length))))
 
 
 def units(
     word_ids: Int[Array, "B S"], *, whole_word: bool, max_ngram: int = 1, key: Key
 ) -> Int[Array, "B S"]:
-    """Return the unit of masking of each token, numbered from 1 in its row; 0 is never masked.
+    """Return each token's unit of joint masking, numbered from 1 per row; 0 is never masked.
 
     Args:
-      word_ids: equal for all tokens of a word, which are adjacent; 0 at special tokens and
-        padding.
+      word_ids: word id of each token, equal for the adjacent tokens of a word; 0 for special tokens
+        and padding.
       whole_word: True to mask the tokens of a word together.
-      max_ngram: maximum run of words (or of tokens) that is masked together. The probability of n
-        is proportional to 1 / n (DeBERTa, SpanBERT's variant of BERT). Runs do not cross special
-        tokens.
-      key: random key of the runs' lengths.
+      max_ngram: maximum number of consecutive words (or tokens) that are masked together. The
+        probability of n is proportional to 1 / n (DeBERTa, SpanBERT's variant of BERT). N-grams do
+        not cross special tokens.
+      key: random key of the lengths of n-grams.
     """
     before = jnp.pad(word_ids, ((0, 0), (1, 0)))[:, :-1]
     maskable = word_ids > 0
@@ -114,10 +114,10 @@ def units(
 def choose(
     units: Int[Array, "*batch S"], counts: Int[Array, "*batch"], *, key: Key
 ) -> Bool[Array, "*batch S"]:
-    """Select units in random order, as many as fit into the row's count.
+    """Select units in random order, as many as fit into each row's count of tokens.
 
     Args:
-      units: numbered from 1 in each row, at most S; 0 is not selected.
+      units: unit of each token, numbered from 1 to at most S in each row; 0 is not selected.
       counts: maximum number of tokens to select in each row.
       key: random key of the order.
     """
@@ -148,16 +148,16 @@ def replaced(
     random: float = 0.1,
     key: Key,
 ) -> Int[Array, "B S"]:
-    """Return the model's input: chosen tokens are masked, replaced at random or unchanged.
+    """Return the model's input, in which chosen tokens are masked, random or unchanged.
 
     Args:
-      tokens: the text.
-      chosen: from `choose`.
-      mask_id: id of [MASK].
-      vocab_size: random tokens are uniform below it.
+      tokens: original tokens.
+      chosen: True for chosen tokens, from `choose`.
+      mask_id: token id of [MASK].
+      vocab_size: size of the vocabulary, from which random tokens are sampled uniformly.
       mask: probability of [MASK].
-      random: probability of a random token; the others are unchanged.
-      key: random key of both.
+      random: probability of a random token; other chosen tokens are unchanged.
+      key: random key of the replacements.
     """
     fate_key, token_key = jax.random.split(key)
     fate = jax.random.uniform(fate_key, tokens.shape)
@@ -167,7 +167,7 @@ def replaced(
 
 
 def slots(chosen: Bool[Array, "B S"], num: int) -> Slots:
-    """Return the chosen positions of each row, in order.
+    """Return the chosen positions of each row as `Slots`, in order.
 
     Args:
       chosen: True for chosen positions; positions after the first `num` are omitted.
@@ -182,7 +182,7 @@ def slots(chosen: Bool[Array, "B S"], num: int) -> Slots:
 
 
 def at_slots(values: Array, slots: Slots) -> Array:
-    """Return the values [B, S, ...] at the slots' positions: [B, num, ...]."""
+    """Gather the values [B, S, ...] at the positions of slots: [B, num, ...]."""
     positions = slots.positions.reshape(*slots.positions.shape, *[1] * (values.ndim - 2))
     return jnp.take_along_axis(values, positions, axis=1)
 
@@ -190,7 +190,7 @@ def at_slots(values: Array, slots: Slots) -> Array:
 def put_at_slots(
     tokens: Int[Array, "B S"], slots: Slots, new: Int[Array, "B _"]
 ) -> Int[Array, "B S"]:
-    """Return the tokens with new ones at the used slots."""
+    """Return the tokens with new tokens at the positions of used slots."""
     nowhere = tokens.shape[1]
     positions = jnp.where(slots.used > 0, slots.positions, nowhere)
 
@@ -201,7 +201,7 @@ def put_at_slots(
 
 
 def noise_and_dropout(key: Key | None) -> tuple[Key, Key | None]:
-    """Split a key for masks and dropout; without a key the masks are fixed."""
+    """Split a random key into keys for masks and dropout; None gives fixed masks, no dropout."""
     if key is None:
         return jax.random.key(0), None
     noise, dropout = jax.random.split(key)
@@ -213,16 +213,17 @@ Ratio = Annotated[float, In(0, 1, "()")]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Masks:
-    """Selection of the predicted tokens, and their replacement.
+    """Settings of masked language modeling: selection of tokens, and their replacement.
 
     Attributes:
-      mask_id: id of [MASK] in the vocabulary.
+      mask_id: token id of [MASK] in the vocabulary.
       ratio: fraction of a row's tokens that are masked.
       whole_word: True to mask the tokens of a word together.
-      max_ngram: maximum run of words that is masked together; the probability of n is proportional
-        to 1 / n.
+      max_ngram: maximum number of consecutive words that are masked together; the probability of n
+        is proportional to 1 / n.
       mask_fraction: fraction of the masked tokens that [MASK] replaces.
-      random_fraction: fraction that a random token replaces; the others are unchanged.
+      random_fraction: fraction of the masked tokens that a random token replaces; other masked
+        tokens are unchanged.
     """
 
     mask_id: int = 103
@@ -243,35 +244,34 @@ class Masks:
             )
 
     def masked_lm_flops(self, model: EncoderConfig, length: int) -> int:
-        """Return the FLOPs of an encoder, and of its head at the masked positions of one row."""
+        """Return the FLOPs of an encoder and its masked-LM head for one row."""
         slots = most(length, self.ratio)
         return model.text_flops(length, masked_lm=True) + model.masked_lm_head_flops(slots)
 
     def masks_with(self) -> int:
-        """Return the id of [MASK]."""
         return self.mask_id
 
     def check_vocabulary(self, model: ModelConfig) -> None:
-        """Raise InputError for a [MASK] that the model's vocabulary does not have."""
+        """Raise InputError if the id of [MASK] is outside the model's vocabulary."""
         if not 0 <= self.mask_id < model.vocab_size:
             raise InputError(
                 f"objective.mask_id {self.mask_id} must be below model.vocab_size "
-                f"{model.vocab_size}; give the [MASK] of the vocabulary"
+                f"{model.vocab_size}; set the id of [MASK] in the vocabulary"
             )
 
     def counted(self, batch: Batch, *, pad_id: int) -> Bool[Array, "B S"]:
-        """Return the tokens that `ratio` is a fraction of: all that are not padding."""
+        """Return True for the tokens that `ratio` counts: all tokens except padding."""
         return real_tokens(batch, pad_id=pad_id)
 
     def draw(
         self, batch: Batch, *, vocab_size: int, pad_id: int, key: Key
     ) -> tuple[Int[Array, "B S"], Slots]:
-        """Return the model's input, and the masked positions.
+        """Sample masks; return the model's input and the masked positions.
 
         Args:
-          batch: batch of the layout Encoder().
-          vocab_size: random tokens are below it.
-          pad_id: id of padding.
+          batch: batch in the layout `Encoder`.
+          vocab_size: size of the vocabulary, from which random tokens are sampled.
+          pad_id: token id of padding.
           key: random key of the masks.
         """
         tokens = batch["encoder_input_tokens"]
@@ -298,31 +298,29 @@ class Masks:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskedLM(Masks, Objective):
-    """Cross-entropy of the masked tokens; the fields of `Masks`."""
+    """Masked language modeling: cross-entropy of masked tokens; the fields are as in `Masks`."""
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (Encoder,)
 
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:
-        """Return the FLOPs of one row: the encoder, and the head at the masked positions."""
+        """Return the FLOPs for one row: the encoder, and the head at the masked positions."""
         return self.masked_lm_flops(model, *shapes["encoder_input_tokens"])
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "MaskedLMLoss":
-        """Build the loss module, which has no parameters."""
         self.check_vocabulary(model)
         return MaskedLMLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the head "mlm"."""
         return (Mlm(),)
 
 
 class MaskedLMLoss(LossModule):
-    """Sums over the masked tokens of a batch."""
+    """Loss module that computes the cross-entropy of a batch's masked tokens."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Encoder(), packed or not."""
+        """Return the loss of a batch in the layout `Encoder`, packed or not."""
         check_batch(self.config, batch)
         noise, dropout = noise_and_dropout(key)
         inputs, slots = self.config.draw(
@@ -341,7 +339,7 @@ class MaskedLMLoss(LossModule):
 def sums(
     logits: Float[Array, "*batch V"], targets: Int[Array, "*batch"], weights: Float[Array, "*batch"]
 ) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
-    """Return the sums of the cross-entropy, of the accuracy and of the weights."""
+    """Return the weighted sums of cross-entropy and accuracy, and the sum of the weights."""
     losses, _ = cross_entropy(logits, targets)
     target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     right = correct(logits, target_logits)
@@ -349,7 +347,7 @@ def sums(
 
 
 def features(batch: Batch) -> Mapping[str, Any]:
-    """Return an encoder's inputs in addition to tokens, if the batch has them."""
+    """Return an encoder's optional inputs (segment ids, positions, token types) in a batch."""
     names = ("segment_ids", "positions", "token_types")
     return {name: batch[f"encoder_{name}"] for name in names if f"encoder_{name}" in batch}
 

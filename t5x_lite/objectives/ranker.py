@@ -1,14 +1,14 @@
-"""Cross-encoders, and bi-encoders that are distilled from one.
+"""Objectives of cross-encoders, and distillation of a teacher's ranking into bi-encoders.
 
-A cross-encoder computes one number for a query and a passage that it reads together.
+A cross-encoder reads a query and a passage together and computes one score:
 
     Ranker()                                # the positive among the passages of its row
     Ranker(loss="pointwise")                # each passage by itself: is it relevant?
-    Ranker(teacher_weight=1.0)              # and as a teacher ranks them
+    Ranker(teacher_weight=1.0)              # also distill a teacher's ranking
 
 The head "classifier" has one class, like transformers' *ForSequenceClassification with num_labels 1
 and sentence-transformers' CrossEncoder (Nogueira and Cho 2019, arXiv:1901.04085; the listwise loss
-follows Gao et al. 2021, arXiv:2101.08751). Other rows give no negatives: a query is read only with
+follows Gao et al. 2021, arXiv:2101.08751). Other rows are not negatives: a query is read only with
 its own passages. Rows have the features of data.layout Ranked().
 
     logits of a row [2, 1, 0], the first passage is the positive
@@ -29,8 +29,8 @@ Groups(teacher=True)). With t the softmax of the scores over the row's own passa
 
 `kl` is a cross-entropy: it differs from the divergence by the teacher's entropy, which has no
 gradient. RetroMAE's code also divides the divergence by the group's size, and adds 1e-4 of InfoNCE
-(`retromae_distill`; Xiao et al. 2022, arXiv:2205.12035). `m3_kd` is FlagEmbedding's, which assumes
-that the group is sorted by its teacher and does not sort it; here it is sorted.
+(`retromae_distill`; Xiao et al. 2022, arXiv:2205.12035). `m3_kd` is FlagEmbedding's loss.
+FlagEmbedding assumes that the group is sorted by teacher scores; here the group is sorted first.
 """
 
 import dataclasses
@@ -66,7 +66,7 @@ from t5x_lite.objectives.masked_lm import features
 RankingLoss = Literal["listwise", "pointwise"]
 
 _NEVER = -1e9
-"""Logit of an absent passage; finite, so that a row of padding has no NaN."""
+"""Logit of an absent passage; finite, so that a row of padding does not give NaN."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class Ranker(Objective):
         teacher scores.
       teacher_temperature: divisor of the teacher's scores.
       head: kind of the head: "bert", "roberta", "electra" or "deberta".
-      dropout_rate: dropout rate of the head; None is the model's.
+      dropout_rate: dropout rate of the head; None is the model's rate.
     """
 
     loss: RankingLoss = "listwise"
@@ -95,18 +95,16 @@ class Ranker(Objective):
     of_encoder: ClassVar[bool] = True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "RankerLoss":
-        """Build the loss module, which has no parameters."""
         del model, rngs
         return RankerLoss(self)
 
     def forward_flops(self, model: ModelConfig, shapes: RowShapes) -> int | None:
-        """Return the FLOPs of one row, a query with each of its passages."""
+        """Return the FLOPs for one row, a query with each of its passages."""
         num, length = shapes["encoder_input_tokens"]
         one = model.forward_flops({"encoder_input_tokens": (length,)})
         return None if one is None else num * one
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the head "classifier" with one class."""
         own = Classifier(num_classes=1, kind=self.head, dropout_rate=self.dropout_rate)
         known = kept.get("classifier")
         if isinstance(known, Classifier) and known.num_classes == 1:
@@ -115,12 +113,12 @@ class Ranker(Objective):
 
 
 class RankerLoss(LossModule):
-    """Sums over the queries of a batch."""
+    """Loss module that computes the cross-encoder loss of a batch."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Ranked(); rows of padding count 0.
+        """Return the loss of a batch in the layout `Ranked`; rows of padding are ignored.
 
         Raises:
           InputError: if the features belong to another layout, or teacher scores are missing.
@@ -128,12 +126,13 @@ class RankerLoss(LossModule):
         tokens = batch.get("encoder_input_tokens")
         if tokens is None or tokens.ndim != 3 or "encoder_segment_ids" not in batch:
             raise InputError(
-                "objective Ranker reads queries with passages, encoder_input_tokens [B, G, S]: "
-                "data.layout must be ranked"
+                "objective Ranker reads queries with passages (encoder_input_tokens [B, G, S]), "
+                "so data.layout must be ranked"
             )
         if self.config.teacher_weight and "teacher_scores" not in batch:
             raise InputError(
-                "objective.teacher_weight needs a teacher's scores: set --data.layout.teacher True"
+                "objective.teacher_weight needs teacher scores, but the batch has none; set "
+                "--data.layout.teacher True"
             )
         rows, num, length = tokens.shape
         flat = {name: value.reshape(-1, length) for name, value in features(batch).items()}
@@ -143,7 +142,7 @@ class RankerLoss(LossModule):
         return self.of_logits(logits, batch)
 
     def of_logits(self, logits: Float[Array, "B G"], batch: Batch) -> Loss:
-        """Return the loss of the logits of each row's passages."""
+        """Return the loss for the logits of each row's passages."""
         there = jnp.any(batch["encoder_segment_ids"] > 0, axis=2)
         real = there[:, 0].astype(jnp.float32)
         masked = jnp.where(there, logits, _NEVER)
@@ -173,11 +172,11 @@ Distillation = Literal["kl", "m3_kd"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Distill(Contrastive):
-    """Distillation of a teacher's ranking of each query's passages, and InfoNCE.
+    """Distillation of a teacher's ranking of each query's passages, and optionally InfoNCE.
 
     Attributes:
-      distillation: "kl" or "m3_kd".
-      distillation_weight: weight of the distillation.
+      distillation: distillation loss, "kl" or "m3_kd".
+      distillation_weight: weight of the distillation loss.
       contrastive_weight: weight of InfoNCE; 0 omits it.
       teacher_temperature: divisor of the teacher's scores.
     """
@@ -188,14 +187,15 @@ class Distill(Contrastive):
     teacher_temperature: Annotated[float, Above(0)] = 1.0
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
-        """Return the loss of the vectors of a whole batch, as `Contrastive.joint`.
+        """Return the loss of the vectors of a whole batch; see `Contrastive.joint`.
 
         Raises:
           InputError: if the batch has no teacher scores.
         """
         if "teacher_scores" not in batch:
             raise InputError(
-                "objective Distill reads a teacher's scores: set --data.layout.teacher True"
+                "objective Distill needs teacher scores, but the batch has none; set "
+                "--data.layout.teacher True"
             )
         scores = self.scores(rows)
         real = jnp.any(batch["query_segment_ids"] > 0, axis=1).astype(jnp.float32)
@@ -234,12 +234,13 @@ def m3_kd(
     *,
     there: Bool[Array, "B P"],
 ) -> tuple[Array, Array]:
-    """Return the sum of the `m3_kd` losses, and the number of queries with a loss.
+    """Return the sum of the `m3_kd` distillation losses, and the number of queries with a loss.
 
     Args:
       own: scores of each query and its own passages, divided by the temperature.
-      rest: scores of the other candidates, divided by the temperature; else `NEVER`.
-      teacher: scores of the query's own passages; NaN for passages without a score.
+      rest: scores of candidates from other rows, divided by the temperature; `NEVER` for other
+        passages.
+      teacher: teacher scores of the query's own passages; NaN for passages without a score.
       there: True for passages that are not padding.
     """
     targets = soft_targets(teacher, where=there)
@@ -262,6 +263,6 @@ def _of_groups(scores: Float[Array, "B N"], num: int) -> Float[Array, "B P"]:
 
 
 def retromae_distill(*, group: int, **fields: Any) -> Distill:
-    """Return RetroMAE's published second stage: KL / group + 1e-4 InfoNCE, [CLS] dot products."""
+    """Return RetroMAE's published distillation objective: KL / group + 1e-4 InfoNCE."""
     own = {"distillation": "kl", "distillation_weight": 1 / group, "contrastive_weight": 1e-4}
     return Distill(**{**DOT, **own, **fields})

@@ -1,4 +1,4 @@
-"""RetroMAE and DupMAE.
+"""RetroMAE and DupMAE: pretraining of [CLS] vectors by a weak decoder.
 
 Xiao et al. 2022, arXiv:2205.12035, and the code of staoxiao/RetroMAE; Xiao et al. 2023 for the bag
 of words (DupMAE, arXiv:2305.02564). The encoder is a masked language model; c is its last [CLS]
@@ -16,12 +16,13 @@ visible(i, j) is
 
               [CLS]  a   b  [SEP]
     a           1    0   1    1
-    b           1    1   0    1          only its own token is hidden
+    b           1    1   0    1          only b itself is hidden
     [SEP]       1    1   0    0
 
-Both losses and the bag of words share the head. BGE's models have the "normalised" queries. Rows
-may be packed: each document has its own c, and attends only to itself; the bag of words needs one
-document per row. c is the encoder's output, even if the masked-LM head reads other states.
+Both losses and the bag of words share the masked-LM head. BGE's models have the "normalised"
+queries. Rows may be packed: each document has its own c and attends only to itself, but the bag of
+words needs one document per row. c is the encoder's output, even if the masked-LM head reads other
+states.
 
 DupMAE's bag of words is predicted by all token states of a text together (arXiv:2305.02564).
 
@@ -83,16 +84,17 @@ def bag_losses(
     counted: Bool[Array, "B S"],
     chunk: int,
 ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-    """Return the bag-of-words loss of each row.
+    """Return DupMAE's bag-of-words loss of each row.
 
     Args:
-      states: inputs of the product with the table.
+      states: hidden states that are multiplied with the token embedding.
       table: token embedding.
       bias: bias of the logits.
-      tokens: the text.
+      tokens: tokens of the text.
       read: True for positions with logits.
-      counted: True for positions with tokens in the bag; their number is the length.
-      chunk: number of positions with logits at a time; the backward pass computes them again.
+      counted: True for positions with tokens in the bag; the length is the number of these
+        positions.
+      chunk: number of positions with logits at a time; the backward pass recomputes the logits.
 
     Returns:
       The loss of each row, and 1 for rows with tokens in the bag, else 0.
@@ -140,11 +142,11 @@ def bag_scores(
 
 
 def largest(scores: Float[Array, "B V"], number: int) -> Float[Array, "B V"]:
-    """Keep the largest scores of each row, and set the others to 0 (DupMAE's sparse vector).
+    """Keep only the `number` largest scores of each row, as in DupMAE's sparse vectors.
 
     Args:
       scores: scores of the vocabulary.
-      number: number of kept scores; ties with the last are kept.
+      number: number of kept scores; ties with the last are also kept.
     """
     last = jax.lax.top_k(scores, min(number, scores.shape[1]))[0][:, -1:]
     return jnp.where((scores >= last) & (scores > _UNSEEN), scores, 0.0)
@@ -156,18 +158,20 @@ Query = Literal["raw", "normalised"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RetroMAE(Masks, Objective):
-    """Masked language modeling and the decoder's loss; the fields of `Masks` and these.
+    """Masked language modeling with an additional loss of a weak decoder (RetroMAE, DupMAE).
+
+    The objective has the fields of `Masks` and these.
 
     Attributes:
       ratio: fraction of tokens in the encoder's masks.
-      whole_word: True if the encoder's and the decoder's masks take whole words.
-      decoder: "enhanced" or "basic".
+      whole_word: True if the masks of encoder and decoder cover complete words.
+      decoder: kind of the decoder, "enhanced" or "basic".
       decoder_ratio: fraction of tokens in the decoder's masks; None is 0.5 (enhanced) or 0.7
         (basic).
-      decoder_layers: number of layers of the basic decoder; the enhanced one has one.
+      decoder_layers: number of layers of the basic decoder; the enhanced decoder has one layer.
       query: queries of the enhanced decoder: "raw" c + p, or "normalised" by the embeddings' norm.
-      mask_pool: maximum number of masks sampled for each row; each query takes one of them.
-      bag_of_words: weight of DupMAE's term; 0 omits it (the paper: 0.1).
+      mask_pool: maximum number of masks sampled for each row; each query uses one of them.
+      bag_of_words: weight of DupMAE's bag-of-words loss; 0 omits it (the paper: 0.1).
       logits_chunk: number of positions of a row with logits at a time; None computes all at once.
     """
 
@@ -187,48 +191,46 @@ class RetroMAE(Masks, Objective):
         super().__post_init__()
         if self.decoder_layers < 1 or (self.decoder == "enhanced" and self.decoder_layers > 1):
             raise InputError(
-                "objective.decoder_layers must be at least 1, and is 1 in the enhanced decoder: "
+                "objective.decoder_layers must be at least 1, and 1 for the enhanced decoder: "
                 f"got {self.decoder_layers}"
             )
 
     @property
     def unpackable(self) -> str:
-        """Reason why a row cannot hold several documents; "" if it can."""
         return "objective.bag_of_words counts the words of a row" if self.bag_of_words else ""
 
     @property
     def ratio_of_decoder(self) -> float:
-        """Ratio of the decoder's masks."""
+        """Fraction of tokens in the decoder's masks."""
         default = 0.5 if self.decoder == "enhanced" else 0.7
         return default if self.decoder_ratio is None else self.decoder_ratio
 
     def smaller_logits(self) -> str:
-        """Return the option for a chunk of positions, if all logits are computed at once."""
         return "--objective.logits-chunk 16" if self.logits_chunk is None else ""
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "RetroMAELoss":
-        """Build the loss module; its parameters are the decoder."""
+        """Build the loss module; its parameters are the decoder's."""
         self.check_vocabulary(model)
         if not isinstance(model, EncoderConfig):
-            raise InputError(f"RetroMAE needs an encoder, not {type(model).__name__}")
+            raise InputError(f"RetroMAE needs an encoder, but the model is {type(model).__name__}")
         if model.table_size != model.d_model:
             raise InputError(
-                "RetroMAE adds hidden states to embeddings: model.embedding_size must be "
-                f"model.d_model, {model.d_model}, or None: got {model.table_size}"
+                "RetroMAE adds hidden states to embeddings, so model.embedding_size must be "
+                f"model.d_model ({model.d_model}) or None: got {model.table_size}"
             )
         if not model.positions_at_input:
             raise InputError(
-                "RetroMAE's decoder reads positions only from the model's embeddings: it needs "
+                "RetroMAE's decoder needs position embeddings at the model's input; set "
                 "model.positions learned, or for a DeBERTa model.position_biased_input True"
             )
         return RetroMAELoss(self, model, rngs=rngs)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the heads "mlm" and "dense", the latter with the trained pooling "cls"."""
+        """Return the heads "mlm" and "dense"; the pooling of "dense" is "cls", which is trained."""
         return (Mlm(), dataclasses.replace(dense_of(kept) or Dense(), pooling="cls"))
 
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:
-        """Return the FLOPs of one row: the encoder, the decoder, and the head that they share."""
+        """Return the FLOPs for one row: encoder, decoder, and the masked-LM head of both."""
         (length,) = shapes["encoder_input_tokens"]
         slots = masked_lm.most(length, self.ratio)
         flops = model.text_flops(length) + model.masked_lm_head_flops(slots)
@@ -238,7 +240,7 @@ class RetroMAE(Masks, Objective):
 
 
 class RetroMAELoss(nnx.Module):
-    """Sums of the encoder's and the decoder's losses.
+    """Loss module that computes the losses of encoder, decoder and bag of words.
 
     Args:
       config: the objective.
@@ -256,7 +258,7 @@ class RetroMAELoss(nnx.Module):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Encoder()."""
+        """Return the loss of a batch in the layout `Encoder`."""
         check_batch(self.config, batch)
         noise, dropout = masked_lm.noise_and_dropout(key)
         encoder_noise, decoder_noise = jax.random.split(noise)
@@ -361,7 +363,7 @@ class RetroMAELoss(nnx.Module):
         return scan_layers(self.decoder, call, x, inputs=each, running=straight)[0]
 
     def _visible(self, batch: Batch, documents: "Documents", *, key: Key) -> Visibility:
-        """Return the mask of each query of the enhanced decoder."""
+        """Return the attention mask of the enhanced decoder, with a sampled mask for each query."""
         config, word_ids = self.config, batch["encoder_word_ids"]
         batch_size, length = word_ids.shape
         unit_key, choice_key, pick_key = jax.random.split(key, 3)
@@ -404,7 +406,7 @@ class Documents:
       positions: positions within each document, from 0.
       real: True for tokens that are not padding.
       first: index of the first token of each position's document.
-      together: mask that lets each position attend to its own document.
+      together: mask in which each position attends to its own document.
       inner: True for all tokens of a document except the first and the last.
     """
 
@@ -416,7 +418,7 @@ class Documents:
 
     @classmethod
     def of(cls, batch: Batch, *, pad_id: int) -> "Documents":
-        """Find the documents by segment ids and positions; without them, a row is one document."""
+        """Find documents by segment ids and positions; without these, a row is one document."""
         tokens = batch["encoder_input_tokens"]
         real = real_tokens(batch, pad_id=pad_id)
         place = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
@@ -434,14 +436,14 @@ class Documents:
     def headed(
         self, embeddings: Float[Array, "B S D"], summary: Float[Array, "B S D"]
     ) -> Float[Array, "B S D"]:
-        """Return the embeddings with c instead of each document's first one."""
+        """Replace the embedding of each document's first token by its summary c."""
         return jnp.where((self.positions == 0)[..., None], summary, embeddings)
 
 
 def _token_losses(
     head: MaskedLMHead, hidden: Array, table: Array, targets: Array, *, chunk: int | None
 ) -> tuple[Float[Array, "B S"], Float[Array, "B S"]]:
-    """Return cross-entropy and accuracy of each position, with some logits at a time."""
+    """Return cross-entropy and accuracy of each position, computed in chunks of positions."""
     found = token_losses(
         head.transform(hidden),
         Output(table, ("vocab", "embed"), 1.0),

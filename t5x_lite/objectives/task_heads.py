@@ -1,15 +1,15 @@
-"""Losses of heads for tasks: choices, classes, spans, labels of words; one task or several.
+"""Objectives of task heads: classes, scores, choices, spans and token labels; several tasks.
 
 `TaskHeads` trains several tasks on one encoder, each with its own head.
 
     TaskHeads(tasks=("mnli=3", "stsb=1", "squad=span"))    # heads/mnli, heads/stsb, heads/squad
 
-A row has the number of its task, `adapter_ids` (`data.adapter_of`), and only this task's head
-counts for it: NAME=1 is a score by its squared error, NAME=2 and more are classes, NAME=span the
-ends of an answer. Each term is the mean over its task's rows of the whole batch, so a task with few
-rows in a batch has the same weight; a task without rows adds 0. All heads run on all rows, so all
-processes run one program. The tasks may share all weights, or have their own adapters by MultiTask;
-with Parallel, child i computes the rows of task i.
+Each row has the number of its task in `adapter_ids` (`data.adapter_of`), and only the loss of this
+task's head counts for the row. NAME=1 is regression by squared error, NAME=2 and more are classes,
+and NAME=span is the first and last token of an answer. Each term is the mean over its task's rows
+of the whole batch, so a task with few rows in a batch has the same weight; a task without rows adds
+0. All heads run on all rows, so that all processes run one program. The tasks may share all
+weights, or have separate adapters by MultiTask; with Parallel, child i computes the rows of task i.
 
 `Choose` is multiple choice by a head on an encoder: COPA, SWAG, RACE. A question is read with each
 of its choices. The head "choice" computes a number from each [CLS] hidden state, and the loss is
@@ -23,20 +23,20 @@ features of data.layout Choices().
     Classify(num_classes=1)        # a score, by its squared error: STS-B
     Classify(num_classes=2, class_weights=(0.5, 2.0), label_smoothing=0.1)
 
-Class weights w and label smoothing s follow torch.nn.functional.cross_entropy: a row of class
-y has the loss (1 - s) w_y (-log p_y) + s / C sum_c w_c (-log p_c) and the weight w_y, by which the
-sum over the global batch is divided. "balanced" weights are n / (k n_c) of n training examples, k
-classes that occur, and n_c examples of the class (scikit-learn, compute_class_weight).
+Class weights w and label smoothing s follow torch.nn.functional.cross_entropy: a row of class y has
+the loss (1 - s) w_y (-log p_y) + s / C sum_c w_c (-log p_c) and the weight w_y, and the sum over
+the global batch is divided by the sum of the weights. "balanced" weights are n / (k n_c) of n
+training examples, k classes that occur, and n_c examples of the class (scikit-learn,
+compute_class_weight).
 
 The head "classifier" reads the hidden state of the first token, [CLS] (`models.heads`). Rows have
 the features of data.layout Labelled().
 
-`Spans` is for answers that are a span of the text, by their first and last token (SQuAD 1.1 and
-2.0). Two numbers for each position give two distributions over the row's tokens (Devlin et al.
-2019, section 4.2; transformers' *ForQuestionAnswering). The loss is the mean of both
-cross-entropies. No answer is the span of [CLS] (section 4.3). Rows have the features of data.layout
-Windows(), which divides long contexts; or of Labelled(), which truncates them: rows with a
-truncated answer have no loss.
+`Spans` predicts an answer in a text by its first and last token (SQuAD 1.1 and 2.0). Two numbers
+for each position give two distributions over the row's tokens (Devlin et al. 2019, section 4.2;
+transformers' *ForQuestionAnswering). The loss is the mean of both cross-entropies. No answer is the
+span of [CLS] (section 4.3). Rows have the features of data.layout Windows(), which divides long
+contexts; or of Labelled(), which truncates them: rows with a truncated answer have no loss.
 
 `TagTokens` labels each word by a head on an encoder: named entities, parts of speech (CoNLL-2003).
 
@@ -47,7 +47,7 @@ token of each word, the mean over the words of the global batch (Devlin et al. 2
 transformers' *ForTokenClassification, which labels other tokens -100). Rows have the features of
 data.layout Tokens().
 
-`objective_for` selects the objective and a task for an imported head, which does not name them.
+`objective_for` selects an objective and a task for an imported head.
 """
 
 import dataclasses
@@ -91,12 +91,12 @@ BALANCED = "balanced"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassObjective(Objective):
-    """Base of the objectives of one head with classes.
+    """Base class of objectives with one classification head.
 
     Attributes:
       class_weights: weight of each class in the loss, in the order of the task's labels; "balanced"
-        computes them from the training data when the run begins, () is 1 for each.
-      label_smoothing: probability that the targets give to all classes alike.
+        computes the weights from the training data when the run begins, and () is 1 for each class.
+      label_smoothing: total probability that smoothed targets spread over all classes.
     """
 
     class_weights: Annotated[tuple[float, ...] | Literal["balanced"], AtLeast(0)] = ()
@@ -107,8 +107,8 @@ class ClassObjective(Objective):
         num, weights = vars(self)["num_classes"], self.class_weights
         if num == 1 and (weights or self.label_smoothing):
             raise InputError(
-                "objective.class_weights and objective.label_smoothing need classes: "
-                "objective.num_classes 1 is a score"
+                "objective.class_weights and objective.label_smoothing need classes, but "
+                "objective.num_classes 1 is regression"
             )
         if weights in ((), BALANCED):
             return
@@ -121,17 +121,18 @@ class ClassObjective(Objective):
             raise InputError("objective.class_weights must have a weight above 0")
 
     def undecided(self) -> tuple[str, ...]:
-        """Return "weights" if the training data decide them."""
+        """Return ("weights",) if the class weights are computed from the training data, else ()."""
         return ("weights",) * (self.class_weights == BALANCED)
 
     def with_weights(self, weights: tuple[float, ...]) -> "ClassObjective":
-        """See `Objective.with_weights`."""
         return dataclasses.replace(self, class_weights=weights) if self.undecided() else self
 
     def loss_of_classes(self, logits: Float[Array, "*B C"], label: Int[Array, "*B"]) -> Loss:
-        """Return the cross-entropy with the objective's weights and smoothing."""
+        """Return the cross-entropy with the objective's class weights and label smoothing."""
         if isinstance(self.class_weights, str):
-            raise InputError('objective.class_weights "balanced" are computed by `t5x-lite train`')
+            raise InputError(
+                'objective.class_weights "balanced" needs `t5x-lite train`, which computes them'
+            )
         return loss_of_classes(
             logits,
             label,
@@ -142,12 +143,13 @@ class ClassObjective(Objective):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Classify(ClassObjective):
-    """Cross-entropy of classes, or the squared error of a score.
+    """Text classification by cross-entropy, or regression by squared error.
 
     Attributes:
-      num_classes: number of classes; 1 is a score, 0 the number of the task's labels.
-      head: kind of the head: "bert", "roberta", "electra" or "deberta"; "auto" is the family's.
-      dropout_rate: dropout rate of the head; None is the model's.
+      num_classes: number of classes; 1 is regression, 0 the number of the task's labels.
+      head: kind of the head: "bert", "roberta", "electra" or "deberta"; "auto" selects by model
+        family.
+      dropout_rate: dropout rate of the head; None is the model's rate.
     """
 
     num_classes: Whole = 2
@@ -158,17 +160,16 @@ class Classify(ClassObjective):
     of_encoder: ClassVar[bool] = True
 
     def undecided(self) -> tuple[str, ...]:
-        """Return "head", "classes" and "weights" if model, task and data decide them."""
+        """Return settings that model and data decide: "head", "classes", "weights"."""
         open_fields = ("head",) * (self.head == "auto") + ("classes",) * (not self.num_classes)
         return open_fields + super().undecided()
 
     def with_classes(self, *, kind: str, num_classes: int) -> "Classify":
-        """Return the objective with the kind of head and the number of classes, unless set."""
+        """Return the objective with kind of head and number of classes, unless they are set."""
         head: Any = kind if self.head == "auto" else self.head
         return dataclasses.replace(self, head=head, num_classes=self.num_classes or num_classes)
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ClassifyLoss":
-        """Make the loss module, which has no parameters."""
         del model, rngs
         return ClassifyLoss(self)
 
@@ -191,12 +192,12 @@ class Classify(ClassObjective):
 
 
 class ClassifyLoss(LossModule):
-    """Sums over the labelled rows of a batch."""
+    """Loss module that computes the classification or regression loss of a batch."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Labelled(); rows without a label count 0."""
+        """Return the loss of a batch in the layout `Labelled`; rows without a label are ignored."""
         check_labelled(self.config, batch)
         model_key, head_key = split_key(key, 2)
         hidden = model(batch["encoder_input_tokens"], **features(batch), key=model_key)
@@ -213,13 +214,14 @@ def loss_of_classes(
     class_weights: tuple[float, ...] = (),
     label_smoothing: float = 0.0,
 ) -> Loss:
-    """Return cross-entropy and accuracy of the rows, or the tokens, that have a label.
+    """Return cross-entropy and accuracy of the rows or tokens that have a label.
 
     Args:
       logits: logits of the classes.
-      label: the class + 1; 0 for rows without a label.
-      class_weights: weight of each class; () is 1 for each. The accuracy has no weights.
-      label_smoothing: probability that the targets give to all classes alike.
+      label: class + 1; 0 for rows or tokens without a label.
+      class_weights: weight of each class in the cross-entropy; () is 1 for each. The accuracy is
+        unweighted.
+      label_smoothing: total probability that smoothed targets spread over all classes.
     """
     weights = (label > 0).astype(jnp.float32)
     targets = jnp.maximum(label - 1, 0)
@@ -245,8 +247,8 @@ def squared_error(predicted: Float[Array, " B"], batch: Batch) -> Loss:
     """Return the squared error of the rows that have a score.
 
     Args:
-      predicted: the scores of a head.
-      batch: with "scores", NaN for rows without a score, or with labels.
+      predicted: predicted score of each row.
+      batch: batch with "scores", NaN for rows without a score, or with labels.
     """
     label = batch["labels"][:, 0]
     # Caches of earlier versions have scores as labels, in thousandths.
@@ -263,7 +265,7 @@ def squared_error(predicted: Float[Array, " B"], batch: Batch) -> Loss:
 
 
 def check_labelled(objective: Objective, batch: Batch) -> None:
-    """Raise InputError for a batch that has no labels."""
+    """Raise InputError for a batch without labels."""
     missing = {"encoder_input_tokens", "encoder_segment_ids", "labels"} - set(batch)
     if missing:
         raise InputError(
@@ -273,16 +275,16 @@ def check_labelled(objective: Objective, batch: Batch) -> None:
 
 
 _NEVER = -1e9
-"""Logit of an absent choice or position; finite, so that a row of padding has no NaN."""
+"""Logit of an absent choice or position; finite, so that a row of padding does not give NaN."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Choose(Objective):
-    """Cross-entropy of the right choice of a question.
+    """Multiple choice: cross-entropy of the right choice of a question.
 
     Attributes:
       head: kind of the head: "bert", "roberta", "electra" or "deberta".
-      dropout_rate: dropout rate of the head; None is the model's.
+      dropout_rate: dropout rate of the head; None is the model's rate.
     """
 
     head: ClassifierKind = "bert"
@@ -292,27 +294,25 @@ class Choose(Objective):
     of_encoder: ClassVar[bool] = True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "ChooseLoss":
-        """Make the loss module, which has no parameters."""
         del model, rngs
         return ChooseLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the head "choice"."""
         return (Choice(kind=self.head, dropout_rate=self.dropout_rate),)
 
 
 class ChooseLoss(LossModule):
-    """Sums over the labelled rows of a batch."""
+    """Loss module that computes the multiple-choice loss of a batch."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Choices(); rows without a label count 0."""
+        """Return the loss of a batch in the layout `Choices`; rows without a label are ignored."""
         tokens = batch.get("encoder_input_tokens")
         if tokens is None or tokens.ndim != 3 or "labels" not in batch:
             raise InputError(
-                "objective Choose reads questions with choices, encoder_input_tokens [B, C, S] and "
-                "labels: data.layout must be choices"
+                "objective Choose reads labels and questions with choices (encoder_input_tokens "
+                "[B, C, S]), so data.layout must be choices"
             )
         rows, num, length = tokens.shape
         flat = {name: value.reshape(-1, length) for name, value in features(batch).items()}
@@ -326,10 +326,10 @@ class ChooseLoss(LossModule):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spans(Objective):
-    """Cross-entropy of an answer's first and last token.
+    """Extractive question answering: cross-entropy of an answer's first and last token.
 
     Attributes:
-      longest: maximum tokens of an answer.
+      longest: maximum length of an answer, in tokens.
     """
 
     longest: Count = 30
@@ -338,34 +338,36 @@ class Spans(Objective):
     of_encoder: ClassVar[bool] = True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "SpansLoss":
-        """Make the loss module, which has no parameters."""
         del model, rngs
         return SpansLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the head "span"."""
         return (Span(longest=self.longest),)
 
 
 class SpansLoss(LossModule):
-    """Sums over the labelled rows of a batch."""
+    """Loss module that computes the loss of answer spans of a batch."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of Windows() or Labelled(); rows without a label count 0."""
+        """Return the loss of a batch in the layout `Windows` or `Labelled`.
+
+        Rows without a label are ignored.
+        """
         check_labelled(self.config, batch)
         hidden = model(batch["encoder_input_tokens"], **features(batch), key=key)
         return loss_of_spans(heads["span"], hidden, batch)
 
 
 def loss_of_spans(head: SpanHead, hidden: Float[Array, "B S D"], batch: Batch) -> Loss:
-    """Return the cross-entropy of both ends, and the fraction of answers that are right.
+    """Return the mean cross-entropy of an answer's two ends, and the accuracy of answers.
 
     Args:
       head: head that computes the logits of all positions.
-      hidden: the encoder's states.
-      batch: with "labels", the ends + 1; rows with 0 as first label count 0.
+      hidden: hidden states of the encoder.
+      batch: batch with "labels", the positions of first and last token + 1; rows with 0 as first
+        label are ignored.
     """
     logits = span_logits(head, hidden, batch["encoder_segment_ids"])
     weights = (batch["labels"][:, 0] > 0).astype(jnp.float32)
@@ -387,8 +389,8 @@ def span_logits(
 
     Args:
       head: head that computes the logits of all positions.
-      hidden: the encoder's states.
-      segment_ids: 0 is padding.
+      hidden: hidden states of the encoder.
+      segment_ids: segment id of each token; 0 is padding.
     """
     both = jnp.stack(head(hidden), axis=1)
     return jnp.where(segment_ids[:, None] > 0, both, _NEVER)
@@ -399,16 +401,17 @@ _TASK = re.compile(r"([a-z][a-z0-9_]*)=(\d+|span)")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskHeads(Objective):
-    """Losses of several tasks, each for its own rows.
+    """Multi-task training: losses of several task heads, each for the rows of its task.
 
     Attributes:
-      tasks: NAME=CLASSES, in the order of their numbers in `data.adapter_of`; one class is a score,
-        and "span" the ends of an answer. The head is called NAME.
-      scales: scales of the terms in the loss; () is 1 for each.
-      label_smoothing: probability that the targets give to all classes of a task alike.
+      tasks: NAME=CLASSES for each task, in the order of the task numbers in `data.adapter_of`. One
+        class is regression, and "span" predicts first and last token of an answer. The head has the
+        name NAME.
+      scales: scale of each task's term in the loss; () is 1 for each.
+      label_smoothing: total probability that smoothed targets spread over all classes of a task.
       head: kind of the heads of classes and scores: "bert", "roberta", "electra" or "deberta".
-      dropout_rate: dropout rate of the heads of classes and scores; None is the model's.
-      longest: maximum tokens of an answer.
+      dropout_rate: dropout rate of the heads of classes and scores; None is the model's rate.
+      longest: maximum length of an answer, in tokens.
     """
 
     tasks: tuple[str, ...] = ()
@@ -425,7 +428,7 @@ class TaskHeads(Objective):
         super().__post_init__()
         if self.scales and len(self.scales) != len(self.tasks):
             raise InputError(
-                f"objective.scales must be one for each of {len(self.tasks)} tasks: got "
+                f"objective.scales must have one scale for each of {len(self.tasks)} tasks: got "
                 f"{self.scales}"
             )
         for line in self.tasks:
@@ -437,7 +440,7 @@ class TaskHeads(Objective):
         names = [line.partition("=")[0] for line in self.tasks]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise InputError(f"objective.tasks has {twice} twice")
+            raise InputError(f"objective.tasks names the task {twice} twice")
         try:
             self.heads({})
         except InputError as error:
@@ -445,18 +448,13 @@ class TaskHeads(Objective):
 
     @property
     def num_tasks(self) -> int:
-        """Number of tasks."""
         return len(self.tasks)
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "TaskHeadsLoss":
-        """Build the loss module, which has no parameters.
-
-        Raises:
-          InputError: if there are no tasks.
-        """
+        """Build the loss module, which has no parameters."""
         del model, rngs
         if not self.tasks:
-            raise InputError("objective.tasks names no task: give it NAME=CLASSES of each")
+            raise InputError("objective.tasks is empty; set NAME=CLASSES for each task")
         return TaskHeadsLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
@@ -479,12 +477,12 @@ class TaskHeads(Objective):
 
 
 class TaskHeadsLoss(LossModule):
-    """Sums over the labelled rows of each task of a batch."""
+    """Loss module that computes the loss of each task from the rows of the task."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Labelled(); rows without a task count 0.
+        """Return the loss of a batch in the layout `Labelled`; rows without a task are ignored.
 
         Raises:
           InputError: if the features belong to another layout, or rows have no task number.
@@ -492,9 +490,9 @@ class TaskHeadsLoss(LossModule):
         check_labelled(self.config, batch)
         if ADAPTER_IDS not in batch:
             raise InputError(
-                "objective TaskHeads needs the number of each row's task: read caches, one for "
-                "each, and give --data.adapter-of CACHE=NUMBER for each; to evaluate a task only "
-                "by its head, set --evaluation.loss False"
+                "objective TaskHeads needs the task number of each row, but the batch has none; "
+                "read one cache per task, with --data.adapter-of CACHE=NUMBER for each, or set "
+                "--evaluation.loss False to evaluate a task only by its head"
             )
         ids = jnp.reshape(batch[ADAPTER_IDS], (-1,))
         model_key, head_key = split_key(key, 2)
@@ -530,11 +528,11 @@ def _only(batch: Batch, mine: Array) -> Batch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TagTokens(ClassObjective):
-    """Cross-entropy of the classes of words.
+    """Token labeling: cross-entropy of the classes of words, such as named entities.
 
     Attributes:
       num_classes: number of classes.
-      dropout_rate: dropout rate of the head; None is the model's.
+      dropout_rate: dropout rate of the head; None is the model's rate.
     """
 
     num_classes: Annotated[int, AtLeast(2)] = 2
@@ -544,7 +542,6 @@ class TagTokens(ClassObjective):
     of_encoder: ClassVar[bool] = True
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "TagTokensLoss":
-        """Make the loss module, which has no parameters."""
         del model, rngs
         return TagTokensLoss(self)
 
@@ -560,12 +557,12 @@ class TagTokens(ClassObjective):
 
 
 class TagTokensLoss(LossModule):
-    """Sums over the labelled tokens of a batch."""
+    """Loss module that computes the token classification loss of a batch."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch of the layout Tokens(); tokens without a label count 0."""
+        """Return the loss of a batch in the layout `Tokens`; tokens without a label are ignored."""
         missing = {"encoder_input_tokens", "encoder_segment_ids", "token_labels"} - set(batch)
         if missing:
             raise InputError(
@@ -583,11 +580,11 @@ _BY_CLASSES = {1: "tasks.glue:stsb", 3: "tasks.glue:mnli"}
 
 
 def objective_for(head: Head | None, *, mask_id: int) -> tuple[Objective, str]:
-    """Return the objective that trains a head, and a suitable task; `NoLoss` if there is none.
+    """Return the objective that trains a head, and a suitable task; `NoLoss` if none trains it.
 
     Args:
-      head: head of the checkpoint; None is an encoder without a head.
-      mask_id: id of [MASK] in its vocabulary.
+      head: head of the checkpoint; None for an encoder without a head.
+      mask_id: token id of [MASK] in the vocabulary.
     """
     if isinstance(head, Mlm):
         return MaskedLM(mask_id=mask_id), DOCUMENTS

@@ -323,7 +323,7 @@ def test_its_place_is_to_the_left_of_a_berts_tokens():
     np.testing.assert_allclose(found, run(moved), rtol=1e-6, atol=1e-6)
     assert np.abs(found - run(params)).max() > 1e-3
     long = {name: jnp.tile(x, (1, 2)) for name, x in batch.items()}
-    with pytest.raises(InputError, match="rows of 8 tokens are longer than"):
+    with pytest.raises(InputError, match="rows have 8 tokens, but the model has only"):
         outputs(left, params, long)
 
 
@@ -349,7 +349,7 @@ def test_its_place_is_to_the_left_of_a_t5s_tokens():
     assert np.abs(nowhere.bind_model(params)(inputs, forced) - whole).max() > 1e-3
     model = dataclasses.replace(HOSTS["t5"][0], attention="blocked")
     blocked = Learner.of(model, Seq2Seq(), adapters=(adapter,))
-    with pytest.raises(InputError, match="use --model"):
+    with pytest.raises(InputError, match="set --model"):
         blocked.bind_model(params)(inputs, targets)
 
 

@@ -109,7 +109,7 @@ def test_packed_rows_are_refused():
         Experiment(model=model, objective=Seq2Seq(), data=Data(**data), **options)
     Experiment(model=model, objective=Seq2Seq(), data=Data(**data, pack=False), **options)
     made, batch = learner("t5", PROMPT)
-    with pytest.raises(InputError, match="a prompt comes before rows, which must be of one text"):
+    with pytest.raises(InputError, match="a prompt adapter needs rows of one text"):
         made.bind_model(random(made.shapes)).encode(
             batch["encoder_input_tokens"], segment_ids=batch["encoder_input_tokens"]
         )

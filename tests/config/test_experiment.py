@@ -419,7 +419,7 @@ def test_the_kernel_has_two_precisions(precision, dtype, fine):
     else:
         assert error(*args, "--model.attention", "pallas") == (
             f"model.attention pallas cannot multiply {dtype} numbers at --matmul-precision "
-            f"{precision}: set default, or --model.attention blocked"
+            f"{precision}; set --matmul-precision default or --model.attention blocked"
         )
 
 

@@ -234,8 +234,8 @@ def test_fields_in_other_forms(release):
     ("change", "fields", "message"),
     [
         (dict, {"relative_attention": False}, "relative_attention must be true"),
-        (dict, {"pos_att_type": "p2p|c2p"}, "some of c2p, p2c, each once"),
-        (dict, {"pos_att_type": None}, "some of c2p, p2c, each once"),
+        (dict, {"pos_att_type": "p2p|c2p"}, "terms c2p, p2c, each once"),
+        (dict, {"pos_att_type": None}, "terms c2p, p2c, each once"),
         (dict, {"position_buckets": 100}, "log buckets need"),
         (dict, {"norm_rel_ebd": "rms"}, "norm_rel_ebd 'rms' is not one of layer_norm, none"),
         (dict, {"hidden_act": "silu"}, "hidden_act 'silu' is not one of"),

@@ -37,8 +37,8 @@ def test_the_kind(kind, rate, before):
     [
         ({"num_classes": 0}, "num_classes must be at least 1: got 0"),
         ({"dropout_rate": 1.0}, r"dropout_rate must be in \[0, 1\): got 1.0"),
-        ({"labels": ("a",)}, "labels must be 2, as many as num_classes"),
-        ({"name": "a/b"}, "the name of a head is lower-case letters"),
+        ({"labels": ("a",)}, "labels must have 2 entries"),
+        ({"name": "a/b"}, "a head name must be lower-case letters"),
     ],
 )
 def test_what_is_wrong(fields, message):

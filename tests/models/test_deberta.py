@@ -368,7 +368,7 @@ def test_bfloat16_is_near_float32():
 
 def test_rows_longer_than_the_table_of_positions():
     tokens, config = np.ones((1, 11), np.int32), SMALL.replace(enhanced_mask_decoder=False)
-    with pytest.raises(InputError, match="longer than the model's 10 positions"):
+    with pytest.raises(InputError, match="the model has only 10 positions"):
         compiled(SMALL)(random_params(SMALL), tokens)
     # Distances have no end.
     hidden, _ = compiled(config)(random_params(config), tokens)
@@ -378,11 +378,11 @@ def test_rows_longer_than_the_table_of_positions():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"position_terms": ("p2p", "c2p")}, "some of c2p, p2c"),
-        ({"attention": "pallas"}, "must be .auto., .plain. or .blocked.: there is no kernel"),
-        ({"attention": "cudnn"}, "must be .auto., .plain. or .blocked.: there is no kernel"),
-        ({"position_buckets": 40}, "do not go together: log buckets need"),
-        ({"max_relative_positions": 2}, "do not go together: log buckets need"),
+        ({"position_terms": ("p2p", "c2p")}, "one or more of the terms c2p, p2c"),
+        ({"attention": "pallas"}, "must be .auto., .plain. or .blocked., because"),
+        ({"attention": "cudnn"}, "must be .auto., .plain. or .blocked., because"),
+        ({"position_buckets": 40}, "are not compatible: log buckets need"),
+        ({"max_relative_positions": 2}, "are not compatible: log buckets need"),
         ({"conv_kernel_size": 2}, "conv_kernel_size must be odd"),
         ({"num_heads": 5}, "multiple of model.num_heads"),
     ],

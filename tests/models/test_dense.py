@@ -57,7 +57,7 @@ def test_which_models_and_heads():
     [
         ({"max_length": 0}, "max_length must be at least 1: got 0"),
         ({"default_prompt": "q"}, "default_prompt 'q' is not among the prompts: no prompts"),
-        ({"prompts": (Prompt(name="q", text="a"),) * 2}, "two prompts have one name: q, q"),
+        ({"prompts": (Prompt(name="q", text="a"),) * 2}, "two prompts have the same name: q, q"),
     ],
 )
 def test_what_is_wrong(fields, message):

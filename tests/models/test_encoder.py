@@ -142,7 +142,7 @@ def test_document_positions():
 def test_a_row_that_is_longer_than_the_table():
     model, _ = filled(TYPED.replace(position_offset=2, pad_id=1))
     assert model.embeddings(jnp.ones((1, 5), jnp.int32)).shape == (1, 5, 6)
-    with pytest.raises(InputError, match="rows of 6 tokens are longer than the model's 5"):
+    with pytest.raises(InputError, match="rows have 6 tokens, but the model has only 5"):
         model.embeddings(jnp.ones((1, 6), jnp.int32))
     # Packed documents may be shorter than their row.
     positions = jnp.array([[0, 1, 2, 0, 1, 2, 3, 4]])
@@ -178,10 +178,10 @@ def test_an_architecture_must_say_what_its_layers_are():
         ({"norm_epsilon": 0.0}, "model.norm_epsilon must be above 0"),
         ({"remat": "dot"}, "model.remat must be one of"),
         ({"attention_block": 0}, "model.attention_block must be at least 1"),
-        ({"attention": "cudnn"}, "'cudnn' needs heads of a multiple of 8 and at most 256: got 3"),
+        ({"attention": "cudnn"}, "multiple of 8 and at most 256, but d_kv is 3"),
         (
             {"attention": "cudnn", "d_model": 16},
-            "does not support dropout for each query and key: set --model.share-attention-drop",
+            "does not support dropout for each query and key; set --model.share-attention-drop",
         ),
     ],
 )

@@ -31,7 +31,9 @@ def test_a_head_gets_the_names_of_its_classes(head):
     assert with_labels((Mlm(), named), named, ("no", "yes")) == (Mlm(), named)
     assert with_labels((own,), own, ("a", "b", "c")) == (own,)
     assert with_labels((Mlm(),), Mlm(), ("no", "yes")) == (Mlm(),)
-    with pytest.raises(InputError, match="are no, yes, and the task has them in the order yes, no"):
+    with pytest.raises(
+        InputError, match="has the classes no, yes, but the task has the order yes, no"
+    ):
         with_labels((), named, ("yes", "no"))
 
 
@@ -48,7 +50,7 @@ def test_a_run_that_goes_on_has_the_names_that_it_got(head):
 def test_what_all_such_heads_refuse():
     with pytest.raises(InputError, match="num_classes must be at least 1: got 0"):
         ClassHead(name="own", num_classes=0)
-    with pytest.raises(InputError, match="labels must be 2, as many as num_classes"):
+    with pytest.raises(InputError, match="labels must have 2 entries"):
         ClassHead(name="own", labels=("a",))
     ClassHead(name="own", dropout_rate=None)
     with pytest.raises(InputError, match=r"dropout_rate must be in \[0, 1\): got 1.0"):

@@ -13,7 +13,7 @@ from tests.models.modules import MODEL
 def test_heads_by_name():
     heads = by_name([Mlm(), Classifier(name="nli", num_classes=3), Classifier()])
     assert list(heads) == ["mlm", "nli", "classifier"]
-    with pytest.raises(InputError, match="two heads are called mlm: give one another name"):
+    with pytest.raises(InputError, match="two heads have the name mlm; rename one of them"):
         by_name([Mlm(), Mlm()])
     with pytest.raises(InputError, match="got 'N/LI'"):
         Classifier(name="N/LI")

@@ -30,5 +30,5 @@ def test_the_sizes_are_the_model_s():
 
 
 def test_it_reads_an_encoder():
-    with pytest.raises(InputError, match="head 'mlm' reads the states of an encoder, not of a T5"):
+    with pytest.raises(InputError, match="head 'mlm' needs an encoder, but the model is a T5"):
         filled(lambda rngs: Mlm().build(t5_small(), rngs=rngs))

@@ -20,7 +20,7 @@ def test_classes_of_each_token():
     ("fields", "message"),
     [
         ({"num_classes": 1}, "num_classes must be at least 2: got 1"),
-        ({"labels": ("O",)}, "labels must be 2, as many as num_classes"),
+        ({"labels": ("O",)}, "labels must have 2 entries"),
         ({"dropout_rate": -0.1}, "dropout_rate must be in"),
     ],
 )

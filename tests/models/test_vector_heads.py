@@ -102,7 +102,7 @@ def test_scores_are_those_of_vectors_of_the_vocabulary(way, monkeypatch):
 def test_what_cannot_be():
     with pytest.raises(InputError, match=r"specials must be at least 0: got \(-1,\)"):
         Lexical(specials=(-1,))
-    with pytest.raises(InputError, match="reads the states of an encoder"):
+    with pytest.raises(InputError, match="needs an encoder, but the model is a"):
         Lexical().build(t5_small(), rngs=nnx.Rngs(0))
     assert isinstance(Lexical().build(MODEL, rngs=nnx.Rngs(0)), LexicalHead)
     assert [in_chunks(12, at_most=n) for n in (1, 5, 100)] == [1, 4, 12]

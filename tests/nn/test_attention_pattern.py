@@ -156,5 +156,5 @@ def test_nothing_of_length_times_length_is_kept():
 
 
 def test_a_block_needs_a_query():
-    with pytest.raises(ValueError, match="at least one query: got 0"):
+    with pytest.raises(ValueError, match="at least one query per block, but block is 0"):
         attend_in_blocks(operands(), IDS, block=0)

@@ -95,5 +95,5 @@ def test_stacked_layers_are_initialised_one_by_one():
 
 def test_a_stack_of_one_layer_and_of_none():
     assert split(stacked(build, nnx.Rngs(0), num=1))[1]["norm"]["scale"].shape == (1, 4)
-    with pytest.raises(ValueError, match="at least one layer: got 0"):
+    with pytest.raises(ValueError, match="at least one layer, but num is 0"):
         stacked(build, nnx.Rngs(0), num=0)

@@ -194,7 +194,7 @@ def test_dropout_of_each_query_and_key_draws_in_blocks():
 
 def test_a_block_without_keys():
     query, key, value, table, _ = operands("decoder")
-    with pytest.raises(ValueError, match="at least one key: got 0"):
+    with pytest.raises(ValueError, match="block_size is 0, but must be at least 1 key"):
         blocked("decoder", query, key, value, table, size=0)
 
 

@@ -134,7 +134,7 @@ def test_repeat_after_some_tokens():
 
 
 def test_repeat_zero_times():
-    with pytest.raises(ValueError, match="rows are repeated at least once: got 0"):
+    with pytest.raises(ValueError, match="rows must be repeated at least once, but num is 0"):
         caching.repeat(empty(valid=[[1]], room=1), 0)
 
 

@@ -258,9 +258,9 @@ def test_a_train_step_of_t5_for_cuda(with_cudnn):
 @pytest.mark.parametrize(
     ("kind", "dtype", "message"),
     [
-        ("cpu", "bfloat16", "needs NVIDIA GPUs, and the devices are of the kind 'cpu': set"),
+        ("cpu", "bfloat16", "needs NVIDIA GPUs, but the devices are of the kind 'cpu'; set"),
         ("TPU v5 lite", "bfloat16", "of the kind 'TPU v5 lite'"),
-        (H100, "float32", "compute_dtype is 'float32': set --compute-dtype bfloat16"),
+        (H100, "float32", "compute_dtype is 'float32'; set --compute-dtype bfloat16"),
     ],
 )
 def test_devices_and_dtypes_that_are_refused(kind, dtype, message):
@@ -272,7 +272,7 @@ def test_devices_and_dtypes_that_are_refused(kind, dtype, message):
 
 @pytest.mark.parametrize("d_kv", [4, 260, 264])
 def test_heads_that_are_refused(d_kv):
-    with pytest.raises(InputError, match=f"a multiple of 8 and at most 256: got {d_kv}"):
+    with pytest.raises(InputError, match=f"a multiple of 8 and at most 256, but d_kv is {d_kv}"):
         check_sizes(d_kv=d_kv)
     check_sizes(d_kv=64)
 

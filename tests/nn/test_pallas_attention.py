@@ -182,8 +182,8 @@ def test_on_a_gpu_a_line_says_what_runs(monkeypatch, caplog):
         for _ in range(2):
             pallas_attention(query, key, value, visible=visible, bias=bias)
     assert caplog.messages == [
-        "model.attention 'pallas' is a kernel for TPUs: on NVIDIA H100 80GB HBM3 blocked attention "
-        "runs in its place; --model.attention cudnn is a kernel for NVIDIA GPUs"
+        "model.attention 'pallas' needs a TPU, but the devices are NVIDIA H100 80GB HBM3; running "
+        "blocked attention instead (--model.attention cudnn is a kernel for NVIDIA GPUs)"
     ]
 
 

@@ -56,8 +56,8 @@ def test_a_smaller_block_is_told_once(caplog):
         block(512, kind="TPU v4")
         block(256, kind="TPU v4")
     assert caplog.messages == [
-        "the attention kernel takes blocks of 256: rows of 2048 in blocks of 512 need 28.1 of the "
-        "16 MiB of VMEM of a TPU v4"
+        "the attention kernel uses blocks of 256 tokens, because rows of 2048 tokens in blocks of "
+        "512 need 28.1 of the 16 MiB of VMEM of a TPU v4"
     ]
 
 
@@ -65,8 +65,8 @@ def test_rows_that_fit_in_no_block_are_refused():
     with pytest.raises(InputError) as raised:
         block(256, kind="TPU v4", length=16384)
     assert str(raised.value) == (
-        "the attention kernel does not fit: rows of 16384 in blocks of 128 need 18.2 of the 16 MiB "
-        "of VMEM of a TPU v4; set --model.attention blocked"
+        "the attention kernel does not fit: rows of 16384 tokens in blocks of 128 need 18.2 of the "
+        "16 MiB of VMEM of a TPU v4; set --model.attention blocked"
     )
 
 
@@ -101,4 +101,4 @@ print("compiled")
 def test_a_block_that_is_too_large_compiles_for_a_v4():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "compiled\n"), done.stderr[-2000:]
-    assert done.stderr.count("takes blocks of 256: rows of 2048 in blocks of 512 need") == 1
+    assert done.stderr.count("rows of 2048 tokens in blocks of 512 need") == 1

@@ -93,5 +93,5 @@ def test_an_objective_defines_build():
 @pytest.mark.slow
 def test_no_loss_says_how_to_train():
     bound = Bound(MODEL, NoLoss(), rngs=nnx.Rngs(0))
-    with pytest.raises(InputError, match=r"no loss.*--init"):
+    with pytest.raises(InputError, match=r"no training objective.*--init"):
         bound({"encoder_input_tokens": jnp.ones((1, 2), jnp.int32)})

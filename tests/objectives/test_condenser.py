@@ -198,7 +198,9 @@ def test_wrong_models_are_refused():
     with pytest.raises(InputError, match=r"skip_from 4 must be at most model\.num_layers, 3"):
         learner(objective(skip_from=4), DEEP)
     fields = {"vocab_size": VOCAB, "d_model": 16, "d_ff": 32, "num_heads": 2, "num_layers": 2}
-    with pytest.raises(InputError, match="needs a BertConfig, not DebertaConfig: its head reads"):
+    with pytest.raises(
+        InputError, match="needs a BertConfig, but the model is DebertaConfig; the Cond"
+    ):
         learner(objective(), DebertaConfig(**fields))
     with pytest.raises(InputError, match=r"objective\.mask_id 3 must be below"):
         learner(objective(), DEEP.replace(vocab_size=3))

@@ -293,7 +293,7 @@ def test_rows_need_a_second_stage():
     loss = jax.eval_shape(made.loss, made.shapes, FOUR)
     with pytest.raises(ValueError, match=r"has rows, \['passages', 'queries'\], but no"):
         update.complete(loss, FOUR, 0)
-    with pytest.raises(TypeError, match="Objective gives rows and does not define joint"):
+    with pytest.raises(TypeError, match="Objective returns rows but does not define joint"):
         Objective().joint({}, {}, step=None)
 
 

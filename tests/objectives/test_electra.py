@@ -308,7 +308,7 @@ def test_draws_follow_the_logits_and_the_temperature():
 
 def test_what_cannot_be_shared_besides_the_tables():
     typed = objective(generator=GENERATOR.replace(token_types=0))
-    with pytest.raises(InputError, match=r"generator's token_types .* has 0, model has 2; share"):
+    with pytest.raises(InputError, match=r"generator's token_types .* has 0, model has 2; set"):
         Learner.of(DISCRIMINATOR, typed)
     Learner.of(DISCRIMINATOR, dataclasses.replace(typed, share_embedding_norm=False))
     # A DeBERTa's norm is after the projection.
@@ -346,8 +346,8 @@ def test_configs_are_saved():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"decoupled": True}, "decoupled goes with sharing gdes or nes"),
-        ({"share_embedding_norm": True, "sharing": "nes"}, "goes with sharing es"),
+        ({"decoupled": True}, "decoupled needs sharing gdes or nes"),
+        ({"share_embedding_norm": True, "sharing": "nes"}, "share_embedding_norm needs sharing es"),
         ({"temperature": 0.0}, "temperature must be above 0: got 0.0"),
         (
             {"discriminator_optimizer": AdamW(schedule=Constant())},
@@ -364,8 +364,8 @@ def test_refuses_nonsense(changes, message):
     ("changes", "message"),
     [
         ({"vocab_size": 51}, "generator's vocab_size .*: objective.generator has 51, model has 50"),
-        ({"embedding_size": 4}, "table_size must be the model's for sharing es"),
-        ({"max_positions": 32}, "max_positions must be the model's"),
+        ({"embedding_size": 4}, "table_size must equal the model's for sharing es"),
+        ({"max_positions": 32}, "max_positions must equal the model's"),
     ],
 )
 def test_refuses_generators_whose_tables_cannot_be_shared(changes, message):

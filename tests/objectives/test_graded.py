@@ -62,7 +62,10 @@ def test_gradients_are_finite_with_padding(objective):
 def test_rows_that_say_too_little_are_refused():
     zeros = jnp.zeros((1, 4))
     without = groups([[CLS]], [[[CLS]]])
-    with pytest.raises(InputError, match=r"reads grades: set --data\.layout\.teacher True"):
+    with pytest.raises(
+        InputError,
+        match=r"has no teacher_scores; set --data\.layout\.teacher True",
+    ):
         CosineRegression().of_vectors(zeros, zeros[:, None], without)
     with pytest.raises(InputError, match=r"--data\.layout\.negatives 1 or more"):
         Triplets().of_vectors(zeros, zeros[:, None], without)

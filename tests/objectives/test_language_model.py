@@ -114,7 +114,7 @@ def test_a_prefix_language_model_trains(experiment, tmp_path):
     [
         (
             {"objective": Seq2Seq(), "layout": layouts.Seq2Seq()},
-            "objective Seq2Seq gives its model .* but the model LM takes",
+            "objective Seq2Seq passes .* to the model, but LM needs",
         ),
         ({"objective": Seq2Seq()}, "objective Seq2Seq needs data.layout seq2seq, got prefix_lm"),
         (
@@ -123,7 +123,7 @@ def test_a_prefix_language_model_trains(experiment, tmp_path):
         ),
         (
             {"layout": layouts.ConcatLM()},
-            r"needs rows that mark their inputs: set data\.layout",
+            r"rows do not mark their inputs; set data\.layout",
         ),
         (
             {"layout": layouts.LM()},

@@ -91,16 +91,16 @@ def test_negative_z_loss():
         (
             LM,
             Seq2Seq(),
-            "objective Seq2Seq gives its model decoder_input_tokens, encoder_input_tokens, but "
-            "the model LM takes decoder_input_tokens: an encoder-decoder takes Seq2Seq, a "
-            "decoder-only model LanguageModel",
+            "objective Seq2Seq passes decoder_input_tokens, encoder_input_tokens to the model, but "
+            "LM needs decoder_input_tokens; use Seq2Seq for an encoder-decoder, and "
+            "LanguageModel for a decoder-only model",
         ),
         (
             T5,
             LanguageModel(),
-            "objective LanguageModel gives its model decoder_input_tokens, but the model T5 takes "
-            "decoder_input_tokens, encoder_input_tokens: an encoder-decoder takes Seq2Seq, a "
-            "decoder-only model LanguageModel",
+            "objective LanguageModel passes decoder_input_tokens to the model, but T5 needs "
+            "decoder_input_tokens, encoder_input_tokens; use Seq2Seq for an encoder-decoder, and "
+            "LanguageModel for a decoder-only model",
         ),
     ],
 )

@@ -270,8 +270,8 @@ def test_heads_and_what_is_known_of_them():
 @pytest.mark.slow
 def test_what_cannot_be():
     for fields, message in (
-        ({"symmetric": True}, "one encoder, and no loss of passages"),
-        ({"towers": "two"}, "one encoder, and no loss of passages"),
+        ({"symmetric": True}, "supports neither two towers nor a symmetric loss"),
+        ({"towers": "two"}, "supports neither two towers nor a symmetric loss"),
         ({"weights": (1.0, -1.0, 1.0)}, "weights must be at least 0"),
         ({"score_block": 0}, "score_block must be at least 1: got 0"),
         ({"distill_from": -1}, "distill_from must be at least 0"),

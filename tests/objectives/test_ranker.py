@@ -111,7 +111,9 @@ def test_flops_and_rows_of_another_layout():
     one = MODEL.forward_flops({"encoder_input_tokens": (8,)})
     assert Ranker().forward_flops(MODEL, shapes) == 4 * one
     learner = Learner.of(MODEL, Ranker())
-    with pytest.raises(InputError, match=r"encoder_input_tokens \[B, G, S\]: data\.layout must be"):
+    with pytest.raises(
+        InputError, match=r"encoder_input_tokens \[B, G, S\]\), so data\.layout must be"
+    ):
         jax.eval_shape(
             learner.loss, learner.shapes, {"encoder_input_tokens": jnp.ones((2, 4), jnp.int32)}
         )

@@ -325,7 +325,7 @@ def test_configs_are_saved():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"decoder_layers": 2}, "is 1 in the enhanced decoder: got 2"),
+        ({"decoder_layers": 2}, "1 for the enhanced decoder: got 2"),
         ({"decoder_ratio": 1.0}, r"decoder_ratio must be in \(0, 1\): got 1.0"),
         ({"mask_pool": 0}, "mask_pool must be at least 1"),
         ({"bag_of_words": -0.1}, "bag_of_words must be at least 0"),
@@ -338,8 +338,8 @@ def test_refuses_nonsense(changes, message):
 
 def test_refuses_models_that_it_cannot_train():
     for model, message in (
-        (MODEL.replace(embedding_size=8), r"model\.embedding_size must be model\.d_model, 16"),
-        (MODEL.replace(positions="relative_bias"), r"it needs model\.positions learned"),
+        (MODEL.replace(embedding_size=8), r"model\.embedding_size must be model\.d_model \(16\)"),
+        (MODEL.replace(positions="relative_bias"), r"set model\.positions learned"),
     ):
         with pytest.raises(InputError, match=message):
             shapes(lambda rngs, model=model: Bound(model, objective(), rngs=rngs))
