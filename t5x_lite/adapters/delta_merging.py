@@ -41,29 +41,29 @@ from t5x_lite.core.options import In, Rate, check_bounds
 
 @dataclasses.dataclass(frozen=True)
 class How:
-    """Base of the merge methods."""
+    """Base class of the merge method configs, such as `Ties`."""
 
     def __post_init__(self) -> None:
         check_bounds(self)
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """Return the merged delta; see `merge`."""
+        """Return the deltas merged into one delta by this method."""
         raise TypeError(f"{type(self).__name__} does not define merged")
 
 
 def merge(
     deltas: Sequence[Delta], how: How | None = None, *, weights: Sequence[float | int] = ()
 ) -> Delta:
-    """Merge several deltas of one base.
+    """Merge several deltas of one base model into one delta.
 
     Args:
-      deltas: at least one; heads of the same name must be equal, or be removed from all but one.
-      how: merge method; the default is `Linear()`.
-      weights: one for each delta; the default is 1 for all.
+      deltas: at least one delta; heads of the same name must be equal.
+      how: merge method; default: `Linear()`.
+      weights: one weight for each delta; default: 1 for each.
 
     Raises:
-      InputError: if the bases differ, the number of weights is wrong, a part is not additive, or
-        the method does not support the deltas.
+      InputError: if the base models differ, the number of weights is wrong, a part is not additive,
+        or the method does not support the deltas.
     """
     if not deltas:
         raise InputError("there is nothing to merge: give at least one delta")
@@ -77,10 +77,9 @@ def merge(
 
 @dataclasses.dataclass(frozen=True)
 class Linear(How):
-    """Weighted sum of the deltas; low-rank products add by concatenating their factors."""
+    """Merge method: weighted sum of the deltas; low-rank factors are concatenated (exact)."""
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """Return sum w_i d_i."""
         terms = [weight * delta for delta, weight in zip(deltas, weights, strict=True)]
         total = terms[0]
         for term in terms[1:]:
@@ -90,7 +89,7 @@ class Linear(How):
 
 @dataclasses.dataclass(frozen=True)
 class Svd(How):
-    """The best approximation of the weighted sum by low-rank products.
+    """Merge method: low-rank approximation of the weighted sum of the deltas.
 
     Attributes:
       rank: rank of the product for every kernel.
@@ -99,21 +98,20 @@ class Svd(How):
     rank: int
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """Return the truncated singular value decomposition of sum w_i d_i."""
         return Linear().merged(deltas, weights).factor(self.rank)
 
 
 @dataclasses.dataclass(frozen=True)
 class Dare(How):
-    """Drop and rescale (Yu et al. 2023, arXiv:2311.03099).
+    """Merge method DARE: drop entries at random and rescale the rest (arXiv:2311.03099).
 
     Delta number i of a merge uses the key fold_in(k, crc32(path)), where k is key(seed) for number
     0 and fold_in(key(seed), i) for the others.
 
     Attributes:
-      p: probability that an entry is dropped; libraries call 1 - p the density.
-      seed: random seed, from 0 to below 2^31.
-      then: method that merges the remaining entries.
+      p: probability of dropping an entry; some libraries call 1 - p the density.
+      seed: random seed, at least 0 and below 2^31.
+      then: merge method for the remaining entries.
     """
 
     p: Rate
@@ -126,7 +124,6 @@ class Dare(How):
             raise InputError(f"seed must be from 0 to below 2^31: got {self.seed}")
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """Return the other method's merge of the remaining entries."""
         thinned = []
         for number, delta in enumerate(deltas):
             parts: dict[str, Part] = {
@@ -144,7 +141,7 @@ class Dare(How):
 def dare_mask(
     path: str, shape: tuple[int, ...], *, p: float, seed: int, number: int = 0
 ) -> np.ndarray:
-    """Return the entries of an array that `Dare` keeps of delta `number`, as booleans."""
+    """Return the boolean mask of the entries that DARE keeps in one array of delta `number`."""
     key = jax.random.key(seed)
     if number:
         key = jax.random.fold_in(key, number)
@@ -154,13 +151,13 @@ def dare_mask(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fisher(How):
-    """Mean weighted by the diagonal of each Fisher matrix (Matena and Raffel, arXiv:2111.09832).
+    """Merge method: mean weighted by Fisher information diagonals (Matena and Raffel 2021).
 
     Attributes:
-      diagonals: diagonals of each delta, by path; a path that the diagonal and its delta both lack
-        gets `floor`.
+      diagonals: Fisher diagonal of each delta, by path. If a diagonal and its delta both lack a
+        path, the diagonal is `floor` there.
       normalize: True to divide each diagonal by its L2 norm.
-      floor: minimum of a diagonal's entries.
+      floor: minimum value of a diagonal entry.
     """
 
     diagonals: Sequence[Mapping[str, Any]]
@@ -168,7 +165,6 @@ class Fisher(How):
     floor: float = 1e-6
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """Return sum w_i F_i d_i / sum w_i F_i, entry by entry."""
         if len(self.diagonals) != len(deltas):
             raise InputError(
                 f"there are {len(deltas)} deltas and {len(self.diagonals)} Fisher diagonals"
@@ -207,38 +203,36 @@ class Fisher(How):
 
 @dataclasses.dataclass(frozen=True)
 class AverageFactors(How):
-    """A = sum w_i A_i, B = sum w_i B_i (`linear` of the library adapters).
+    """Merge method: A = sum w_i A_i, B = sum w_i B_i (`linear` in the library adapters).
 
-    The product has cross terms w_i w_j A_i B_j, so it equals the sum only for equal factors. A
-    weight of -1 negates both factors, which changes nothing.
+    The merged product has cross terms w_i w_j A_i B_j, so it is exact only for equal factors. A
+    weight of -1 negates both factors and has no effect on the product.
     """
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """Return the sums of the factors."""
         return _of_factors(deltas, weights, weights, what="average_factors")
 
 
 @dataclasses.dataclass(frozen=True)
 class Zhang(How):
-    """A = sum abs(w_i) A_i, B = sum w_i B_i (Zhang et al. 2023, arXiv:2306.14870).
+    """Merge method: A = sum abs(w_i) A_i, B = sum w_i B_i (Zhang et al. 2023, arXiv:2306.14870).
 
-    A single adapter is negated correctly; cross terms remain. For parity with the library adapters.
+    A single adapter is negated correctly; cross terms remain. It matches the library adapters.
     """
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """Return the sums of the factors."""
         return _of_factors(deltas, [abs(w) for w in weights], weights, what="zhang")
 
 
 @dataclasses.dataclass(frozen=True)
 class PeftLinear(How):
-    """A = sum sgn sqrt(abs(w_i s_i)) A_i, B = sum sqrt(abs(w_i s_i)) B_i (PEFT's `linear`).
+    """Merge method of PEFT's `linear`: A = sum sgn(w_i) r_i A_i and B = sum r_i B_i.
 
-    For n equal adapters with weights 1 / n it gives n times one of them. For parity with PEFT.
+    r_i is sqrt(abs(w_i s_i)), with the scale s_i. Merging n equal adapters with weights 1 / n gives
+    n times the adapter, as in PEFT.
     """
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """Return the sums of the factors, with the scales included."""
         return _of_factors(deltas, weights, weights, what="peft_linear", roots=True)
 
 
@@ -250,7 +244,7 @@ def _of_factors(
     what: str,
     roots: bool = False,
 ) -> Delta:
-    """Return sums of factors; `roots` uses square roots of the weights, with scales included."""
+    """Return the merge of LoRA factors; `roots` uses square roots of weight times scale."""
     whole = together(deltas)
     parts: dict[str, Part] = {}
     for path in sorted({path for delta in deltas for path in delta.parts}):
@@ -273,10 +267,11 @@ def _of_factors(
 
 
 def together(deltas: Sequence[Delta]) -> Delta:
-    """Return the contents of deltas of one base, without their parts.
+    """Return the heads and adapters of several deltas of one base, without their parts.
 
     Raises:
-      InputError: if bases differ, a merge method cannot add adapters, or heads conflict.
+      InputError: if the base models differ, the merge method cannot add adapters, or heads
+        conflict.
     """
     for delta in deltas:
         if delta.config and len(deltas) > 1:
@@ -293,7 +288,7 @@ def together(deltas: Sequence[Delta]) -> Delta:
 def by_path(
     deltas: Sequence[Delta], combined: Callable[[str, Sequence[np.ndarray]], np.ndarray]
 ) -> Delta:
-    """Return a delta with dense parts, combined for each path; absent arrays are zeros."""
+    """Return a dense delta, computed for each path from the changes of all deltas."""
     whole = together(deltas)
     parts: dict[str, Part] = {}
     for path in sorted({path for delta in deltas for path in delta.parts}):
@@ -302,11 +297,7 @@ def by_path(
 
 
 def values_at(deltas: Sequence[Delta], path: str) -> list[np.ndarray]:
-    """Return the change that each delta adds to an array; zeros if it has none.
-
-    Raises:
-      InputError: if the shapes differ.
-    """
+    """Return the change of one array in each delta; zeros if the delta does not change it."""
     shapes = {delta.parts[path].shape for delta in deltas if path in delta.parts}
     if len(shapes) > 1:
         raise InputError(f"the deltas change {path} of different shapes: {sorted(shapes)}")
@@ -319,18 +310,18 @@ def values_at(deltas: Sequence[Delta], path: str) -> list[np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class Ties(How):
-    """TIES merging of the changes of arrays.
+    """Merge method TIES: trim small entries, elect signs, and average the agreeing entries.
 
     Attributes:
-      density: fraction of a delta's entries to keep.
-      scale: factor of the result; the paper's lambda.
+      density: fraction of each delta's entries to keep.
+      scale: factor of the result (lambda in the paper).
     """
 
     density: Annotated[float, In(0, 1, "(]")] = 0.2
     scale: float = 1.0
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """Return the result of the three steps.
+        """Return the merged delta.
 
         Raises:
           InputError: if a weight is negative.

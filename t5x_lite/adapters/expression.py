@@ -45,12 +45,12 @@ _LONGEST = 10_000
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A function of the grammar.
+    """Function of the expression language for deltas, such as ties(a, b).
 
     Attributes:
-      options: name -> True if the option is required.
-      several: True if it takes several deltas, and weights.
-      call: (deltas, weights, options, names of the deltas) -> delta.
+      options: option name -> True if the option is required.
+      several: True if the function takes several deltas, and weights.
+      call: function (deltas, weights, options, names of the deltas) -> resulting delta.
     """
 
     options: Mapping[str, bool]
@@ -60,12 +60,13 @@ class Function:
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """Names that an expression may use.
+    """Deltas and other values that an expression may refer to by name.
 
     Attributes:
       deltas: name -> delta.
       diagonals: name -> Fisher diagonal by path, for `fisher`.
-      materialise: function from a name to the delta as sums, for `materialize`; it needs the base.
+      materialise: function from a delta's name to the delta as dense differences; needs the base
+        model.
     """
 
     deltas: Mapping[str, Delta]
@@ -77,7 +78,7 @@ def names_in(text: str) -> tuple[str, ...]:
     """Return the names of the deltas in an expression, in order.
 
     Raises:
-      InputError: if the text is not an expression.
+      InputError: if the text is not a valid expression.
     """
     tree = _parsed(text.strip())
     calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
@@ -87,11 +88,7 @@ def names_in(text: str) -> tuple[str, ...]:
 
 
 def check(text: str, names: Iterable[str]) -> None:
-    """Check the names and functions of an expression before its deltas are read.
-
-    Raises:
-      InputError: if a name or a function is unknown; the message gives its column.
-    """
+    """Raise InputError, with the column, if an expression has an unknown delta or function name."""
     text, known = text.strip(), list(names)
     tree = _parsed(text)
     calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
@@ -112,8 +109,8 @@ def evaluate(text: str, names: Names) -> Delta:
     """Return the delta that an expression computes.
 
     Raises:
-      InputError: with the column, for a syntax error, an unknown name or function (with the
-        nearest known one), a wrong option, or an operation that is not supported.
+      InputError: with the column, for a syntax error, an unknown name or function, an invalid
+        option, or an unsupported operation.
     """
     text = text.strip()
     check(text, names.deltas)
@@ -148,7 +145,7 @@ def _error(text: str, node: ast.AST, why: str) -> InputError:
 
 
 class _Evaluator:
-    """Evaluator of one expression, after its names and functions were checked."""
+    """Evaluator of one parsed expression with known names and functions."""
 
     def __init__(self, text: str, names: Names):
         self._text = text
@@ -189,7 +186,7 @@ class _Evaluator:
         raise self.error(node, "only names, numbers, + - * / and functions are known here")
 
     def _checked(self, node: ast.expr, value: Value) -> Value:
-        """Return the value; raise InputError for a number that is too large for float32."""
+        """Return the value, or raise InputError for a number that is too large for float32."""
         if isinstance(value, int | float) and not abs(value) < _LARGEST:
             raise self.error(node, f"numbers are below {_LARGEST:g} here")
         return value
@@ -285,12 +282,12 @@ class _Evaluator:
 
 
 def _any(value: Any) -> Any:
-    """Return the value with the type Any: the match statement has checked its type."""
+    """Return the value typed as Any; the caller's match statement has checked its type."""
     return value
 
 
 def _merging(how: Callable[..., Any], **options: bool) -> Function:
-    """Return a function for a merge method; its options are the fields of the method's config."""
+    """Return the expression function of a merge method, with the options of the method's config."""
 
     def call(
         deltas: Sequence[Delta],
@@ -317,7 +314,7 @@ def _average(
 
 
 def _own(method: Callable[..., Delta], **options: bool) -> Function:
-    """Return a function for a method of one delta."""
+    """Return the expression function for a `Delta` method with a single delta."""
 
     def call(
         deltas: Sequence[Delta],

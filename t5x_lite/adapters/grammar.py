@@ -85,29 +85,29 @@ METHODS: dict[str, Callable[..., Adapter]] = {
     "fastfood": Fastfood,
     "said": said,
 }
-"""Method -> constructor. It takes `name` and options by keyword; all of them have defaults."""
+"""Method name -> constructor of the adapter config; all options have defaults."""
 
 SHORT = {"r": "rank", "rslora": "rank_stabilised", "d": "width"}
-"""Short name of an option -> its field, for methods that have such a field."""
+"""Short option name -> config field, for methods with such a field."""
 
 FIRST = {"params": "train", "copy": "of", "heads": "sites"}
-"""Method -> the option that may come first in the brackets without its name."""
+"""Method name -> option that may come first in the brackets without its name."""
 
 _DOTTED = re.compile(r"\w+(\.\w+)+")
 
 RESERVED = ("base", "fusion", "head", "norms", "router")
-"""Names of parts in `adapters.train` that are not adapters."""
+"""Names in `adapters.train` that are not adapter names."""
 
 
 def parse_module(text: str) -> Adapter:
-    """Return the config of the adapter that a line describes.
+    """Parse a line of `adapters.add`, such as "rte = lora(r=8)", to an adapter config.
 
     Args:
       text: "NAME = METHOD(OPTION=VALUE, ...)", or several methods joined by +.
 
     Raises:
-      InputError: with the column, for a syntax error; with the nearest name, for an unknown method
-        or option; or if an option does not accept the value.
+      InputError: with the column, for a syntax error, an unknown method or option, or an invalid
+        value.
     """
     source = Source(text)
     statements = source.parsed.body
@@ -123,10 +123,10 @@ def parse_module(text: str) -> Adapter:
 
 
 def write_module(adapter: Adapter) -> str:
-    """Return the line that `parse_module` reads as this config, without default options.
+    """Return the line of `adapters.add` for an adapter config, without default options.
 
     Raises:
-      InputError: if no method makes such a config.
+      InputError: if no known method has a config of this type.
     """
     if isinstance(adapter, Union):
         for method, constructor in METHODS.items():
@@ -156,7 +156,7 @@ def write_module(adapter: Adapter) -> str:
 
 
 def options_of(method: str) -> dict[str, Any]:
-    """Return a method's options and their types, of its config and of its constructor."""
+    """Return the option names of an adapter method with their types."""
     constructor = _constructor(method)
     config = type(constructor(name="module"))
     added = {} if isinstance(constructor, type) else typing.get_type_hints(constructor)
@@ -172,7 +172,7 @@ def options_of(method: str) -> dict[str, Any]:
 
 
 def _custom(adapter: type[Adapter]) -> dict[str, Callable[..., Adapter]]:
-    """Return method -> class of an adapter that is not in `METHODS`, if it can be imported."""
+    """Return the import path -> class of a custom adapter class; {} if it cannot be imported."""
     known = {type(constructor(name="module")) for constructor in METHODS.values()}
     if adapter in known or getattr(sys.modules.get(adapter.__module__), adapter.__name__, 0) == 0:
         return {}
@@ -182,10 +182,10 @@ def _custom(adapter: type[Adapter]) -> dict[str, Callable[..., Adapter]]:
 
 
 def _constructor(method: str) -> Callable[..., Adapter]:
-    """Return the constructor of a method, or the class of module.Class.
+    """Return the constructor of an adapter method, or a custom class from "module.Class".
 
     Raises:
-      InputError: if the module is not trusted, cannot be imported, or has no such adapter.
+      InputError: if the custom module is not trusted, cannot be imported, or has no such class.
     """
     if method in METHODS:
         return METHODS[method]
@@ -221,7 +221,7 @@ def reserved(name: str) -> str:
 
 
 class Source:
-    """A line and its syntax tree; errors give the column.
+    """Line of `adapters.add` or `adapters.use` with its syntax tree; errors name the column.
 
     Args:
       text: the line.
@@ -245,13 +245,13 @@ class Source:
             self._fail(1, str(error) or "nested too deeply")
 
     def refuse(self, node: ast.AST | None, reason: str) -> NoReturn:
-        """Raise InputError with the column of a node."""
+        """Raise InputError for a syntax node, with its column in the line."""
         start = getattr(node, "col_offset", 0)  # in bytes of UTF-8
         line = self._text.encode().splitlines()[:1] or [b""]
         self._fail(len(line[0][:start].decode(errors="replace")) + 1, reason)
 
     def refuse_others(self, node: ast.AST) -> None:
-        """Raise InputError if a node belongs to another option: blocks and unions."""
+        """Raise InputError for a union in `adapters.use` or a block in `adapters.add`."""
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             self.refuse(node, "a union, a + b, joins methods: give it in adapters.add")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -260,7 +260,7 @@ class Source:
                 self.refuse(node, f"{name} composes modules: give it in adapters.use")
 
     def module(self, name: str, node: ast.expr) -> Adapter:
-        """Return the config of METHOD(OPTION=VALUE, ...), or of a union of methods joined by +."""
+        """Parse METHOD(OPTION=VALUE, ...), or several methods joined by +, to an adapter config."""
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             members = tuple(self.module(name, each) for each in _summands(node))
             try:
@@ -295,7 +295,7 @@ class Source:
             self.refuse(node, str(error))
 
     def _first(self, method: str, values: list[ast.expr]) -> list[ast.keyword]:
-        """Return values without a name, as the option of `FIRST`."""
+        """Return positional option values as the method's keyword option of `FIRST`."""
         if not values:
             return []
         if method not in FIRST:
@@ -305,7 +305,7 @@ class Source:
         return [ast.copy_location(ast.keyword(FIRST[method], joined), joined)]
 
     def _option(self, method: str, keyword: ast.keyword) -> tuple[str, Any]:
-        """Return the field and the value of one option."""
+        """Return the config field and the value of one OPTION=VALUE."""
         known, given = options_of(method), keyword.arg
         if given is None:
             self.refuse(keyword, f"options of {method} have names: OPTION=VALUE")
@@ -316,7 +316,7 @@ class Source:
         return field, self.value(keyword, known[field])
 
     def value(self, keyword: ast.keyword, hint: Any) -> Any:
-        """Return the value of NAME=VALUE, converted to the type of a field."""
+        """Return the value of OPTION=VALUE, converted to the type of the config field."""
         given = keyword.arg
         try:
             value = _plain(ast.literal_eval(keyword.value))
@@ -335,14 +335,14 @@ class Source:
 
 
 def _summands(node: ast.expr) -> list[ast.expr]:
-    """Return a, b, c for a + b + c."""
+    """Return the list [a, b, c] of the terms of a + b + c."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return [*_summands(node.left), *_summands(node.right)]
     return [node]
 
 
 def _plain(value: Any) -> Any:
-    """Convert lists to tuples, and dicts to tuples of pairs, because a config is hashable."""
+    """Convert lists and dicts to tuples, so that a config is hashable."""
     if isinstance(value, dict):
         return tuple((_plain(key), _plain(item)) for key, item in value.items())
     if isinstance(value, list | tuple):
@@ -353,7 +353,7 @@ def _plain(value: Any) -> Any:
 
 
 def _fitted(value: Any, hint: Any) -> Any:
-    """Convert a value to the type of a field: an int to a float, a string to a tuple of it."""
+    """Convert a value to a field type, such as an int to a float, or a string to a tuple."""
     origin = get_origin(hint)
     if origin is typing.Union or origin is types.UnionType:
         exact = [each for each in get_args(hint) if isinstance(each, type) and type(value) is each]
@@ -387,7 +387,6 @@ def _fitted(value: Any, hint: Any) -> Any:
 
 
 def _finite(value: float | int) -> float:
-    """Convert a number to a finite float."""
     try:
         number = float(value)
     except OverflowError as error:
@@ -398,7 +397,7 @@ def _finite(value: float | int) -> float:
 
 
 def _described(hint: Any) -> str:
-    """Return a description of the values of a type."""
+    """Return a description of a type for error messages, such as "a whole number"."""
     origin = get_origin(hint)
     if origin is Literal:
         return " or ".join(repr(each) for each in get_args(hint))
@@ -419,10 +418,10 @@ _EXPECTED = "expected the names of modules, or blocks as Stack(a, b), with comma
 
 
 def parse_trees(text: str) -> tuple[str | Block, ...]:
-    """Return the trees of an expression; () for "".
+    """Parse a line of `adapters.use` to compositions of adapters; "" gives ().
 
     Raises:
-      InputError: with the column.
+      InputError: with the column, for a syntax error, or an unknown block or option.
     """
     if not text.strip():
         return ()
@@ -448,7 +447,7 @@ def parse_trees(text: str) -> tuple[str | Block, ...]:
 
 
 def parse_use(text: str) -> tuple[str, ...]:
-    """Return the names of the adapters that an expression uses, without duplicates.
+    """Return the names of the adapters in a line of `adapters.use`, without duplicates.
 
     Raises:
       InputError: as for `parse_trees`.
@@ -457,7 +456,7 @@ def parse_use(text: str) -> tuple[str, ...]:
 
 
 def write_trees(trees: Sequence[str | Block]) -> str:
-    """Return the line that `parse_trees` reads as these trees."""
+    """Return the line of `adapters.use` for some compositions of adapters."""
     return ", ".join(map(str, trees))
 
 
