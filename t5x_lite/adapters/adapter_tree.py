@@ -151,8 +151,8 @@ class DenseTree(SlotTree):
         """
         if x.ndim < 3 and self._has_rows:
             raise InputError(
-                f"{self.tree}: a DeBERTa projects distances once for all rows, so modules cannot "
-                "differ by row there; give them other sites, such as attention/value"
+                f"{self.tree}: DeBERTa projects relative positions once for all rows, so adapters "
+                "at these sites cannot differ by row; use other sites, such as attention/value"
             )
         state = self._run(DenseState(x, y, kernel, bias, self._ids(), seen))
         return state.y if state.bias is None else state.y + state.bias.astype(jnp.float32)
@@ -419,7 +419,8 @@ class BlockLayers(nnx.Module):
         for title, block in blocks.items():
             if hasattr(BlockLayers, title) or title == "titles" or not title.isidentifier():
                 raise InputError(
-                    f"the name {title!r} is not allowed for a {block.part}; choose another name="
+                    f"the name {title!r} is reserved and not allowed for a {block.part}; set "
+                    "another name="
                 )
             made: dict[str, dict[str, nnx.Module]] = {}
             for stack, site in places_of(block, places):
@@ -472,7 +473,9 @@ def stacks_of(model: Any) -> dict[str, Any]:
       InputError: if the model has no layers with adapter slots.
     """
     if not hasattr(model, "stacks"):
-        raise InputError(f"a {type(model).__name__} has no layers with slots for adapters")
+        raise InputError(
+            f"a model of class {type(model).__name__} has no layers with adapter slots"
+        )
     return model.stacks()
 
 
@@ -492,7 +495,9 @@ def check_layers(use: Sequence[str | Block], layers: Mapping[str, range]) -> Non
     num = sum(map(len, layers.values()))
     for node, _ in (pair for tree in use for pair in walk(tree)):
         if isinstance(node, Drop) and max(node.layers) >= num:
-            raise InputError(f"{node}: the model's layers are 0 to {num - 1}")
+            raise InputError(
+                f"{node} names a layer that does not exist; the model's layers are 0 to {num - 1}"
+            )
 
 
 def tree_class(site: str) -> type[SlotTree]:
@@ -518,8 +523,8 @@ def check_tasks(use: Sequence[str | Block], modules: Mapping[str, Modules]) -> N
             num = modules[node].num_tasks
             if num and not (above and isinstance(above[-1], Task)):
                 raise InputError(
-                    f"{path_of(above, node)} is a hypernetwork of {num} tasks: name one of them, "
-                    f"as Task({node}, of=0), in adapters.use"
+                    f"{path_of(above, node)} is a hypernetwork of {num} tasks; select a task in "
+                    f"adapters.use, such as Task({node}, of=0)"
                 )
         elif isinstance(node, Task):
             num = modules[str(node.children[0])].num_tasks
@@ -541,41 +546,45 @@ def check_places(use: Sequence[str | Block], places: Places, kinds: Mapping[str,
         if isinstance(node, Split) and prompt is not None:
             raise InputError(
                 f"{node} splits the tokens of a row by position, but the prompt {prompt!r} comes "
-                "before them; remove one of the two"
+                "before them; use only one of them"
             )
         if not isinstance(node, str):
             continue
         where = path_of(above, f"{kinds[node].lower()} {node!r}")
         if above and not places[node]:
             raise InputError(
-                f"{where} has no site for a block to compose: name it outside of blocks"
+                f"{where} has no site in the model, so a block cannot compose it; use it outside "
+                "of blocks"
             )
         special = next((p for p in places[node] if p[1].endswith((_PREFIX, _INVERTIBLE))), None)
         for block in above:
             kind = type(block).__name__
             if special is not None and not isinstance(block, Stack):
                 raise InputError(
-                    f"{where} is at {'/'.join(special)}, where {kind} cannot compose: "
-                    "name it outside of blocks or in a Stack"
+                    f"{where} uses the site {'/'.join(special)}, which {kind} does not support; "
+                    "use it outside of blocks or in a Stack"
                 )
             if any(site == "prompt" for _, site in places[node]):
-                raise InputError(f"{where} comes before the tokens: name it outside of blocks")
+                raise InputError(
+                    f"{where} inserts a prompt before the tokens, which blocks cannot compose; "
+                    "use it outside of blocks"
+                )
             hidden = next((p for p in places[node] if p[1].endswith("/hidden")), None)
             if isinstance(block, Route) and hidden is not None:
                 raise InputError(
-                    f"{where} is at {'/'.join(hidden)}, but Route composes adapters only after "
-                    "blocks and at dense layers"
+                    f"{where} uses the site {'/'.join(hidden)}, but Route supports adapters only "
+                    "after blocks and at dense layers"
                 )
             if not isinstance(block, Fuse | Split):
                 continue
             other = next((p for p in places[node] if not p[1].startswith(_BLOCK)), None)
             if other is not None:
                 raise InputError(
-                    f"{where} is at {'/'.join(other)}, but {kind} composes adapters only after "
-                    "blocks"
+                    f"{where} uses the site {'/'.join(other)}, but {kind} supports adapters only "
+                    "after blocks"
                 )
             if isinstance(block, Split) and any(stack == "decoder" for stack, _ in places[node]):
                 raise InputError(
-                    f"{where} is in a decoder, which generates token by token: Split is only "
-                    "for adapters of an encoder"
+                    f"{where} is in a decoder, which generates token by token; Split supports "
+                    "only adapters of an encoder"
                 )

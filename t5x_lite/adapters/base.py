@@ -119,8 +119,8 @@ class Adapter:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise InputError(
-                "the name of an adapter is lower-case letters, digits and _, a letter first: got "
-                f"{shown(self.name)}"
+                f"adapter name {shown(self.name)} is invalid; use lower-case letters, digits and "
+                "_, beginning with a letter"
             )
         if hasattr(AdapterModules, self.name):
             raise InputError(f"the adapter name {self.name!r} is reserved; choose another name")
@@ -129,7 +129,7 @@ class Adapter:
         check_bounds(self)
         check_patterns("sites", self.sites)
         if not self.sites:
-            raise InputError(f"adapter {self.name!r} has no sites: give at least one")
+            raise InputError(f"adapter {self.name!r} has no sites; set at least one site")
 
     @property
     def unpackable(self) -> str:
@@ -175,7 +175,10 @@ class Adapter:
         Raises:
           InputError: if the adapter method does not support scaling.
         """
-        raise InputError(f"the module {self.name} cannot be multiplied by {factor}")
+        raise InputError(
+            f"adapter {self.name} cannot be multiplied by {factor}: its method does not support "
+            "scaling"
+        )
 
     def joined(
         self, params: Mapping[str, Any], other: "Adapter", others: Mapping[str, Any]
@@ -185,7 +188,10 @@ class Adapter:
         Raises:
           InputError: if the adapter method does not support addition.
         """
-        raise InputError(f"the modules {self.name} and {other.name} cannot be added")
+        raise InputError(
+            f"adapters {self.name} and {other.name} cannot be added: their method does not "
+            "support addition"
+        )
 
     def at_sites(
         self,
@@ -229,8 +235,9 @@ class Adapter:
         for pattern in patterns:
             if not any(covers(pattern, site) for site in there):
                 raise InputError(
-                    f"adapter {shown(self.name)}: no site is called {shown(pattern)}"
-                    f"{did_you_mean(pattern, there)}; the sites are {', '.join(there)}"
+                    f"adapter {shown(self.name)}: the model has no site "
+                    f"{shown(pattern)}{did_you_mean(pattern, there)}; the model's sites are "
+                    f"{', '.join(there)}"
                 )
         return found
 
@@ -415,7 +422,7 @@ class AdapterModules(nnx.Module):
             if getattr(self, node).copied():
                 why = "replaces arrays of the model, which no block can compose"
             if why:
-                raise InputError(f"{path_of(above, node)} {why}: name it outside of blocks")
+                raise InputError(f"adapter {path_of(above, node)} {why}; use it outside of blocks")
         taken: set[str] = set()
         for tree in self._use:
             own: set[str] = set()
@@ -423,9 +430,9 @@ class AdapterModules(nnx.Module):
                 for place in getattr(self, name).claims():
                     if place in taken:
                         raise InputError(
-                            f"adapter {name!r} and another one both use the site {place}: remove "
-                            "one from --adapters.use, compose them, as Stack(a, b), or give "
-                            "them other sites"
+                            f"adapter {name!r} and another adapter both use the site {place}; "
+                            "remove one of them from --adapters.use, compose them as Stack(a, b), "
+                            "or set different sites"
                         )
                     own.add(place)
             taken |= own
@@ -440,8 +447,9 @@ class AdapterModules(nnx.Module):
         other = next((block for block in blocks if rest or not isinstance(block, Stack)), None)
         if other is not None:
             raise InputError(
-                f"{other} cannot be folded into a model's arrays: it uses a block other than "
-                "Stack, or an adapter that no kernel can absorb; name adapters by --adapters.use"
+                f"{other} cannot be merged into the model's arrays, because it has a block other "
+                "than Stack or an adapter that cannot be merged; select other adapters with "
+                "--adapters.use"
             )
 
     def _places(self) -> dict[str, tuple[tuple[str, str], ...]]:
@@ -495,7 +503,7 @@ def by_name(adapters: Iterable[Adapter]) -> dict[str, Adapter]:
     found: dict[str, Adapter] = {}
     for adapter in adapters:
         if adapter.name in found:
-            raise InputError(f"two adapters are called {adapter.name}: give one another name")
+            raise InputError(f"two adapters are called {adapter.name}; rename one of them")
         found[adapter.name] = adapter
     return found
 

@@ -92,20 +92,22 @@ class Bottleneck(Adapter):
         super().__post_init__()
         for reduction in (self.reduction, *(value for _, value in self.reductions)):
             if reduction <= 0:
-                raise InputError(f"reduction must be above 0: got {reduction}")
+                raise InputError(f"reduction must be above 0, got {reduction}")
             if not math.isfinite(reduction):
-                raise InputError(f"reduction must be finite: got {reduction}")
+                raise InputError(f"reduction must be finite, got {reduction}")
             if reduction < 1 / WIDEST:
                 raise InputError(
-                    f"reduction must be at least 1/{WIDEST}, which makes a block {WIDEST} times as "
-                    f"wide as the model: got {reduction}"
+                    f"reduction must be at least 1/{WIDEST} (a bottleneck {WIDEST} times as wide "
+                    f"as d_model), got {reduction}"
                 )
         if isinstance(self.scale, float | int) and (
             not math.isfinite(self.scale) or not self.scale
         ):
-            raise InputError(f"scale must be finite and not 0: got {self.scale}")
+            raise InputError(f"scale must be finite and not 0, got {self.scale}")
         if isinstance(self.scale, str) and self.scale not in get_args(Scale):
-            raise InputError(f"scale must be one of {get_args(Scale)}: got {self.scale!r}")
+            raise InputError(
+                f"scale must be a number or one of {get_args(Scale)}, got {self.scale!r}"
+            )
 
     def width(self, d_model: int, layer: int) -> int:
         """Return the bottleneck width in a layer, or 0 if the layer has no adapter."""
@@ -147,7 +149,8 @@ class Bottleneck(Adapter):
         wrong = [layer for layer in layers if not 0 <= layer < num]
         if num and wrong:
             raise InputError(
-                f"adapter {self.name!r}: layers are 0 to {num - 1}: got layer {wrong[0]}"
+                f"adapter {self.name!r} names layer {wrong[0]}, but the model's layers are 0 to "
+                f"{num - 1}"
             )
 
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
@@ -158,8 +161,8 @@ class Bottleneck(Adapter):
         """
         if self.ln_after != "none":
             raise InputError(
-                f"the module {self.name} cannot be multiplied by {factor}: a norm (ln_after) "
-                "follows its branch"
+                f"adapter {self.name} cannot be multiplied by {factor}: a layer norm (ln_after) "
+                "follows its output"
             )
         number = np.float32(factor)
         linear = ("up/kernel", "up/right", "up/bias")
@@ -190,9 +193,9 @@ class Bottleneck(Adapter):
         ours, theirs = (_by_place(p, one.name) for p, one in ((params, self), (others, other)))
         if not alike or ours.keys() != theirs.keys():
             raise InputError(
-                f"the bottlenecks {self.name} and {other.name} cannot be added: they must have the "
-                "same sites, differ only in name, width, scale and init, and have no layers "
-                "of other widths, trained scales, norms or gates"
+                f"bottleneck adapters {self.name} and {other.name} cannot be added: they must "
+                "have the same sites, and may differ only in name, width, scale and init; widths "
+                "per layer, trained scales, norms and gates are not supported"
             )
         assert isinstance(other, Bottleneck)
         made: dict[str, Any] = {}
@@ -342,7 +345,7 @@ class BottleneckBlock(nnx.Module):
           InputError: if the adapter replaces the layer's norm.
         """
         if not self.config.original_ln_after:
-            raise InputError("original_ln_after=False is not supported in a composition")
+            raise InputError("original_ln_after=False is not supported in compositions of adapters")
         return self._where_it_is(self._state(h, x, norm, around), h)
 
     def contribution(

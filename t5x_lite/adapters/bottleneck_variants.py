@@ -183,8 +183,8 @@ class PHM(nnx.Module):
     def __init__(self, features_in: int, features_out: int, *, dim: int, rank: int, rngs: nnx.Rngs):
         if features_in % dim or features_out % dim:
             raise InputError(
-                f"phm_dim {dim} must divide d_model and the width of a compacter: got "
-                f"{max(features_in, features_out)} and {min(features_in, features_out)}"
+                f"phm_dim {dim} must divide d_model and the bottleneck width of a Compacter, "
+                f"which are {max(features_in, features_out)} and {min(features_in, features_out)}"
             )
         init = jax.nn.initializers.glorot_uniform(batch_axis=(0,))
         left, right = (dim, features_in // dim, rank), (dim, rank, features_out // dim)
@@ -197,7 +197,10 @@ class PHM(nnx.Module):
         """Return the product with the kernel plus the bias, in float32."""
         left, right, rule = self.left[...], self.right[...], self.rule
         if rule is None:
-            raise ValueError("a PHM needs the adapter's rule: complete the modules first")
+            raise ValueError(
+                "the PHM layer has no shared arrays A; call complete() of the adapter's modules "
+                "first"
+            )
         dtype = left.dtype
         parts = x.astype(dtype).reshape(*x.shape[:-1], left.shape[0], -1)
         low = einsum("BTHP,NPK->BTHNK", parts, left).astype(dtype)
@@ -222,7 +225,9 @@ class Invertible(Adapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sites != ("invertible",):
-            raise InputError(f"the site of an invertible adapter is 'invertible': got {self.sites}")
+            raise InputError(
+                f"an invertible adapter supports only the site 'invertible', got {self.sites}"
+            )
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
         """Build the two networks F and G.
@@ -232,7 +237,8 @@ class Invertible(Adapter):
         """
         if not isinstance(model, TokenHost):
             raise InputError(
-                f"an invertible adapter needs an encoder, and a {type(model).__name__} has none"
+                "an invertible adapter needs a model with an encoder, but a "
+                f"{type(model).__name__} does not have one"
             )
         columns = model.token_table().shape[1]
         if columns // 2 // self.reduction < 1:
@@ -393,8 +399,8 @@ class T5AdapterBlock(nnx.Module):
         """
         if norm is not None:
             raise InputError(
-                "t5_adapter follows the norm of a post-norm layer, so no block can compose it "
-                "there; name it outside of blocks"
+                "t5_adapter cannot be composed in a post-norm model, because it follows the "
+                "layer's norm; use it outside of blocks"
             )
         return self(h, x, None, around) - x
 

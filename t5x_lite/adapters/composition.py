@@ -90,9 +90,14 @@ class Block:
 
     def __post_init__(self) -> None:
         if not self.children:
-            raise InputError(f"{type(self).__name__} needs children: modules or blocks")
+            raise InputError(
+                f"{type(self).__name__} needs children, which are adapter names or blocks"
+            )
         if None in self.children and not self.bare:
-            raise InputError(f"{type(self).__name__} has no place for None, the bare model")
+            raise InputError(
+                f"{type(self).__name__} does not support None (the model without an adapter) as a "
+                "child"
+            )
         check_bounds(self)
 
     def __str__(self) -> str:
@@ -125,7 +130,10 @@ class Average(Block):
         super().__post_init__()
         _check_number("weights", self.weights, self.children)
         if self.normalize and not sum(self.weights):
-            raise InputError("Average cannot normalize weights whose sum is 0")
+            raise InputError(
+                "Average cannot normalize weights with a sum of 0; change the weights, or unset "
+                "normalize"
+            )
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -149,9 +157,12 @@ class Drop(Block):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.children) != 1:
-            raise InputError(f"Drop has one child: got {len(self.children)}; a Stack holds more")
+            raise InputError(
+                f"Drop must have exactly one child, got {len(self.children)}; put several "
+                "children into a Stack"
+            )
         if not self.layers:
-            raise InputError("Drop needs layers: the numbers of the layers without the module")
+            raise InputError("Drop needs the numbers of the layers to skip; set layers=")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +178,7 @@ class Task(Block):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.children) != 1 or not isinstance(self.children[0], str):
-            raise InputError("Task has one child, the name of a hypernetwork")
+            raise InputError("Task must have exactly one child, the name of a hypernetwork")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,13 +248,13 @@ class Route(Trained):
     @property
     def unpackable(self) -> str:
         is_one = self.by == "example" and self.kind != "free"
-        return "Route by example chooses once for a row" if is_one else ""
+        return "Route by example computes one set of weights for each row" if is_one else ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.balance < 0 or (self.balance and self.kind == "free"):
             raise InputError(
-                f"balance must not be negative, and must be 0 for free weights: got {self.balance}"
+                f"balance must be at least 0, and 0 if kind is 'free', got {self.balance}"
             )
 
 
@@ -260,10 +271,13 @@ class Split(Block):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.splits:
-            raise InputError("Split needs splits: how many tokens each child has, one 'rest'")
+            raise InputError(
+                "Split needs the number of tokens for each child; set splits=, where one entry "
+                "may be 'rest'"
+            )
         _check_number("splits", self.splits, self.children)
         if self.splits.count("rest") > 1:
-            raise InputError("Split takes at most one 'rest'")
+            raise InputError("splits of a Split block may contain 'rest' only once")
 
     def sizes(self, length: int) -> tuple[int, ...]:
         """Return the number of tokens for each child adapter.
@@ -274,7 +288,7 @@ class Split(Block):
         known = sum(size for size in self.splits if size != "rest")
         rest = length - known
         if rest < 0 or (rest and "rest" not in self.splits):
-            raise InputError(f"{self}: the splits do not add up to the {length} tokens of a row")
+            raise InputError(f"{self}: splits do not add up to the {length} tokens of a row")
         return tuple(rest if size == "rest" else size for size in self.splits)
 
 
@@ -304,11 +318,12 @@ class BatchSplit(Block):
         sizes = self.sizes or (num // len(self.children),) * len(self.children)
         if sum(sizes) != num:
             remedy = (
-                f"add up to {num}: --data.batch-size must be {sum(sizes)}, or give other sizes"
+                f"the sizes add up to {sum(sizes)}; change --data.batch-size or the sizes"
                 if self.sizes
-                else f"be as many for {len(self.children)} children: give sizes=(...)"
+                else f"{num} cannot be divided evenly among {len(self.children)} children; set "
+                "sizes=(...)"
             )
-            raise InputError(f"{self}: a batch has {num} rows, which cannot {remedy}")
+            raise InputError(f"{self}: a batch has {num} rows, but {remedy}")
         return sizes
 
 
@@ -334,7 +349,9 @@ class Parallel(Block):
           InputError: if the batch size `num` is not a multiple of the number of children.
         """
         if num % len(self.children):
-            raise InputError(f"{self}: a batch of {num} rows is not divisible among the children")
+            raise InputError(
+                f"{self}: a batch of {num} rows cannot be divided evenly among the children"
+            )
         return (num // len(self.children),) * len(self.children)
 
 
@@ -347,7 +364,9 @@ BLOCKS: dict[str, type[Block]] = {
 
 def _check_number(name: str, values: Sequence[object], children: Sequence[object]) -> None:
     if values and len(values) != len(children):
-        raise InputError(f"{name} must be one for each of {len(children)} children: got {values}")
+        raise InputError(
+            f"{name} must have one value for each of {len(children)} children, got {values}"
+        )
 
 
 def walk(
@@ -382,7 +401,8 @@ def trained_of(use: "Sequence[str | Block]") -> dict[str, dict[str, Trained]]:
             blocks = known.setdefault(node.part, {})
             if blocks.setdefault(node.title, node) != node:
                 raise InputError(
-                    f"two {node.part}s are called {node.title}: give one another name="
+                    f"two {node.part} blocks are called {node.title}; set another name= for one "
+                    "of them"
                 )
     return known
 
@@ -404,9 +424,9 @@ def check_answers(use: "Sequence[str | Block]") -> None:
         for node, above in walk(tree):
             if isinstance(node, Block) and node.of_rows:
                 raise InputError(
-                    f"{path_of(above, str(node))} gives rows of a batch different modules, which "
-                    "is for training and `Learner.bind`: name one module by --adapters.use, or by "
-                    "use= of t5x_lite.load"
+                    f"{path_of(above, str(node))} uses different adapters for different rows of a "
+                    "batch, which is only supported in training and `Learner.bind`; select one "
+                    "adapter with --adapters.use, or with use= of t5x_lite.load"
                 )
 
 
@@ -414,12 +434,15 @@ def check_nesting(use: "Sequence[str | Block]") -> None:
     """Raise InputError for two Parallel blocks, or a Parallel inside a block other than Stack."""
     parallel = [above for tree in use for node, above in walk(tree) if isinstance(node, Parallel)]
     if len(parallel) > 1:
-        raise InputError("use at most one Parallel: it repeats the whole batch")
+        raise InputError(
+            "only one Parallel block is allowed, because it repeats the whole batch; remove the "
+            "others"
+        )
     for above in parallel:
         other = next((block for block in above if not isinstance(block, Stack)), None)
         if other is not None:
             raise InputError(
-                f"Parallel repeats the whole batch, so only Stack may be above it: got "
+                "Parallel repeats the whole batch, so only a Stack may contain it, got "
                 f"{path_of(above, 'Parallel')}"
             )
 
@@ -485,7 +508,9 @@ def mean_of_seen(values: Float[Array, "*B T G"], seen: Any) -> Float[Array, "*B 
 def check_stacks(gate: str, stacks: Any) -> None:
     """Raise InputError if a gate of kind "all_tokens" would read a decoder's future tokens."""
     if gate == "all_tokens" and "decoder" in stacks:
-        raise InputError("gate 'all_tokens' reads future tokens in a decoder: take 'real_tokens'")
+        raise InputError(
+            "gate 'all_tokens' would read future tokens in a decoder; set gate to 'real_tokens'"
+        )
 
 
 ROUTER = "router/"

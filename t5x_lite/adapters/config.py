@@ -78,7 +78,8 @@ class Adapters:
         added = self.added
         if self.base_dtype != "float32" and not (added or self.load):
             raise InputError(
-                "adapters.base_dtype bfloat16 needs a frozen model: add a module by --adapters.add"
+                "adapters.base_dtype bfloat16 needs a frozen base model; add an adapter with "
+                "--adapters.add"
             )
         names = dict.fromkeys([*added, *self.loaded])
         self._check_use(tuple(names))
@@ -87,8 +88,8 @@ class Adapters:
                 continue
             if name not in names:
                 raise InputError(
-                    f"adapters.train: no module is called {shown(name)}"
-                    f"{did_you_mean(name, [*names, *_PARTS])}; it may name "
+                    "adapters.train names the unknown adapter "
+                    f"{shown(name)}{did_you_mean(name, [*names, *_PARTS])}; valid names are "
                     f"{', '.join([*names, *_PARTS])}"
                 )
             if name not in self.used:
@@ -108,8 +109,8 @@ class Adapters:
             by = f"adapters.use {shown(self.use)}" if name not in self.used else "adapters.train"
             if name not in self.used or (self.train and name not in self.train):
                 raise InputError(
-                    f"{by} does not name {name!r} of adapters.add, which would never be trained: "
-                    "name it there, or do not add it"
+                    f"{by} does not name the adapter {name!r} of adapters.add, which would never "
+                    "be trained; add its name, or remove the adapter"
                 )
 
     def _check_use(self, names: tuple[str, ...]) -> None:
@@ -122,8 +123,13 @@ class Adapters:
         for name in used:
             if name not in names:
                 raise InputError(
-                    f"adapters.use: no module is called {shown(name)}{did_you_mean(name, names)}; "
-                    + (f"the modules are {', '.join(names)}" if names else "add or load it")
+                    "adapters.use names the unknown adapter "
+                    f"{shown(name)}{did_you_mean(name, names)}; "
+                    + (
+                        f"the adapters are {', '.join(names)}"
+                        if names
+                        else "add it with --adapters.add, or load it with --adapters.load"
+                    )
                 )
 
     @property
@@ -155,7 +161,7 @@ class Adapters:
                 raise InputError(f"adapters.load: {reserved(name)}")
             if name in found:
                 raise InputError(
-                    f"adapters.load: two adapters are called {name}: give one another name"
+                    f"adapters.load has two adapters called {name}; rename one of them"
                 )
             found[name] = directory
         return found
@@ -191,8 +197,8 @@ class Adapters:
         for name in self.used:
             if name not in added:
                 raise InputError(
-                    f"the module {name!r} of adapters.load {self.loaded[name]} was not read: only "
-                    "a command that reads checkpoints can use it"
+                    f"adapter {name!r} of adapters.load {self.loaded[name]} has not been read; "
+                    "only commands that read checkpoints can use it"
                 )
         return tuple(added[name] for name in self.used)
 

@@ -46,14 +46,16 @@ def count_of(total: int, *, k: int | None = None, density: float | None = None) 
       InputError: if neither or both of `k` and `density` are given, or the value is out of range.
     """
     if (k is None) == (density is None):
-        raise InputError("give either k, a number of entries, or density, a fraction of them")
+        raise InputError(
+            "exactly one of k (number of entries) and density (fraction of the entries) must be set"
+        )
     if density is not None:
         if not 0.0 <= density <= 1.0:
-            raise InputError(f"density must be from 0 to 1: got {density}")
+            raise InputError(f"density must be from 0 to 1, got {density}")
         return round(density * total)
     assert k is not None
     if not 0 <= k <= total:
-        raise InputError(f"k must be from 0 to the number of entries, {total}: got {k}")
+        raise InputError(f"k must be from 0 to the number of entries ({total}), got {k}")
     return k
 
 
@@ -158,10 +160,10 @@ class Identity:
         common = self.arrays.keys() & other.arrays.keys()
         wrong = sorted(path for path in common if self.arrays[path] != other.arrays[path])
         if wrong or not common:
-            why = f": {wrong[0]} differs" if wrong else " without an array in common"
+            why = f", which differ in the array {wrong[0]}" if wrong else " without a common array"
             raise InputError(
-                f"these deltas have different bases{why}; {self.checkpoint} has the digest "
-                f"{self.digest[:16]}, {other.checkpoint} {other.digest[:16]}"
+                f"the deltas have different base models{why}; base {self.checkpoint} has digest "
+                f"{self.digest[:16]}, base {other.checkpoint} has digest {other.digest[:16]}"
             )
 
     def with_(self, other: "Identity | None") -> "Identity":
@@ -210,7 +212,7 @@ class Delta:
         """
         ours, theirs = trees.flatten(tuned), trees.flatten(base)
         if absent := sorted(theirs.keys() - ours.keys()):
-            raise InputError(f"the tuned parameters lack {absent[0]}, which the base has")
+            raise InputError(f"the fine-tuned parameters lack the array {absent[0]} of the base")
         parts, extra = {}, {}
         for path, array in ours.items():
             if path not in theirs:
@@ -245,7 +247,7 @@ class Delta:
         part = self.parts[path]
         if part.shape and part.shape != tuple(array.shape):
             raise InputError(
-                f"the delta changes {path} of shape {part.shape}, but the base's has "
+                f"the delta changes {path} of shape {part.shape}, but the base's array has shape "
                 f"{tuple(array.shape)}"
             )
         read = part.read(jnp.asarray(array, jnp.float32))
@@ -293,7 +295,7 @@ class Delta:
           InputError: if the rank is below 1, or a part is not additive.
         """
         if rank < 1:
-            raise InputError(f"rank must be at least 1: got {rank}")
+            raise InputError(f"rank must be at least 1, got {rank}")
         self.check_additive()
         parts = {
             path: factored(part, rank) if is_kernel(path, part.shape) else part
@@ -328,7 +330,7 @@ class Delta:
             parts = {path: part for path, part in self.parts.items() if keeps(path)}
             extra = {path: array for path, array in self.extra.items() if keeps(path)}
         if isinstance(which, str) and not (parts or extra):
-            raise InputError(f"the delta has no array that {which!r} means")
+            raise InputError(f"the delta has no array that matches {which!r}")
         config = tuple(m for m in self.config if any(p.startswith(_at(m)) for p in extra))
         return Delta(parts, extra, self.base, config)
 
@@ -346,7 +348,8 @@ class Delta:
                 extra[path] = array
             elif chosen.any():
                 raise InputError(
-                    f"{path} is not a change of the base: a mask must keep all of it or nothing"
+                    f"{path} is not an array of the base, so the mask must keep all of its "
+                    "entries or none"
                 )
         return parts, extra
 
@@ -360,8 +363,9 @@ class Delta:
         for path, part in self.parts.items():
             if not part.additive:
                 raise InputError(
-                    f"{path} is changed by a {type(part).__name__} part, which cannot be added to "
-                    "the base: make it one first, by delta.materialise(base) or `materialize(NAME)`"
+                    f"the delta changes {path} by a {type(part).__name__} part, which is not a "
+                    "sum with the base; convert it first with delta.materialise(base) or "
+                    "`materialize(NAME)`"
                 )
 
     @property
@@ -389,7 +393,7 @@ class Delta:
         if not isinstance(factor, int | float | np.number):
             return NotImplemented
         if not abs(factor) <= _LARGEST:
-            raise InputError(f"a delta is multiplied by finite float32 numbers: got {factor}")
+            raise InputError(f"the factor of a delta must be a finite float32 number, got {factor}")
         factor = float(factor)
         self.check_additive()
         parts = {path: part.times(factor) for path, part in self.parts.items()} if factor else {}
@@ -422,8 +426,9 @@ class Delta:
                 continue
             if path in heads and not np.array_equal(np.asarray(heads[path]), np.asarray(array)):
                 raise InputError(
-                    f"both deltas have {path}, but heads cannot be added: take one of them "
-                    "without it, by delta.without_heads() or `without_heads(NAME)`"
+                    f"both deltas have the head parameter {path}, but heads cannot be added; "
+                    "remove the heads of one delta with delta.without_heads() or "
+                    "`without_heads(NAME)`"
                 )
             heads[path] = array
         modules, arrays = _modules(self, other)
@@ -470,7 +475,9 @@ def difference(path: str, tuned: Any, base: Any) -> Dense | None:
     """Return the difference of one array between two models; None if the arrays are equal."""
     after, before = np.asarray(tuned, np.float32), np.asarray(base, np.float32)
     if after.shape != before.shape:
-        raise InputError(f"{path} has shape {after.shape}, but the base has {before.shape}")
+        raise InputError(
+            f"{path} has shape {after.shape}, but the base's array has shape {before.shape}"
+        )
     return None if np.array_equal(after, before) else Dense(after - before)
 
 
@@ -483,7 +490,9 @@ def _pattern(text: str) -> Callable[[str], bool]:
 def _booleans(path: str, mask: Mapping[str, Any], shape: tuple[int, ...]) -> np.ndarray:
     booleans = np.asarray(mask[path], bool)
     if booleans.shape != shape:
-        raise InputError(f"the mask of {path} has shape {booleans.shape}, and the array {shape}")
+        raise InputError(
+            f"the mask of {path} has shape {booleans.shape}, but the array has shape {shape}"
+        )
     return booleans
 
 
@@ -503,8 +512,8 @@ def _modules(one: Delta, two: Delta) -> tuple[tuple[Module, ...], dict[str, Any]
         )
         if host is None and module.name in modules:
             raise InputError(
-                f"two modules are called {module.name} but have different sites, so they "
-                "cannot be added"
+                f"two adapters are called {module.name} but have different sites, so they cannot "
+                "be added; rename one of them"
             )
         if host is None:
             modules[module.name] = module

@@ -66,10 +66,12 @@ def merge(
         or the method does not support the deltas.
     """
     if not deltas:
-        raise InputError("there is nothing to merge: give at least one delta")
+        raise InputError("there are no deltas to merge; pass at least one delta")
     weights = tuple(weights) or (1.0,) * len(deltas)
     if len(weights) != len(deltas):
-        raise InputError(f"there are {len(deltas)} deltas and {len(weights)} weights")
+        raise InputError(
+            f"the number of weights, {len(weights)}, must be the number of deltas, {len(deltas)}"
+        )
     for delta in deltas:
         delta.check_additive()
     return (how or Linear()).merged(deltas, weights)
@@ -121,7 +123,7 @@ class Dare(How):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.seed < 2**31:
-            raise InputError(f"seed must be from 0 to below 2^31: got {self.seed}")
+            raise InputError(f"seed must be at least 0 and below 2^31, got {self.seed}")
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
         thinned = []
@@ -167,10 +169,11 @@ class Fisher(How):
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
         if len(self.diagonals) != len(deltas):
             raise InputError(
-                f"there are {len(deltas)} deltas and {len(self.diagonals)} Fisher diagonals"
+                f"the number of Fisher diagonals, {len(self.diagonals)}, must be the number of "
+                f"deltas, {len(deltas)}"
             )
         if any(weight <= 0 for weight in weights):
-            raise InputError(f"fisher weights must be above 0: got {tuple(weights)}")
+            raise InputError(f"fisher weights must be above 0, got {tuple(weights)}")
         norms = [self._norm(diagonal) for diagonal in self.diagonals]
 
         def combined(path: str, values: Sequence[np.ndarray]) -> np.ndarray:
@@ -178,14 +181,14 @@ class Fisher(How):
             for i, value in enumerate(values):
                 if path in deltas[i].parts and path not in self.diagonals[i]:
                     raise InputError(
-                        f"a Fisher diagonal lacks {path}, which its delta changes: it belongs to "
-                        "another model"
+                        f"a Fisher diagonal lacks {path}, which its delta changes; use a diagonal "
+                        "of the same model"
                     )
                 diagonal = self.diagonals[i].get(path, np.zeros(value.shape, np.float32))
                 if tuple(diagonal.shape) != value.shape:
                     raise InputError(
-                        f"the Fisher diagonal of {path} has shape {tuple(diagonal.shape)}, and the "
-                        f"array {value.shape}"
+                        f"the Fisher diagonal of {path} has shape {tuple(diagonal.shape)}, but "
+                        f"the array has shape {value.shape}"
                     )
                 share = np.maximum(np.asarray(diagonal, np.float32), np.float32(self.floor))
                 share = np.float32(weights[i] / norms[i]) * share
@@ -250,13 +253,17 @@ def _of_factors(
     for path in sorted({path for delta in deltas for path in delta.parts}):
         low = [part for d in deltas if isinstance(part := d.parts.get(path), LowRank)]
         if len(low) < len(deltas) or len({part.rank for part in low}) > 1:
-            raise InputError(f"{what} needs LoRAs of one rank at the same sites, unlike at {path}")
+            raise InputError(
+                f"{what} needs LoRAs of the same rank at the same sites, but they differ at {path}"
+            )
         if roots:
             sizes = [math.sqrt(abs(w * part.scale)) for w, part in zip(for_a, low, strict=True)]
             signs = [math.copysign(1.0, w * p.scale) for w, p in zip(for_a, low, strict=True)]
             ones, twos = [s * r for s, r in zip(signs, sizes, strict=True)], sizes
         elif len({part.scale for part in low}) > 1:
-            raise InputError(f"{what} needs LoRAs of one scale; the scales of {path} differ")
+            raise InputError(
+                f"{what} needs LoRAs of the same scale, but the scales of {path} differ"
+            )
         else:
             ones, twos = list(for_a), list(for_b)
         scale = 1.0 if roots else low[0].scale
@@ -276,8 +283,8 @@ def together(deltas: Sequence[Delta]) -> Delta:
     for delta in deltas:
         if delta.config and len(deltas) > 1:
             raise InputError(
-                f"only linear can add the module {delta.config[0].name}: this merge method "
-                "needs changes that a model's arrays can hold"
+                f"adapter {delta.config[0].name} cannot be merged by this method, because it is "
+                "not a change of the model's arrays; use linear"
             )
     total = dataclasses.replace(deltas[0], parts={})
     for delta in deltas[1:]:
@@ -300,7 +307,7 @@ def values_at(deltas: Sequence[Delta], path: str) -> list[np.ndarray]:
     """Return the change of one array in each delta; zeros if the delta does not change it."""
     shapes = {delta.parts[path].shape for delta in deltas if path in delta.parts}
     if len(shapes) > 1:
-        raise InputError(f"the deltas change {path} of different shapes: {sorted(shapes)}")
+        raise InputError(f"the deltas change {path} with different shapes: {sorted(shapes)}")
     [shape] = shapes
     return [
         delta.parts[path].dense() if path in delta.parts else np.zeros(shape, np.float32)
@@ -328,8 +335,8 @@ class Ties(How):
         """
         if any(weight < 0 for weight in weights):
             raise InputError(
-                f"ties elects signs, so its weights may not be negative: got {tuple(weights)}; "
-                "subtract the delta from the result"
+                f"ties weights must not be negative, got {tuple(weights)}; subtract the delta "
+                "from the merged result instead"
             )
         kept = [delta.sparsify(density=self.density) for delta in deltas]
         thin = [weight * delta for delta, weight in zip(kept, weights, strict=True)]

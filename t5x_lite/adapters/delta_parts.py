@@ -55,7 +55,7 @@ from jaxtyping import Bool, Float, Int32, UInt8
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import Array, Key
 
-_REMEDY = "make it an ordinary difference first, by delta.materialise(base) or `materialize(NAME)`"
+_REMEDY = "convert it to a difference first with delta.materialise(base) or `materialize(NAME)`"
 
 
 class Part:
@@ -79,7 +79,7 @@ class Part:
         Raises:
           InputError: if the part is not additive.
         """
-        raise InputError(f"a {_name(self)} part cannot be added to its base: {_REMEDY}")
+        raise InputError(f"a {_name(self)} delta part is not a sum with the base; {_REMEDY}")
 
     def times(self, factor: float | int) -> "Part":
         """Return the change multiplied by a factor.
@@ -87,7 +87,7 @@ class Part:
         Raises:
           InputError: if the part is not additive.
         """
-        raise InputError(f"a {_name(self)} part cannot be multiplied: {_REMEDY}")
+        raise InputError(f"a {_name(self)} delta part cannot be multiplied by a number; {_REMEDY}")
 
     def plus(self, other: "Part") -> "Part":
         """Return the sum of two changes of the same array; different kinds become one dense array.
@@ -97,9 +97,14 @@ class Part:
         """
         for part in (self, other):
             if not part.additive:
-                raise InputError(f"a {_name(part)} part cannot be added to another: {_REMEDY}")
+                raise InputError(
+                    f"a {_name(part)} delta part cannot be added to another part; {_REMEDY}"
+                )
         if self.shape != other.shape:
-            raise InputError(f"parts of one array have shapes {self.shape} and {other.shape}")
+            raise InputError(
+                f"two changes of the same array have different shapes, {self.shape} and "
+                f"{other.shape}"
+            )
         return self._plus(other)
 
     def _plus(self, other: "Part") -> "Part":
@@ -114,7 +119,9 @@ class Part:
         if self.additive and other.additive:
             return self.plus(other)
         if other.order < self.order:
-            raise InputError(f"a {_name(other)} part cannot follow a {_name(self)} part: {_REMEDY}")
+            raise InputError(
+                f"a {_name(other)} delta part cannot follow a {_name(self)} part; {_REMEDY}"
+            )
         return Several((*_all(self), *_all(other)))
 
     @property
@@ -296,8 +303,8 @@ class Scale(Part):
         fits = base.ndim >= len(layers) - self.axis and base.shape[self.axis] == size
         if not fits or tuple(base.shape[: len(layers)]) != layers:
             raise InputError(
-                f"factors of shape {tuple(value.shape)} along axis {self.axis} do not fit an array "
-                f"of shape {tuple(base.shape)}"
+                f"scale factors of shape {tuple(value.shape)} along axis {self.axis} do not fit "
+                f"an array of shape {tuple(base.shape)}"
             )
         shape = [*value.shape[:-1], *[1] * (base.ndim - value.ndim + 1)]
         shape[self.axis] = value.shape[-1]
@@ -451,7 +458,9 @@ class Mask(Part):
         if not isinstance(other, Mask):
             return super().then(other)
         if other.size != self.size:
-            raise InputError(f"masks of one array have shapes {self.size} and {other.size}")
+            raise InputError(
+                f"two masks of the same array have different shapes, {self.size} and {other.size}"
+            )
         return Mask(np.asarray(self.bits) & np.asarray(other.bits), self.size)
 
     @property

@@ -98,12 +98,11 @@ class RowStates:
         """Raise InputError if `adapter_ids` are missing or do not fit the number of rows."""
         if self.ids is None:
             raise InputError(
-                f"{block} needs the feature adapter_ids in the batch: the number of each row's "
-                "child"
+                f"{block} needs the batch feature adapter_ids, the child index of each row"
             )
         if self.ids.shape[0] != self.num_rows:
             raise InputError(
-                f"{block}: adapter_ids have {self.ids.shape[0]} rows, but a layer has "
+                f"{block}: adapter_ids have {self.ids.shape[0]} rows, but the batch has "
                 f"{self.num_rows}"
             )
 
@@ -120,7 +119,7 @@ def check_numbers(block: Block, ids: Array) -> None:
     wrong = next((k for k in np.ravel(np.asarray(ids)) if not 0 <= k < len(block.children)), None)
     if wrong is not None:
         last = len(block.children) - 1
-        raise InputError(f"{block} has children 0 to {last}, but adapter_ids have {wrong}")
+        raise InputError(f"{block} has children 0 to {last}, but adapter_ids contain {wrong}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -521,8 +520,8 @@ class DenseState(RowStates):
             return dataclasses.replace(self, y=y, kernel=None)
         if self.kernel is None and kind_of(module) is None:
             raise InputError(
-                f"{name!r} reads the kernel of its layer, but rows have different kernels: put it "
-                "first in a Stack"
+                f"adapter {name!r} reads the kernel of its layer, but rows have different "
+                "kernels; put the adapter first in a Stack"
             )
         y = module(self.x, self.y, self._kernel())
         after = None if self.kernel is None else module.of_kernel(self.kernel)
@@ -641,7 +640,9 @@ class KernelState:
     @property
     def num_rows(self) -> int:
         """Property that always raises InputError, because a kernel has no batch rows."""
-        raise InputError("modules of rows cannot be merged: rows have no kernel in common")
+        raise InputError(
+            "adapters that differ by row cannot be merged, because rows have no common kernel"
+        )
 
     def check_ids(self, block: Block) -> None:
         """Raise InputError, because a kernel has no batch rows."""
@@ -649,7 +650,7 @@ class KernelState:
 
     def read(self) -> NoReturn:
         """Raise InputError, because a Route block has a different kernel for each token."""
-        raise InputError("a Route cannot be merged: tokens have no kernel in common")
+        raise InputError("a Route block cannot be merged, because tokens have no common kernel")
 
     def after(self, module: Any, name: str) -> "KernelState":
         kernel = None if self.kernel is None else module.of_kernel(self.kernel)

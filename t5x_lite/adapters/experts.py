@@ -57,10 +57,10 @@ class Experts(Adapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sites != (_SITE,):
-            raise InputError(f"the site of experts is {_SITE!r}: got {self.sites}")
+            raise InputError(f"experts support only the site {_SITE!r}, got {self.sites}")
         if self.num < 2 or not 1 <= self.top <= self.num:
             raise InputError(
-                f"experts are 2 or more, and top is from 1 to their number: got num {self.num} and "
+                f"experts need num of at least 2 and top from 1 to num, got num {self.num} and "
                 f"top {self.top}"
             )
 
@@ -152,7 +152,9 @@ class ExpertLayer(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Return norm(y + x) with the experts' output y; the base block's output f is unused."""
         if self.base is None:
-            raise ValueError("experts need the base's block: attach them to a model")
+            raise ValueError(
+                "the expert layer has no base arrays; attach the adapter to a model first"
+            )
         read = around.source
         logits = self.router.product(read)
         share = jax.nn.softmax(logits, axis=-1)

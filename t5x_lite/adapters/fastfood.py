@@ -59,8 +59,8 @@ class Fastfood(ArrayAdapter):
         size = self.d - num
         if size < 1:
             raise InputError(
-                f"adapter {self.name!r}: d {self.d} must be above the {num} lambdas, one for each "
-                "layer of each array"
+                f"adapter {self.name!r}: d {self.d} must be above {num}, the number of lambdas "
+                "(one for each layer of each array)"
             )
         spaces = {path: self._space(path, leaf, size=size) for path, leaf in leaves.items()}
         return FastfoodModules(leaves, spaces, size=size, lambdas=self.lambdas)
@@ -70,13 +70,14 @@ class Fastfood(ArrayAdapter):
         _, entries = space.rows
         if self.projection == "dense" and entries * size > _LARGEST_MATRIX:
             raise InputError(
-                f"adapter {self.name!r}: a dense matrix for {space.path} has {entries} x {size} "
-                f"numbers, above {_LARGEST_MATRIX}: use projection='fastfood'"
+                f"adapter {self.name!r}: a dense projection matrix for {space.path} would have "
+                f"{entries} x {size} entries, but the maximum is {_LARGEST_MATRIX}; set "
+                "projection='fastfood'"
             )
         if self.projection == "fastfood" and not self.fold and size > padded(entries):
             raise InputError(
-                f"adapter {self.name!r}: z has {size} numbers, but {space.path} has {entries} in a "
-                "layer: exclude it by targets, or set fold=True"
+                f"adapter {self.name!r}: z has {size} values, but {space.path} has only {entries} "
+                "per layer; exclude the array with targets, or set fold=True"
             )
         return space
 

@@ -116,7 +116,7 @@ def parse_module(text: str) -> Adapter:
         source.refuse(statements[-1] if statements else None, "expected NAME = METHOD(...)")
     target = statement.targets[0]
     if not isinstance(target, ast.Name):
-        source.refuse(target, "the name of a module is an identifier")
+        source.refuse(target, "the name of an adapter must be an identifier")
     if target.id in RESERVED:
         source.refuse(target, reserved(target.id))
     return source.module(target.id, statement.value)
@@ -150,7 +150,8 @@ def write_module(adapter: Adapter) -> str:
             best = len(options), f"{adapter.name} = {method}({', '.join(options)})"
     if best is None:
         raise InputError(
-            f"no method makes a {type(adapter).__name__}: the methods are {', '.join(METHODS)}"
+            f"no adapter method has a config of class {type(adapter).__name__}; the methods are "
+            f"{', '.join(METHODS)}"
         )
     return best[1]
 
@@ -193,21 +194,23 @@ def _constructor(method: str) -> Callable[..., Adapter]:
     module = sys.modules.get(module_name)
     if module is None and not project.trusts(module_name):
         raise InputError(
-            f"{method} is not of t5x_lite: reading it would run the module {module_name}; if you "
-            "trust the checkpoint like a program, give --trust-project (in Python: "
-            "trust_project=True)"
+            f"adapter {method} is not part of t5x_lite, and reading it would run the Python "
+            f"module {module_name}; if you trust the checkpoint like a program, pass "
+            "--trust-project (in Python: trust_project=True)"
         )
     try:
         module = module or project.import_module(module_name)
     except Exception as error:  # the module's own, too
         raise InputError(
-            f"{module_name} cannot be imported ({error}); run in the project that holds it"
+            f"Python module {module_name} cannot be imported ({error}); run the command in the "
+            "project that contains it"
         ) from error
     found = getattr(module, class_name, None)
     if not (isinstance(found, type) and issubclass(found, Adapter)):
         classes = [n for n, v in vars(module).items() if isinstance(v, type) and n != "Adapter"]
         raise InputError(
-            f"{module_name} has no adapter {class_name}{did_you_mean(class_name, classes)}"
+            f"Python module {module_name} has no adapter class "
+            f"{class_name}{did_you_mean(class_name, classes)}"
         )
     return found
 
@@ -215,8 +218,8 @@ def _constructor(method: str) -> Callable[..., Adapter]:
 def reserved(name: str) -> str:
     """Return the error message for an adapter with a reserved name."""
     return (
-        f"a module may not be called {name!r}: the name is reserved for a part that "
-        "adapters.train names"
+        f"an adapter may not be called {name!r}, because adapters.train uses this name for other "
+        "parameters; choose another name"
     )
 
 
@@ -233,7 +236,7 @@ class Source:
     def __init__(self, text: str):
         self._text = text = text.strip()
         if len(text.splitlines()) > 1:
-            self._fail(len(text.splitlines()[0]) + 1, "a module is one line")
+            self._fail(len(text.splitlines()[0]) + 1, "an adapter must be described on one line")
         try:
             with warnings.catch_warnings():
                 # "\w" in a regular expression: a SyntaxWarning, or a DeprecationWarning.
@@ -253,11 +256,13 @@ class Source:
     def refuse_others(self, node: ast.AST) -> None:
         """Raise InputError for a union in `adapters.use` or a block in `adapters.add`."""
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            self.refuse(node, "a union, a + b, joins methods: give it in adapters.add")
+            self.refuse(node, "a union of methods, a + b, is only allowed in adapters.add")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             name = node.func.id
             if name in BLOCKS:
-                self.refuse(node, f"{name} composes modules: give it in adapters.use")
+                self.refuse(
+                    node, f"the block {name} composes adapters and is only allowed in adapters.use"
+                )
 
     def module(self, name: str, node: ast.expr) -> Adapter:
         """Parse METHOD(OPTION=VALUE, ...), or several methods joined by +, to an adapter config."""
@@ -268,7 +273,7 @@ class Source:
             except InputError as error:
                 self.refuse(node, str(error))
         if isinstance(node, ast.Name) and node.id in METHODS:
-            self.refuse(node, f"a method needs brackets: {node.id}()")
+            self.refuse(node, f"a method needs brackets, such as {node.id}()")
         if not isinstance(node, ast.Call):
             self.refuse_others(node)
             self.refuse(node, "expected METHOD(OPTION=VALUE, ...)")
@@ -278,8 +283,8 @@ class Source:
             method = shortened(method)
             self.refuse(
                 node,
-                f"no method is called {method}{did_you_mean(method, METHODS)}; "
-                f"the methods are {', '.join(METHODS)}, or module.Class of your own",
+                f"unknown adapter method {method}{did_you_mean(method, METHODS)}; the methods are "
+                f"{', '.join(METHODS)}, or your own module.Class",
             )
         try:
             constructor = _constructor(method)
@@ -312,7 +317,10 @@ class Source:
         field = given if given in known else SHORT.get(given, given)
         if field not in known:
             near = did_you_mean(given, [*known, *(s for s, full in SHORT.items() if full in known)])
-            self.refuse(keyword, f"{method} has no option {given}{near}; it has {', '.join(known)}")
+            self.refuse(
+                keyword,
+                f"method {method} has no option {given}{near}; its options are {', '.join(known)}",
+            )
         return field, self.value(keyword, known[field])
 
     def value(self, keyword: ast.keyword, hint: Any) -> Any:
@@ -321,7 +329,7 @@ class Source:
         try:
             value = _plain(ast.literal_eval(keyword.value))
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-            self.refuse(keyword.value, f"the value of {given} is not a number, string or tuple")
+            self.refuse(keyword.value, f"the value of {given} must be a number, string or tuple")
         try:
             return _fitted(value, hint)
         except TypeError:
@@ -414,7 +422,7 @@ def _described(hint: Any) -> str:
     return words.get(hint, "None" if hint is type(None) else str(hint))
 
 
-_EXPECTED = "expected the names of modules, or blocks as Stack(a, b), with commas between"
+_EXPECTED = "expected adapter names, or blocks such as Stack(a, b), separated by commas"
 
 
 def parse_trees(text: str) -> tuple[str | Block, ...]:
@@ -435,9 +443,9 @@ def parse_trees(text: str) -> tuple[str | Block, ...]:
     for node in value.elts if isinstance(value, ast.Tuple) else [value]:
         tree = _tree(source, node)
         if tree is None:
-            source.refuse(node, "None, the bare model, is only allowed in a block")
+            source.refuse(node, "None (the model without an adapter) is only allowed in a block")
         if tree in trees:
-            source.refuse(node, f"{str(tree)!r} is named twice")
+            source.refuse(node, f"adapter or block {str(tree)!r} is named twice")
         trees.append(tree)
     try:
         check_nesting(trees)
@@ -463,7 +471,9 @@ def write_trees(trees: Sequence[str | Block]) -> str:
 def _tree(source: Source, node: ast.expr) -> str | Block | None:
     if isinstance(node, ast.Name):
         if node.id in BLOCKS:
-            source.refuse(node, f"{node.id} needs children in brackets: {node.id}(a, b)")
+            source.refuse(
+                node, f"block {node.id} needs children in brackets, such as {node.id}(a, b)"
+            )
         return node.id
     if isinstance(node, ast.Constant) and node.value is None:
         return None
@@ -474,7 +484,7 @@ def _tree(source: Source, node: ast.expr) -> str | Block | None:
     if name not in BLOCKS:
         source.refuse_others(node)
         near = did_you_mean(name, BLOCKS)
-        source.refuse(node, f"no block is called {name}{near}; the blocks are {', '.join(BLOCKS)}")
+        source.refuse(node, f"unknown block {name}{near}; the blocks are {', '.join(BLOCKS)}")
     children = tuple(_tree(source, child) for child in node.args)
     block = BLOCKS[name]
     hints = {
@@ -485,9 +495,9 @@ def _tree(source: Source, node: ast.expr) -> str | Block | None:
     options = {}
     for keyword in node.keywords:
         if keyword.arg not in hints:
-            has = f"it has {', '.join(hints)}" if hints else "it has none"
+            has = f"its options are {', '.join(hints)}" if hints else "it takes no options"
             near = did_you_mean(str(keyword.arg), hints)
-            source.refuse(keyword, f"{name} has no option {keyword.arg}{near}; {has}")
+            source.refuse(keyword, f"block {name} has no option {keyword.arg}{near}; {has}")
         options[keyword.arg] = source.value(keyword, hints[keyword.arg])
     try:
         return block(children, **options)

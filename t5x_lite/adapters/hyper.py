@@ -59,7 +59,8 @@ class Hyper(Bottleneck):
         super().__post_init__()
         if not super()._is_plain:
             raise InputError(
-                "hyper has one width for all layers, and no trained scales, norms or gates"
+                "hyper needs one width for all layers, and does not support trained scales, norms "
+                "or gates"
             )
 
     def block(self, site: Site, rngs: nnx.Rngs) -> "HyperBlock":
@@ -74,7 +75,10 @@ class Hyper(Bottleneck):
 
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
         """Raise InputError: only bottlenecks from `ejected` can be multiplied by a factor."""
-        raise InputError(f"the hypernetwork {self.name} cannot be multiplied by {factor}")
+        raise InputError(
+            f"hypernetwork {self.name} cannot be multiplied by {factor}; convert a task's adapter "
+            "to a bottleneck first (ejected)"
+        )
 
 
 def hyper(*, name: str = "hyper", cross: bool = False, **changes: Any) -> Hyper:

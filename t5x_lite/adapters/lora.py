@@ -84,12 +84,14 @@ class Lora(Adapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not math.isfinite(self.alpha) or not self.alpha:
-            raise InputError(f"alpha must be finite and not 0: got {self.alpha}")
+            raise InputError(f"alpha must be finite and not 0, got {self.alpha}")
         for other, name in ((self.dora, "dora"), (EMBEDDING in self.sites, f"site {EMBEDDING!r}")):
             if self.gate != "none" and other:
-                raise InputError(f"a gate does not support {name}: remove one of the two")
+                raise InputError(f"LoRA with a gate does not support {name}; use only one of them")
         if self.dora and EMBEDDING in self.sites:
-            raise InputError(f"dora does not support the site {EMBEDDING!r}: remove one of the two")
+            raise InputError(
+                f"LoRA with dora does not support the site {EMBEDDING!r}; use only one of them"
+            )
 
     @property
     def scale(self) -> float:
@@ -113,7 +115,7 @@ class Lora(Adapter):
             return Modules(found)
         table = table_of(model)
         if table is None:
-            raise InputError(f"adapter {self.name!r}: the model has no table of embeddings")
+            raise InputError(f"adapter {self.name!r}: the model has no token embedding")
         return TableModules(found, *table, rank=self.rank, scale=self.scale, rngs=rngs)
 
 
@@ -220,15 +222,18 @@ class GatedBranch(Factors):
         if x.ndim < 3:
             if self.kind_of_gate == "all_tokens":
                 raise InputError(
-                    "gate 'all_tokens' has no tokens where a DeBERTa projects distances: "
-                    "take 'real_tokens', or other sites, such as attention/value"
+                    "gate 'all_tokens' is not supported where DeBERTa projects relative "
+                    "positions; set gate to 'real_tokens', or use other sites, such as "
+                    "attention/value"
                 )
             seen = None
         return y + gates_of(self.gate, x, seen, self.kind_of_gate) * self.branch(x)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
         """Raise InputError, because a gated LoRA cannot be merged into a kernel."""
-        raise InputError("a branch with a gate cannot be merged: rows have no kernel in common")
+        raise InputError(
+            "a LoRA adapter with a gate cannot be merged, because rows have no common kernel"
+        )
 
     def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:
         return bias

@@ -150,7 +150,7 @@ class Prune(ArrayAdapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rounds > MOST_ROUNDS:
-            raise InputError(f"rounds must be at most {MOST_ROUNDS}: got {self.rounds}")
+            raise InputError(f"rounds must be at most {MOST_ROUNDS}, got {self.rounds}")
 
     @property
     def densities(self) -> tuple[float, ...]:
@@ -172,7 +172,8 @@ class Prune(ArrayAdapter):
         flat = [path for path, leaf in leaves.items() if len(leaf.rows[1]) < 2]
         if self.structure != "entries" and flat:
             raise InputError(
-                f"adapter {self.name!r}: {flat[0]} has no {self.structure}: exclude it by targets"
+                f"adapter {self.name!r}: array {flat[0]} is a vector without {self.structure}; "
+                "exclude the array with targets"
             )
         return ArrayModules(leaves, lambda path, leaf: Pruned(leaf))
 
@@ -293,8 +294,8 @@ class Movement(ArrayAdapter):
         _check_tau(self.by, self.tau)
         if self.steps and self.warmup + self.cooldown > self.steps:
             raise InputError(
-                f"warmup {self.warmup} and cooldown {self.cooldown} of {self.name!r} are more than "
-                f"the {self.steps} steps"
+                f"adapter {self.name!r}: warmup {self.warmup} plus cooldown {self.cooldown} "
+                f"exceed the number of steps, {self.steps}"
             )
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
@@ -437,7 +438,7 @@ class ScoredModules(ArrayModules):
 
 def _check_tau(by: By, tau: float) -> None:
     if by == "sigmoid" and not 0 < tau < 1:
-        raise InputError(f"tau of by='sigmoid' must be between 0 and 1: got {tau}")
+        raise InputError(f"tau must be between 0 and 1 for by='sigmoid', got {tau}")
 
 
 _HIDDEN = "attention/hidden"

@@ -61,7 +61,8 @@ def merge(model: nnx.Module) -> None:
                 bias = dense.effective_bias()
                 if bias is not None and not dense.has_bias:
                     raise InputError(
-                        f"the adapter at {stack}/{site} cannot be merged: the model has no bias"
+                        f"the adapter at {stack}/{site} adds a bias and cannot be merged, because "
+                        "this layer of the model has no bias"
                     )
                 dense.kernel[...] = dense.effective_kernel()
                 if bias is not None:
@@ -155,14 +156,14 @@ class Union(Adapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.members) < 2:
-            raise InputError("a union has two methods or more")
+            raise InputError("a union needs at least two methods")
         if any(isinstance(member, Union) for member in self.members):
-            raise InputError("a union has methods, but no unions")
+            raise InputError("a union must not contain another union")
         for member in self.members:
             if isinstance(member, ArrayAdapter):
                 raise InputError(
-                    f"{type(member).__name__.lower()} changes whole arrays of the model and cannot "
-                    "be in a union: make it a separate adapter"
+                    f"method {type(member).__name__.lower()} changes whole arrays of the model "
+                    "and cannot be part of a union; use it as a separate adapter"
                 )
         named = tuple(dataclasses.replace(member, name=self.name) for member in self.members)
         object.__setattr__(self, "members", named)
@@ -212,8 +213,8 @@ class UnionModules(adapter_tree_Modules):
             for place in modules.claims():
                 if place in taken:
                     raise InputError(
-                        f"the union {name} has {taken[place]} and {names[-1]} at {place}: give "
-                        "them other sites, or make two modules and Stack them"
+                        f"union {name} has both {taken[place]} and {names[-1]} at the site "
+                        f"{place}; set different sites, or use two adapters in a Stack"
                     )
                 taken[place] = names[-1]
         self.methods = tuple(names)

@@ -99,13 +99,15 @@ class Prefix(Adapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.place == "left" and self.gate != "none":
-            raise InputError("a prefix with place='left' has no gate: remove one of the two")
+            raise InputError(
+                "a prefix with place='left' does not support a gate; use only one of them"
+            )
 
     @property
     def unpackable(self) -> str:
         if self.place == "left":
-            return "a prefix with place='left' lies before the first text of a row"
-        return "" if self.gate == "none" else "the gate of a prefix is that of a whole row"
+            return "a prefix with place='left' is inserted before the first text of a row"
+        return "" if self.gate == "none" else "the gate of a prefix is computed once for each row"
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "PrefixModules":
         """Build the keys and values, or the networks that generate them.
@@ -136,8 +138,8 @@ class Prefix(Adapter):
         found = self.at_sites(model, key=key, where=where, rngs=rngs)
         if self.gate != "none" and set(found) <= {"decoder"}:
             raise InputError(
-                f"adapter {self.name!r}: only prefixes of an encoder have a gate, and no encoder "
-                "has prefixes here: remove the gate"
+                f"adapter {self.name!r}: only prefixes of an encoder support a gate, but no "
+                "encoder has prefixes; remove the gate"
             )
         return PrefixModules(found, {} if self.flat else widths, self, rngs=rngs)
 
@@ -146,8 +148,8 @@ class Prefix(Adapter):
         for layers in model.stacks().values():
             if any(isinstance(one, DisentangledAttention) for one in layers.key_sites().values()):
                 raise InputError(
-                    f"adapter {self.name!r}: in a DeBERTa a prefix has content and no position: "
-                    "use place='none'"
+                    f"adapter {self.name!r}: a prefix cannot have a position in DeBERTa; set "
+                    "place='none'"
                 )
 
     @property
@@ -177,7 +179,7 @@ class PrefixModules(Modules):
         super().__init__(found)
         if config.place == "left":
             self.num_before = config.length
-            self.alone = "is before the tokens, and nothing else can be before or after it"
+            self.alone = "is inserted before the tokens and cannot be composed with other adapters"
         self.has_networks = bool(widths)
         if widths:
             made: dict[str, dict[str, nnx.Module]] = {}
@@ -247,7 +249,9 @@ class LayerPrefix(nnx.Module):
         if not self.has_network:
             return self.keys[...], self.values[...]
         if self.states is None:
-            raise ValueError("a prefix needs its network's states: complete the modules first")
+            raise ValueError(
+                "the prefix has no network states; call complete() of the adapter's modules first"
+            )
         return _pair(self.states[...], self.kernel[...], self.bias[...])
 
     def kind(self) -> Hashable:
@@ -337,7 +341,7 @@ def ejected(
     flat = params if any("/" in path for path in params) else trees.flatten(params)
     own = {path: jnp.asarray(x) for path, x in flat.items() if path.startswith(below)}
     if not own:
-        raise InputError(f"no parameter is at {below}: these belong to another module")
+        raise InputError(f"no parameters are at {below}; pass the parameters of this adapter")
     if adapter.flat:
         return adapter, own
     towers = sorted({found[0] for path in own if (found := tower_of(path)) is not None})
@@ -406,13 +410,13 @@ class Prompt(Adapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sites != ("prompt",):
-            raise InputError(f"the site of a prompt is 'prompt': got {self.sites}")
+            raise InputError(f"a prompt supports only the site 'prompt', got {self.sites}")
         if not 0 <= self.among[0] < self.among[1]:
-            raise InputError(f"among must be two token ids, the smaller first: got {self.among}")
+            raise InputError(f"among must be two ascending token ids, got {self.among}")
 
     @property
     def unpackable(self) -> str:
-        return "a prompt comes before rows"
+        return "a prompt is inserted before each row"
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
         """Build the prompt vectors.
@@ -423,8 +427,8 @@ class Prompt(Adapter):
         """
         if not isinstance(model, TokenHost):
             raise InputError(
-                f"a prompt needs an encoder, and a {type(model).__name__} has none: "
-                "prefix() is for any attention"
+                f"a prompt needs a model with an encoder, but a {type(model).__name__} does not "
+                "have one; use prefix(), which supports every attention"
             )
         rows, columns = model.token_table().shape
         kernel = next(iter(model.stacks()["encoder"].dense_sites().values())).kernel
@@ -432,16 +436,16 @@ class Prompt(Adapter):
         if self.init == "vocab":
             if columns != d_model:
                 raise InputError(
-                    f"init 'vocab' needs a token embedding of d_model {d_model} columns, but it "
-                    f"has {columns}: use init='uniform'"
+                    f"init 'vocab' needs a token embedding of width {d_model} (d_model), but its "
+                    f"width is {columns}; set init='uniform'"
                 )
             first, end = self.among
             if self.among == _AMONG:  # a smaller vocabulary uses its first tokens
                 end = min(end, rows)
             if end > rows:
                 raise InputError(
-                    f"adapter {self.name!r}: among {self.among} is beyond the token embedding, "
-                    f"which has {rows} rows: give among=({first}, {rows})"
+                    f"adapter {self.name!r}: among {self.among} exceeds the token embedding, "
+                    f"which has {rows} rows; set among=({first}, {rows})"
                 )
             ids = np.random.default_rng(self.seed).integers(first, end, size=self.length)
         shape = (self.length, d_model)

@@ -86,7 +86,7 @@ class Chosen(ArrayAdapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if any(number < 1 for _, number in self.entries):
-            raise InputError("entries has arrays with at least one number each")
+            raise InputError("entries must select at least one entry of each listed array")
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
         return self.trains_leaves((VALUES,))
@@ -106,7 +106,8 @@ class Chosen(ArrayAdapter):
         for path, number in numbers.items():
             if path not in leaves or number > leaves[path].size:
                 raise InputError(
-                    f"adapter {self.name!r}: the model has no array {path} with {number} entries"
+                    f"adapter {self.name!r} needs {number} entries of the array {path}, but the "
+                    "model has no such array"
                 )
         total = sum(leaf.size for leaf in leaves.values())
         return ArrayModules(
@@ -146,11 +147,15 @@ class SparseTuning(Chosen):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rounds > MOST_ROUNDS:
-            raise InputError(f"rounds must be at most {MOST_ROUNDS}: got {self.rounds}")
+            raise InputError(f"rounds must be at most {MOST_ROUNDS}, got {self.rounds}")
         if self.rounds > 1 and self.select != "lottery":
-            raise InputError(f"rounds are only for select='lottery': got {self.select!r}")
+            raise InputError(
+                f"rounds are only supported with select='lottery', got {self.select!r}"
+            )
         if self.full_steps and self.select in ("fisher", "random"):
-            raise InputError(f"select={self.select!r} has no full phase: remove full_steps")
+            raise InputError(
+                f"select={self.select!r} does not train all arrays first; remove full_steps"
+            )
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
         """Build the trained values, which start as 0.
@@ -220,7 +225,7 @@ class Diff(Chosen):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.l < 0.0 or not self.r > 1.0:
-            raise InputError(f"l must be below 0 and r above 1: got {self.l} and {self.r}")
+            raise InputError(f"l must be below 0 and r above 1, got l {self.l} and r {self.r}")
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
         """Return patterns for all parameters in the relaxed phase, and for the values after it."""
@@ -323,7 +328,8 @@ def numbers_of(
     each = {path: round(density * size) for path, size in sizes.items()}
     if not (total if scope == "global" else sum(each.values())):
         raise InputError(
-            f"density {density:g} of {sum(sizes.values())} entries selects none: make it higher"
+            f"density {density:g} of {sum(sizes.values())} entries selects no entry; increase "
+            "density"
         )
     return total if scope == "global" else each
 
@@ -531,9 +537,7 @@ class Params(Adapter):
           InputError: if `train` is empty, or a pattern matches no model parameter.
         """
         if not self.train:
-            raise InputError(
-                f"adapter {self.name!r} names nothing to train: give it train='model/...'"
-            )
+            raise InputError(f"adapter {self.name!r} selects no parameters; set train='model/...'")
         base = [path for path in paths if path.startswith(_MODEL)]
         for pattern in self.train:
             if not any(covers(pattern, path) for path in base):

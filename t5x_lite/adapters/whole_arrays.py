@@ -114,9 +114,13 @@ class ArrayAdapter(Adapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sites != EVERYWHERE:
-            raise InputError("sites cannot be set here: targets selects the arrays to change")
+            raise InputError(
+                "sites cannot be set for this adapter; targets selects the arrays to change"
+            )
         if not self.targets:
-            raise InputError("targets names no array: give it paths, targets=('model/...',)")
+            raise InputError(
+                "targets selects no array; set it to paths, such as targets=('model/...',)"
+            )
         check_patterns("targets", self.targets)
 
     def leaves(self, model: nnx.Module) -> dict[str, Leaf]:
@@ -139,8 +143,8 @@ class ArrayAdapter(Adapter):
         for path, leaf in meant.items():
             if leaf.size >= _MOST:
                 raise InputError(
-                    f"adapter {self.name!r}: {MODEL}{path} has {leaf.size} entries, but the limit "
-                    f"is {_MOST}: exclude it by targets"
+                    f"adapter {self.name!r}: {MODEL}{path} has {leaf.size} entries, but the "
+                    f"maximum is {_MOST}; exclude the array with targets"
                 )
         return meant
 
@@ -265,7 +269,8 @@ class Copy(Adapter):
         """
         if not self.of:
             raise InputError(
-                f"adapter {self.name!r} copies nothing: give it paths, copy('model/...')"
+                f"adapter {self.name!r} selects no arrays to copy; add paths, such as "
+                "copy('model/...')"
             )
         arrays = arrays_of(model)
         for pattern in self.of:
@@ -296,7 +301,7 @@ class Layers(Adapter):
         super().__post_init__()
         _check_sites(self, "last or only")
         if self.last is not None and self.only:
-            raise InputError("give either last or only to name layers, not both")
+            raise InputError("last and only both select layers; set only one of them")
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "Copies":
         """Build the differences from the base arrays, which start as 0.
@@ -305,7 +310,10 @@ class Layers(Adapter):
           InputError: if a layer does not exist, or neither `last` nor `only` is set.
         """
         if self.last is None and not self.only:
-            raise InputError(f"adapter {self.name!r} names no layer: give it last=2 or only=(0, 1)")
+            raise InputError(
+                f"adapter {self.name!r} selects no layer; set last, such as last=2, or only, such "
+                "as only=(0, 1)"
+            )
         arrays, places = arrays_of(model), _places(model)
         found: dict[str, tuple[Leaf, Rows]] = {}
         first, highest = 0, 0
@@ -319,13 +327,14 @@ class Layers(Adapter):
             first, highest = first + num, max(highest, num)
         if self.last is not None and self.last > highest:
             raise InputError(
-                f"adapter {self.name!r}: the stacks have at most {highest} layers: got last "
-                f"{self.last}"
+                f"adapter {self.name!r}: last is {self.last}, but the model's stacks have at most "
+                f"{highest} layers"
             )
         wrong = [layer for layer in self.only if not 0 <= layer < first]
         if wrong:
             raise InputError(
-                f"adapter {self.name!r}: layers are 0 to {first - 1}: got layer {wrong[0]}"
+                f"adapter {self.name!r} names layer {wrong[0]}, but the model's layers are 0 to "
+                f"{first - 1}"
             )
         return Copies(found)
 
@@ -338,7 +347,7 @@ class Layers(Adapter):
 
 def _check_sites(adapter: Adapter, named_by: str) -> None:
     if adapter.sites != _EVERYWHERE:
-        raise InputError(f"sites cannot be set here: {named_by} selects what is copied")
+        raise InputError(f"sites cannot be set for this adapter; {named_by} selects what to copy")
 
 
 def _places(model: nnx.Module) -> dict[int, str]:

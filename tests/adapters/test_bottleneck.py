@@ -189,8 +189,8 @@ def test_layers_of_other_widths():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"reduction": 0.0}, "reduction must be above 0: got 0"),
-        ({"reductions": ((1, -1.0),)}, "reduction must be above 0: got -1"),
+        ({"reduction": 0.0}, "reduction must be above 0, got 0"),
+        ({"reductions": ((1, -1.0),)}, "reduction must be above 0, got -1"),
         ({"dropout_rate": 1.0}, "dropout_rate must be in"),
     ],
 )
@@ -200,5 +200,5 @@ def test_what_is_wrong(fields, message):
 
 
 def test_a_gate_that_knows_the_future_is_refused():
-    with pytest.raises(InputError, match="'all_tokens' reads future tokens in a decoder"):
+    with pytest.raises(InputError, match="'all_tokens' would read future tokens in a decoder"):
         learner("t5", seq_bn(gate="all_tokens"))

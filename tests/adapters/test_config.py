@@ -52,8 +52,11 @@ def test_what_trains_beside_a_loaded_module(train, trains, still):
         ({"load": ("a=x", "a=y")}, "^adapters.load: two adapters are called a"),
         ({"load": ("head=x",)}, "may not be called 'head'"),
         ({"add": ("rte = lora()",), "use": "rto"}, "is called 'rto'; did you mean rte.* are rte"),
-        ({"use": "rte"}, "no module is called 'rte'; add or load it"),
-        ({"add": ("a = lora()",), "use": "Fuse(a, b)"}, "adapters.use: no module is called 'b'"),
+        ({"use": "rte"}, "the unknown adapter 'rte'; add it with --adapters.add"),
+        (
+            {"add": ("a = lora()",), "use": "Fuse(a, b)"},
+            "adapters.use names the unknown adapter 'b'",
+        ),
         ({"add": ("a = lora()",), "use": "Fuse(a"}, "adapters.use: column 5 of"),
         (
             {"add": ("a = lora()", "b = seq_bn()"), "use": "a"},
@@ -72,7 +75,10 @@ def test_what_trains_beside_a_loaded_module(train, trains, still):
             {"add": ("a = seq_bn()",), "train": ("a", "fusion")},
             "which needs a Fuse block, but adapters.use '' has no such block",
         ),
-        ({"base_dtype": "bfloat16"}, "base_dtype bfloat16 needs a frozen model: add a module by"),
+        (
+            {"base_dtype": "bfloat16"},
+            "base_dtype bfloat16 needs a frozen base model; add an adapter with",
+        ),
     ],
 )
 def test_settings_that_are_wrong(options, message):
@@ -100,7 +106,7 @@ def test_what_is_composed():
     assert made.trained == (HEAD, "adapters/fusion/.*", "adapters/a")
     assert made.unpackable == ""
     routed = Adapters(add=("a = lora()", "b = lora()"), use="Stack(Route(a, b))")
-    assert routed.unpackable == "Route by example chooses once for a row"
+    assert routed.unpackable == "Route by example computes one set of weights for each row"
     assert (
         Adapters(add=("a = seq_bn()",), use="Fuse(a)", train=("a", "fusion")).trained[1]
         == "adapters/fusion/.*"

@@ -59,7 +59,10 @@ def test_sums_and_products():
     np.testing.assert_array_equal(mixed.dense(), SPARSE.dense() + LOW.dense())
     np.testing.assert_array_equal(SPARSE.times(-1.0).dense(), -SPARSE.dense())
     assert SPARSE.nbytes == 2 * 8
-    with pytest.raises(InputError, match=r"parts of one array have shapes \(2, 3\) and \(3,\)"):
+    with pytest.raises(
+        InputError,
+        match=r"two changes of the same array have different shapes, \(2, 3\) and \(3,\)",
+    ):
         LOW.plus(Dense(np.zeros(3, np.float32)))
 
 

@@ -106,7 +106,10 @@ def test_lines():
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        ("h", r"h is a hypernetwork of 3 tasks: name one of them, as Task\(h, of=0\)"),
+        (
+            "h",
+            r"h is a hypernetwork of 3 tasks; select a task in adapters.use, such Task\(h, of=0\)",
+        ),
         ("Stack(h)", r"Stack > h is a hypernetwork of 3 tasks"),
         ("Task(h, of=3)", r"Task\(h, of=3\): h has tasks 0 to 2"),
         ("Task(h), Task(a)", r"Task\(a\): a is not a hypernetwork"),
@@ -126,7 +129,9 @@ def test_configs_that_cannot_be():
             parse_trees(text)
     with pytest.raises(InputError, match="of must be at least 0: got -1"):
         parse_trees("Task(h, of=-1)")
-    with pytest.raises(InputError, match="one width for all layers, and no trained scales"):
+    with pytest.raises(
+        InputError, match="one width for all layers, and does not support trained scales"
+    ):
         hyper(ln_before=True)
     with pytest.raises(InputError, match="embedding must be at least 1"):
         dataclasses.replace(H, embedding=0)

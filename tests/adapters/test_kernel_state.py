@@ -23,7 +23,9 @@ def test_some_layers_of_a_stack():
 
 def test_rows_that_differ():
     state = KernelState(jnp.zeros((1, 3)), None, has_bias=False)
-    with pytest.raises(InputError, match="rows have no kernel in common"):
+    with pytest.raises(InputError, match="rows have no common kernel"):
         state.check_ids(MultiTask(("a", "b")))
-    with pytest.raises(InputError, match="a Route cannot be merged: tokens have no kernel"):
+    with pytest.raises(
+        InputError, match="a Route block cannot be merged, because tokens have no common kernel"
+    ):
         state.read()

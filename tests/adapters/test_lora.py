@@ -94,7 +94,7 @@ def test_the_table_is_named_by_its_word_alone():
     assert not any("embedding" in path for path in flatten(made.shapes["adapters"]))
     with pytest.raises(InputError, match="dora does not support the site 'embedding': remove one"):
         Lora(dora=True, sites=("embedding",))
-    with pytest.raises(InputError, match="another one both use the site model/embedding/token"):
+    with pytest.raises(InputError, match="another adapter both use the site model/embedding/token"):
         learner("bert", Lora(sites=("embedding",)), Copy(of=("model/embedding/token",)))
 
 

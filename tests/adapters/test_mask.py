@@ -41,7 +41,7 @@ def test_it_comes_last_and_two_keep_what_both_keep():
 
 def test_it_is_added_and_negated_after_it_was_made_a_sum():
     mask = delta(Mask.of(KEPT))
-    with pytest.raises(InputError, match=r"changed by a Mask part.*materialise"):
+    with pytest.raises(InputError, match=r"by a Mask part.*materialise"):
         _ = -mask
     with pytest.raises(InputError, match="a Mask part cannot be added"):
         _ = mask + mask

@@ -38,8 +38,8 @@ def test_how_many():
     for options, reason in (
         ({}, "either k"),
         ({"k": 1, "density": 0.5}, "either k"),
-        ({"density": 1.5}, "from 0 to 1: got 1.5"),
-        ({"k": 11}, "from 0 to the number of entries, 10: got 11"),
+        ({"density": 1.5}, "from 0 to 1, got 1.5"),
+        ({"k": 11}, "from 0 to the number of entries .10., got 11"),
     ):
         with pytest.raises(InputError, match=reason):
             count_of(10, **options)

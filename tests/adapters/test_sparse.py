@@ -162,10 +162,10 @@ def test_what_is_refused():
     wrong: Any = (
         ({"density": 0.0}, r"density must be in \(0, 1\]"),
         ({"rounds": 0}, "rounds must be at least 1"),
-        ({"rounds": 2, "select": "magnitude"}, "rounds are only for select='lottery'"),
-        ({"full_steps": 2, "select": "fisher"}, "select='fisher' has no full phase"),
+        ({"rounds": 2, "select": "magnitude"}, "rounds are only supported with select='lottery'"),
+        ({"full_steps": 2, "select": "fisher"}, "select='fisher' does not train all arrays first"),
         ({"l1": -1.0}, "must be at least 0"),
-        ({"entries": ((WI, 0),)}, "at least one number each"),
+        ({"entries": ((WI, 0),)}, "at least one entry of each listed array"),
     )
     for options, message in wrong:
         with pytest.raises(InputError, match=message):
