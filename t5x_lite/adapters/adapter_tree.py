@@ -68,7 +68,7 @@ class Named(nnx.Module):
 
 
 class SlotTree(nnx.Module):
-    """Base class of the modules that compose several adapters in one slot of a model.
+    """Base class of modules that compose several adapters at one slot of a model.
 
     Args:
       tree: root block of the composition, such as Stack(a, b).
@@ -128,7 +128,7 @@ class BlockTree(SlotTree):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return norm(h + x), where h is f after the adapters; without a norm, return h + x."""
+        """Return the block's residual sum after the adapters, normalized if `norm` is given."""
         total = x + self._run(BlockState(f, x, norm, around, self._ids())).h
         return total if norm is None else norm(total)
 
@@ -167,7 +167,7 @@ class DenseTree(SlotTree):
         return self.with_bias(x, y, kernel, None, None)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return the merged kernel, with which the dense layer needs no adapters.
+        """Return the kernel with all adapters merged into it.
 
         Raises:
           InputError: if rows use different adapters.
@@ -175,7 +175,7 @@ class DenseTree(SlotTree):
         return self._run(KernelState(kernel, None, has_bias=False)).kernel
 
     def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:
-        """Return the merged bias, with which the dense layer needs no adapters."""
+        """Return the bias with all adapters merged into it."""
         return self._run(KernelState(None, bias, has_bias=True)).bias
 
 
@@ -187,7 +187,7 @@ class HiddenTree(SlotTree):
         return self._run(HiddenState(hidden, self._ids())).hidden
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return the merged kernel of the layer that reads the hidden states.
+        """Return the kernel of the next layer with the adapters merged into it.
 
         Raises:
           InputError: if rows use different adapters.
@@ -203,7 +203,7 @@ class KeyTree(SlotTree):
         return _one_after_the_other([leaf() for leaf in self.leaves.all().values()])
 
     def gated(self, x: Float[Array, "B T D"], seen: Any) -> Prefix:
-        """Return the concatenated keys and values; with a batch axis if an adapter has a gate."""
+        """Return the concatenated keys and values, for each row if an adapter has a gate."""
         leaves = self.leaves.all().values()
         if not any(isinstance(leaf, GatedKeySlot) for leaf in leaves):
             return self()
@@ -238,7 +238,7 @@ class InvertibleTree(SlotTree):
 class FusionLayer(nnx.Module):
     """AdapterFusion layer: attention over the outputs u_i of adapters, sum_i p_i Wv u_i.
 
-    p_i is the softmax over i of (Wq q + bq) . (Wk u_i + bk) / T. There is no factor 1 / sqrt(d),
+    p_i is the softmax over i of (Wq q + bq) . (Wk u_i + bk) / T. Scores have no factor 1 / sqrt(d),
     and T is constant. (The library `adapters` decreases T at each call, also in evaluation.)
 
     Args:
@@ -347,7 +347,7 @@ class Modules(nnx.Module):
         """Set values that checkpoints do not store, such as shared arrays and masks, in place."""
 
     def meet(self, stacks: Mapping[str, Any]) -> None:
-        """Copy values that the adapter modules need from their host layers, in place.
+        """Copy values that the adapter modules need from the layers of the model, in place.
 
         Args:
           stacks: stacked layers of the model by name.

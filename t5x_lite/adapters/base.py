@@ -2,7 +2,7 @@
 
     adapter = Lora(rank=8)
     modules = adapter.build(model, rngs=rngs)       # modules["encoder"]["attention"]["query"]
-    attach(model, {"lora": modules}) # puts the modules into the model's adapter slots
+    attach(model, {"lora": modules})                # puts the modules into the model's slots
 
 Adapter parameters are stored at adapters/NAME/STACK/SITE, for example
 adapters/lora/encoder/attention/query/a. The paths of the model's own parameters do not change.
@@ -161,8 +161,8 @@ class Adapter:
         """Build the adapter's modules for all layers of a model.
 
         Args:
-          model: model with a method `stacks`; its arrays may be shape structs.
-          rngs: random streams; "params" is used.
+          model: model with a method `stacks`; its arrays may be jax.ShapeDtypeStructs.
+          rngs: Flax random streams; "params" is used.
 
         Raises:
           InputError: if the model lacks a site of the adapter.
@@ -205,7 +205,7 @@ class Adapter:
         where: Callable[[Site], bool] = lambda site: True,
         rngs: nnx.Rngs,
     ) -> dict[str, dict[str, nnx.Module]]:
-        """Build a module for each site, stacked over the layers: stack -> site -> module.
+        """Build an adapter module for each site, stacked over layers: stack -> site -> module.
 
         Args:
           model: as for `build`.
@@ -305,7 +305,7 @@ class AdapterModules(nnx.Module):
             setattr(self, part, BlockLayers(blocks, self._places(), stacks_of(model), rngs=rngs))
 
     def attach(self, model: nnx.Module) -> None:
-        """Put the adapter modules into the slots of the model, in place.
+        """Put the adapter modules into the adapter slots of the model's layers, in place.
 
         Raises:
           InputError: if two adapter modules claim the same site.
@@ -331,7 +331,7 @@ class AdapterModules(nnx.Module):
                 setattr(host, slot, self._slot(tree, stack, site, layers[stack]))
 
     def attach_output(self, model: nnx.Module, head: Any) -> None:
-        """Set the head's inverse to the model's invertible adapter, in place."""
+        """Set `head.inverse` to the model's invertible adapter, in place."""
         if isinstance(model, TokenHost) and isinstance(head, OutputHost):
             head.inverse = model.invertible
 

@@ -49,6 +49,9 @@ WIDEST = 64
 class Bottleneck(Adapter):
     """Configuration of bottleneck adapters, small feed-forward blocks after the model's blocks.
 
+    For a block of the model with input x and output f, the result is norm(b(a) + r + x). The
+    adapter is b(a) = g dropout(s (act(a Wd + bd) Wu + bu)), and r is a residual.
+
     Attributes:
       reduction: d_model divided by the bottleneck width; the width is at least 1.
       reductions: pairs (layer, reduction) for layers with another reduction. Layers count from 0,
@@ -56,20 +59,19 @@ class Bottleneck(Adapter):
       leave_out: layers without the adapter.
       reads: adapter input a: "sum" is norm(f + x), "output" is f, "input" is x, and "normed" is the
         block's normalized input, such as T5's norm(x).
-      residual: residual r that is added to the adapter's output: "pre" is f, "post_add" is f + x,
-        "post_ln" is a.
+      residual: residual r: "pre" is f, "post_add" is f + x, "post_ln" is a.
       activation: activation function between the two dense layers.
-      scale: factor s of the adapter's output: a number, or trained from 1: "learned" is one number,
-        "channel" one number per channel.
+      scale: factor s: a number, or trained from 1: "learned" is one number, "channel" one number
+        per channel.
       init: initializer: "bert" is N(0, 0.02^2), so the adapter does not start as the identity;
         "mam" sets the second layer to 0; "houlsby" is N(0, 0.01^2), truncated at two standard
         deviations.
       dropout_rate: dropout rate of the adapter's output.
-      ln_before: True to apply a layer norm to the adapter's input a.
+      ln_before: True to apply a layer norm to a.
       ln_after: layer norm after the adapter: "none", "branch" for b(a), or "sum" for b(a) + r.
-      original_ln_after: True to add x and apply the layer's norm; if False, out = b(a) + r.
-      gate: gate of the adapter's output: "none", "real_tokens", or "all_tokens" (as in the library
-        `adapters`, only for encoders).
+      original_ln_after: True to add x and apply the layer's norm; if False, the result is b(a) + r.
+      gate: gate g: "none", "real_tokens", or "all_tokens" (as in the library `adapters`, only for
+        encoders).
     """
 
     name: str = "bottleneck"
@@ -171,7 +173,7 @@ class Bottleneck(Adapter):
     def joined(
         self, params: Mapping[str, Any], other: Adapter, others: Mapping[str, Any]
     ) -> tuple[Adapter, dict[str, Any]]:
-        """Return one adapter with the concatenated widths, which computes the sum of both.
+        """Return one bottleneck adapter with concatenated widths that computes the sum of both.
 
         Raises:
           InputError: if the adapters differ in inputs, activations, options or sites.
@@ -312,7 +314,7 @@ class BottleneckBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return norm(b(a) + r + x), the block's output; pre-norm layers have no norm."""
+        """Return the block's residual sum with the adapter, normalized if `norm` is given."""
         config = self.config
         close = norm or (lambda y: y)
         # Unless the adapter normalizes the sum itself, add the branch to the layer's own sum.
@@ -333,10 +335,10 @@ class BottleneckBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the block's output after the adapter, b(a) + r, for composed adapters.
+        """Return the block's output after the adapter, for compositions of adapters.
 
         Args:
-          h: block output before the adapter: f, or f after other adapters.
+          h: block output before the adapter, possibly after other adapters.
           x: input of the block, as in `__call__`.
           norm: norm of a post-norm block, as in `__call__`.
           around: other inputs of the slot, as in `__call__`.
@@ -355,7 +357,7 @@ class BottleneckBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the adapter's output b(a), before the residual sum, for AdapterFusion."""
+        """Return the adapter's output before the residual sum, for AdapterFusion."""
         config = self.config
         if config.ln_after == "sum":
             return self.after(h, x, norm, around) - h
@@ -364,7 +366,6 @@ class BottleneckBlock(nnx.Module):
         return self._where_it_is(added, jnp.zeros_like(added))
 
     def kind(self) -> Hashable:
-        """Return a key that is equal for modules of the same config; None with a gate."""
         if self.config.gate != "none":
             return None
         return (type(self), dataclasses.replace(self.config, name="module"), self.widths)
@@ -376,7 +377,7 @@ class BottleneckBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the adapter's input a."""
+        """Return the adapter's input, as configured by `reads`."""
         read = {"output": h, "input": x, "normed": around.source}.get(self.config.reads)
         return (norm(x + h) if norm else x + h) if read is None else read
 
@@ -387,7 +388,7 @@ class BottleneckBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the residual r that is added to the adapter's output."""
+        """Return the residual that is added to the adapter's output."""
         residual = self.config.residual
         if residual == "post_ln":
             return self.reads(h, x, norm, around)
@@ -411,7 +412,7 @@ class BottleneckBlock(nnx.Module):
         return state if is_here is True else jnp.where(is_here, state, other)
 
     def branch(self, read: Float[Array, "B T D"], around: Around) -> Float[Array, "B T D"]:
-        """Return the adapter's output b(a), before the residual sum."""
+        """Return the adapter's output for an input, before the residual sum."""
         config, dtype = self.config, read.dtype
         inputs = self.norm_before(read) if config.ln_before else read
         hidden = activate(self.down.product(inputs), config.activation).astype(dtype)

@@ -71,6 +71,8 @@ from t5x_lite.nn.slots import Around, TokenHost
 class Compacter(Bottleneck):
     """Configuration of Compacter adapters: bottlenecks with kernels from Kronecker products.
 
+    A kernel is sum_i kron(A_i, L_i R_i) for i < n; the options of `Bottleneck` apply as well.
+
     Attributes:
       phm_dim: number n of Kronecker products, and size of each matrix A_i.
       phm_rank: rank k of the factors L_i R_i.
@@ -91,7 +93,7 @@ class Compacter(Bottleneck):
         return CompacterBlock(self, site.d_model, rngs=rngs)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "CompacterModules":
-        """Build the adapter modules and the shared arrays A."""
+        """Build the adapter modules and their shared Kronecker factors."""
         return CompacterModules(self._blocks(model, rngs=rngs), dim=self.phm_dim, rngs=rngs)
 
     @property
@@ -116,10 +118,10 @@ def _of(like: Bottleneck, name: str, changes: dict[str, Any]) -> Compacter:
 
 
 class CompacterModules(BottleneckModules):
-    """Modules of a Compacter adapter, with the shared arrays A at adapters/NAME/rule.
+    """Modules of a Compacter adapter, with shared Kronecker factors at adapters/NAME/rule.
 
     Args:
-      found: modules, as for `Modules`.
+      found: stack -> site -> adapter module.
       dim: number n of Kronecker products.
       rngs: random streams; "params" is used.
     """
@@ -130,7 +132,7 @@ class CompacterModules(BottleneckModules):
         self.rule = nnx.Param(rule, logical=(None, None, None))
 
     def complete(self) -> None:
-        """Copy the shared arrays A into each projection, once for each layer, in place."""
+        """Copy the shared Kronecker factors into each projection, once for each layer, in place."""
         rule = self.rule[...]
         for place in self.places:
             block: CompacterBlock = self.at(*place)
@@ -165,7 +167,7 @@ class CompacterBlock(BottleneckBlock):
 
 
 class PHM(nnx.Module):
-    """Parametrized hypercomplex multiplication (Zhang et al. 2021, arXiv:2102.08597) with a bias.
+    """Dense layer with a kernel from Kronecker products (PHM, Zhang et al. 2021, arXiv:2102.08597).
 
     Args:
       features_in: size of the input's last axis.
@@ -194,7 +196,7 @@ class PHM(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((features_out,), jnp.float32), logical=(None,))
 
     def product(self, x: Float[Array, "B T I"]) -> Float[Array, "B T O"]:
-        """Return the product with the kernel plus the bias, in float32."""
+        """Return x times the kernel, plus the bias, in float32."""
         left, right, rule = self.left[...], self.right[...], self.rule
         if rule is None:
             raise ValueError(
@@ -215,7 +217,7 @@ class Invertible(Adapter):
 
     Attributes:
       sites: always "invertible".
-      reduction: half the embedding size divided by the width of the networks F and G.
+      reduction: half the embedding size divided by the width of the coupling networks.
     """
 
     name: str = "inv"
@@ -230,7 +232,7 @@ class Invertible(Adapter):
             )
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the two networks F and G.
+        """Build the invertible module of the encoder.
 
         Raises:
           InputError: if the model has no encoder, or its embeddings are too small.
@@ -251,11 +253,11 @@ class Invertible(Adapter):
 
 
 class Nice(nnx.Module):
-    """Invertible adapter module: two coupling networks F and G on the halves of an embedding.
+    """Invertible adapter module (NICE): two coupling networks on the halves of an embedding.
 
     Args:
       size: embedding size E.
-      reduction: half the embedding size divided by the width of the networks F and G.
+      reduction: half the embedding size divided by the width of the coupling networks.
       rngs: random streams; "params" is used.
     """
 
@@ -266,13 +268,13 @@ class Nice(nnx.Module):
         self.g = Coupling(self.first, self.first // reduction, rest, rngs=rngs)
 
     def __call__(self, x: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
-        """Return the adapted embedding y, in the dtype of x."""
+        """Return the adapted embeddings, in the dtype of x."""
         x1, x2 = self._halves(x)
         y1 = x1 + self.f(x2)
         return jnp.concatenate([y1, x2 + self.g(y1)], axis=-1).astype(x.dtype)
 
     def inverse(self, y: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
-        """Return the embedding x that the adapter maps to y, in the dtype of y."""
+        """Return the original embeddings from adapted embeddings, in the dtype of y."""
         y1, y2 = self._halves(y)
         x2 = y2 - self.g(y1)
         return jnp.concatenate([y1 - self.f(x2), x2], axis=-1).astype(y.dtype)
@@ -319,7 +321,7 @@ Norms = Literal["all", "own"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class T5Adapter(Adapter):
-    """Configuration of T5's adapter layers: a second feed-forward block after each one (3.5.1).
+    """Configuration of T5's adapter layers: a second feed-forward block after each one.
 
     Attributes:
       width: size of the adapter's hidden layer; the paper uses 32, 128, 512 and 2048.
@@ -425,7 +427,7 @@ class T5AdapterBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the adapter's input, the residual sum x + h."""
+        """Return the adapter's input: the residual sum of the block."""
         return x + h
 
     def skip(

@@ -231,9 +231,10 @@ class Route(Trained):
       kind: "soft", a softmax; "hard", only the likeliest child, with the gradient of its
         probability; or "free", trained weights with any sum, equal for all tokens.
       temperature: temperature of the softmax.
-      balance: loss weight of K sum_k f_k P_k at each site. f_k is the fraction of tokens (by
-        example, of rows) with k as likeliest child, and P_k the mean of w_k. The term is 1 if all
-        children are used equally; Fedus et al. 2022, arXiv:2101.03961, section 2.2, use 0.01.
+      balance: loss weight of the load-balancing term K sum_k f_k P_k at each site (Fedus et al.
+        2022, arXiv:2101.03961, section 2.2, use 0.01). f_k is the fraction of tokens (with
+        by="example", of rows) with child k as the likeliest child, and P_k is the mean of w_k. The
+        term is 1 if all children are used equally.
     """
 
     part: ClassVar[str] = "router"
@@ -337,7 +338,7 @@ class MultiTask(Block):
 
 @dataclasses.dataclass(frozen=True)
 class Parallel(Block):
-    """Composition block that repeats the batch for each child: row b of child k is at k B + b."""
+    """Composition block that repeats the batch for each child adapter, child after child."""
 
     bare: ClassVar[bool] = True
     of_rows: ClassVar[bool] = True
@@ -372,7 +373,7 @@ def _check_number(name: str, values: Sequence[object], children: Sequence[object
 def walk(
     tree: "str | Block | None", above: tuple[Block, ...] = ()
 ) -> Iterator[tuple["str | Block", tuple[Block, ...]]]:
-    """Yield the blocks and adapter names of a composition, each with the blocks that enclose it."""
+    """Yield the blocks and adapter names of a composition, each with its enclosing blocks."""
     if tree is None:
         return
     yield tree, above
@@ -453,7 +454,7 @@ def path_of(above: Sequence[Block], last: str) -> str:
 
 
 def pruned(tree: "str | Block | None", present: "frozenset[str]") -> bool:
-    """Return True if a composition contains at least one of the adapters."""
+    """Return True if a composition contains an adapter in `present`."""
     return any(node in present for node, _ in walk(tree) if isinstance(node, str))
 
 
@@ -461,7 +462,7 @@ Gate = Literal["none", "real_tokens", "all_tokens"]
 
 
 def make_gate(features: int, axis: str | None, *, rngs: nnx.Rngs, num: int = 1) -> Dense:
-    """Build the dense layer that computes an adapter's gate, with weights w and bias b.
+    """Build the dense layer that computes an adapter's gate from its input.
 
     Args:
       features: input size D.
@@ -564,7 +565,7 @@ class RouterLayer(nnx.Module):
 
 
 def told(weights: Float[Array, "B _ K"], seen: Any, *, length: int) -> Float[Array, " _"]:
-    """Return a router's batch statistics: 1, balance, entropy, and the mean weight of each child.
+    """Return a router's statistics: 1, balance, entropy, and the mean weight of each child.
 
     Args:
       weights: router weights of each token or row; they add up to 1.

@@ -63,7 +63,7 @@ def largest(arrays: Lazy, k: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]
     """Yield the K entries of largest magnitude of several arrays.
 
     Args:
-      arrays: functions that compute float32 arrays, by path; zeros count like other values.
+      arrays: path -> function that computes the float32 array; zeros count like other values.
       k: number of entries K.
 
     Yields:
@@ -87,7 +87,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def _limit(arrays: Lazy, k: int) -> tuple[int, int]:
-    """Return the K-th largest magnitude as bits, and the number of equal entries to select."""
+    """Return the K-th largest magnitude as bits, and the number of ties to select."""
     high = np.zeros(_HALF, np.int64)
     for make in arrays.values():
         high += np.bincount(_bits(make()) >> 16, minlength=_HALF)
@@ -439,7 +439,7 @@ class Delta:
     def stored(
         self, shapes: Mapping[str, Any], axes: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the shapes and axes unchanged: a delta is stored with the base's arrays.
+        """Return the shapes and axes unchanged, because the base's arrays are stored.
 
         Raises:
           InputError: if the base lacks an array that the delta changes.
@@ -450,7 +450,7 @@ class Delta:
         return dict(shapes), dict(axes)
 
     def fresh(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return newly initialized arrays unchanged: they are the base's arrays."""
+        """Return newly initialized arrays unchanged: they become the base's arrays."""
         return dict(seen)
 
     def read(self, stored: Mapping[str, Any]) -> dict[str, Any]:
@@ -459,7 +459,7 @@ class Delta:
         return {**stored, **changed}
 
     def write(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arrays without this delta: the inverse of `read`, up to rounding."""
+        """Return arrays without this delta, up to rounding: the inverse of `read`."""
         return (-self).read(seen)
 
     def mentions(self, path: str) -> bool:

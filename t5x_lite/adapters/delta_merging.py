@@ -66,7 +66,7 @@ def merge(
         or the method does not support the deltas.
     """
     if not deltas:
-        raise InputError("there are no deltas to merge; pass at least one delta")
+        raise InputError("merge needs at least one delta, got none")
     weights = tuple(weights) or (1.0,) * len(deltas)
     if len(weights) != len(deltas):
         raise InputError(

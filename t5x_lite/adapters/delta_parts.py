@@ -114,7 +114,7 @@ class Part:
         """Return the change that applies this part and then another part.
 
         Raises:
-          InputError: if a part of the second kind cannot follow a part of the first kind.
+          InputError: if the other part cannot follow this part.
         """
         if self.additive and other.additive:
             return self.plus(other)
@@ -548,10 +548,10 @@ class Subspace:
         return jax.vmap(functools.partial(jax.random.fold_in, base))(jnp.arange(self.rows[0]))
 
     def project(self, z: Float[Array, " d"], scale: Float[Array, "*N"]) -> Float[Array, "*axes"]:
-        """Return scale * P(z), in the shape of the array.
+        """Return the scaled projection of z, in the shape of the array.
 
         Args:
-          z: vector z; if it is longer than L, its chunks of length L are summed.
+          z: vector z; if it is longer than the padded array, its chunks are summed.
           scale: one factor for each layer of a stacked array, else a scalar.
         """
         return project_all({"": self}, z, {"": scale})[""]
@@ -587,13 +587,13 @@ def project_all(
 
 
 def fastfood(z: Float[Array, " d"], key: Key, *, size: int) -> Float[Array, " D"]:
-    """Return the Fastfood projection P(z) to an array with `size` entries."""
+    """Return the Fastfood projection of z to an array with `size` entries."""
     length = padded(size)
     return transformed(z, key, length=length)[:size] / math.sqrt(size / length)
 
 
 def transformed(z: Float[Array, " d"], key: Key, *, length: int) -> Float[Array, " L"]:
-    """Return H G Pi H B pad(z) / sqrt(L sum G^2), not yet truncated to the array size."""
+    """Return the Fastfood projection of z, not yet truncated to the array size."""
     signs, order, normal = draws(key, length)
     x = hadamard(hadamard(folded(z, length) * signs)[order] * normal)
     return x / jnp.sqrt(length * jnp.sum(normal**2))
@@ -611,14 +611,14 @@ def padded(size: int) -> int:
 
 
 def draws(key: Key, length: int) -> tuple[Array, Array, Array]:
-    """Sample the random signs B, permutation Pi and normal numbers G of a Fastfood projection."""
+    """Sample the random signs, permutation and normal numbers of a Fastfood projection."""
     of_signs, of_order, of_normal = jax.random.split(key, 3)
     signs = jax.random.rademacher(of_signs, (length,), jnp.float32)
     return signs, shuffled(of_order, length), jax.random.normal(of_normal, (length,), jnp.float32)
 
 
 def shuffled(key: Key, length: int) -> Int32[Array, " L"]:
-    """Return a random permutation of 0 .. L - 1 without sorting; L is a power of 2.
+    """Return a random permutation of 0 .. length - 1 without sorting, for powers of 2.
 
     Each round multiplies by an odd number and adds a number, modulo L, and then adds the high bits
     to the low bits modulo 2. All three steps are invertible.
@@ -639,9 +639,9 @@ def folded(z: Float[Array, " d"], length: int) -> Float[Array, " L"]:
 
 
 def hadamard(x: Float[Array, " L"]) -> Float[Array, " L"]:
-    """Apply the unnormalized Walsh-Hadamard transform; L is a power of 2.
+    """Apply the unnormalized Walsh-Hadamard transform to a vector of power-of-2 length.
 
-    H of size L is a Kronecker product of small Hadamard matrices, and each is one matrix product.
+    The transform is a sequence of matrix products with small Hadamard matrices.
     """
     length, done = x.shape[0], 1
     while done < length:
@@ -654,7 +654,7 @@ def hadamard(x: Float[Array, " L"]) -> Float[Array, " L"]:
 
 @functools.cache
 def _matrix(size: int) -> np.ndarray:
-    """Return the Hadamard matrix of a power of 2, in natural order."""
+    """Return the Hadamard matrix of a power-of-2 size, in natural order."""
     matrix = np.ones((1, 1), np.float32)
     while matrix.shape[0] < size:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
@@ -663,7 +663,7 @@ def _matrix(size: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fastfood(Part):
-    """Delta part that adds scale * P(z), a random projection of a low-dimensional vector.
+    """Delta part that adds a scaled random projection of a low-dimensional vector z.
 
     Attributes:
       z: float32 vector [d].

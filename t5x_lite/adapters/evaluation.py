@@ -55,7 +55,7 @@ def weighted_sum(arrays: Sequence[Array], weights: Sequence[float]) -> Array:
 
 
 def weighted_sum_of_some(biases: Sequence[Array | None], weights: Sequence[float]) -> Array | None:
-    """Return the weighted sum of biases, where None counts as 0; return None if all are None."""
+    """Return the weighted sum of biases, where None counts as 0; None without any bias."""
     known = [(bias, w) for bias, w in zip(biases, weights, strict=True) if bias is not None]
     return weighted_sum(*zip(*known, strict=True)) if known else None
 
@@ -65,8 +65,8 @@ def with_changes(array: Array, others: Sequence[Array], weights: Float[Array, "#
 
     Args:
       array: x [B, T, O].
-      others: the arrays x_k.
-      weights: weights w.
+      others: arrays x_k, each [B, T, O].
+      weights: weights w, [B, T, K].
     """
     own = array.astype(jnp.float32)
     total = own
@@ -80,18 +80,18 @@ class Alike(Protocol):
     """Protocol of adapter modules that can run row by row with arrays gathered by adapter index."""
 
     def kind(self) -> Hashable:
-        """Return a key that is equal for modules that can be gathered together, or None."""
+        """Return a key that is equal for modules that can be gathered by row, or None."""
         ...
 
 
 class RowStates:
-    """Base class of the states that composed adapters change, with the child index of each row."""
+    """Base class of the activations at an adapter slot, with the child index of each row."""
 
     ids: Array | None
 
     @property
     def num_rows(self) -> int:
-        """Number of batch rows in the state."""
+        """Number of batch rows."""
         raise NotImplementedError
 
     def check_ids(self, block: Block) -> None:
@@ -124,7 +124,7 @@ def check_numbers(block: Block, ids: Array) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class HiddenState(RowStates):
-    """State of adapters at the input of a block's last layer, [B, ..., I]."""
+    """Activations at the input of a block's last layer, [B, ..., I], between composed adapters."""
 
     hidden: Array
     ids: Array | None
@@ -193,7 +193,7 @@ def chosen_rows(state: RowStates, arrays: Sequence[Array]) -> Array:
 def by_row(
     modules: Sequence[Any], ids: Array | None, call: Callable[[Any, Any], Array], rows: Any
 ) -> Array:
-    """Apply to each row the adapter module with the row's index, with gathered arrays."""
+    """Apply to each row the adapter module of its index; the modules' arrays are gathered."""
     graphdef, _ = nnx.split(modules[0])
     each = [nnx.to_pure_dict(nnx.split(module)[1]) for module in modules]
     assert ids is not None
@@ -247,7 +247,7 @@ Tree = Any  # str | Block | None
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """Interpreter that applies a composition of adapters to the state of one slot.
+    """Interpreter that applies a composition of adapters to the activations at one slot.
 
     Attributes:
       leaves: adapter modules in the slot by name.
@@ -261,7 +261,7 @@ class Evaluation:
     layer: Array | None = None
 
     def run(self, tree: Tree, state: Any) -> Any:
-        """Return the state after applying a composition of adapters.
+        """Return the activations after applying a composition of adapters.
 
         Raises:
           InputError: if sizes in the composition do not fit the batch, or the slot does not support
@@ -328,7 +328,7 @@ class Evaluation:
         return state.plus([made], jnp.take_along_axis(weights, chosen[..., None], axis=-1))
 
     def _fused(self, block: Fuse, state: Any) -> Any:
-        """Apply AdapterFusion attention to the outputs of the child adapters in the layer."""
+        """Apply AdapterFusion attention to the outputs of the child adapters."""
         found = [(child, self._is_here(child)) for child in block.children]
         here = [(child, is_here) for child, is_here in found if is_here is not False]
         contributions = []
@@ -349,7 +349,7 @@ class Evaluation:
         return fused if some is True else state.where(some, fused)
 
     def _read_by_last(self, here: Sequence[tuple[Tree, Any]], state: Any) -> tuple[Array, Array]:
-        """Return the fusion query (the last adapter's input) and the residual state."""
+        """Return the input of the last child adapter (the query), and the residual state."""
         query: Any = None
         skip: Any = None
         for child, is_here in here:
@@ -381,7 +381,7 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True)
 class BlockState(RowStates):
-    """State of adapters after an attention or feed-forward block, with output h [B, T, D]."""
+    """Activations [B, T, D] after an attention or feed-forward block, between composed adapters."""
 
     h: Array
     x: Array
@@ -429,7 +429,7 @@ class BlockState(RowStates):
         return self.around.source, self.around.mask
 
     def plus(self, states: Sequence["BlockState"], weights: Array) -> "BlockState":
-        """Add the weighted changes of other states to this state; weights are [B, T, K]."""
+        """Add the weighted changes of other activations; weights are [B, T, K]."""
         return dataclasses.replace(self, h=with_changes(self.h, [s.h for s in states], weights))
 
     def parts(self, sizes: Sequence[int]) -> list["BlockState"]:
@@ -446,7 +446,7 @@ class BlockState(RowStates):
         return dataclasses.replace(self, h=jnp.concatenate([state.h for state in states]))
 
     def columns(self, sizes: Sequence[int]) -> list["BlockState"]:
-        """Split the state into ranges of tokens, which attend only to tokens of their range."""
+        """Split the activations into ranges of tokens, which attend only to their own range."""
         made, mask = [], self.around.mask
         if isinstance(mask, Visibility):
             mask = mask.dense(self.length)
@@ -492,7 +492,7 @@ class BlockState(RowStates):
 
 @dataclasses.dataclass(frozen=True)
 class DenseState(RowStates):
-    """State of adapters at a dense layer: its output [B, ..., O], and the bias still to be added.
+    """Output of a dense layer [B, ..., O], and its pending bias, between composed adapters.
 
     `kernel` is the merged kernel that would give this output; None if rows have different kernels.
     `seen` is the attention mask, which gates read.
@@ -510,7 +510,7 @@ class DenseState(RowStates):
         return self.y.shape[0]
 
     def after(self, module: Any, name: str) -> "DenseState":
-        """Return the state after applying one adapter module.
+        """Return the activations after applying one adapter module.
 
         Raises:
           InputError: if the module reads the kernel, but rows have different kernels.
@@ -631,7 +631,7 @@ class DenseState(RowStates):
 
 @dataclasses.dataclass(frozen=True)
 class KernelState:
-    """State for merging: the kernel or bias with which a layer needs no adapters."""
+    """Kernel or bias of a layer while composed adapters are merged into it."""
 
     kernel: Array | None
     bias: Array | None

@@ -45,7 +45,7 @@ class Experts(Adapter):
       sites: always "after_mlp", in encoder and decoder.
       num: number E of experts.
       top: number K of experts that each token uses.
-      balance: loss weight of E sum_e f_e P_e in each layer; 0 disables the term.
+      balance: loss weight of the load-balancing term (Fedus et al. 2022); 0 disables the term.
     """
 
     name: str = "experts"
@@ -150,7 +150,7 @@ class ExpertLayer(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return norm(y + x) with the experts' output y; the base block's output f is unused."""
+        """Return the residual sum with the experts' output, normalized if `norm` is given."""
         if self.base is None:
             raise ValueError(
                 "the expert layer has no base arrays; attach the adapter to a model first"

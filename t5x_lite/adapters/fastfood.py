@@ -33,8 +33,8 @@ class Fastfood(ArrayAdapter):
 
     Attributes:
       d: total number of trained values, without heads.
-      lambdas: True to also train a factor for each layer of each array; the factors count towards
-        d.
+      lambdas: True to also train a factor ("lambda") for each layer of each array; the factors
+        count towards d.
       seed: random seed of the subspace.
       fold: True to sum the chunks of a vector z that is longer than an array; if False, such an
         array raises InputError.
@@ -49,10 +49,10 @@ class Fastfood(ArrayAdapter):
     projection: Projection = "fastfood"
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the vector z, which starts as 0, and the factors lambda, which start as 1.
+        """Build the low-dimensional vector z, which starts as 0, and the factors, which start as 1.
 
         Raises:
-          InputError: if d does not exceed the number of lambdas, or z is longer than an array.
+          InputError: if d does not exceed the number of factors, or z is longer than an array.
         """
         leaves = self.leaves(model)
         num = sum(leaf.rows[0] for leaf in leaves.values()) if self.lambdas else 0
@@ -133,7 +133,7 @@ class FastfoodModules(ArrayModules):
         self.z = nnx.Param(jnp.zeros((size,), jnp.float32), logical=(None,))
 
     def read(self, model: Mapping[str, Array], *, key: Key | None = None) -> dict[str, Array]:
-        """Return the arrays plus their projections of z, by path, in float32."""
+        """Return the model arrays plus the random projections of z, by path, in float32."""
         del key
         z, each = self.z[...].astype(jnp.float32), {p: self._projected(p) for p in self.arrays}
         scales = {path: one.scale.astype(jnp.float32) for path, one in each.items()}

@@ -201,11 +201,11 @@ class HyperBlock(nnx.Module):
         return True
 
     def reads(self, *arguments: Any) -> Float[Array, "B T D"]:
-        """Return the bottleneck's input a, which is equal for all tasks."""
+        """Return the bottleneck's input, which is equal for all tasks."""
         return self.task(0).reads(*arguments)
 
     def skip(self, *arguments: Any) -> Float[Array, "B T D"]:
-        """Return the bottleneck's residual r, which is equal for all tasks."""
+        """Return the bottleneck's residual, which is equal for all tasks."""
         return self.task(0).skip(*arguments)
 
 

@@ -159,7 +159,6 @@ class LowRankBranch(Factors):
         return y + self.branch(x)
 
     def kind(self) -> Hashable:
-        """Return a key that is equal for LoRA modules of one shape and scale."""
         return (type(self), self.scale, self.a.shape, self.b.shape)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
@@ -212,7 +211,7 @@ class GatedBranch(Factors):
         kernel: Float[Array, "I O"],
         seen: Any,
     ) -> Float[Array, "*B T O"]:
-        """Return y plus the gated low-rank output, in float32.
+        """Return the layer's output y plus the gated low-rank output, in float32.
 
         Raises:
           InputError: if the gate is "all_tokens", but x has no batch axis (DeBERTa's relative
@@ -257,7 +256,6 @@ class DirectedBranch(LowRankBranch):
         return self._sizes(kernel) * super().__call__(x, y, kernel)
 
     def kind(self) -> Hashable:
-        """Return None, because gathering by row would need a full kernel for each row."""
         return None
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:

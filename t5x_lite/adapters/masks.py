@@ -124,10 +124,10 @@ class Prune(ArrayAdapter):
     Attributes:
       targets: arrays to prune: paths, or regular expressions for paths; default: all kernels.
       density: fraction of the entries that remain after the last round.
-      rounds: number of pruning rounds, each of which prunes an equal fraction of the remaining
-        entries; 0 is the smallest number of rounds that prune at most 20 % each.
-      rewind_step: step of the first round whose weights are restored before each later round; 0 is
-        the start.
+      rounds: number of pruning rounds; each round prunes an equal fraction of the remaining
+        entries. 0 is the smallest number of rounds that prune at most 20 % each.
+      rewind_step: step of the first round to which the weights are rewound before each later round;
+        0 is the start.
       train_steps: number of training steps in each round before the last; 0 is the number of steps
         of the run.
       criterion: score of an entry: "magnitude" is |theta_T|, "change" is |theta_T - theta_0|.
@@ -191,7 +191,7 @@ class Pruned(ArrayModule):
         self.bits = nnx.Param(jnp.asarray(whole), logical=(None,))
 
     def __call__(self, base: Float[Array, "*axes"], *, key: Key | None) -> Float[Array, "*axes"]:
-        """Return base plus difference where the mask is 1, and 0 elsewhere."""
+        """Return the base array plus the difference where the mask is 1, and 0 elsewhere."""
         del key
         moved = base + self.difference[...].astype(jnp.float32)
         return jnp.where(unpacked(self.bits[...], base.shape), moved, 0.0)
@@ -382,7 +382,7 @@ class Scored(ArrayModule):
         return (values > self.tau) | highest
 
     def masked(self, base: Float[Array, "*axes"], share: Array) -> Float[Array, "*axes"]:
-        """Return base plus difference where the mask is 1, and 0 elsewhere."""
+        """Return the base array plus the difference where the mask is 1, and 0 elsewhere."""
         moved = base + self.difference[...].astype(jnp.float32) if self.moves else base
         return moved * straight_through(self.kept(share), self._scores())
 
@@ -503,5 +503,5 @@ class HeadMask(nnx.Module):
         return {"kernel": Scale(self._rows(), -2)}
 
     def _rows(self) -> Float[Array, "*layers I"]:
-        """Return the head factor of each of the H K rows of the output layer's kernel."""
+        """Return the head factor of each row of the output layer's kernel."""
         return jnp.repeat(self.mask[...], self.d_kv, axis=-1)

@@ -199,7 +199,7 @@ class PrefixModules(Modules):
 
 
 class Network(nnx.Module):
-    """First layer of the prefix network: h = tanh(E W1 + b1), with E initialized as N(0, 1).
+    """First layer of the network that generates prefixes: h = tanh(E W1 + b1).
 
     Args:
       config: config of the adapter.
@@ -267,7 +267,7 @@ class PlacedPrefix(LayerPrefix):
 
 
 class GatedPrefix(LayerPrefix):
-    """Prefix module with a gate for each row: g Pk and g Pv (for a `GatedKeySlot`).
+    """Prefix module of one layer that multiplies its keys and values by a gate for each row.
 
     Args:
       config: config of the adapter.
@@ -291,12 +291,11 @@ class GatedPrefix(LayerPrefix):
         return (gates[:, 0] * keys).astype(dtype), (gates[:, -1] * values).astype(dtype)
 
     def kind(self) -> Hashable:
-        """Return None, because the gate depends on the row."""
         return None
 
 
 def _states(embedding: Array, kernel: Array, bias: Array) -> Float[Array, "P M"]:
-    """Return the hidden states h = tanh(E W1 + b1), in the dtype of the parameters."""
+    """Return the hidden states of the prefix network, in the dtype of the parameters."""
     states = einsum("PD,DM->PM", embedding, kernel)
     return jnp.tanh(states + bias.astype(jnp.float32)).astype(kernel.dtype)
 
@@ -460,7 +459,7 @@ class PromptRows(nnx.Module):
 
     Args:
       start: initial parameters [P, D].
-      ids: token ids [P] whose embeddings are added to the parameters; None adds nothing.
+      ids: token ids [P]; their embeddings are added to the parameters. None adds nothing.
     """
 
     def __init__(self, start: Array, ids: np.ndarray | None):

@@ -92,7 +92,7 @@ class Chosen(ArrayAdapter):
         return self.trains_leaves((VALUES,))
 
     def chosen(self, model: nnx.Module, *, l1: float = 0.0) -> ArrayModules:
-        """Build the modules for the selected entries.
+        """Build the adapter modules for the selected entries.
 
         Raises:
           InputError: if no entries are selected yet, or the model has no such arrays.
@@ -234,14 +234,14 @@ class Diff(Chosen):
         return (f"adapters/{self.name}",)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the relaxed differences, or the values of selected entries, starting as 0."""
+        """Build the adapter modules of the current phase; all values start as 0."""
         if self.entries:
             return self.chosen(model)
         return ArrayModules(self.leaves(model), lambda path, leaf: Relaxed(leaf, self))
 
 
 class Relaxed(ArrayModule):
-    """Adapter module of diff pruning that adds a relaxed sparse difference z w to one array.
+    """Adapter module of diff pruning: adds a difference w, masked by a relaxed mask z.
 
     Args:
       leaf: shape and axes of the array.
@@ -273,7 +273,7 @@ class Relaxed(ArrayModule):
         return product
 
     def __call__(self, base: Float[Array, "*axes"], *, key: Key | None) -> Float[Array, "*axes"]:
-        """Return the base array plus z w; without a random key, z is deterministic."""
+        """Return the base array plus the masked difference; a random key samples the mask."""
         return base + self._product(key)
 
     def part(self, shape: tuple[int, ...]) -> delta_parts.Part:
@@ -400,8 +400,8 @@ def kept(
       scores: path -> function that computes the scores.
       density: fraction of all entries to keep.
       scope: "global" for a fraction over all arrays, or "per_tensor" for a fraction of each array.
-      before: path -> mask of the previous round, which the new mask only shrinks; None if there is
-        none.
+      before: path -> mask of the previous round; dropped entries stay dropped. None in the first
+        round.
       structure: unit to keep: "entries", "rows" or "columns"; rows and columns are scored by the
         norm of their entries' scores.
     """
@@ -483,7 +483,7 @@ class BitFit(Adapter):
 
 
 class AddedBias(nnx.Module):
-    """Adapter module that adds a new bias to a dense layer without one.
+    """Adapter module that adds a new bias to a dense layer that has none in the model.
 
     Args:
       size: size of the layer's output.

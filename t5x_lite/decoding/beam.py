@@ -76,12 +76,13 @@ class T5XRule:
         length: Int[Array, ""],
         prompt: Int[Array, "B 1"],
     ) -> Bool[Array, " B"]:
-        """Return a mask of the inputs whose search can stop.
+        """Return a mask of the inputs for which the search can stop.
 
         Args:
           live: log-probability of the best live beam.
-          worst: score of the worst finished output, or `nothing` if fewer than W are finished.
-          full: True if W outputs are finished.
+          worst: score of the worst finished output, or `nothing` if fewer than num_beams are
+            finished.
+          full: True if num_beams outputs are finished.
           length: number of new tokens.
           prompt: lengths of the prompts.
         """
@@ -112,7 +113,10 @@ class HuggingFaceRule:
     def finishing(
         self, eos: Bool[Array, "B K"], *, last: Bool[Array, ""]
     ) -> tuple[Bool[Array, "B K"], Bool[Array, "B K"]]:
-        """Return the ending continuations (all at max_length), and those among the better half."""
+        """Return masks of the continuations that end, and that may become finished outputs.
+
+        An EOS among the worse half of the continuations is dropped. At max_length, all of them end.
+        """
         ends = eos | last
         return ends, ends & (jnp.arange(eos.shape[1]) < eos.shape[1] // 2)
 
@@ -125,7 +129,7 @@ class HuggingFaceRule:
         length: Int[Array, ""],
         prompt: Int[Array, "B 1"],
     ) -> Bool[Array, " B"]:
-        """Return a mask of the inputs whose search can stop, by `early_stopping`."""
+        """Return a mask of the inputs for which the search can stop, by `early_stopping`."""
         whole = self.early_stopping == "never" and self.penalty > 0.0
         bound = self.score(live, length=self.max_length if whole else length, prompt=prompt)
         beaten = worst >= bound[:, 0]
@@ -267,7 +271,7 @@ def _advance(
 
 
 def _continuations(beams: _Beams, logits: Array, decoding: Decoding) -> _Continuations:
-    """Return the 2 W likeliest continuations of the beams of each input."""
+    """Return the 2 * num_beams likeliest one-token continuations of each input's beams."""
     batch_size, width, columns = beams.live.shape
     history = beams.live.reshape(-1, columns)
     largest, normaliser = log_normaliser(logits)

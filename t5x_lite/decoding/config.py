@@ -1,9 +1,9 @@
 """Configuration of text generation: greedy decoding, sampling, or beam search.
 
-Decoding()                                            greedy Decoding(temperature=0.8, top_p=0.95,
-num_return=5)   five samples Decoding(num_beams=4)                                 beam search as
-T5X has it Decoding(num_beams=4, length_rule="hf", num_return=4) as transformers has it, the four
-best
+Decoding()                                            greedy
+Decoding(temperature=0.8, top_p=0.95, num_return=5)   five samples
+Decoding(num_beams=4)                                 beam search as in T5X
+Decoding(num_beams=4, length_rule="hf", num_return=4) beam search as in transformers, best four
 """
 
 import dataclasses
@@ -74,27 +74,27 @@ class Decoding:
 
     def __post_init__(self, max_length: int | None) -> None:
         if max_length is not None:
-            raise InputError("max_length is max_decode_length now, as on the command line")
+            raise InputError("max_length has been renamed; use max_decode_length")
         check_bounds(self)
         for name in _WHOLE:
             if getattr(self, name) > LARGEST:
                 raise InputError(
-                    f"{name} must be at most {LARGEST:,}: got {shown(getattr(self, name))}"
+                    f"{name} must be at most {LARGEST:,}, got {shown(getattr(self, name))}"
                 )
         if not 0 <= self.seed < NUM_SEEDS:
-            raise InputError(f"seed must be from 0 to {NUM_SEEDS - 1}: got {self.seed}")
+            raise InputError(f"seed must be from 0 to {NUM_SEEDS - 1}, got {self.seed}")
         sampled = self.temperature != 0.0
         if sampled and not MIN_TEMPERATURE <= self.temperature < math.inf:
             raise InputError(
-                f"temperature must be 0 or at least {MIN_TEMPERATURE:g}, and finite: got "
+                f"temperature must be 0, or finite and at least {MIN_TEMPERATURE:g}, got "
                 f"{self.temperature}"
             )
         if not math.isfinite(self.penalty):
-            raise InputError(f"length_penalty must be finite: got {self.length_penalty}")
+            raise InputError(f"length_penalty must be finite, got {self.length_penalty}")
         if self.min_length > self.max_decode_length:
             raise InputError(
                 f"min_length {self.min_length} is above max_decode_length "
-                f"{self.max_decode_length}; lower the one or raise the other"
+                f"{self.max_decode_length}; lower min_length or raise max_decode_length"
             )
         self._refuse_contradictions()
 
@@ -102,13 +102,13 @@ class Decoding:
         samples = self.temperature > 0.0
         if samples and self.num_beams > 1:
             raise InputError(
-                f"beam search does not sample: got num_beams {self.num_beams} and temperature "
-                f"{self.temperature}; set num_beams to 1 or temperature to 0"
+                f"beam search does not support sampling, got num_beams {self.num_beams} and "
+                f"temperature {self.temperature}; set num_beams to 1 or temperature to 0"
             )
         if not samples and (self.top_k, self.top_p, self.min_p) != (0, 1.0, 0.0):
             raise InputError(
-                "top_k, top_p and min_p are for sampling; set temperature above 0 (1 leaves the "
-                "model's probabilities as they are)"
+                "top_k, top_p and min_p need sampling; set temperature above 0 (1 keeps the "
+                "model's probabilities)"
             )
         if not samples and self.num_return > self.num_beams:
             raise InputError(

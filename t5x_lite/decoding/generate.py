@@ -8,7 +8,7 @@ loop iteration computes one more token. The loop ends when all rows have ended.
 
 An ensemble: the average of several models' logits (Raffel et al. 2020, section 3.6).
 
-model = Ensemble([first, second]) # generates text like a single model
+    model = Ensemble([first, second])     # generates text like a single model
 """
 
 import dataclasses
@@ -65,7 +65,7 @@ def decode(
         search, it is normalized by the length rule.
 
     Raises:
-      ValueError: if the config samples, but `keys` is None.
+      ValueError: if the config needs sampling, but `keys` are missing.
     """
     if decoding.num_beams > 1:
         return beam_search(model, inputs, prompt=prompt, ended=ended, decoding=decoding)
@@ -73,7 +73,7 @@ def decode(
         tokens, scores = greedy(model, inputs, prompt=prompt, ended=ended, decoding=decoding)
         return tokens[:, None], scores[:, None]
     if keys is None:
-        raise ValueError("sampling needs a key for each input")
+        raise ValueError("sampling needs a random key for each input; pass keys")
     return sample(model, inputs, prompt=prompt, keys=keys, ended=ended, decoding=decoding)
 
 
@@ -220,8 +220,8 @@ def average(logits: Sequence[Float[Array, "*batch V"]]) -> Float[Array, "*batch 
     sizes = sorted({array.shape[-1] for array in logits})
     if len(sizes) > 1:
         raise InputError(
-            f"the models of an ensemble must share a vocabulary: got sizes {sizes}; use "
-            "checkpoints with the same vocab_size"
+            f"the models of an ensemble must share a vocabulary, got vocabulary sizes {sizes}; "
+            "use checkpoints with the same vocab_size"
         )
     total = logits[0].astype(jnp.float32)
     for array in logits[1:]:

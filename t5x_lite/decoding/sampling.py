@@ -21,7 +21,7 @@ but not in the input. For an encoder-decoder, transformers does the same. For a 
 transformers also counts the n-grams of the input. Here, an output may repeat its input with every
 model, so that a request has the same result whether its text is an input or a prompt.
 
-    no_repeat_ngram(logits, [[0, 5, 6, 5, .]], length=4, size=2) 6 followed 5, so 6 is forbidden
+    no_repeat_ngram(logits, [[0, 5, 6, 5, .]], length=4, size=2)    6 followed 5: 6 is forbidden
 """
 
 from typing import Any

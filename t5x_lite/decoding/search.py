@@ -103,7 +103,7 @@ def begin(
 
 
 def left_padded(prompt: Int[Array, "B P"]) -> Int[Array, "B Q"]:
-    """Convert right-padded prompts (0) to start token and prompt, left-padded with -1."""
+    """Convert right-padded prompts to left-padded rows (-1) that begin with the start token."""
     batch_size, width = prompt.shape
     missing = width - jnp.sum(prompt > 0, axis=1, keepdims=True)
     column = jnp.arange(width + 1) - missing  # column of [start, *prompt]
@@ -114,7 +114,7 @@ def left_padded(prompt: Int[Array, "B P"]) -> Int[Array, "B Q"]:
 
 
 def log_normaliser(logits: Float[Array, "R V"]) -> tuple[Float[Array, "R 1"], Float[Array, "R 1"]]:
-    """Return m (the largest logit) and s with log-probability (x - m) - s for a logit x."""
+    """Return m and s such that a logit x has log-probability (x - m) - s; m is the maximum."""
     by_token = logits.T  # so a model laid out for decoding computes them
     largest = jnp.max(by_token, axis=0)
     total = jnp.sum(jnp.exp(by_token - largest), axis=0)
@@ -139,7 +139,7 @@ class Preparation:
     """Converter of models to the layout for decoding, which caches the last result.
 
     Args:
-      bind: function from parameters to a model, whose decoding layout is a pytree.
+      bind: function from parameters to a model; its decoding layout must be a pytree.
     """
 
     def __init__(self, bind: Callable[[Params], Any]):

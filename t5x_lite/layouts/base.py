@@ -197,7 +197,7 @@ class Layout:
         return (vocabulary.eos_id,) if self.ends else ()
 
     def text_lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """Return the maximum number of tokens of a "query" and a "document"; {} if they are equal.
+        """Return the maximum number of tokens of queries and documents; {} without such roles.
 
         Args:
           inputs: the value of data.inputs_length.
@@ -234,7 +234,7 @@ class Layout:
     def longest_stored(
         self, joined: Int[np.ndarray, " n"], lengths: Mapping[str, Int[np.ndarray, " n"]]
     ) -> Int[np.ndarray, " n"]:
-        """Return an upper bound of `longest` for each example in a cache, over all random samples.
+        """Return an upper bound of `longest` for each example in a cache, over all samples.
 
         Args:
           joined: number of tokens of the longest text in the joined features of each example.
@@ -272,7 +272,7 @@ class Layout:
         raise TypeError(f"{type(self).__name__} does not define lay_out")
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings, as JSON, that must be unchanged to resume the data position."""
+        """Return the settings (as JSON) that must be unchanged to resume a run's data."""
         return {"layout": self.name, **dataclasses.asdict(self)}
 
     def check(self, there: Collection[str]) -> None:
@@ -287,8 +287,8 @@ class Layout:
         task = f"a task such as {self.task}" if self.task else "another task"
         shown = {name for layout in (type(self), *_layouts()) for name in layout.features}
         raise InputError(
-            f"data.layout {self.name} shows {_listed(self.features)}, and the task gives "
-            f"{_listed(sorted(shown & {*there} or there))}: use {' or '.join([*others, task])}"
+            f"data.layout {self.name} needs the features {_listed(self.features)}, but the task "
+            f"has {_listed(sorted(shown & {*there} or there))}; use {' or '.join([*others, task])}"
         )
 
     def of_task(self, there: Collection[str]) -> "Layout":
@@ -302,14 +302,14 @@ class Layout:
 
     @classmethod
     def fits(cls, there: Collection[str]) -> bool:
-        """Return True if a task has this layout's features, but not a larger layout's."""
+        """Return True if a task has this layout's features, and no layout fits the task better."""
         if not {*cls.features} <= {*there}:
             return False
         others = [other for other in _layouts() if {*cls.features} < {*other.features}]
         return not any({*other.features} <= {*there} for other in others)
 
     def fixed(self) -> dict[str, Any]:
-        """Return the settings, as JSON, that cannot be changed after a cache has been written."""
+        """Return the settings (as JSON) that cannot be changed after a cache has been written."""
         return {}
 
     def check_fixed(self, fixed: Mapping[str, Any]) -> None:
@@ -323,11 +323,11 @@ class Layout:
             made = f"was made with data.layout.{name} {there!r}"
             if name not in fields:
                 raise InputError(
-                    f"{made}, which data.layout {self.name} does not have: write another cache"
+                    f"{made}, but data.layout {self.name} has no such field; write another cache"
                 )
             raise InputError(
-                f"{made}, and it is {here!r}: set --data.layout.{name.replace('_', '-')} "
-                f"{there!r}, or write another cache"
+                f"{made}, but data.layout.{name} is {here!r}; set "
+                f"--data.layout.{name.replace('_', '-')} {there!r}, or write another cache"
             )
 
     def whole(self, examples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -449,7 +449,9 @@ class Rows:
         starts = np.cumsum(sizes) - sizes
         before = starts - starts[self._first]  # tokens of the same row that come before
         if (before + sizes > length).any():
-            raise ValueError(f"the examples of a row have more than its {length} tokens")
+            raise ValueError(
+                f"the examples of a row have more tokens than the row length, {length}"
+            )
         self._sizes = sizes
         self._offsets = np.arange(sizes.sum()) - np.repeat(starts, sizes)
         self._places = np.repeat(self._rows * length + before, sizes) + self._offsets
@@ -478,7 +480,10 @@ def first_fit(lengths: Int[np.ndarray, "n F"], *, capacity: Sequence[int]) -> In
       ValueError: if an example is longer than a row.
     """
     if len(lengths) and (lengths > np.asarray(capacity)).any():
-        raise ValueError(f"an example of lengths {lengths.max(0)} does not fit in {capacity}")
+        raise ValueError(
+            f"an example with feature lengths {lengths.max(0)} does not fit into a row of lengths "
+            f"{capacity}"
+        )
     rows = np.empty(len(lengths), np.int64)
     # Rows that can take nothing more are not looked at again: what is left of the others.
     free = np.zeros((len(capacity), len(lengths)), np.int64)

@@ -120,8 +120,8 @@ class Groups(Layout):
         check_bounds(self, prefix="data.layout.")
         if self.negatives_top < self.negatives:
             raise InputError(
-                f"data.layout.negatives_top must be at least data.layout.negatives, "
-                f"{self.negatives}: got {self.negatives_top}"
+                f"data.layout.negatives_top is {self.negatives_top}, but must be at least "
+                f"data.layout.negatives, {self.negatives}"
             )
 
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
@@ -139,8 +139,8 @@ class Groups(Layout):
     def check_model(self, *, begins_with_cls: bool) -> None:
         if begins_with_cls != self.begins_with_cls:
             raise InputError(
-                f"data.layout.begins_with_cls is {self.begins_with_cls}, and the rows of the model "
-                f"{'begin' if begins_with_cls else 'do not begin'} with [CLS]: set "
+                f"data.layout.begins_with_cls is {self.begins_with_cls}, but rows of this model "
+                f"{'begin' if begins_with_cls else 'do not begin'} with [CLS]; set "
                 f"--data.layout.begins-with-cls {begins_with_cls}"
             )
 
@@ -151,13 +151,13 @@ class Groups(Layout):
         self.check(there)
         if self.teacher and "scores" not in there:
             raise InputError(
-                "data.layout.teacher is set, and the task, or its cache, gives no scores: set "
-                "--data.layout.teacher False, or write the cache with it"
+                "data.layout.teacher is True, but the task or its cache has no teacher scores; "
+                "set --data.layout.teacher False, or write the cache with teacher scores"
             )
         if self.known_positives and not {*IDS} <= {*there}:
             raise InputError(
-                "data.layout.known_positives is set, and the task, or its cache, gives no ids: set "
-                "--data.layout.known-positives 0, or write the cache with it"
+                "data.layout.known_positives is set, but the task or its cache has no passage "
+                "ids; set --data.layout.known-positives 0, or write the cache with this option"
             )
         return self
 
@@ -169,20 +169,21 @@ class Groups(Layout):
         positives, top = fixed.get("positives"), fixed.get("negatives_top", 0)
         if self.known_positives > (known := fixed.get("known_positives", 0)):
             raise InputError(
-                f"names {known} of the passages that answer a query, and "
-                f"data.layout.known_positives is {self.known_positives}: set "
-                f"--data.layout.known-positives {known}, or write another cache"
+                f"has names of {known} positives per query, but data.layout.known_positives is "
+                f"{self.known_positives}; set --data.layout.known-positives {known}, or write "
+                "another cache"
             )
         if positives != self.positives:
             raise InputError(
-                f"was made with data.layout.positives {positives}, and it is {self.positives}: "
-                f"set --data.layout.positives {positives}, or write another cache"
+                f"was made with data.layout.positives {positives}, but data.layout.positives is "
+                f"{self.positives}; set --data.layout.positives {positives}, or write another "
+                "cache"
             )
         if self.negatives_top > top:
             raise InputError(
-                f"holds the first {top} negatives of a query, and data.layout.negatives_top is "
-                f"{self.negatives_top}: set --data.layout.negatives-top {top}, or write another "
-                "cache"
+                f"has only the first {top} negatives of each query, but data.layout.negatives_top "
+                f"is {self.negatives_top}; set --data.layout.negatives-top {top}, or write "
+                "another cache"
             )
 
     def longest(self, example: Example) -> int:
@@ -316,7 +317,10 @@ class Ranked(Groups):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.begins_with_cls:
-            raise InputError("data.layout Ranked has rows [CLS] query [SEP] passage [SEP]")
+            raise InputError(
+                "data.layout Ranked needs begins_with_cls True, because its rows are [CLS] query "
+                "[SEP] passage [SEP]"
+            )
 
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
         """Return the maximum number of tokens of each feature.
@@ -327,7 +331,7 @@ class Ranked(Groups):
         if targets < inputs + 3:
             raise InputError(
                 f"data.targets_length {targets} must be at least 3 more than data.inputs_length "
-                f"{inputs}: with data.layout ranked it counts query and passage together"
+                f"{inputs}, because data.layout ranked uses it for query plus passage"
             )
         return super().lengths(inputs=inputs, targets=targets)
 

@@ -112,8 +112,8 @@ class Tokens(Layout):
             sizes = [len(example[name]) for name in self.features]
             if sizes[0] != sizes[1]:
                 raise InputError(
-                    f"an example has {sizes[0]} inputs and {sizes[1]} token_labels: a task of "
-                    "data.layout tokens gives a label for each token, [CLS] and [SEP] included"
+                    f"an example has {sizes[0]} input tokens, but {sizes[1]} token_labels; "
+                    "data.layout tokens needs a label for each token, including [CLS] and [SEP]"
                 )
         stream, ordered = Rows.of(examples, rows, num_rows=num_rows, pack=pack)
         inputs, labels = ([e[name] for e in ordered] for name in self.features)
@@ -168,8 +168,8 @@ class Labelled(Layout):
         scores = "scores" in there
         if self.scores not in (None, scores):
             raise InputError(
-                f"data.layout.scores is {self.scores}, and the task gives "
-                f"{'scores' if scores else 'labels, and no scores'}: leave it None"
+                f"data.layout.scores is {self.scores}, but the task has "
+                f"{'scores' if scores else 'labels and no scores'}; unset data.layout.scores"
             )
         return dataclasses.replace(self, scores=scores)
 
@@ -267,7 +267,8 @@ class Choices(Layout):
             choices = separate(example["choices"])
             if len(choices) > self.num:
                 raise InputError(
-                    f"an example has {len(choices)} choices: set --data.layout.num {len(choices)}"
+                    f"an example has {len(choices)} choices, but data.layout.num is {self.num}; "
+                    f"set --data.layout.num {len(choices)}"
                 )
             texts += choices
             places += [row * self.num + place for place in range(len(choices))]

@@ -190,12 +190,12 @@ class _Joined(Layout):
         found = tuple(vocabulary.encode(self.separator))
         named = f"data.layout.separator {self.separator!r}"
         if not found or vocabulary.pad_id in found:
-            what = "holds padding" if found else "has no tokens in this vocabulary"
-            raise InputError(f'{named} {what}: write words, such as " target:"')
+            what = "contains the padding token" if found else "has no tokens in this vocabulary"
+            raise InputError(f'{named} {what}; set it to words, such as " target:"')
         if length is not None and length <= len(found):
             raise InputError(
-                f"{named} has {len(found)} tokens, and inputs have at most {length}: there is no "
-                "room for a text; raise their length"
+                f"{named} has {len(found)} tokens, which leaves no room for text in inputs of at "
+                f"most {length} tokens; increase data.inputs_length"
             )
         return found
 
@@ -339,7 +339,7 @@ class Spans(Layout):
         spans = separate(example["spans"])
         if len(spans) < NUM:
             raise InputError(
-                f"a document has {len(spans)} spans, and a row has {NUM}: leave it out"
+                f"a document has {len(spans)} spans, but a row needs {NUM}; remove the document"
             )
         # Only uniform doubles are used: NumPy's other samplers may change between versions.
         chosen = np.argsort(rng.random(len(spans)), kind="stable")[:NUM]

@@ -113,7 +113,9 @@ def adafactor(
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, dict[str, Any]]:
         if params is None:
-            raise ValueError("Adafactor's step depends on the parameters; pass them to update")
+            raise ValueError(
+                "Adafactor needs the parameters to compute updates; pass params to update()"
+            )
         check_axes(axes, params)
         count = state["count"]
         step = functools.partial(_step, settings, learning_rate(count))
@@ -161,7 +163,9 @@ def check_axes(axes: Axes, params: Params) -> None:
     names, leaves = trees.flatten(axes), trees.flatten(params)
     wrong = trees.difference(names, leaves)
     if wrong:
-        raise ValueError(f"the parameters do not have the paths of their logical axes: {wrong}")
+        raise ValueError(
+            f"the paths of the parameters differ from the paths of their logical axes: {wrong}"
+        )
     for path, leaf in leaves.items():
         if not isinstance(names[path], tuple) or len(names[path]) != len(leaf.shape):
             raise ValueError(
@@ -197,8 +201,8 @@ def _sides(
         return None
     if len(rows) + len(columns) != len(shape):
         raise ValueError(
-            f"a factored parameter of rank {len(shape)} must have its axes among rows "
-            f"{sorted(_ROW)} and columns {sorted(_COLUMN)}; got {tuple(names)}"
+            f"every logical axis of a factored parameter of rank {len(shape)} must be a row axis "
+            f"{sorted(_ROW)} or a column axis {sorted(_COLUMN)}, got {tuple(names)}"
         )
     return rows, columns
 

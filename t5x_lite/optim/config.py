@@ -85,15 +85,15 @@ class Optimizer(ABC):
                 number = math.nan
             if not pattern or not 0 <= number < math.inf:
                 raise InputError(
-                    "optimizer.rates are PATTERN=FACTOR with a factor of at least 0, such as "
-                    f"'adapters/.*/b=16': got {line!r}"
+                    "optimizer.rates must be PATTERN=FACTOR with a factor of at least 0, such as "
+                    f"'adapters/.*/b=16', got {line!r}"
                 )
             found.append((pattern, number))
         return found
 
     @property
     def first_step(self) -> int:
-        """Schedule step at the run's first step; 0 if "auto" is not yet resolved."""
+        """Step of the learning-rate schedule at the start of the run; 0 if "auto" is unresolved."""
         return 0 if self.schedule_offset == AUTO else self.schedule_offset
 
     def rate(self) -> LearningRate:
@@ -123,8 +123,8 @@ class Optimizer(ABC):
         if self.layer_decay != 1.0:
             if not below:
                 raise InputError(
-                    "optimizer.layer_decay needs the paths below the layers: the class of the "
-                    "model's config must define them (ModelConfig.below)"
+                    "optimizer.layer_decay needs the parameter paths below all layers; define "
+                    "ModelConfig.below in the class of the model's config"
                 )
             inner = decayed_by_layer(inner, self.layer_decay, axes, below, depth=depth)
         if self.rates:
@@ -134,7 +134,7 @@ class Optimizer(ABC):
         return inner if starts is None else unfreezing(inner, starts, axes)
 
     def starts(self, axes: Axes, *, depth: int | None) -> Starts | None:
-        """Return the function that gives each parameter's first step; None if all are 0.
+        """Return a function from parameters to their first training steps; None if all are 0.
 
         Raises:
           InputError: if the model has no layers to unfreeze.
@@ -142,7 +142,10 @@ class Optimizer(ABC):
         if not self.unfreezing.total_steps:
             return None
         if not depth:
-            raise InputError("optimizer.unfreezing needs a model with layers: set total_steps 0")
+            raise InputError(
+                "optimizer.unfreezing needs a model with layers; set "
+                "optimizer.unfreezing.total_steps to 0"
+            )
         return self.unfreezing.starts(axes, depth=depth)
 
     def live(self, axes: Axes, *, depth: int | None) -> Callable[[Params, Any], Params] | None:
@@ -207,7 +210,9 @@ class AdamW(Optimizer):
 
         def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, dict[str, Any]]:
             if params is None:
-                raise ValueError("AdamW's decay depends on the parameters; pass them to update")
+                raise ValueError(
+                    "AdamW needs the parameters to compute weight decay; pass params to update()"
+                )
             moments = optax.ScaleByAdamState(**state)
             directions, moved = adam.update(_as_float32(updates), moments)
             new: Any = moved
@@ -258,7 +263,10 @@ def _clipping(norm: float, groups: Sequence[str], axes: Axes) -> Callable[[Any],
         paths.append({path for path in rest if patterns.fullmatch(pattern, path)})
         rest = [path for path in rest if path not in paths[-1]]
         if not paths[-1]:
-            raise InputError(f"optimizer.clip_groups: {pattern!r} matches no path that is left")
+            raise InputError(
+                f"optimizer.clip_groups: pattern {pattern!r} matches no parameter path that "
+                "earlier patterns do not match"
+            )
 
     def clipped(grads: Any) -> Any:
         if not groups:

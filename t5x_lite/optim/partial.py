@@ -139,7 +139,10 @@ def scaled_by_path(
             p for p in trees.flatten(axes) if p not in factors and patterns.fullmatch(pattern, p)
         ]
         if not new:
-            raise InputError(f"optimizer.rates: {pattern!r} matches no path that is left")
+            raise InputError(
+                f"optimizer.rates: pattern {pattern!r} matches no parameter path that earlier "
+                "patterns do not match"
+            )
         factors |= dict.fromkeys(new, factor)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
@@ -175,8 +178,8 @@ class Gradual:
         check_bounds(self, prefix="optimizer.unfreezing.")
         if self.episodes is not None and not self.total_steps:
             raise InputError(
-                "optimizer.unfreezing.episodes needs optimizer.unfreezing.total_steps, the run's "
-                "steps"
+                "optimizer.unfreezing.episodes needs optimizer.unfreezing.total_steps; set it to "
+                "the number of steps of the run"
             )
 
     def first_steps(self, layers: int, *, depth: int) -> tuple[int, ...]:
@@ -297,7 +300,8 @@ class Update:
       schedule: function from step to learning rate, for metrics.
       name: name of the update's optimizer state; "" for a single update.
       trains: predicate of the paths to train; None trains all parameters.
-      joint: second stage of the loss over the global batch, (rows, batch, step=) -> Loss, or None.
+      joint: function (rows, batch, step=) -> Loss for the loss terms across the rows of the global
+        batch, or None.
       live: function (gradient, optimizer state) that sets gradients of frozen layers to 0; None
         without frozen layers.
       scheduled: function from the step to parameters by path that follow a schedule instead of
@@ -314,15 +318,17 @@ class Update:
     scheduled: Callable[[Any], dict[str, Any]] | None = None
 
     def complete(self, loss: Any, batch: Batch, step: Any) -> Any:
-        """Return the loss of a global batch, including the second stage if the loss has one.
+        """Return the loss of a global batch, plus the loss terms across its rows, if any.
 
         Raises:
-          ValueError: if the loss needs a second stage, but `joint` is None.
+          ValueError: if the loss has terms across rows, but no `joint` function is set.
         """
         if not loss.rows:
             return loss
         if self.joint is None:
-            raise ValueError(f"the loss has rows, {sorted(loss.rows)}, but no second stage")
+            raise ValueError(
+                f"the loss has rows {sorted(loss.rows)}, but the update has no second stage (joint)"
+            )
         return loss.joined(self.joint(loss.rows, batch, step=step))
 
     def part(self, tree: Any) -> Any:
@@ -359,15 +365,18 @@ def check_updates(updates: Sequence[Update], paths: Sequence[str]) -> None:
     """Raise ValueError unless exactly one update trains each parameter path."""
     names = [update.name for update in updates]
     if len(updates) > 1 and (len(set(names)) < len(names) or "" in names):
-        raise ValueError(f"several updates need names that are different: got {names}")
+        raise ValueError(f"several updates of a step need different names, got {names}")
     times = {path: sum(u.trains is None or u.trains(path) for u in updates) for path in paths}
     wrong = [f"{path} ({number})" for path, number in times.items() if number != 1]
     if wrong:
-        raise ValueError(f"every path must be trained by exactly one update: {', '.join(wrong)}")
+        raise ValueError(
+            "every parameter path must be trained by exactly one update; wrong counts: "
+            f"{', '.join(wrong)}"
+        )
 
 
 def joint_optimizer(updates: Sequence[Update]) -> optax.GradientTransformation:
-    """Return an optimizer whose state has the optimizer states of all updates."""
+    """Return an optimizer with the combined optimizer states of all updates."""
     first = updates[0]
     if not first.name and first.trains is None:
         return first.optimizer
@@ -378,7 +387,10 @@ def joint_optimizer(updates: Sequence[Update]) -> optax.GradientTransformation:
 
     def refuse(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del updates, state, params
-        raise TypeError("several updates are made one after the other, each by its own optimizer")
+        raise TypeError(
+            "a step with several updates has no joint optimizer update; apply each update with "
+            "its own optimizer"
+        )
 
     return optax.GradientTransformation(init, refuse)
 

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: frozen configs whose `build()` gives step -> learning rate (f32).
+"""Learning-rate schedules: frozen configs; `build()` returns a function from step to learning rate.
 
 They compose: a warm-up can precede any schedule, and a linear tail can end it. T5's schedule
 (Raffel et al. 2020, section 3.1.2, arXiv:1910.10683) is `InverseSquareRoot()`: 1 / sqrt(max(step,
@@ -224,6 +224,6 @@ def _as_float32(schedule: Callable[[Any], Any]) -> LearningRate:
 def _require_warmup_before_total(config: "Linear | Cosine") -> None:
     if config.total_steps <= config.warmup_steps:
         raise InputError(
-            f"{type(config).__name__}: total_steps must be more than warmup_steps; "
-            f"got {config.total_steps} and {config.warmup_steps}"
+            f"{type(config).__name__}: total_steps {config.total_steps} must be more than "
+            f"warmup_steps {config.warmup_steps}"
         )

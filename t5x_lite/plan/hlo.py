@@ -49,7 +49,7 @@ COLLECTIVES = (
 _CALLERS = ("fusion", "call", "async-start", "conditional")
 
 _BITS = {"pred": 8, "bf16": 16, "token": 0}
-"""Bits of types whose name does not end with their width."""
+"""Bits of types with names that do not end with their width."""
 
 _ENTRY = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
@@ -100,8 +100,8 @@ class Collective:
     """Collective operation at one position of the program, on one device.
 
     Attributes:
-      kind: kind of the collective, one of `COLLECTIVES`; an all-reduce of which only the device's
-        shard is kept is a reduce-scatter.
+      kind: kind of the collective, one of `COLLECTIVES`; an all-reduce is a reduce-scatter if only
+        the device's shard of the result is kept.
       count: number of executions.
       bytes: bytes of one execution, as in `Traffic`.
       devices: number of participating devices.

@@ -207,6 +207,6 @@ def _line(mesh: Mapping[str, int], name: str, size: int, cut: list[str], parts: 
         data = mesh["data"] * parts // best
         remedy = f"; set --mesh.data {data} --mesh.{cut[0]} {best}"
     return (
-        f"axis {name!r} of size {size} is cut over {over} into shards of {size // parts}, narrower "
-        f"than a tile of {TILE}: gradients are then all-reduced whole{remedy}"
+        f"axis {name!r} of size {size} is split over {over} into shards of {size // parts}, "
+        f"narrower than a tile of {TILE}, so complete gradients are all-reduced{remedy}"
     )

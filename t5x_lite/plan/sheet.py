@@ -1,7 +1,7 @@
 """Report of a plan: whether a train step fits into memory, and its estimated time.
 
-sheet.text() lines for standard output sheet.record() the same numbers in bytes, seconds and FLOPs,
-for json.dumps
+    sheet.text()      lines for standard output
+    sheet.record()    the same numbers in bytes, seconds and FLOPs, for json.dumps
 
 `Sheets` has one `Sheet` for each static batch shape of a run.
 """
@@ -205,7 +205,7 @@ class Sheet:
         """Return a line on whether the step fits into memory, with suggestions if it does not."""
         chip, kind = self.chip.hbm, self.devices[0]
         if self.fits is None:
-            return f"the memory of a {kind} device is not known: nothing to compare with"
+            return f"the memory size of a {kind} device is unknown, so the fit cannot be checked"
         if self.fits:
             needed = self.memory.peak if self.memory else 0
             return f"fits: {_gib((chip or 0) - needed)} GiB of {_gib(chip or 0)} are left"

@@ -48,7 +48,7 @@ def topology_devices(name: str) -> list[Any]:
     slices, generation, shape = parsed.groups()
     if importlib.util.find_spec("libtpu") is None:
         raise InputError(
-            f"--topology {name} needs libtpu, which is not installed: {install_command('plan')}"
+            f"--topology {name} needs libtpu, which is not installed; run {install_command('plan')}"
         )
     os.environ.update({key: value for key, value in _QUIET.items() if key not in os.environ})
     options: dict[str, Any] = {"num_slices": int(slices)} if slices else {}
@@ -67,7 +67,9 @@ def _unknown(name: str) -> InputError:
     known = "; ".join(
         f"{generation}: {' '.join(shapes)}" for generation, shapes in TOPOLOGIES.items()
     )
-    return InputError(f"unknown topology {name!r}; known are GENERATION:SHAPE of {known}")
+    return InputError(
+        f"unknown topology {name!r}; use GENERATION:SHAPE with one of these shapes: {known}"
+    )
 
 
 def cpu_devices(count: int) -> list[Any]:
@@ -80,8 +82,8 @@ def cpu_devices(count: int) -> list[Any]:
     devices = jax.devices("cpu")
     if len(devices) < count:
         raise InputError(
-            f"--devices cpu:{count}: JAX has started with {len(devices)} CPU device(s); set "
-            f"XLA_FLAGS=--xla_force_host_platform_device_count={count}"
+            f"--devices cpu:{count} needs {count} CPU devices, but JAX has started with "
+            f"{len(devices)}; set XLA_FLAGS=--xla_force_host_platform_device_count={count}"
         )
     return devices[:count]
 
@@ -137,10 +139,10 @@ def difference(attached: Slice, meant: Slice, *, name: str) -> str | None:
     same = dataclasses.replace(attached, shape=()) == dataclasses.replace(meant, shape=())
     if same and sorted(attached.shape) == sorted(meant.shape):
         return None
-    remedy = "plan for what is there: leave --topology away"
+    remedy = "omit --topology to plan for the attached devices"
     if attached.kind == meant.kind and attached.num_devices < meant.num_devices:
-        remedy = "give the command on all its hosts at once, or leave --topology away"
-    return f"attached are {attached}, and {name} has {meant}: {remedy}"
+        remedy = "run the command on all hosts of the slice at the same time, or omit --topology"
+    return f"the attached devices are {attached}, but {name} has {meant}; {remedy}"
 
 
 def memory(devices: Sequence[Any]) -> int | None:
@@ -155,6 +157,6 @@ def less_memory(attached: int | None, known: int | None) -> str | None:
     if attached is None or known is None or attached >= 0.97 * known:
         return None
     return (
-        f"a device offers {attached / GIB:.2f} GiB and its kind has {known / GIB:.2f}: another "
-        "process may hold some, or XLA_PYTHON_CLIENT_MEM_FRACTION may say so"
+        f"a device offers only {attached / GIB:.2f} of its {known / GIB:.2f} GiB of memory; "
+        "another process may use memory, or XLA_PYTHON_CLIENT_MEM_FRACTION may limit it"
     )

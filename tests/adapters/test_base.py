@@ -268,11 +268,11 @@ def test_without_adapters_the_program_is_that_of_layers_without_slots(host, monk
     [
         (
             (Lora(sites=("attention/querry",)),),
-            "is called 'attention/querry'; did you mean",
+            "has no site 'attention/querry'; did you mean",
         ),
         ((Lora(sites=("after_mlp",)),), "the model has no site 'after_mlp'"),
         ((Bottleneck(sites=("mlp/in",)),), "the model's sites are after_attention, after_mlp"),
-        ((Lora(), Lora()), "two adapters are called lora: give one another name"),
+        ((Lora(), Lora()), "two adapters are called lora; rename one of them"),
     ],
 )
 def test_what_has_no_place(adapters, message):

@@ -182,7 +182,7 @@ def test_layers_of_other_widths():
     bound = made.bind(params)
     each = 2 * 8 * 2 + 2 + 8
     assert bound.adapters.bottleneck.num_unused() == each + 2 * (2 * 8 + 1)
-    with pytest.raises(InputError, match="layers are 0 to 3: got layer 4"):
+    with pytest.raises(InputError, match="names layer 4, but the model's layers are 0 to 3"):
         learner("t5", seq_bn(leave_out=(4,)))
 
 

@@ -102,7 +102,9 @@ def test_a_language_below_a_task():
     x = jnp.asarray(np.random.default_rng(0).standard_normal((1, 2, 8)), jnp.float32)
     np.testing.assert_allclose(both.inverse(both(x)), x, rtol=1e-5, atol=1e-5)
     for use in ("Average(en, task)", "Parallel(en, task)"):
-        with pytest.raises(InputError, match=r"is at encoder/invertible, where .* cannot compose"):
+        with pytest.raises(
+            InputError, match=r"uses the site encoder/invertible, which .* does not support"
+        ):
             of(use)
 
 

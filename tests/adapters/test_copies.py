@@ -126,7 +126,7 @@ def test_what_cannot_be_copied():
             r"'layers' selects no layer; set last, such as last=2, or only, such as only=\(0, 1\)",
         ),
         (Layers(last=3), "last is 3, but the model's stacks have at most 2 layers"),
-        (Layers(only=(0, 4)), "'layers': layers are 0 to 3: got layer 4"),
+        (Layers(only=(0, 4)), "'layers' names layer 4, but the model's layers are 0 to 3"),
     ):
         with pytest.raises(InputError, match=message):
             learner("t5", adapter)

@@ -97,7 +97,9 @@ def test_other_bases_and_kinds_raise():
     assert set((LORA + known).base.arrays) == {*HERE.arrays, "model/more"}
     scale = Delta({KERNEL: Scale(array(3))}, base=HERE)
     for operation in (lambda: 2 * scale, lambda: LORA + scale, lambda: scale.sparsify(k=1)):
-        with pytest.raises(InputError, match=r"wi/kernel.* Scale part.*delta.materialise\(base\)"):
+        with pytest.raises(
+            InputError, match=r"wi/kernel.* Scale delta part.*delta.materialise\(base\)"
+        ):
             operation()
     dense = scale.materialise(BASE)
     np.testing.assert_allclose(changed(2 * dense), 2 * changed(scale), atol=1e-5)
@@ -122,7 +124,7 @@ def test_factor_of_full_rank_is_the_same():
     whole = tau.factor(4)
     np.testing.assert_allclose(changed(whole), changed(tau), atol=1e-5)
     assert isinstance(whole.parts["model/wi/bias"], Dense)
-    with pytest.raises(InputError, match="rank must be at least 1: got 0"):
+    with pytest.raises(InputError, match="rank must be at least 1, got 0"):
         tau.factor(0)
 
 
@@ -133,7 +135,7 @@ def test_masks():
     assert set(tau.mask(lambda path: path.endswith("bias")).parts) == {"model/wi/bias"}
     some = tau.mask({"model": {"wi": {"bias": np.array([True, False, True])}}})
     assert np.count_nonzero(some.parts["model/wi/bias"].dense()) == 2
-    with pytest.raises(InputError, match="no array that 'model/wx' means"):
+    with pytest.raises(InputError, match="no array that matches 'model/wx'"):
         tau.mask("model/wx")
 
 
@@ -188,7 +190,8 @@ def test_heads_come_along_and_modules_are_scaled_and_joined():
         one + again
     other = Delta(extra={"heads/mlm/bias": np.zeros(2)})
     with pytest.raises(
-        InputError, match="both deltas have heads/mlm/bias, but heads cannot be added"
+        InputError,
+        match="both deltas have the head parameter heads/mlm/bias, but heads cannot be added",
     ):
         one + other
     assert set((one.without_heads() + other).extra) == {path, *head}

@@ -77,7 +77,7 @@ def test_what_has_no_sum():
         deltas.append(Delta(extra=flat, config=(config,)))
     for other in deltas[1:]:
         with pytest.raises(
-            InputError, match=r"bottlenecks one and .* cannot be added: they must have"
+            InputError, match=r"bottleneck adapters one and .* cannot be added: they must have"
         ):
             deltas[0] + other
     with pytest.raises(InputError, match="module lora cannot be multiplied by 2"):

@@ -51,7 +51,7 @@ def test_d_numbers_train_and_begin_as_the_base():
 
 def test_what_is_refused():
     for options, message in (
-        ({"d": 5, "lambdas": True}, "d 5 must be above the 5 lambdas"),
+        ({"d": 5, "lambdas": True}, "d 5 must be above 5, the number of lambdas"),
         ({"d": 300}, r"z has 300 values, but model/\S+ has only 128 per layer; .* fold=True"),
         (
             {"d": 2**22, "projection": "dense"},

@@ -71,12 +71,15 @@ def test_every_method_is_written_in_few_words(method):
         ),
         ("a = layers(last=0)", "column 5 of .*: last must be at least 1: got 0"),
         ("rte = lora(**{})", "options of lora have names"),
-        ("rte = lora(rnk=8)", "column 12 .*: lora has no option rnk; did you mean rank.* it has s"),
+        (
+            "rte = lora(rnk=8)",
+            "column 12 .*: method lora has no option rnk; did you mean rank.* its options are s",
+        ),
         ("b = seq_bn(r=8)", "seq_bn has no option r"),
         ("b = seq_bn(name='x')", "seq_bn has no option name"),
         ("rte = lora(r='8')", "column 14 of .*: r must be a whole number: got '8'"),
         ("rte = lora(r=True)", "r must be a whole number: got True"),
-        ("rte = lora(r=rank)", "column 14 .*: the value of r is not a number, string or tuple"),
+        ("rte = lora(r=rank)", "column 14 .*: the value of r must be a number, string or tuple"),
         ("rte = lora(sites=(1,))", "sites must be a tuple of a string"),
         ("b = seq_bn(init='mum')", "init must be 'bert' or 'mam' or 'houlsby': got 'mum'"),
         ("rte = lora(r=0)", "column 7 of .*: rank must be at least 1: got 0"),
@@ -132,7 +135,7 @@ def test_a_custom_method_is_named_by_its_class_and_only_read_where_that_is_trust
     monkeypatch.chdir(tmp_path)
     (tmp_path / "methods_of_mine.py").write_text(METHOD)
     line = "m = methods_of_mine.Mine(r=4, extra=5)"
-    with pytest.raises(InputError, match=r"column 5 of .* not of t5x_lite.*--trust-project"):
+    with pytest.raises(InputError, match=r"column 5 of .* not part of t5x_lite.*--trust-project"):
         parse_module(line)
     before = project.opened()
     try:

@@ -66,7 +66,11 @@ def test_fusions_have_layers_where_their_modules_stand():
 @pytest.mark.parametrize(
     ("host", "use", "message"),
     [
-        ("bert", "Fuse(a, Stack(b, x))", r"Fuse > Stack > lora 'x' is at encoder/attention"),
+        (
+            "bert",
+            "Fuse(a, Stack(b, x))",
+            r"Fuse > Stack > lora 'x' uses the site encoder/attention",
+        ),
         ("t5", "Split(a, b, splits=(1, 'rest'))", "Split > bottleneck 'a' is in a decoder"),
         (
             "bert",
@@ -77,7 +81,7 @@ def test_fusions_have_layers_where_their_modules_stand():
         (
             "bert",
             "Stack(a, b), a",
-            "'a' and another adapter both use the site encoder/after_mlp: .* as Stack\\(a, b\\)",
+            "'a' and another adapter both use the site encoder/after_mlp; .* as Stack\\(a, b\\)",
         ),
         ("bert", "Fuse(a, b, name='at')", "the name 'at' is reserved and not allowed for a fusion"),
     ],

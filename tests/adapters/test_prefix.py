@@ -267,7 +267,9 @@ def test_what_cannot_be():
         made.merged(random(made.shapes))
     model, objective, _ = HOSTS["bert"]
     for use in ("Average(prefix, lora)", "Fuse(prefix, lora)"):
-        with pytest.raises(InputError, match=r"prefix 'prefix' is at encoder/attention/prefix"):
+        with pytest.raises(
+            InputError, match=r"prefix 'prefix' uses the site encoder/attention/prefix"
+        ):
             Learner.of(model, objective, adapters=(PREFIX, Lora()), use=parse_trees(use))
 
 

@@ -111,9 +111,7 @@ def test_packed_rows_are_refused():
         Experiment(model=model, objective=Seq2Seq(), data=Data(**data), **options)
     Experiment(model=model, objective=Seq2Seq(), data=Data(**data, pack=False), **options)
     made, batch = learner("t5", PROMPT)
-    with pytest.raises(
-        InputError, match="a prompt is inserted before each row, which must be of one text"
-    ):
+    with pytest.raises(InputError, match="a prompt comes before rows, which must be of one text"):
         made.bind_model(random(made.shapes)).encode(
             batch["encoder_input_tokens"], segment_ids=batch["encoder_input_tokens"]
         )
@@ -129,7 +127,7 @@ def test_what_cannot_be():
             Prompt(**fields)
     with pytest.raises(
         InputError,
-        match=r"'prompt': among \(3, 17\) is beyond .* has 16 rows: give among=\(3, 16\)",
+        match=r"'prompt': among \(3, 17\) exceeds .* has 16 rows; set among=\(3, 16\)",
     ):
         learner("t5", Prompt(init="vocab", among=(3, 17)))
     learner("t5", Prompt(init="vocab"))  # of a smaller table all

@@ -224,7 +224,12 @@ def test_free_weights_combine_changes():
             "Route(a, b, name='at')",
             "the name 'at' is reserved and not allowed for a router",
         ),
-        ("bert", LORAS, "Stack(Route(a, b, name='r'), Route(b, a, name='r'))", "two routers are"),
+        (
+            "bert",
+            LORAS,
+            "Stack(Route(a, b, name='r'), Route(b, a, name='r'))",
+            "two router blocks are",
+        ),
     ],
 )
 def test_what_cannot_be(host, modules, use, message):

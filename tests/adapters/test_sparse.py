@@ -172,7 +172,7 @@ def test_what_is_refused():
             SparseTuning(**options)
     with pytest.raises(InputError, match="its entries are not selected yet; `t5x-lite train`"):
         learner("bert", SparseTuning())
-    with pytest.raises(InputError, match="the model has no array x with 1 entries"):
+    with pytest.raises(InputError, match="needs 1 entries of the array x"):
         learner("bert", SparseTuning(entries=(("x", 1),)))
     with pytest.raises(InputError, match="l must be below 0 and r above 1"):
         Diff(l=0.0)

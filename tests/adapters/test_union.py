@@ -45,7 +45,9 @@ def test_members_have_the_name_of_the_union():
 
 
 def test_what_has_no_union():
-    with pytest.raises(InputError, match="has bottleneck and bottleneck_2 at encoder/after_mlp"):
+    with pytest.raises(
+        InputError, match="has both bottleneck and bottleneck_2 at the site encoder/after_mlp"
+    ):
         learner("bert", Union(members=(seq_bn(reduction=4.0), par_bn(reduction=4.0))))
     with pytest.raises(InputError, match="at least two methods"):
         Union(members=(Lora(),))

@@ -140,7 +140,10 @@ def test_windows_are_rows_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path
     assert sum(np.count_nonzero(batch["labels"][:, 0]) for batch in held_out) == 23
     for layout, message in (
         (layouts.Windows(doc_stride=4), r"cache .*: set --data\.layout\.doc-stride 3, or write"),
-        (layouts.Labelled(), "labelled shows inputs and labels, .* use windows or a task"),
+        (
+            layouts.Labelled(),
+            "labelled needs the features inputs and labels, .* use windows or a task",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             data_batches.train_batches(
