@@ -438,7 +438,7 @@ class AdapterModules(nnx.Module):
             taken |= own
 
     def check_sum(self, rest: Sequence[Adapter]) -> None:
-        """Raise InputError if the composition cannot be merged into the model's arrays.
+        """Raise InputError if the adapters cannot be merged into the model's arrays.
 
         Args:
           rest: adapters that cannot be merged into kernels.

@@ -322,7 +322,7 @@ class Scale(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dora(Part):
-    """Delta part of DoRA (arXiv:2402.09353): columns of length m in the direction of W + scale a b.
+    """Delta part of DoRA (arXiv:2402.09353): W + scale a b, with its columns rescaled to length m.
 
     Attributes:
       a: float32 factor [..., I, R].

@@ -641,7 +641,8 @@ class KernelState:
     def num_rows(self) -> int:
         """Property that always raises InputError, because a kernel has no batch rows."""
         raise InputError(
-            "adapters that differ by row cannot be merged, because rows have no common kernel"
+            "adapters that differ by row cannot be merged, because each row would need its own "
+            "kernel"
         )
 
     def check_ids(self, block: Block) -> None:
@@ -650,7 +651,9 @@ class KernelState:
 
     def read(self) -> NoReturn:
         """Raise InputError, because a Route block has a different kernel for each token."""
-        raise InputError("a Route block cannot be merged, because tokens have no common kernel")
+        raise InputError(
+            "a Route block cannot be merged, because each token would need its own kernel"
+        )
 
     def after(self, module: Any, name: str) -> "KernelState":
         kernel = None if self.kernel is None else module.of_kernel(self.kernel)

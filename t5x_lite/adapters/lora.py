@@ -231,7 +231,8 @@ class GatedBranch(Factors):
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
         """Raise InputError, because a gated LoRA cannot be merged into a kernel."""
         raise InputError(
-            "a LoRA adapter with a gate cannot be merged, because rows have no common kernel"
+            "a LoRA adapter with a gate cannot be merged, because each row would need its own "
+            "kernel"
         )
 
     def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:

@@ -449,7 +449,7 @@ class Heads(Adapter):
     """Configuration of attention head masks: one trained factor for each head.
 
     Attributes:
-      sites: attention sites, or regular expressions for them.
+      sites: names of the attention positions that get masks, or regular expressions for them.
     """
 
     name: str = "heads"

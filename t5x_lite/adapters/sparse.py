@@ -154,7 +154,7 @@ class SparseTuning(Chosen):
             )
         if self.full_steps and self.select in ("fisher", "random"):
             raise InputError(
-                f"select={self.select!r} does not train all arrays first; remove full_steps"
+                f"full_steps is not supported with select={self.select!r}; remove full_steps"
             )
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:

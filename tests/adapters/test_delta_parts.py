@@ -80,7 +80,7 @@ def test_what_is_no_sum_says_the_remedy():
     two = Scale(np.array([1.0, 2.0, 3.0], np.float32))
     np.testing.assert_array_equal(two.then(two).value, [1, 4, 9])
     assert isinstance(LOW.then(two), Several)
-    with pytest.raises(InputError, match="a LowRank part cannot follow a Scale part"):
+    with pytest.raises(InputError, match="a LowRank delta part cannot follow a Scale part"):
         two.then(LOW)
 
 

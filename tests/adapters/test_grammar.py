@@ -143,7 +143,7 @@ def test_a_custom_method_is_named_by_its_class_and_only_read_where_that_is_trust
             adapter = parse_module(line)
             assert (type(adapter).__name__, adapter.rank, adapter.extra) == ("Mine", 4, 5)
             assert write_module(adapter) == "m = methods_of_mine.Mine(rank=4, extra=5)"
-            with pytest.raises(InputError, match=r"has no adapter Min; did you mean Mine\?"):
+            with pytest.raises(InputError, match=r"has no adapter class Min; did you mean Mine\?"):
                 parse_module("m = methods_of_mine.Min()")
             with pytest.raises(InputError, match="cannot be imported"):
                 parse_module("m = methods_of_nobody.Mine()")

@@ -35,7 +35,7 @@ def test_it_comes_last_and_two_keep_what_both_keep():
     np.testing.assert_array_equal(delta(scaled).apply(BASE)["model"]["w"][0], [2, 0, 6])
     with pytest.raises(InputError, match="a Scale delta part cannot follow a Mask part"):
         Mask.of(KEPT).then(Scale(np.ones(3, np.float32)))
-    with pytest.raises(InputError, match=r"shapes \(3, 3\) and \(2,\)"):
+    with pytest.raises(InputError, match=r"shapes, \(3, 3\) and \(2,\)"):
         Mask.of(KEPT).then(Mask.of(np.ones(2, bool)))
 
 

@@ -163,7 +163,7 @@ def test_what_is_refused():
         ({"density": 0.0}, r"density must be in \(0, 1\]"),
         ({"rounds": 0}, "rounds must be at least 1"),
         ({"rounds": 2, "select": "magnitude"}, "rounds are only supported with select='lottery'"),
-        ({"full_steps": 2, "select": "fisher"}, "select='fisher' does not train all arrays first"),
+        ({"full_steps": 2, "select": "fisher"}, "not supported with select='fisher'"),
         ({"l1": -1.0}, "must be at least 0"),
         ({"entries": ((WI, 0),)}, "at least one entry of each listed array"),
     )
