@@ -82,5 +82,5 @@ def test_what_has_no_sum():
             deltas[0] + other
     with pytest.raises(InputError, match="adapter lora cannot be multiplied by 2"):
         Lora().scaled({}, 2.0)
-    with pytest.raises(InputError, match="modules lora and one cannot be added"):
+    with pytest.raises(InputError, match="adapters lora and one cannot be added"):
         Lora().joined({}, deltas[0].config[0], {})

@@ -25,7 +25,7 @@ def test_it_is_for_tasks_that_number_their_windows():
     assert layouts.Windows().of_task(there) == layouts.Windows()
     with pytest.raises(InputError, match=r"has inputs and labels; use labelled or a task such"):
         layouts.Windows().check(there[:2])
-    with pytest.raises(InputError, match=r"gives inputs and labels and window: use windows or a"):
+    with pytest.raises(InputError, match=r"has inputs and labels and window; use windows or a"):
         layouts.Labelled().check(there)
 
 

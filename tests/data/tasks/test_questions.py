@@ -193,6 +193,6 @@ def test_a_task_of_classes_has_no_windows(data, vocabulary, tmp_path):
     (tmp_path / "SST-2" / "train.tsv").write_text("sentence\tlabel\ndog\t1\n")
     other = dataclasses.replace(data, task="tasks.glue:sst2")
     with pytest.raises(
-        InputError, match=r"windows shows .* use labelled or a task such as tasks\.sq"
+        InputError, match=r"windows needs the features .* use labelled or a task such as tasks\.sq"
     ):
         next(data_batches.train_batches(other, vocabulary, seed=0))
