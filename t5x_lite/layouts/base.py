@@ -450,7 +450,7 @@ class Rows:
         before = starts - starts[self._first]  # tokens of the same row that come before
         if (before + sizes > length).any():
             raise ValueError(
-                f"the examples of a row have more tokens than the row length, {length}"
+                f"the examples of a row have more tokens than the row length of {length}"
             )
         self._sizes = sizes
         self._offsets = np.arange(sizes.sum()) - np.repeat(starts, sizes)

@@ -264,8 +264,8 @@ def _clipping(norm: float, groups: Sequence[str], axes: Axes) -> Callable[[Any],
         rest = [path for path in rest if path not in paths[-1]]
         if not paths[-1]:
             raise InputError(
-                f"optimizer.clip_groups: pattern {pattern!r} matches no parameter path that "
-                "earlier patterns do not match"
+                f"optimizer.clip_groups: pattern {pattern!r} matches no parameter path, or only "
+                "paths that earlier patterns match"
             )
 
     def clipped(grads: Any) -> Any:

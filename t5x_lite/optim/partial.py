@@ -140,8 +140,8 @@ def scaled_by_path(
         ]
         if not new:
             raise InputError(
-                f"optimizer.rates: pattern {pattern!r} matches no parameter path that earlier "
-                "patterns do not match"
+                f"optimizer.rates: pattern {pattern!r} matches no parameter path, or only paths "
+                "that earlier patterns match"
             )
         factors |= dict.fromkeys(new, factor)
 
@@ -327,7 +327,8 @@ class Update:
             return loss
         if self.joint is None:
             raise ValueError(
-                f"the loss has rows {sorted(loss.rows)}, but the update has no second stage (joint)"
+                f"the loss has terms across rows, {sorted(loss.rows)}, but the update has no "
+                "joint function"
             )
         return loss.joined(self.joint(loss.rows, batch, step=step))
 
