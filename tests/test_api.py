@@ -48,7 +48,7 @@ def test_a_model_says_what_it_is(model, tiny_run):
 def test_unknown_keywords_have_suggestions(model, tiny_run):
     with pytest.raises(InputError, match=r"unknown keyword num_beam; did you mean num_beams\?"):
         model.generate(TEXTS, num_beam=4)
-    with pytest.raises(InputError, match="max_length is max_decode_length now"):
+    with pytest.raises(InputError, match="max_length has been renamed; use max_decode_length"):
         model.generate(TEXTS, max_length=4)
     with pytest.raises(ValueError, match="load: unknown keyword batchsize; did you mean batch_s"):
         t5x_lite.load(tiny_run, batchsize=2)

@@ -176,7 +176,7 @@ def test_the_step_may_be_the_best(line, capsys):
         ),
         (
             "predict --input x --output y --checkpoint z --temperature nan",
-            "temperature must be 0 or at least 1e-06, and finite: got nan",
+            "temperature must be 0, or finite and at least 1e-06, got nan",
         ),
         (
             "score --input x --output y --checkpoint z --targets-length 0",
@@ -187,7 +187,8 @@ def test_the_step_may_be_the_best(line, capsys):
         ("predict --input x --output y --checkpoint z --top-p 2", "top_p must be in (0, 1]"),
         (
             "predict --input x --output y --checkpoint z --num-beams 2 --temperature 1",
-            "beam search does not sample: got num_beams 2 and temperature 1.0; set num_beams to 1",
+            "beam search does not support sampling, got num_beams 2 and temperature 1.0; set "
+            "num_beams to 1",
         ),
         (
             "predict --input x --output y --checkpoint z --long-inputs keep",

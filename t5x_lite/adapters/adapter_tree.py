@@ -52,15 +52,11 @@ from t5x_lite.nn.dense import Dense
 from t5x_lite.nn.slots import Around, GatedKeySlot, is_per_row
 
 REGULARISATION = 0.01
-"""Loss weight of |I - Wv|^2, summed over all fusions."""
+"""Loss weight of |I - Wv|^2, summed over all Fuse layers."""
 
 
 class Named(nnx.Module):
-    """Modules by name.
-
-    Args:
-      modules: name -> module.
-    """
+    """Container of modules by name."""
 
     def __init__(self, modules: Mapping[str, nnx.Module]):
         self.names = tuple(modules)
@@ -68,18 +64,17 @@ class Named(nnx.Module):
             setattr(self, f"_{name}", module)
 
     def all(self) -> dict[str, Any]:
-        """Return the modules by name."""
         return {name: getattr(self, f"_{name}") for name in self.names}
 
 
 class SlotTree(nnx.Module):
-    """Base of the trees.
+    """Base class of modules that compose several adapters at one slot of a model.
 
     Args:
-      tree: root of the tree.
-      leaves: modules in the slot by name, for one layer or stacked.
-      own: trained layers of the tree's blocks, by `Trained.key`.
-      layers: numbers of the stack's layers, counted over all stacks; read by Drop.
+      tree: root block of the composition, such as Stack(a, b).
+      leaves: adapter modules in the slot by name, for one layer or stacked over layers.
+      own: trained layers of the composition's blocks, by `Trained.key`.
+      layers: numbers of the stack's layers, counted over encoder and decoder; read by Drop blocks.
     """
 
     ids: nnx.Variable | None = None  # [B], from `see`
@@ -106,12 +101,11 @@ class SlotTree(nnx.Module):
 
     @property
     def _has_rows(self) -> bool:
-        """True if a block gives different modules to different rows or tokens."""
         blocks = [node for node, _ in walk(self.tree) if isinstance(node, Block)]
         return any(block.of_rows or block.by_content for block in blocks)
 
     def see(self, ids: Array) -> None:
-        """Store the child index of each row, once for each layer, in place."""
+        """Store the child adapter index of each batch row, once for each layer, in place."""
         num = jax.tree.leaves(nnx.state(self.leaves))[0].shape[0]
         layers = jnp.broadcast_to(ids, (num, *ids.shape))
         self.ids = nnx.Variable(layers, logical=("layers", None))
@@ -125,7 +119,7 @@ class SlotTree(nnx.Module):
 
 
 class BlockTree(SlotTree):
-    """Tree for a `BlockSlot`."""
+    """Composition of adapters after an attention or feed-forward block (for a `BlockSlot`)."""
 
     def __call__(
         self,
@@ -134,13 +128,13 @@ class BlockTree(SlotTree):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return norm(h + x) with h, the tree's result for f; pre-norm layers have no norm."""
+        """Return the block's residual sum after the adapters, normalized if `norm` is given."""
         total = x + self._run(BlockState(f, x, norm, around, self._ids())).h
         return total if norm is None else norm(total)
 
 
 class DenseTree(SlotTree):
-    """Tree for a `DenseSlot` that also adds the bias."""
+    """Composition of adapters at a dense layer (for a `DenseSlot`), which also adds the bias."""
 
     def with_bias(
         self,
@@ -150,15 +144,15 @@ class DenseTree(SlotTree):
         bias: Float[Array, " O"] | None,
         seen: Any,
     ) -> Float[Array, "*batch O"]:
-        """Return the layer's result in float32.
+        """Return the adapted output of the dense layer in float32, with its bias.
 
         Raises:
-          InputError: if rows get different modules, but all rows share the layer's input.
+          InputError: if rows use different adapters but share the layer's input.
         """
         if x.ndim < 3 and self._has_rows:
             raise InputError(
-                f"{self.tree}: a DeBERTa projects distances once for all rows, so modules cannot "
-                "differ by row there; give them other sites, such as attention/value"
+                f"{self.tree}: DeBERTa projects relative positions once for all rows, so adapters "
+                "at these sites cannot differ by row; use other sites, such as attention/value"
             )
         state = self._run(DenseState(x, y, kernel, bias, self._ids(), seen))
         return state.y if state.bias is None else state.y + state.bias.astype(jnp.float32)
@@ -169,47 +163,47 @@ class DenseTree(SlotTree):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """Return the result without a bias."""
+        """Return the adapted output of the dense layer without a bias."""
         return self.with_bias(x, y, kernel, None, None)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return the kernel that gives the same result without modules.
+        """Return the kernel with all adapters merged into it.
 
         Raises:
-          InputError: if rows get different modules.
+          InputError: if rows use different adapters.
         """
         return self._run(KernelState(kernel, None, has_bias=False)).kernel
 
     def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:
-        """Return the bias that belongs to the result of `of_kernel`."""
+        """Return the bias with all adapters merged into it."""
         return self._run(KernelState(None, bias, has_bias=True)).bias
 
 
 class HiddenTree(SlotTree):
-    """Tree for a `HiddenSlot`."""
+    """Composition of adapters at the input of a block's last layer (for a `HiddenSlot`)."""
 
     def __call__(self, hidden: Float[Array, "*batch I"]) -> Float[Array, "*batch I"]:
-        """Return the input of the layer."""
+        """Return the hidden states after the composed adapters."""
         return self._run(HiddenState(hidden, self._ids())).hidden
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return the layer's kernel that gives the same result without modules.
+        """Return the kernel of the next layer with the adapters merged into it.
 
         Raises:
-          InputError: if rows get different modules.
+          InputError: if rows use different adapters.
         """
         return self._run(KernelState(kernel, None, has_bias=False)).kernel
 
 
 class KeyTree(SlotTree):
-    """Tree for a `KeySlot`: the keys and values of all modules, concatenated."""
+    """Composition of prefix adapters (for a `KeySlot`): their keys and values, concatenated."""
 
     def __call__(self) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
-        """Return the keys and values."""
+        """Return the concatenated keys and values of all prefix adapters."""
         return _one_after_the_other([leaf() for leaf in self.leaves.all().values()])
 
     def gated(self, x: Float[Array, "B T D"], seen: Any) -> Prefix:
-        """Return the keys and values, for each row if a module has a gate."""
+        """Return the concatenated keys and values, for each row if an adapter has a gate."""
         leaves = self.leaves.all().values()
         if not any(isinstance(leaf, GatedKeySlot) for leaf in leaves):
             return self()
@@ -226,31 +220,30 @@ def _one_after_the_other(pairs: Sequence[tuple[Array, ...]]) -> Prefix:
 
 
 class InvertibleTree(SlotTree):
-    """Tree for an `InvertibleSlot`: the modules of a Stack in order, their inverses in reverse."""
+    """Composition of invertible adapters (for an `InvertibleSlot`)."""
 
     def __call__(self, x: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
-        """Apply all modules in order."""
+        """Apply all adapters in order."""
         for leaf in self.leaves.all().values():
             x = leaf(x)
         return x
 
     def inverse(self, y: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
-        """Apply the inverses, last module first."""
+        """Apply the inverses of all adapters, last adapter first."""
         for leaf in reversed(self.leaves.all().values()):
             y = leaf.inverse(y)
         return y
 
 
 class FusionLayer(nnx.Module):
-    """Attention over the contributions u_i of the children: sum_i p_i Wv u_i.
+    """AdapterFusion layer: attention over the outputs u_i of adapters, sum_i p_i Wv u_i.
 
-    p_i is the softmax over i of (Wq q + bq) . (Wk u_i + bk) / T.
-    There is no factor 1 / sqrt(d), and T is constant. (The library `adapters` decreases T at each
-    call, also in evaluation.)
+    p_i is the softmax over i of (Wq q + bq) . (Wk u_i + bk) / T. Scores have no factor 1 / sqrt(d),
+    and T is constant. (The library `adapters` decreases T at each call, also in evaluation.)
 
     Args:
-      d_model: size of the states.
-      static: True to omit Wv.
+      d_model: hidden size of the model.
+      static: True to omit the value projection Wv.
       rngs: random streams; "params" is used.
 
     Source: Pfeiffer et al. 2021, AdapterFusion, section 3.2.
@@ -277,14 +270,14 @@ class FusionLayer(nnx.Module):
         is_here: Sequence[Array | bool] = (),
         temperature: float = 1.0,
     ) -> Float[Array, "B T D"]:
-        """Return the weighted sum of the contributions, in the dtype of the query.
+        """Return the attention-weighted sum of the adapter outputs, in the dtype of the query.
 
         Args:
-          query: input of the last module.
-          contributions: one for each child, [B, T, D].
-          is_here: True for children that are present in this layer; absent children get weight 0.
-            () means that all are present.
-          temperature: T.
+          query: input of the last adapter.
+          contributions: output of each adapter, [B, T, D].
+          is_here: for each adapter, True if the layer has it; absent adapters get weight 0. ()
+            means that all are present.
+          temperature: softmax temperature T.
         """
         q = self.query.product(query)
         scores = [jnp.sum(q * self.key.product(u), axis=-1) for u in contributions]
@@ -297,7 +290,7 @@ class FusionLayer(nnx.Module):
         return jnp.asarray(total).astype(query.dtype)
 
     def penalty(self) -> Float[Array, ""]:
-        """Return |I - Wv|^2 over all layers, in float32."""
+        """Return the regularization term |I - Wv|^2 over all layers, in float32."""
         if self.static:
             return jnp.float32(0)
         kernel = self.value.kernel[...].astype(jnp.float32)
@@ -305,13 +298,13 @@ class FusionLayer(nnx.Module):
 
 
 def _almost_one(key: Any, shape: Any, dtype: Any) -> Array:
-    """Return a matrix with 1 on the diagonal and 1e-6 elsewhere."""
+    """Return the initial Wv: a matrix with 1 on the diagonal and 1e-6 elsewhere."""
     del key
     return jnp.eye(shape[0], dtype=dtype) + 1e-6 * (1.0 - jnp.eye(shape[0], dtype=dtype))
 
 
 Places = Mapping[str, tuple[tuple[str, str], ...]]
-"""Name of an adapter -> (stack, site) of each of its modules."""
+"""Adapter name -> (stack, site) of each of its modules."""
 
 _BLOCK = "after_"
 _PREFIX = "/prefix"
@@ -319,7 +312,7 @@ _INVERTIBLE = "invertible"
 
 
 class Modules(nnx.Module):
-    """Modules by stack and site: one attribute for each component of the path.
+    """Modules of one adapter by stack and site, with one attribute for each path component.
 
     Args:
       found: stack -> site, such as "attention/query" -> module.
@@ -342,34 +335,34 @@ class Modules(nnx.Module):
     """Number of tasks of a hypernetwork; 0 for other adapters."""
 
     num_before: int = 0
-    """Number of positions that are inserted before a row's first token."""
+    """Number of virtual tokens that the adapter inserts before a row's first token."""
 
     masks_arrays: bool = False
-    """True if it masks the model's arrays after other adapters have changed them."""
+    """True if the adapter masks the model's arrays after other adapters have changed them."""
 
     alone: str = ""
-    """Reason why blocks cannot compose it; "" if they can."""
+    """Reason why the adapter cannot be composed with others; "" if it can."""
 
     def complete(self) -> None:
-        """Set what is not stored with each module, such as shared arrays and masks, in place."""
+        """Set values that checkpoints do not store, such as shared arrays and masks, in place."""
 
     def meet(self, stacks: Mapping[str, Any]) -> None:
-        """Set what each module reads from its host layer, in place.
+        """Copy values that the adapter modules need from the layers of the model, in place.
 
         Args:
-          stacks: the model's stacked layers by name.
+          stacks: stacked layers of the model by name.
         """
 
     def claims(self) -> tuple[str, ...]:
-        """Return its sites, such as "encoder/attention/query"; no other adapter may claim them."""
+        """Return the sites that no other adapter may use, such as "encoder/attention/query"."""
         return tuple(f"{stack}/{site}" for stack, site in self.places)
 
     def copied(self) -> tuple[str, ...]:
-        """Return the paths of the model's arrays that it replaces; `read` returns the new ones."""
+        """Return the paths of the model arrays that this adapter replaces (see `read`)."""
         return ()
 
     def read(self, model: Mapping[str, Any], *, key: Key | None = None) -> dict[str, Any]:
-        """Return the arrays that replace some of the model's, by path.
+        """Return the replaced model arrays by path.
 
         Args:
           model: arrays of the model by path, in their stored dtype.
@@ -378,11 +371,11 @@ class Modules(nnx.Module):
         return {}
 
     def penalty(self) -> Array | None:
-        """Return the term to add to the loss in training, or None."""
+        """Return the adapter's term of the training loss, or None."""
         return None
 
     def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
-        """Return changes of the model's arrays that are made outside of slots, by path.
+        """Return the adapter's changes of model arrays that do not use a slot, by path.
 
         Args:
           shapes: path -> shape of the model's array.
@@ -390,11 +383,11 @@ class Modules(nnx.Module):
         return {}
 
     def num_unused(self) -> int:
-        """Return the number of unused values among the parameters, which only pad arrays."""
+        """Return the number of padding values in the adapter's arrays."""
         return 0
 
     def at(self, stack: str, site: str) -> Any:
-        """Return the module of a site."""
+        """Return the adapter module at a site of the model."""
         node: Any = self
         for part in (stack, *site.split("/")):
             node = getattr(node, part)
@@ -402,16 +395,16 @@ class Modules(nnx.Module):
 
 
 class BlockLayers(nnx.Module):
-    """Trained layers of blocks, stored at adapters/PART/NAME/STACK/SITE.
+    """Trained layers of Fuse or Route blocks, stored at adapters/PART/NAME/STACK/SITE.
 
     Args:
-      blocks: blocks of one part, by the names of their parameters.
-      places: sites of the adapters.
-      stacks: the model's stacked layers by name.
+      blocks: Fuse or Route blocks, by the names of their parameters.
+      places: sites of the adapters, by adapter name.
+      stacks: stacked layers of the model by name.
       rngs: random streams; "params" is used.
 
     Raises:
-      InputError: if the name of a block is not allowed.
+      InputError: if the name of a block is reserved or not an identifier.
     """
 
     def __init__(
@@ -426,7 +419,8 @@ class BlockLayers(nnx.Module):
         for title, block in blocks.items():
             if hasattr(BlockLayers, title) or title == "titles" or not title.isidentifier():
                 raise InputError(
-                    f"the name {title!r} is not allowed for a {block.part}; choose another name="
+                    f"the name {title!r} is reserved and not allowed for a {block.part}; set "
+                    "another name="
                 )
             made: dict[str, dict[str, nnx.Module]] = {}
             for stack, site in places_of(block, places):
@@ -438,15 +432,15 @@ class BlockLayers(nnx.Module):
             setattr(self, title, Modules(made))
 
     def at(self, title: str, stack: str, site: str) -> Any:
-        """Return the layers of a block at a site."""
+        """Return the trained layers of a Fuse or Route block at a site of the model."""
         return getattr(self, title).at(stack, site)
 
     def stands_at(self, title: str, stack: str, site: str) -> bool:
-        """Return True if a block has layers at a site."""
+        """Return True if a Fuse or Route block has trained layers at a site of the model."""
         return (stack, site) in getattr(self, title).places
 
     def penalty(self) -> Array:
-        """Return |I - Wv|^2, summed over all fusion layers."""
+        """Return the regularization term |I - Wv|^2, summed over all AdapterFusion layers."""
         layers = [
             modules.at(*place)
             for modules in (getattr(self, title) for title in self.titles)
@@ -459,7 +453,7 @@ class BlockLayers(nnx.Module):
 
 
 def _layer_of(block: Trained, host: Dense, rngs: nnx.Rngs) -> FusionLayer | RouterLayer:
-    """Build one layer of a block, with the input size of a dense layer."""
+    """Build the trained layer of a Fuse or Route block, with the input size of the host layer."""
     features = host.kernel.shape[-2]
     if isinstance(block, Fuse):
         return FusionLayer(features, static=block.static, rngs=rngs)
@@ -468,23 +462,25 @@ def _layer_of(block: Trained, host: Dense, rngs: nnx.Rngs) -> FusionLayer | Rout
 
 
 def places_of(tree: str | Block, places: Places) -> list[tuple[str, str]]:
-    """Return the sites of all adapters in a tree."""
+    """Return the (stack, site) pairs of all adapters in a composition."""
     return list(dict.fromkeys(place for name in names_of((tree,)) for place in places[name]))
 
 
 def stacks_of(model: Any) -> dict[str, Any]:
-    """Return a model's stacked layers by name.
+    """Return the encoder and decoder layers of a model by name.
 
     Raises:
-      InputError: if the model has no layers with slots.
+      InputError: if the model has no layers with adapter slots.
     """
     if not hasattr(model, "stacks"):
-        raise InputError(f"a {type(model).__name__} has no layers with slots for adapters")
+        raise InputError(
+            f"a model of class {type(model).__name__} has no layers with adapter slots"
+        )
     return model.stacks()
 
 
 def layers_of(stacks: Mapping[str, Any]) -> dict[str, range]:
-    """Return the layer numbers of each stack, counted over all stacks, decoder layers last."""
+    """Return the layer numbers of each stack; decoder layers are numbered after encoder layers."""
     found: dict[str, range] = {}
     before = 0
     for name, layers in stacks.items():
@@ -495,15 +491,17 @@ def layers_of(stacks: Mapping[str, Any]) -> dict[str, range]:
 
 
 def check_layers(use: Sequence[str | Block], layers: Mapping[str, range]) -> None:
-    """Raise InputError for a Drop with a layer number that the model does not have."""
+    """Raise InputError if a Drop block names a layer that the model does not have."""
     num = sum(map(len, layers.values()))
     for node, _ in (pair for tree in use for pair in walk(tree)):
         if isinstance(node, Drop) and max(node.layers) >= num:
-            raise InputError(f"{node}: the model's layers are 0 to {num - 1}")
+            raise InputError(
+                f"{node} names a layer that does not exist; the model's layers are 0 to {num - 1}"
+            )
 
 
 def tree_class(site: str) -> type[SlotTree]:
-    """Return the class of the trees that compose modules at a site."""
+    """Return the `SlotTree` subclass that composes adapters at a site of this name."""
     if site.startswith(_BLOCK):
         return BlockTree
     if site.endswith(_PREFIX):
@@ -514,19 +512,19 @@ def tree_class(site: str) -> type[SlotTree]:
 
 
 def check_tasks(use: Sequence[str | Block], modules: Mapping[str, Modules]) -> None:
-    """Raise InputError for a hypernetwork outside of a Task, or a task number that is too large.
+    """Raise InputError if a hypernetwork is used without a valid Task(NAME, of=TASK) block.
 
     Args:
-      use: trees.
-      modules: modules of the adapters in the trees, by name.
+      use: compositions of adapters.
+      modules: modules of the adapters in the compositions, by name.
     """
     for node, above in (pair for tree in use for pair in walk(tree)):
         if isinstance(node, str):
             num = modules[node].num_tasks
             if num and not (above and isinstance(above[-1], Task)):
                 raise InputError(
-                    f"{path_of(above, node)} is a hypernetwork of {num} tasks: name one of them, "
-                    f"as Task({node}, of=0), in adapters.use"
+                    f"{path_of(above, node)} is a hypernetwork of {num} tasks; select a task in "
+                    f"adapters.use, such as Task({node}, of=0)"
                 )
         elif isinstance(node, Task):
             num = modules[str(node.children[0])].num_tasks
@@ -536,11 +534,11 @@ def check_tasks(use: Sequence[str | Block], modules: Mapping[str, Modules]) -> N
 
 
 def check_places(use: Sequence[str | Block], places: Places, kinds: Mapping[str, str]) -> None:
-    """Raise InputError, with the path in the tree, for adapters that a block cannot compose.
+    """Raise InputError if a block contains an adapter that it cannot compose.
 
     Args:
-      use: trees.
-      places: sites of the adapters.
+      use: compositions of adapters.
+      places: sites of the adapters, by adapter name.
       kinds: name of an adapter -> name of its method.
     """
     prompt = next((n for n in names_of(use) if ("encoder", "prompt") in places[n]), None)
@@ -548,41 +546,45 @@ def check_places(use: Sequence[str | Block], places: Places, kinds: Mapping[str,
         if isinstance(node, Split) and prompt is not None:
             raise InputError(
                 f"{node} splits the tokens of a row by position, but the prompt {prompt!r} comes "
-                "before them; remove one of the two"
+                "before them; use only one of them"
             )
         if not isinstance(node, str):
             continue
         where = path_of(above, f"{kinds[node].lower()} {node!r}")
         if above and not places[node]:
             raise InputError(
-                f"{where} has no site for a block to compose: name it outside of blocks"
+                f"{where} has no site in the model, so a block cannot compose it; use it outside "
+                "of blocks"
             )
         special = next((p for p in places[node] if p[1].endswith((_PREFIX, _INVERTIBLE))), None)
         for block in above:
             kind = type(block).__name__
             if special is not None and not isinstance(block, Stack):
                 raise InputError(
-                    f"{where} is at {'/'.join(special)}, where {kind} cannot compose: "
-                    "name it outside of blocks or in a Stack"
+                    f"{where} uses the site {'/'.join(special)}, which {kind} does not support; "
+                    "use it outside of blocks or in a Stack"
                 )
             if any(site == "prompt" for _, site in places[node]):
-                raise InputError(f"{where} comes before the tokens: name it outside of blocks")
+                raise InputError(
+                    f"{where} inserts a prompt before the tokens, which blocks cannot compose; "
+                    "use it outside of blocks"
+                )
             hidden = next((p for p in places[node] if p[1].endswith("/hidden")), None)
             if isinstance(block, Route) and hidden is not None:
                 raise InputError(
-                    f"{where} is at {'/'.join(hidden)}, but Route composes adapters only after "
-                    "blocks and at dense layers"
+                    f"{where} uses the site {'/'.join(hidden)}, but Route supports adapters only "
+                    "after blocks and at dense layers"
                 )
             if not isinstance(block, Fuse | Split):
                 continue
             other = next((p for p in places[node] if not p[1].startswith(_BLOCK)), None)
             if other is not None:
                 raise InputError(
-                    f"{where} is at {'/'.join(other)}, but {kind} composes adapters only after "
-                    "blocks"
+                    f"{where} uses the site {'/'.join(other)}, but {kind} supports adapters only "
+                    "after blocks"
                 )
             if isinstance(block, Split) and any(stack == "decoder" for stack, _ in places[node]):
                 raise InputError(
-                    f"{where} is in a decoder, which generates token by token: Split is only "
-                    "for adapters of an encoder"
+                    f"{where} is in a decoder, which generates token by token; Split supports "
+                    "only adapters of an encoder"
                 )

@@ -69,16 +69,16 @@ OF_MODEL = ("prompt", "invertible")
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """A position in the layers of a stack that can hold an adapter module.
+    """Position in the layers of a model stack that can hold an adapter module.
 
     Attributes:
-      stack: name of the stack.
-      name: name of the site.
-      dense: dense layer of the site; for a hidden site the layer that reads the hidden state, and
-        for a site after a block the first dense layer of the stack.
+      stack: name of the stack: "encoder" or "decoder".
+      name: name of the position, such as "attention/query" or "after_mlp".
+      dense: dense layer at the position. For a hidden state, it is the layer that reads the hidden
+        state; for a position after a block, it is the first dense layer of the stack.
       first: number of the stack's first layer; decoder layers are numbered after encoder layers.
-      heads: number of attention heads at a site of keys and values, where `dense` is the key
-        projection; None at other sites.
+      heads: number of attention heads if the position holds attention keys and values, where
+        `dense` is the key projection; otherwise None.
     """
 
     stack: str
@@ -89,29 +89,28 @@ class Site:
 
     @property
     def num_layers(self) -> int:
-        """Number of layers in the stack."""
         return self.dense.kernel.shape[0]
 
     @property
     def d_model(self) -> int:
-        """Input size of the dense layer."""
         return self.dense.kernel.shape[-2]
 
 
 Factory = Callable[[Site, nnx.Rngs], nnx.Module]
-"""Function (site, random streams) -> module of one layer."""
+"""Function (site, random streams) -> adapter module of one layer."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Adapter:
-    """Base of the adapters' configs.
+    """Base class of the adapter configs, such as `Lora`.
 
     Attributes:
-      name: name of the parameters below adapters/; lower-case letters, digits and "_".
-      sites: names of the sites that get a module, or regular expressions that match site names;
-        they apply to all stacks.
+      name: name of the adapter; its parameters are at adapters/NAME. Lower-case letters, digits and
+        "_".
+      sites: names of the model positions (sites) that get an adapter module, or regular expressions
+        that match site names; they apply to encoder and decoder.
     """
 
     name: str
@@ -120,8 +119,8 @@ class Adapter:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise InputError(
-                "the name of an adapter is lower-case letters, digits and _, a letter first: got "
-                f"{shown(self.name)}"
+                f"adapter name {shown(self.name)} is invalid; use lower-case letters, digits and "
+                "_, beginning with a letter"
             )
         if hasattr(AdapterModules, self.name):
             raise InputError(f"the adapter name {self.name!r} is reserved; choose another name")
@@ -130,63 +129,69 @@ class Adapter:
         check_bounds(self)
         check_patterns("sites", self.sites)
         if not self.sites:
-            raise InputError(f"adapter {self.name!r} has no sites: give at least one")
+            raise InputError(f"adapter {self.name!r} has no sites; set at least one site")
 
     @property
     def unpackable(self) -> str:
-        """Reason why each row must hold a single text; "" if rows may be packed."""
+        """Reason why the adapter needs rows with a single text; "" if packed rows are supported."""
         return ""
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Return patterns of the parameters to train: the adapter's own, and perhaps others.
+        """Return regular expressions for the parameter paths that this adapter trains.
 
         Args:
-          paths: paths of all stored parameters, including the model's.
+          paths: paths of all stored parameters, including the paths of the model's parameters.
         """
         return (f"{ADAPTERS}{self.name}",)
 
     @property
     def router_balance(self) -> float | None:
-        """Loss weight of the term that balances the adapter's own router; None without a router."""
+        """Loss weight of the load-balancing term of the adapter's router; None without a router."""
         return None
 
     def scheduled(self, step: Array) -> dict[str, Array]:
-        """Return parameters that are functions of the step, by path; they are not trained.
+        """Return the parameters that follow a schedule instead of being trained, by path.
 
         Args:
-          step: int32 scalar, steps taken.
+          step: int32 scalar, number of completed training steps.
         """
         return {}
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the adapter's modules for a model.
+        """Build the adapter's modules for all layers of a model.
 
         Args:
-          model: a model with `stacks()`; its arrays may be shapes only.
-          rngs: random streams; "params" is used.
+          model: model with a method `stacks`; its arrays may be jax.ShapeDtypeStructs.
+          rngs: Flax random streams; "params" is used.
 
         Raises:
-          InputError: if the model does not have the sites.
+          InputError: if the model lacks a site of the adapter.
         """
         raise TypeError(f"{type(self).__name__} does not define build")
 
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
-        """Return parameters, by path, that multiply the adapter's branch by a number.
+        """Return parameters, by path, that multiply the adapter's output by a factor.
 
         Raises:
-          InputError: if the method does not support this.
+          InputError: if the adapter method does not support scaling.
         """
-        raise InputError(f"the module {self.name} cannot be multiplied by {factor}")
+        raise InputError(
+            f"adapter {self.name} cannot be multiplied by {factor}: its method does not support "
+            "scaling"
+        )
 
     def joined(
         self, params: Mapping[str, Any], other: "Adapter", others: Mapping[str, Any]
     ) -> "tuple[Adapter, dict[str, Any]]":
-        """Return an adapter and its parameters, by path, that compute the sum of two branches.
+        """Return one adapter, and its parameters by path, that computes the sum of two adapters.
 
         Raises:
-          InputError: if the method does not support this.
+          InputError: if the adapter method does not support addition.
         """
-        raise InputError(f"the modules {self.name} and {other.name} cannot be added")
+        raise InputError(
+            f"adapters {self.name} and {other.name} cannot be added: their method does not "
+            "support addition"
+        )
 
     def at_sites(
         self,
@@ -200,16 +205,16 @@ class Adapter:
         where: Callable[[Site], bool] = lambda site: True,
         rngs: nnx.Rngs,
     ) -> dict[str, dict[str, nnx.Module]]:
-        """Build a module for each site, stacked over the layers: stack -> site -> module.
+        """Build an adapter module for each site, stacked over layers: stack -> site -> module.
 
         Args:
           model: as for `build`.
-          dense: factory of one layer's module at a dense layer. Kinds of sites without a factory
-            are skipped.
-          hidden: factory for the input of a block's last layer.
-          block: factory for the position after a block.
-          key: factory for the keys and values of an attention.
-          sites: patterns to use instead of the config's own.
+          dense: function that builds one layer's module at a dense layer. Kinds of sites without a
+            function are skipped.
+          hidden: function for sites at the input of a block's last layer.
+          block: function for sites after a block.
+          key: function for sites at the keys and values of an attention.
+          sites: site patterns that override `self.sites`.
           where: predicate that selects among the sites that the patterns match.
           rngs: random streams; "params" is used.
 
@@ -230,8 +235,9 @@ class Adapter:
         for pattern in patterns:
             if not any(covers(pattern, site) for site in there):
                 raise InputError(
-                    f"adapter {shown(self.name)}: no site is called {shown(pattern)}"
-                    f"{did_you_mean(pattern, there)}; the sites are {', '.join(there)}"
+                    f"adapter {shown(self.name)}: the model has no site "
+                    f"{shown(pattern)}{did_you_mean(pattern, there)}; the model's sites are "
+                    f"{', '.join(there)}"
                 )
         return found
 
@@ -244,7 +250,6 @@ def _sites(
     block: Factory | None,
     key: Factory | None,
 ) -> Iterator[tuple[Site, Factory]]:
-    """Yield each site of the kinds that have a factory, together with its factory."""
     stacks = stacks_of(model)
     numbers = layers_of(stacks)
     for stack, layers in stacks.items():
@@ -265,17 +270,18 @@ def _sites(
 
 
 def reader_of(site: str) -> str:
-    """Return the name of the dense layer that reads the hidden state of a site."""
+    """Return the dense layer that reads a hidden state: "mlp/out" for "mlp/hidden"."""
     return f"{site.removesuffix('hidden')}out"
 
 
 class AdapterModules(nnx.Module):
-    """Modules of several adapters by name, and the trained layers of their composition.
+    """Modules of several adapters by name, and the trained layers that compose the adapters.
 
     Args:
       adapters: configs of the adapters.
       model: model that the modules are built for.
-      use: composition trees, which must not share a site; () uses each adapter by itself.
+      use: compositions of adapters, such as Stack(a, b), which must not share a site; () uses each
+        adapter by itself.
       rngs: random streams; "params" is used.
     """
 
@@ -299,10 +305,10 @@ class AdapterModules(nnx.Module):
             setattr(self, part, BlockLayers(blocks, self._places(), stacks_of(model), rngs=rngs))
 
     def attach(self, model: nnx.Module) -> None:
-        """Put the modules into the slots of the model, in place.
+        """Put the adapter modules into the adapter slots of the model's layers, in place.
 
         Raises:
-          InputError: if two modules claim the same site.
+          InputError: if two adapter modules claim the same site.
         """
         self.check()
         stacks, places = stacks_of(model), self._places()
@@ -325,12 +331,11 @@ class AdapterModules(nnx.Module):
                 setattr(host, slot, self._slot(tree, stack, site, layers[stack]))
 
     def attach_output(self, model: nnx.Module, head: Any) -> None:
-        """Put the inverse of the model's invertible adapter into the head, in place."""
+        """Set `head.inverse` to the model's invertible adapter, in place."""
         if isinstance(model, TokenHost) and isinstance(head, OutputHost):
             head.inverse = model.invertible
 
     def _slot(self, tree: str | Block, stack: str, site: str, layers: range) -> nnx.Module:
-        """Return the module of a site, or the tree that composes the modules of the site."""
         if isinstance(tree, str):
             return getattr(self, tree).at(stack, site)
         names = [n for n in names_of((tree,)) if (stack, site) in getattr(self, n).places]
@@ -344,11 +349,11 @@ class AdapterModules(nnx.Module):
         return tree_class(site)(tree, leaves, own, layers=layers)
 
     def see(self, model: nnx.Module, ids: Array | None) -> None:
-        """Put the child index of each row of a batch into the slots, in place.
+        """Store in the slots which child adapter each row of a batch uses, in place.
 
         Args:
-          model: model with modules in its slots.
-          ids: `adapter_ids` of the B rows; if None, nothing changes.
+          model: model with adapter modules in its slots.
+          ids: child adapter indices of the B rows (`adapter_ids`); if None, nothing changes.
         """
         blocks = [node for node in self._nodes() if isinstance(node, MultiTask)]
         if ids is None or not blocks:
@@ -366,13 +371,14 @@ class AdapterModules(nnx.Module):
     def of_batch(
         self, models: Sequence[nnx.Module], batch: Batch, *, keep_ids: bool = False
     ) -> Batch:
-        """Return the batch as the model reads it, and put its `adapter_ids` into the slots.
+        """Return the batch without `adapter_ids`, after storing these ids in the model's slots.
 
         Args:
-          models: the model and its towers, with modules in their slots.
-          batch: features of the rows; Parallel repeats them, child after child.
-          keep_ids: True if the loss reads `adapter_ids`, too. Under Parallel, a row of child i
-            keeps its id only if the id is i; all other ids become -1, for no task.
+          models: the model and its towers, with adapter modules in their slots.
+          batch: features of the rows; a Parallel composition repeats the rows for each child
+            adapter.
+          keep_ids: True to keep `adapter_ids` in the batch for the loss. Under Parallel, a row of
+            child i keeps its id only if the id is i; all other ids become -1 (no task).
         """
         if self.repeats > 1:
             batch = {name: jnp.concatenate([x] * self.repeats) for name, x in batch.items()}
@@ -393,7 +399,7 @@ class AdapterModules(nnx.Module):
 
     @property
     def repeats(self) -> int:
-        """Number of copies of a batch, child after child, that Parallel makes; 1 without it."""
+        """Number of copies of the batch that a Parallel composition makes; 1 without Parallel."""
         return parallel_of(self._use)
 
     def penalties(self) -> dict[str, tuple[Array, float]]:
@@ -405,7 +411,7 @@ class AdapterModules(nnx.Module):
         return found
 
     def check(self) -> None:
-        """Raise InputError if two trees share a site, or a block has a module it cannot compose."""
+        """Raise InputError if adapters share a site or cannot be composed as configured."""
         check_nesting(self._use)
         check_tasks(self._use, self._modules())
         check_places(self._use, self._places(), dict(self._kinds))
@@ -416,7 +422,7 @@ class AdapterModules(nnx.Module):
             if getattr(self, node).copied():
                 why = "replaces arrays of the model, which no block can compose"
             if why:
-                raise InputError(f"{path_of(above, node)} {why}: name it outside of blocks")
+                raise InputError(f"adapter {path_of(above, node)} {why}; use it outside of blocks")
         taken: set[str] = set()
         for tree in self._use:
             own: set[str] = set()
@@ -424,25 +430,26 @@ class AdapterModules(nnx.Module):
                 for place in getattr(self, name).claims():
                     if place in taken:
                         raise InputError(
-                            f"adapter {name!r} and another one both use the site {place}: remove "
-                            "one from --adapters.use, compose them, as Stack(a, b), or give "
-                            "them other sites"
+                            f"adapter {name!r} and another adapter both use the site {place}; "
+                            "remove one of them from --adapters.use, compose them as Stack(a, b), "
+                            "or set different sites"
                         )
                     own.add(place)
             taken |= own
 
     def check_sum(self, rest: Sequence[Adapter]) -> None:
-        """Raise InputError if the composition is not a sequence of changes of the model's arrays.
+        """Raise InputError if the adapters cannot be merged into the model's arrays.
 
         Args:
-          rest: adapters that no kernel can absorb.
+          rest: adapters that cannot be merged into kernels.
         """
         blocks = [node for node in self._nodes() if isinstance(node, Block)]
         other = next((block for block in blocks if rest or not isinstance(block, Stack)), None)
         if other is not None:
             raise InputError(
-                f"{other} cannot be folded into a model's arrays: it uses a block other than "
-                "Stack, or an adapter that no kernel can absorb; name adapters by --adapters.use"
+                f"{other} cannot be merged into the model's arrays, because it has a block other "
+                "than Stack or an adapter that cannot be merged; select other adapters with "
+                "--adapters.use"
             )
 
     def _places(self) -> dict[str, tuple[tuple[str, str], ...]]:
@@ -452,14 +459,14 @@ class AdapterModules(nnx.Module):
         return {name: getattr(self, name) for name in self._names}
 
     def copied(self) -> tuple[str, ...]:
-        """Return the paths of the model's arrays that adapters replace."""
+        """Return the paths of the model arrays that adapters replace."""
         return tuple(path for modules in self._modules().values() for path in modules.copied())
 
     def read(self, model: Params, *, key: Key | None = None) -> Params:
-        """Return a model's parameters, with the arrays of adapters that replace some of them.
+        """Return the model's parameters, with some arrays replaced by adapters.
 
         Args:
-          model: nested parameters; arrays in their stored dtype.
+          model: nested model parameters in their stored dtype.
           key: random key of a training step; None outside of training.
         """
         if not self.copied():
@@ -472,41 +479,41 @@ class AdapterModules(nnx.Module):
         return trees.unflatten(flat)
 
     def in_order(self) -> list[str]:
-        """Return the names, with adapters that mask arrays after adapters that add to them."""
+        """Return the adapter names in order of application: adapters that mask arrays come last."""
         return sorted(self._names, key=lambda name: getattr(self, name).masks_arrays)
 
     def num_unused(self, name: str) -> int:
-        """Return the number of an adapter's values that narrower or skipped layers do not use."""
+        """Return the number of padding values in the arrays of an adapter."""
         return getattr(self, name).num_unused()
 
 
 def at_step(adapters: Sequence[Adapter]) -> Callable[[Array], dict[str, Array]] | None:
-    """Return a function: steps taken -> scheduled parameters by path; None without adapters."""
+    """Return a function from the step to scheduled parameters by path; None without adapters."""
     if not adapters:
         return None
     return lambda step: {path: x for one in adapters for path, x in one.scheduled(step).items()}
 
 
 def by_name(adapters: Iterable[Adapter]) -> dict[str, Adapter]:
-    """Return adapters by name.
+    """Return a dict from adapter name to adapter config.
 
     Raises:
-      InputError: if two have the same name.
+      InputError: if two adapters have the same name.
     """
     found: dict[str, Adapter] = {}
     for adapter in adapters:
         if adapter.name in found:
-            raise InputError(f"two adapters are called {adapter.name}: give one another name")
+            raise InputError(f"two adapters are called {adapter.name}; rename one of them")
         found[adapter.name] = adapter
     return found
 
 
 _SMALLEST = 1e-38
-"""Values other than 0 must be larger than this, and smaller than its inverse, to fit float32."""
+"""Lower bound of nonzero magnitudes that fit float32; the upper bound is its inverse."""
 
 
 def _check_number(field: str, value: object) -> None:
-    """Raise InputError for a number, or one in a tuple, that neither int32 nor float32 holds."""
+    """Raise InputError if a number, or a number in a tuple, does not fit int32 or float32."""
     if isinstance(value, tuple):
         for each in value:
             _check_number(field, each)
@@ -519,6 +526,6 @@ def _check_number(field: str, value: object) -> None:
 
 
 def check_patterns(field: str, patterns: Iterable[str]) -> None:
-    """Raise InputError, with the name of the field, for an invalid regular expression."""
+    """Raise InputError with the field's name if a pattern is an invalid regular expression."""
     for pattern in patterns:
         regular.check(field, pattern)

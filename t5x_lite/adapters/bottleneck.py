@@ -47,25 +47,31 @@ WIDEST = 64
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bottleneck(Adapter):
-    """A bottleneck adapter after blocks of a layer.
+    """Configuration of bottleneck adapters, small feed-forward blocks after the model's blocks.
+
+    For a block of the model with input x and output f, the result is norm(b(a) + r + x). The
+    adapter is b(a) = g dropout(s (act(a Wd + bd) Wu + bu)), and r is a residual.
 
     Attributes:
-      reduction: d_model divided by the width; the width is at least 1.
-      reductions: (layer, reduction) of layers with another reduction. Layers count from 0, decoder
-        layers after encoder layers.
+      reduction: d_model divided by the bottleneck width; the width is at least 1.
+      reductions: pairs (layer, reduction) for layers with another reduction. Layers count from 0,
+        decoder layers after encoder layers.
       leave_out: layers without the adapter.
-      reads: input a: "sum" is norm(f + x), "output" is f, "input" is x, and "normed" is the
-        normalized input of the block, in T5 norm(x), where x itself is large.
-      residual: r: "pre" is f, "post_add" is f + x, "post_ln" is a.
-      activation: activation between the two layers.
-      scale: s: a number, or trained from 1: "learned" is one number, "channel" one per channel.
-      init: "bert" is a normal distribution of 0.02, not the identity; "mam" sets the second layer
-        to 0; "houlsby" is a normal distribution of 0.01, truncated at twice that value.
-      dropout_rate: dropout rate of the adapter's result.
+      reads: adapter input a: "sum" is norm(f + x), "output" is f, "input" is x, and "normed" is the
+        block's normalized input, such as T5's norm(x).
+      residual: residual r: "pre" is f, "post_add" is f + x, "post_ln" is a.
+      activation: activation function between the two dense layers.
+      scale: factor s: a number, or trained from 1: "learned" is one number, "channel" one number
+        per channel.
+      init: initializer: "bert" is N(0, 0.02^2), so the adapter does not start as the identity;
+        "mam" sets the second layer to 0; "houlsby" is N(0, 0.01^2), truncated at two standard
+        deviations.
+      dropout_rate: dropout rate of the adapter's output.
       ln_before: True to apply a layer norm to a.
-      ln_after: "none", or a layer norm of "branch" b(a), or of "sum" b(a) + r.
-      original_ln_after: True to add x and apply the layer's norm; if False, out = b(a) + r.
-      gate: "none"; "real_tokens"; or "all_tokens", the library's, only for encoders.
+      ln_after: layer norm after the adapter: "none", "branch" for b(a), or "sum" for b(a) + r.
+      original_ln_after: True to add x and apply the layer's norm; if False, the result is b(a) + r.
+      gate: gate g: "none", "real_tokens", or "all_tokens" (as in the library `adapters`, only for
+        encoders).
     """
 
     name: str = "bottleneck"
@@ -88,41 +94,44 @@ class Bottleneck(Adapter):
         super().__post_init__()
         for reduction in (self.reduction, *(value for _, value in self.reductions)):
             if reduction <= 0:
-                raise InputError(f"reduction must be above 0: got {reduction}")
+                raise InputError(f"reduction must be above 0, got {reduction}")
             if not math.isfinite(reduction):
-                raise InputError(f"reduction must be finite: got {reduction}")
+                raise InputError(f"reduction must be finite, got {reduction}")
             if reduction < 1 / WIDEST:
                 raise InputError(
-                    f"reduction must be at least 1/{WIDEST}, which makes a block {WIDEST} times as "
-                    f"wide as the model: got {reduction}"
+                    f"reduction must be at least 1/{WIDEST} (a bottleneck {WIDEST} times as wide "
+                    f"as d_model), got {reduction}"
                 )
         if isinstance(self.scale, float | int) and (
             not math.isfinite(self.scale) or not self.scale
         ):
-            raise InputError(f"scale must be finite and not 0: got {self.scale}")
+            raise InputError(f"scale must be finite and not 0, got {self.scale}")
         if isinstance(self.scale, str) and self.scale not in get_args(Scale):
-            raise InputError(f"scale must be one of {get_args(Scale)}: got {self.scale!r}")
+            raise InputError(
+                f"scale must be a number or one of {get_args(Scale)}, got {self.scale!r}"
+            )
 
     def width(self, d_model: int, layer: int) -> int:
-        """Return the width in a layer, counted over all stacks; 0 in a layer of `leave_out`."""
+        """Return the bottleneck width in a layer, or 0 if the layer has no adapter."""
         if layer in self.leave_out:
             return 0
         return max(1, int(d_model // dict(self.reductions).get(layer, self.reduction)))
 
     def widths(self, site: Site) -> tuple[int, ...]:
-        """Return the widths in the layers of a site's stack."""
+        """Return the bottleneck width of each layer of the site's stack."""
         layers = range(site.first, site.first + site.num_layers)
         return tuple(self.width(site.d_model, layer) for layer in layers)
 
     def block(self, site: Site, rngs: nnx.Rngs) -> "BottleneckBlock":
-        """Build the block of one layer, with the largest width of the stack."""
+        """Build the adapter module of one layer, with the largest width of the stack."""
         return BottleneckBlock(self, site.d_model, widths=self.widths(site), rngs=rngs)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the blocks.
+        """Build the adapter modules of a model.
 
         Raises:
-          InputError: if a layer does not exist, or the gate reads future tokens.
+          InputError: if a configured layer does not exist, or the gate would read a decoder's
+            future tokens.
         """
         return BottleneckModules(self._blocks(model, rngs=rngs))
 
@@ -142,19 +151,20 @@ class Bottleneck(Adapter):
         wrong = [layer for layer in layers if not 0 <= layer < num]
         if num and wrong:
             raise InputError(
-                f"adapter {self.name!r}: layers are 0 to {num - 1}: got layer {wrong[0]}"
+                f"adapter {self.name!r} names layer {wrong[0]}, but the model's layers are 0 to "
+                f"{num - 1}"
             )
 
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
-        """Return the parameters, with the second layer's kernel and bias times the number.
+        """Return the parameters with the second dense layer multiplied by a factor.
 
         Raises:
-          InputError: if a norm follows the second layer.
+          InputError: if a layer norm follows the second dense layer.
         """
         if self.ln_after != "none":
             raise InputError(
-                f"the module {self.name} cannot be multiplied by {factor}: a norm (ln_after) "
-                "follows its branch"
+                f"adapter {self.name} cannot be multiplied by {factor}: a layer norm (ln_after) "
+                "follows its output"
             )
         number = np.float32(factor)
         linear = ("up/kernel", "up/right", "up/bias")
@@ -163,10 +173,10 @@ class Bottleneck(Adapter):
     def joined(
         self, params: Mapping[str, Any], other: Adapter, others: Mapping[str, Any]
     ) -> tuple[Adapter, dict[str, Any]]:
-        """Return one block that concatenates both widths, with the scales in its second layer.
+        """Return one bottleneck adapter with concatenated widths that computes the sum of both.
 
         Raises:
-          InputError: if their inputs, activations, options or sites differ.
+          InputError: if the adapters differ in inputs, activations, options or sites.
         """
         alike = (
             self._is_plain
@@ -185,9 +195,9 @@ class Bottleneck(Adapter):
         ours, theirs = (_by_place(p, one.name) for p, one in ((params, self), (others, other)))
         if not alike or ours.keys() != theirs.keys():
             raise InputError(
-                f"the bottlenecks {self.name} and {other.name} cannot be added: they must have the "
-                "same sites, differ only in name, width, scale and init, and have no layers "
-                "of other widths, trained scales, norms or gates"
+                f"bottleneck adapters {self.name} and {other.name} cannot be added: they must "
+                "have the same sites, and may differ only in name, width, scale and init; widths "
+                "per layer, trained scales, norms and gates are not supported"
             )
         assert isinstance(other, Bottleneck)
         made: dict[str, Any] = {}
@@ -205,30 +215,30 @@ class Bottleneck(Adapter):
 
     @property
     def _is_plain(self) -> bool:
-        """True if its parameters are two dense layers and nothing else."""
+        """True if the parameters are only two dense layers, of equal width in all layers."""
         same_width = not (self.reductions or self.leave_out)
         bare = (self.ln_before, self.ln_after, self.gate) == (False, "none", "none")
         return same_width and bare and not isinstance(self.scale, str)
 
 
 def _by_place(params: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Return STACK/SITE/down/kernel -> path, for the parameters of an adapter."""
+    """Return STACK/SITE/... -> full path for the parameters of an adapter."""
     return {path.removeprefix(f"{ADAPTERS}{name}/"): path for path in params}
 
 
 def seq_bn(*, name: str = "bottleneck", cross: bool = False, **changes: Any) -> Bottleneck:
-    """Return an adapter after the feed-forward block, and with `cross` after cross-attention."""
+    """Return a bottleneck adapter after feed-forward blocks, optionally also cross-attention."""
     return Bottleneck(name=name, **_sites(("after_mlp",), cross, changes))
 
 
 def double_seq_bn(*, name: str = "bottleneck", cross: bool = False, **changes: Any) -> Bottleneck:
-    """Return an adapter of the outputs of the attention and the feed-forward block."""
+    """Return a bottleneck adapter after the attention and the feed-forward blocks."""
     options = {"reads": "output", "activation": "swish", **changes}
     return Bottleneck(name=name, **_sites(("after_attention", "after_mlp"), cross, options))
 
 
 def par_bn(*, name: str = "bottleneck", cross: bool = False, **changes: Any) -> Bottleneck:
-    """Return an adapter parallel to the feed-forward block; initially it is the identity."""
+    """Return a bottleneck adapter parallel to feed-forward blocks; its output is initially 0."""
     options = {"reads": "input", "reduction": 2.0, "scale": 4.0, "init": "mam", **changes}
     return Bottleneck(name=name, **_sites(("after_mlp",), cross, options))
 
@@ -238,26 +248,24 @@ def _sites(sites: tuple[str, ...], cross: bool, changes: dict[str, Any]) -> dict
 
 
 class BottleneckModules(Modules):
-    """Bottleneck modules by stack and site; their masks are not stored."""
+    """Modules of a bottleneck adapter by stack and site, with masks for layers of smaller width."""
 
     def complete(self) -> None:
-        """Put the masks into the blocks, in place."""
         for place in self.places:
             block: BottleneckBlock = self.at(*place)
             block.mask = block.make_mask()
 
     def num_unused(self) -> int:
-        """Return the number of values that narrower or skipped layers do not use."""
         return sum(self.at(*place).num_unused() for place in self.places)
 
 
 class BottleneckBlock(nnx.Module):
-    """Bottleneck module for a `BlockSlot`.
+    """Bottleneck adapter module of one layer, or of a stack of layers, for a `BlockSlot`.
 
     Args:
       config: config of the adapter.
-      d_model: size of the states.
-      widths: widths of the stack's layers; the arrays have the largest one.
+      d_model: hidden size of the model.
+      widths: bottleneck widths of the stack's layers; the arrays have the largest width.
       rngs: random streams; "params" is used.
     """
 
@@ -290,7 +298,7 @@ class BottleneckBlock(nnx.Module):
         last: bool = False,
         rngs: nnx.Rngs,
     ) -> Any:
-        """Build a dense layer with its initializer; `last` marks the projection to d_model."""
+        """Build one dense layer of the bottleneck; `last` is True for the projection to d_model."""
         init: Any = jax.nn.initializers.normal(0.02)
         if self.config.init == "houlsby":
             init = jax.nn.initializers.truncated_normal(0.01)
@@ -306,7 +314,7 @@ class BottleneckBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return norm(b(a) + r + x); pre-norm layers have no norm."""
+        """Return the block's residual sum with the adapter, normalized if `norm` is given."""
         config = self.config
         close = norm or (lambda y: y)
         # Unless the adapter normalizes the sum itself, add the branch to the layer's own sum.
@@ -327,10 +335,10 @@ class BottleneckBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the state after the adapter, b(a) + r; the layer's result is norm(state + x).
+        """Return the block's output after the adapter, for compositions of adapters.
 
         Args:
-          h: state before the adapter: f, or f after other adapters.
+          h: block output before the adapter, possibly after other adapters.
           x: input of the block, as in `__call__`.
           norm: norm of a post-norm block, as in `__call__`.
           around: other inputs of the slot, as in `__call__`.
@@ -339,7 +347,7 @@ class BottleneckBlock(nnx.Module):
           InputError: if the adapter replaces the layer's norm.
         """
         if not self.config.original_ln_after:
-            raise InputError("original_ln_after=False is not supported in a composition")
+            raise InputError("original_ln_after=False is not supported in compositions of adapters")
         return self._where_it_is(self._state(h, x, norm, around), h)
 
     def contribution(
@@ -349,7 +357,7 @@ class BottleneckBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return b(a), which a fusion weights; the arguments are as in `after`."""
+        """Return the adapter's output before the residual sum, for AdapterFusion."""
         config = self.config
         if config.ln_after == "sum":
             return self.after(h, x, norm, around) - h
@@ -358,7 +366,6 @@ class BottleneckBlock(nnx.Module):
         return self._where_it_is(added, jnp.zeros_like(added))
 
     def kind(self) -> Hashable:
-        """Return a key, equal for blocks that differ only in their arrays; None with a gate."""
         if self.config.gate != "none":
             return None
         return (type(self), dataclasses.replace(self.config, name="module"), self.widths)
@@ -370,7 +377,7 @@ class BottleneckBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return a; the arguments are as in `after`."""
+        """Return the adapter's input, as configured by `reads`."""
         read = {"output": h, "input": x, "normed": around.source}.get(self.config.reads)
         return (norm(x + h) if norm else x + h) if read is None else read
 
@@ -381,7 +388,7 @@ class BottleneckBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return r; the arguments are as in `after`."""
+        """Return the residual that is added to the adapter's output."""
         residual = self.config.residual
         if residual == "post_ln":
             return self.reads(h, x, norm, around)
@@ -396,16 +403,16 @@ class BottleneckBlock(nnx.Module):
 
     @property
     def is_here(self) -> Bool[Array, ""] | bool:
-        """True if the layer has the adapter; an array if that depends on its number."""
+        """True if the layer has the adapter; an array if this depends on the layer number."""
         return True if self.mask is None or all(self.widths) else self.mask[...][0] > 0
 
     def _where_it_is(self, state: Array, other: Array) -> Float[Array, "B T D"]:
-        """Return a state, or another one in the layers without the adapter."""
+        """Return `state` in layers with the adapter, and `other` in layers without it."""
         is_here = self.is_here
         return state if is_here is True else jnp.where(is_here, state, other)
 
     def branch(self, read: Float[Array, "B T D"], around: Around) -> Float[Array, "B T D"]:
-        """Return b(a)."""
+        """Return the adapter's output for an input, before the residual sum."""
         config, dtype = self.config, read.dtype
         inputs = self.norm_before(read) if config.ln_before else read
         hidden = activate(self.down.product(inputs), config.activation).astype(dtype)
@@ -420,7 +427,7 @@ class BottleneckBlock(nnx.Module):
         return added * gates_of(self.gate, read, around.mask, config.gate).astype(dtype)
 
     def make_mask(self) -> nnx.Variable | None:
-        """Return the masks [N, R] of a stack's layers; None if all widths are equal."""
+        """Return the masks [N, R] of used columns per layer; None if all widths are equal."""
         width = max(1, *self.widths)
         if all(each == width for each in self.widths):
             return None
@@ -428,14 +435,14 @@ class BottleneckBlock(nnx.Module):
         return nnx.Variable(rows.astype(jnp.float32), logical=("layers", None))
 
     def clear_unused(self) -> None:
-        """Set the unused values of a stack's arrays to 0, in place."""
+        """Set the unused columns of narrower layers to 0, in place."""
         mask = self.make_mask()
         if mask is not None:
             self.down.kernel[...] = self.down.kernel[...] * mask[...][:, None, :]
             self.up.kernel[...] = self.up.kernel[...] * mask[...][:, :, None]
 
     def num_unused(self) -> int:
-        """Return the number of unused values in a stack's arrays."""
+        """Return the number of padding values in the arrays of narrower or skipped layers."""
         width, d_model = max(1, *self.widths), self.up.kernel.shape[-1]
         state = nnx.state(self, nnx.Param)
         each = sum(leaf.size for leaf in jax.tree.leaves(state)) // len(self.widths)
@@ -443,5 +450,5 @@ class BottleneckBlock(nnx.Module):
 
 
 def _kaiming_uniform(key: Any, shape: Any, dtype: Any) -> Array:
-    """Sample uniformly from +-1 / sqrt(in)."""
+    """Sample uniformly from -1 / sqrt(inputs) to 1 / sqrt(inputs)."""
     return jax.random.uniform(key, shape, dtype, -(shape[0] ** -0.5), shape[0] ** -0.5)

@@ -69,11 +69,13 @@ from t5x_lite.nn.slots import Around, TokenHost
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compacter(Bottleneck):
-    """Bottlenecks with kernels that are sums of Kronecker products; other options as `Bottleneck`.
+    """Configuration of Compacter adapters: bottlenecks with kernels from Kronecker products.
+
+    A kernel is sum_i kron(A_i, L_i R_i) for i < n; the options of `Bottleneck` apply as well.
 
     Attributes:
-      phm_dim: number n of Kronecker products, and size of A_i.
-      phm_rank: rank k of L_i R_i.
+      phm_dim: number n of Kronecker products, and size of each matrix A_i.
+      phm_rank: rank k of the factors L_i R_i.
     """
 
     name: str = "compacter"
@@ -88,28 +90,26 @@ class Compacter(Bottleneck):
             raise InputError("a Compacter supports neither reductions per layer nor leave_out")
 
     def block(self, site: Site, rngs: nnx.Rngs) -> "CompacterBlock":
-        """Build the block of one layer."""
         return CompacterBlock(self, site.d_model, rngs=rngs)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "CompacterModules":
-        """Build the blocks, and A."""
+        """Build the adapter modules and their shared Kronecker factors."""
         return CompacterModules(self._blocks(model, rngs=rngs), dim=self.phm_dim, rngs=rngs)
 
     @property
     def _is_plain(self) -> bool:
-        """False: the parameters are factors of two dense layers."""
         return False
 
 
 def compacter(*, name: str = "compacter", cross: bool = False, **changes: Any) -> Compacter:
-    """Return a Compacter of the outputs of the attention and the feed-forward block."""
+    """Return a Compacter after the attention and the feed-forward blocks."""
     return _of(double_seq_bn(cross=cross), name, {"reads": "output", **changes})
 
 
 def compacter_plus_plus(
     *, name: str = "compacter", cross: bool = False, **changes: Any
 ) -> Compacter:
-    """Return a Compacter of the normalized sum after the feed-forward block."""
+    """Return a Compacter after the feed-forward blocks only."""
     return _of(seq_bn(cross=cross), name, changes)
 
 
@@ -118,11 +118,11 @@ def _of(like: Bottleneck, name: str, changes: dict[str, Any]) -> Compacter:
 
 
 class CompacterModules(BottleneckModules):
-    """Compacter modules, and A at adapters/NAME/rule.
+    """Modules of a Compacter adapter, with shared Kronecker factors at adapters/NAME/rule.
 
     Args:
-      found: modules, as for `Modules`.
-      dim: n.
+      found: stack -> site -> adapter module.
+      dim: number n of Kronecker products.
       rngs: random streams; "params" is used.
     """
 
@@ -132,7 +132,7 @@ class CompacterModules(BottleneckModules):
         self.rule = nnx.Param(rule, logical=(None, None, None))
 
     def complete(self) -> None:
-        """Put A into the blocks, once for each layer, in place."""
+        """Copy the shared Kronecker factors into each projection, once for each layer, in place."""
         rule = self.rule[...]
         for place in self.places:
             block: CompacterBlock = self.at(*place)
@@ -143,7 +143,7 @@ class CompacterModules(BottleneckModules):
 
 
 class CompacterBlock(BottleneckBlock):
-    """Bottleneck module with `PHM` projections."""
+    """Bottleneck adapter module with sums of Kronecker products (`PHM`) as projections."""
 
     config: Compacter
 
@@ -156,26 +156,24 @@ class CompacterBlock(BottleneckBlock):
         last: bool = False,
         rngs: nnx.Rngs,
     ) -> "PHM":
-        """Build a sum of Kronecker products."""
         dim, rank = self.config.phm_dim, self.config.phm_rank
         return PHM(features_in, features_out, dim=dim, rank=rank, rngs=rngs)
 
     def clear_unused(self) -> None:
-        """Do nothing: no value is unused."""
+        """Do nothing, because all layers of a Compacter have the same width."""
 
     def num_unused(self) -> int:
-        """Return 0: no value is unused."""
         return 0
 
 
 class PHM(nnx.Module):
-    """Parametrized hypercomplex multiplication (Zhang et al. 2021, arXiv:2102.08597) with a bias.
+    """Dense layer with a kernel from Kronecker products (PHM, Zhang et al. 2021, arXiv:2102.08597).
 
     Args:
       features_in: size of the input's last axis.
       features_out: size of the output's last axis.
-      dim: n.
-      rank: k.
+      dim: number n of Kronecker products.
+      rank: rank k of the factors.
       rngs: random streams; "params" is used.
 
     Raises:
@@ -187,8 +185,8 @@ class PHM(nnx.Module):
     def __init__(self, features_in: int, features_out: int, *, dim: int, rank: int, rngs: nnx.Rngs):
         if features_in % dim or features_out % dim:
             raise InputError(
-                f"phm_dim {dim} must divide d_model and the width of a compacter: got "
-                f"{max(features_in, features_out)} and {min(features_in, features_out)}"
+                f"phm_dim {dim} must divide d_model and the bottleneck width of a Compacter, "
+                f"which are {max(features_in, features_out)} and {min(features_in, features_out)}"
             )
         init = jax.nn.initializers.glorot_uniform(batch_axis=(0,))
         left, right = (dim, features_in // dim, rank), (dim, rank, features_out // dim)
@@ -198,10 +196,13 @@ class PHM(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((features_out,), jnp.float32), logical=(None,))
 
     def product(self, x: Float[Array, "B T I"]) -> Float[Array, "B T O"]:
-        """Return the result in float32."""
+        """Return x times the kernel, plus the bias, in float32."""
         left, right, rule = self.left[...], self.right[...], self.rule
         if rule is None:
-            raise ValueError("a PHM needs the adapter's rule: complete the modules first")
+            raise ValueError(
+                "the PHM layer has no shared arrays A; call complete() of the adapter's modules "
+                "first"
+            )
         dtype = left.dtype
         parts = x.astype(dtype).reshape(*x.shape[:-1], left.shape[0], -1)
         low = einsum("BTHP,NPK->BTHNK", parts, left).astype(dtype)
@@ -212,11 +213,11 @@ class PHM(nnx.Module):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Invertible(Adapter):
-    """NICE after the embeddings of an encoder, and its inverse before a tied output.
+    """Configuration of an invertible adapter (NICE) after an encoder's embeddings (MAD-X).
 
     Attributes:
-      sites: "invertible".
-      reduction: half the embedding size divided by the width of F and G.
+      sites: always "invertible".
+      reduction: half the embedding size divided by the width of the coupling networks.
     """
 
     name: str = "inv"
@@ -226,17 +227,20 @@ class Invertible(Adapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sites != ("invertible",):
-            raise InputError(f"the site of an invertible adapter is 'invertible': got {self.sites}")
+            raise InputError(
+                f"an invertible adapter supports only the site 'invertible', got {self.sites}"
+            )
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the two networks.
+        """Build the invertible module of the encoder.
 
         Raises:
           InputError: if the model has no encoder, or its embeddings are too small.
         """
         if not isinstance(model, TokenHost):
             raise InputError(
-                f"an invertible adapter needs an encoder, and a {type(model).__name__} has none"
+                "an invertible adapter needs a model with an encoder, but a "
+                f"{type(model).__name__} does not have one"
             )
         columns = model.token_table().shape[1]
         if columns // 2 // self.reduction < 1:
@@ -249,11 +253,11 @@ class Invertible(Adapter):
 
 
 class Nice(nnx.Module):
-    """Invertible module for an `InvertibleSlot`.
+    """Invertible adapter module (NICE): two coupling networks on the halves of an embedding.
 
     Args:
       size: embedding size E.
-      reduction: half the embedding size divided by the width of F and G.
+      reduction: half the embedding size divided by the width of the coupling networks.
       rngs: random streams; "params" is used.
     """
 
@@ -264,19 +268,18 @@ class Nice(nnx.Module):
         self.g = Coupling(self.first, self.first // reduction, rest, rngs=rngs)
 
     def __call__(self, x: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
-        """Return y, in the dtype of x."""
+        """Return the adapted embeddings, in the dtype of x."""
         x1, x2 = self._halves(x)
         y1 = x1 + self.f(x2)
         return jnp.concatenate([y1, x2 + self.g(y1)], axis=-1).astype(x.dtype)
 
     def inverse(self, y: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
-        """Return the x that gives y, in the dtype of y."""
+        """Return the original embeddings from adapted embeddings, in the dtype of y."""
         y1, y2 = self._halves(y)
         x2 = y2 - self.g(y1)
         return jnp.concatenate([y1 - self.f(x2), x2], axis=-1).astype(y.dtype)
 
     def kind(self) -> Hashable:
-        """Return a key that is equal for modules of the same size."""
         return (type(self), self.first)
 
     def _halves(self, x: Array) -> tuple[Array, Array]:
@@ -285,7 +288,7 @@ class Nice(nnx.Module):
 
 
 class Coupling(nnx.Module):
-    """Two dense layers with a relu between them; kernels start as N(0, 0.02), biases as 0.
+    """Coupling network: two dense layers with a relu between them; kernels start as N(0, 0.02^2).
 
     Args:
       size: input size.
@@ -303,13 +306,12 @@ class Coupling(nnx.Module):
         self.down, self.up = dense(size, width), dense(width, out)
 
     def __call__(self, x: Float[Array, "*batch I"]) -> Float[Array, "*batch O"]:
-        """Return the result in float32."""
         dtype = self.down.kernel.dtype
         return self.up.product(jax.nn.relu(self.down.product(x.astype(dtype))).astype(dtype))
 
 
 def seq_bn_inv(*, name: str = "seq_bn_inv", reduction: float = 16.0, **changes: Any) -> Union:
-    """Return an adapter for a language: `seq_bn` with an invertible adapter."""
+    """Return a language adapter (MAD-X): `seq_bn` together with an invertible adapter."""
     bottleneck = seq_bn(name=name, reduction=reduction, **changes)
     return Union(name=name, members=(bottleneck, Invertible(name=name)))
 
@@ -319,13 +321,13 @@ Norms = Literal["all", "own"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class T5Adapter(Adapter):
-    """A feed-forward block after each feed-forward block of the model.
+    """Configuration of T5's adapter layers: a second feed-forward block after each one.
 
     Attributes:
-      width: size of its hidden layer; the paper has 32, 128, 512 and 2048.
-      norms: norms to train: "all" of the model, or only the adapter's "own".
-      zero: True to initialize the second layer with 0, so that the model starts unchanged.
-      dropout_rate: dropout rate of the hidden layer and of the result.
+      width: size of the adapter's hidden layer; the paper uses 32, 128, 512 and 2048.
+      norms: layer norms to train: "all" norms of the model, or only the adapter's "own".
+      zero: True to initialize the second dense layer with 0, so that the model starts unchanged.
+      dropout_rate: dropout rate of the adapter's hidden layer and of its output.
     """
 
     name: str = "t5_adapter"
@@ -336,13 +338,11 @@ class T5Adapter(Adapter):
     dropout_rate: Rate = 0.1
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Return patterns of the adapter and, as in the paper, of all norms."""
+        """Return patterns of the trained parameters; `norms="all"` includes the model's norms."""
         paths = tuple(paths)
         return (*super().trains(paths), *(norms_of(paths) if self.norms == "all" else ()))
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> base_Modules:
-        """Build the blocks."""
-
         def block(site: Site, rngs: nnx.Rngs) -> T5AdapterBlock:
             return T5AdapterBlock(self, site.d_model, rngs=rngs)
 
@@ -352,16 +352,16 @@ class T5Adapter(Adapter):
 def t5_adapter(
     *, d: int, norms: Norms = "all", zero: bool = False, name: str = "t5_adapter"
 ) -> T5Adapter:
-    """Return T5's adapter layers of width d."""
+    """Return the config of T5's adapter layers with hidden size d."""
     return T5Adapter(name=name, width=d, norms=norms, zero=zero)
 
 
 class T5AdapterBlock(nnx.Module):
-    """T5 adapter module for a `BlockSlot`.
+    """T5 adapter module for a `BlockSlot`: a normalized feed-forward block with a residual.
 
     Args:
       config: config of the adapter.
-      d_model: size of the states.
+      d_model: hidden size of the model.
       rngs: random streams; "params" is used.
     """
 
@@ -380,7 +380,7 @@ class T5AdapterBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the sum of the block's result and the adapter's output."""
+        """Return the residual sum of the block's output and the adapter's output."""
         x = residual(x, f, norm=norm)
         keys: Any = split_key(around.key, 2)
         y = self.mlp(self.norm(x), key=keys[0])
@@ -393,21 +393,21 @@ class T5AdapterBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the state after the adapter, as `BottleneckBlock.after`; the result is state + x.
+        """Return the block's output after the adapter, for composed adapters.
 
         Raises:
-          InputError: if there is a norm, which would follow the adapter.
+          InputError: if the layer has a norm after the block, which would have to follow the
+            adapter.
         """
         if norm is not None:
             raise InputError(
-                "t5_adapter follows the norm of a post-norm layer, so no block can compose it "
-                "there; name it outside of blocks"
+                "t5_adapter cannot be composed in a post-norm model, because it follows the "
+                "layer's norm; use it outside of blocks"
             )
         return self(h, x, None, around) - x
 
     @property
     def is_here(self) -> bool:
-        """True: all layers have the adapter."""
         return True
 
     def contribution(
@@ -417,7 +417,7 @@ class T5AdapterBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the adapter's change of the state; the arguments are as in `after`."""
+        """Return the change that the adapter makes to the block's output, for AdapterFusion."""
         return self.after(h, x, norm, around) - h
 
     def reads(
@@ -427,7 +427,7 @@ class T5AdapterBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the sum that the adapter reads; the arguments are as in `after`."""
+        """Return the adapter's input: the residual sum of the block."""
         return x + h
 
     def skip(
@@ -437,5 +437,5 @@ class T5AdapterBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the state; the arguments are as in `after`."""
+        """Return the residual state that the adapter's output is added to."""
         return h

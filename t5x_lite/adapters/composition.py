@@ -65,10 +65,11 @@ from t5x_lite.nn.masks import Visibility
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Base of the blocks.
+    """Base class of the blocks that compose adapters, such as Stack(a, b).
 
     Attributes:
-      children: names of adapters, blocks, or None for the bare model if `bare` is set.
+      children: adapter names or nested blocks; None is the model without an adapter, if `bare` is
+        set.
     """
 
     children: "tuple[str | Block | None, ...]"
@@ -77,21 +78,26 @@ class Block:
     """True if a child may be None."""
 
     of_rows: ClassVar[bool] = False
-    """True if rows of a batch get different children by their index or number."""
+    """True if the row index or `adapter_ids` determines which child a row uses."""
 
     by_content: ClassVar[bool] = False
-    """True if rows or tokens get different children by their content."""
+    """True if the content of a row or token determines which child it uses."""
 
     @property
     def unpackable(self) -> str:
-        """Reason why each row must hold a single text; "" if rows may be packed."""
+        """Reason why the block needs rows with a single text; "" if packed rows are supported."""
         return ""
 
     def __post_init__(self) -> None:
         if not self.children:
-            raise InputError(f"{type(self).__name__} needs children: modules or blocks")
+            raise InputError(
+                f"{type(self).__name__} needs children, which are adapter names or blocks"
+            )
         if None in self.children and not self.bare:
-            raise InputError(f"{type(self).__name__} has no place for None, the bare model")
+            raise InputError(
+                f"{type(self).__name__} does not support None (the model without an adapter) as a "
+                "child"
+            )
         check_bounds(self)
 
     def __str__(self) -> str:
@@ -105,15 +111,15 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class Stack(Block):
-    """All children, one after the other."""
+    """Composition block that applies its child adapters one after the other."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Average(Block):
-    """Weighted sum of the children's results for the same state.
+    """Composition block with the weighted sum of the child adapters' results for the same input.
 
     Attributes:
-      weights: one weight for each child; () is 1 / n for each.
+      weights: weight of each child; () means 1 / n for each of n children.
       normalize: True to divide the weights by their sum.
     """
 
@@ -124,11 +130,14 @@ class Average(Block):
         super().__post_init__()
         _check_number("weights", self.weights, self.children)
         if self.normalize and not sum(self.weights):
-            raise InputError("Average cannot normalize weights whose sum is 0")
+            raise InputError(
+                "Average cannot normalize weights with a sum of 0; change the weights, or unset "
+                "normalize"
+            )
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Weights of the sum, normalized if `normalize` is set."""
+        """Effective weights of the children, normalized if `normalize` is set."""
         if not self.weights:
             return (1.0 / len(self.children),) * len(self.children)
         total = sum(self.weights) if self.normalize else 1.0
@@ -137,10 +146,10 @@ class Average(Block):
 
 @dataclasses.dataclass(frozen=True)
 class Drop(Block):
-    """A child that some layers skip (Rücklé et al. 2021, arXiv:2010.11918).
+    """Composition block that skips its child adapter in some layers (arXiv:2010.11918).
 
     Attributes:
-      layers: layers without the child; they count from 0, decoder layers after encoder layers.
+      layers: layers without the child adapter, counted from 0, decoder layers after encoder layers.
     """
 
     layers: Annotated[tuple[int, ...], AtLeast(0)] = ()
@@ -148,14 +157,17 @@ class Drop(Block):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.children) != 1:
-            raise InputError(f"Drop has one child: got {len(self.children)}; a Stack holds more")
+            raise InputError(
+                f"Drop must have exactly one child, got {len(self.children)}; put several "
+                "children into a Stack"
+            )
         if not self.layers:
-            raise InputError("Drop needs layers: the numbers of the layers without the module")
+            raise InputError("Drop needs the numbers of the layers to skip; set layers=")
 
 
 @dataclasses.dataclass(frozen=True)
 class Task(Block):
-    """The adapter that a hypernetwork makes for one of its tasks.
+    """Composition block that selects the adapter of one task from a hypernetwork.
 
     Attributes:
       of: task number.
@@ -166,41 +178,41 @@ class Task(Block):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.children) != 1 or not isinstance(self.children[0], str):
-            raise InputError("Task has one child, the name of a hypernetwork")
+            raise InputError("Task must have exactly one child, the name of a hypernetwork")
 
 
 @dataclasses.dataclass(frozen=True)
 class Trained(Block):
-    """Base of the blocks with trained parameters.
+    """Base class of composition blocks with trained parameters.
 
     Attributes:
-      name: name of the parameters, at adapters/PART/NAME; "" joins the names of the adapters by
+      name: name of the parameters, at adapters/PART/NAME; "" joins the names of the adapters with
         "_".
     """
 
     part: ClassVar[str]
-    """PART of the path, and its name in `adapters.train`."""
+    """Path component PART of the parameters, and the name for them in `adapters.train`."""
 
     name: str = ""
 
     @property
     def title(self) -> str:
-        """Name of the block's parameters."""
+        """Name of the block's parameters in paths."""
         return self.name or "_".join(names_of((self,)))
 
     @property
     def key(self) -> str:
-        """Name of the block's layers in a slot."""
+        """Unique name of the block's trained layers within a slot."""
         return f"{self.part}__{self.title}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Fuse(Trained):
-    """Attention over the children's contributions (Pfeiffer et al. 2021, arXiv:2005.00247).
+    """AdapterFusion block: attention over the outputs of the child adapters (arXiv:2005.00247).
 
     Attributes:
-      temperature: temperature of the softmax.
-      static: True to omit the value projection of contributions.
+      temperature: temperature of the attention softmax.
+      static: True to omit the value projection of the adapter outputs.
     """
 
     part: ClassVar[str] = "fusion"
@@ -211,17 +223,18 @@ class Fuse(Trained):
 
 @dataclasses.dataclass(frozen=True)
 class Route(Trained):
-    """h + sum_k w_k (h_k - h), with weights that a trained router computes from the tokens.
+    """Composition block that mixes child adapters by router weights: h + sum_k w_k (h_k - h).
 
     Attributes:
-      by: "example" to route by the mean of a row's tokens (in a decoder, by each token itself), or
-        "token".
+      by: "example" to compute one set of weights per row from the mean of its tokens (in a decoder,
+        per token), or "token" to compute weights for each token.
       kind: "soft", a softmax; "hard", only the likeliest child, with the gradient of its
-        probability; "free", trained weights, equal for all tokens, with any sum.
+        probability; or "free", trained weights with any sum, equal for all tokens.
       temperature: temperature of the softmax.
-      balance: loss weight of K sum_k f_k P_k at each site. f_k is the fraction of tokens (by
-        example, of rows) with k as likeliest child, and P_k the mean of w_k. The term is 1 if all
-        children are used equally; Fedus et al. 2022, arXiv:2101.03961, section 2.2, use 0.01.
+      balance: loss weight of the load-balancing term K sum_k f_k P_k at each site (Fedus et al.
+        2022, arXiv:2101.03961, section 2.2, use 0.01). f_k is the fraction of tokens (with
+        by="example", of rows) with child k as the likeliest child, and P_k is the mean of w_k. The
+        term is 1 if all children are used equally.
     """
 
     part: ClassVar[str] = "router"
@@ -235,24 +248,23 @@ class Route(Trained):
 
     @property
     def unpackable(self) -> str:
-        """Reason why each row must hold a single text; "" if rows may be packed."""
         is_one = self.by == "example" and self.kind != "free"
-        return "Route by example chooses once for a row" if is_one else ""
+        return "Route by example computes one set of weights for each row" if is_one else ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.balance < 0 or (self.balance and self.kind == "free"):
             raise InputError(
-                f"balance must not be negative, and must be 0 for free weights: got {self.balance}"
+                f"balance must be at least 0, and 0 if kind is 'free', got {self.balance}"
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class Split(Block):
-    """Consecutive ranges of a row's columns, one for each child.
+    """Composition block that assigns consecutive ranges of a row's tokens to its child adapters.
 
     Attributes:
-      splits: number of columns of each child; one may be "rest".
+      splits: number of tokens for each child; one entry may be "rest".
     """
 
     splits: Annotated[tuple[int | Literal["rest"], ...], AtLeast(1)] = ()
@@ -260,30 +272,33 @@ class Split(Block):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.splits:
-            raise InputError("Split needs splits: how many tokens each child has, one 'rest'")
+            raise InputError(
+                "Split needs the number of tokens for each child; set splits=, where one entry "
+                "may be 'rest'"
+            )
         _check_number("splits", self.splits, self.children)
         if self.splits.count("rest") > 1:
-            raise InputError("Split takes at most one 'rest'")
+            raise InputError("splits of a Split block may contain 'rest' only once")
 
     def sizes(self, length: int) -> tuple[int, ...]:
-        """Return the number of columns of each child.
+        """Return the number of tokens for each child adapter.
 
         Raises:
-          InputError: if they do not add up to this length.
+          InputError: if the sizes do not add up to the row length.
         """
         known = sum(size for size in self.splits if size != "rest")
         rest = length - known
         if rest < 0 or (rest and "rest" not in self.splits):
-            raise InputError(f"{self}: the splits do not add up to the {length} tokens of a row")
+            raise InputError(f"{self}: splits do not add up to the {length} tokens of a row")
         return tuple(rest if size == "rest" else size for size in self.splits)
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchSplit(Block):
-    """Contiguous ranges of a batch's rows, one for each child.
+    """Composition block that assigns contiguous ranges of a batch's rows to its child adapters.
 
     Attributes:
-      sizes: number of rows of each child; () splits the batch evenly.
+      sizes: number of rows for each child; () splits the batch evenly.
     """
 
     sizes: Annotated[tuple[int, ...], AtLeast(1)] = ()
@@ -296,25 +311,26 @@ class BatchSplit(Block):
         _check_number("sizes", self.sizes, self.children)
 
     def rows(self, num: int) -> tuple[int, ...]:
-        """Return the number of rows of each child.
+        """Return the number of batch rows for each child adapter.
 
         Raises:
-          InputError: if they do not add up to this number of rows.
+          InputError: if the sizes do not add up to the batch size `num`.
         """
         sizes = self.sizes or (num // len(self.children),) * len(self.children)
         if sum(sizes) != num:
             remedy = (
-                f"add up to {num}: --data.batch-size must be {sum(sizes)}, or give other sizes"
+                f"the sizes add up to {sum(sizes)}; change --data.batch-size or the sizes"
                 if self.sizes
-                else f"be as many for {len(self.children)} children: give sizes=(...)"
+                else f"{num} cannot be divided evenly among {len(self.children)} children; set "
+                "sizes=(...)"
             )
-            raise InputError(f"{self}: a batch has {num} rows, which cannot {remedy}")
+            raise InputError(f"{self}: a batch has {num} rows, but {remedy}")
         return sizes
 
 
 @dataclasses.dataclass(frozen=True)
 class MultiTask(Block):
-    """A child for each row, by its index in the batch's `adapter_ids`."""
+    """Composition block that selects each row's child adapter by the feature `adapter_ids`."""
 
     bare: ClassVar[bool] = True
     of_rows: ClassVar[bool] = True
@@ -322,19 +338,21 @@ class MultiTask(Block):
 
 @dataclasses.dataclass(frozen=True)
 class Parallel(Block):
-    """The batch repeated for each child: row b of child k is at k B + b."""
+    """Composition block that repeats the batch for each child adapter, child after child."""
 
     bare: ClassVar[bool] = True
     of_rows: ClassVar[bool] = True
 
     def rows(self, num: int) -> tuple[int, ...]:
-        """Return the number of rows of each child.
+        """Return the number of batch rows for each child adapter.
 
         Raises:
-          InputError: if the number of rows is not a multiple of the number of children.
+          InputError: if the batch size `num` is not a multiple of the number of children.
         """
         if num % len(self.children):
-            raise InputError(f"{self}: a batch of {num} rows is not divisible among the children")
+            raise InputError(
+                f"{self}: a batch of {num} rows cannot be divided evenly among the children"
+            )
         return (num // len(self.children),) * len(self.children)
 
 
@@ -342,18 +360,20 @@ BLOCKS: dict[str, type[Block]] = {
     each.__name__: each
     for each in (Stack, Average, Drop, Task, Fuse, Route, Split, BatchSplit, MultiTask, Parallel)
 }
-"""Name of a block in the grammar -> its class."""
+"""Block name -> block class."""
 
 
 def _check_number(name: str, values: Sequence[object], children: Sequence[object]) -> None:
     if values and len(values) != len(children):
-        raise InputError(f"{name} must be one for each of {len(children)} children: got {values}")
+        raise InputError(
+            f"{name} must have one value for each of {len(children)} children, got {values}"
+        )
 
 
 def walk(
     tree: "str | Block | None", above: tuple[Block, ...] = ()
 ) -> Iterator[tuple["str | Block", tuple[Block, ...]]]:
-    """Yield blocks and leaves of a tree, root first, each with the blocks above it; skip None."""
+    """Yield the blocks and adapter names of a composition, each with its enclosing blocks."""
     if tree is None:
         return
     yield tree, above
@@ -363,13 +383,13 @@ def walk(
 
 
 def names_of(use: "Sequence[str | Block]") -> tuple[str, ...]:
-    """Return the names of the adapters in some trees, in order, without duplicates."""
+    """Return the adapter names in some compositions, in order and without duplicates."""
     leaves = [node for tree in use for node, _ in walk(tree) if isinstance(node, str)]
     return tuple(dict.fromkeys(leaves))
 
 
 def trained_of(use: "Sequence[str | Block]") -> dict[str, dict[str, Trained]]:
-    """Return the blocks with parameters in some trees: part -> name of the parameters -> block.
+    """Return the blocks with trained parameters: part -> name of the parameters -> block.
 
     Raises:
       InputError: if two different blocks have the same name.
@@ -382,13 +402,13 @@ def trained_of(use: "Sequence[str | Block]") -> dict[str, dict[str, Trained]]:
             blocks = known.setdefault(node.part, {})
             if blocks.setdefault(node.title, node) != node:
                 raise InputError(
-                    f"two {node.part}s are called {node.title}: give one another name="
+                    f"two {node.part} blocks are called {node.title}; set another name= for one "
+                    "of them"
                 )
     return known
 
 
 def parallel_of(use: "Sequence[str | Block]") -> int:
-    """Return the number of copies that Parallel makes of the batch; 1 without Parallel."""
     for tree in use:
         for node, _ in walk(tree):
             if isinstance(node, Parallel):
@@ -397,41 +417,44 @@ def parallel_of(use: "Sequence[str | Block]") -> int:
 
 
 def check_answers(use: "Sequence[str | Block]") -> None:
-    """Raise InputError for blocks that give rows of a batch different modules.
+    """Raise InputError if a composition assigns rows to adapters by their index in the batch.
 
-    In inference, the row of the batch in which a text is processed is arbitrary.
+    Such blocks are only for training, because the row index of a text is arbitrary in inference.
     """
     for tree in use:
         for node, above in walk(tree):
             if isinstance(node, Block) and node.of_rows:
                 raise InputError(
-                    f"{path_of(above, str(node))} gives rows of a batch different modules, which "
-                    "is for training and `Learner.bind`: name one module by --adapters.use, or by "
-                    "use= of t5x_lite.load"
+                    f"{path_of(above, str(node))} uses different adapters for different rows of a "
+                    "batch, which is only supported in training and `Learner.bind`; select one "
+                    "adapter with --adapters.use, or with use= of t5x_lite.load"
                 )
 
 
 def check_nesting(use: "Sequence[str | Block]") -> None:
-    """Raise InputError for a Parallel below another block than Stack, or for two of them."""
+    """Raise InputError for two Parallel blocks, or a Parallel inside a block other than Stack."""
     parallel = [above for tree in use for node, above in walk(tree) if isinstance(node, Parallel)]
     if len(parallel) > 1:
-        raise InputError("use at most one Parallel: it repeats the whole batch")
+        raise InputError(
+            "only one Parallel block is allowed, because it repeats the whole batch; remove the "
+            "others"
+        )
     for above in parallel:
         other = next((block for block in above if not isinstance(block, Stack)), None)
         if other is not None:
             raise InputError(
-                f"Parallel repeats the whole batch, so only Stack may be above it: got "
+                "Parallel repeats the whole batch, so only a Stack may contain it, got "
                 f"{path_of(above, 'Parallel')}"
             )
 
 
 def path_of(above: Sequence[Block], last: str) -> str:
-    """Return the path of a node in its tree: "Fuse > Stack > lora 'x'"."""
+    """Return the nesting of a block or adapter as text, such as "Fuse > Stack > lora 'x'"."""
     return " > ".join([*(type(block).__name__ for block in above), last])
 
 
 def pruned(tree: "str | Block | None", present: "frozenset[str]") -> bool:
-    """Return True if a tree names one of some adapters."""
+    """Return True if a composition contains an adapter in `present`."""
     return any(node in present for node, _ in walk(tree) if isinstance(node, str))
 
 
@@ -439,7 +462,7 @@ Gate = Literal["none", "real_tokens", "all_tokens"]
 
 
 def make_gate(features: int, axis: str | None, *, rngs: nnx.Rngs, num: int = 1) -> Dense:
-    """Build the dense layer of a gate, w and b.
+    """Build the dense layer that computes an adapter's gate from its input.
 
     Args:
       features: input size D.
@@ -454,13 +477,13 @@ def make_gate(features: int, axis: str | None, *, rngs: nnx.Rngs, num: int = 1) 
 def gates_of(
     dense: Dense, read: Float[Array, "*B T D"], seen: Any, kind: Gate
 ) -> Float[Array, "*B #T G"]:
-    """Return the gate of each token, in float32.
+    """Return the gate values of each token, in float32.
 
     Args:
-      dense: dense layer with w and b.
-      read: x.
-      seen: positions that each position attends to, as in `slots.Around.mask`.
-      kind: kind of the gate.
+      dense: dense layer of the gate.
+      read: gate input x.
+      seen: attention mask: the positions that each position attends to.
+      kind: averaging of gate values: "real_tokens" or "all_tokens".
     """
     gates = jax.nn.sigmoid(dense.product(read))
     if kind == "all_tokens":
@@ -469,12 +492,11 @@ def gates_of(
 
 
 def mean_of_seen(values: Float[Array, "*B T G"], seen: Any) -> Float[Array, "*B #T G"]:
-    """Return the mean over the tokens that each token attends to.
+    """Return, for each token, the mean of the values over the tokens that it attends to.
 
     Args:
       values: values of each token, in float32.
-      seen: positions that each position attends to, as in `slots.Around.mask`; if None, each
-        token attends only to itself.
+      seen: attention mask; if None, each token attends only to itself.
     """
     if isinstance(seen, Visibility):
         seen = seen.dense(values.shape[1])
@@ -485,9 +507,11 @@ def mean_of_seen(values: Float[Array, "*B T G"], seen: Any) -> Float[Array, "*B 
 
 
 def check_stacks(gate: str, stacks: Any) -> None:
-    """Raise InputError for a gate that reads future tokens of a decoder."""
+    """Raise InputError if a gate of kind "all_tokens" would read a decoder's future tokens."""
     if gate == "all_tokens" and "decoder" in stacks:
-        raise InputError("gate 'all_tokens' reads future tokens in a decoder: take 'real_tokens'")
+        raise InputError(
+            "gate 'all_tokens' would read future tokens in a decoder; set gate to 'real_tokens'"
+        )
 
 
 ROUTER = "router/"
@@ -495,10 +519,10 @@ ROUTER = "router/"
 
 
 class RouterLayer(nnx.Module):
-    """Router of one adapter site: it computes the weights of the composed adapters.
+    """Router module that computes the weights of composed adapters at one model site.
 
     Args:
-      block: config of the router.
+      block: config of the Route block.
       features: input size D.
       axis: logical name of the input's axis.
       rngs: random streams; "params" is used.
@@ -516,12 +540,12 @@ class RouterLayer(nnx.Module):
     def __call__(
         self, block: Route, x: Float[Array, "B T D"], seen: Any
     ) -> Float[Array, "#B #T K"]:
-        """Return the weights of the children, in float32.
+        """Return the router weight of each child adapter, in float32.
 
         Args:
-          block: config of the router.
-          x: input of the site.
-          seen: positions that each position attends to, as in `slots.Around.mask`.
+          block: config of the Route block.
+          x: hidden states that the router reads.
+          seen: attention mask: the positions that each position attends to.
         """
         if block.kind == "free":
             return self.weights[...].astype(jnp.float32)[None, None]
@@ -537,17 +561,16 @@ class RouterLayer(nnx.Module):
         return chosen * (1.0 + weights - jax.lax.stop_gradient(weights))
 
     def penalty(self) -> Float[Array, ""]:
-        """Return 0: a router has no penalty."""
         return jnp.float32(0)
 
 
 def told(weights: Float[Array, "B _ K"], seen: Any, *, length: int) -> Float[Array, " _"]:
-    """Return a router's statistics of a batch: 1, the balance, the entropy, the mean of each w_k.
+    """Return a router's statistics: 1, balance, entropy, and the mean weight of each child.
 
     Args:
-      weights: weights of each token, or of each row, which add up to 1.
-      seen: positions that each position attends to, as in `slots.Around.mask`.
-      length: T.
+      weights: router weights of each token or row; they add up to 1.
+      seen: attention mask: the positions that each position attends to.
+      length: row length T.
     """
     num = weights.shape[-1]
     real = jnp.ones((weights.shape[0], length), bool) if seen is None else _real(seen, length)
@@ -562,17 +585,17 @@ def told(weights: Float[Array, "B _ K"], seen: Any, *, length: int) -> Float[Arr
 
 
 def _real(seen: Any, length: int) -> Bool[Array, "B T"]:
-    """Return the tokens that are not padding, which attend to themselves."""
+    """Return the mask of tokens that are not padding, computed from the attention mask."""
     mask: Array = jnp.asarray(seen.dense(length) if isinstance(seen, Visibility) else seen)
     return mask[:, 0, 0] if mask.shape[2] == 1 else jnp.diagonal(mask[:, 0], axis1=1, axis2=2)
 
 
 def routers_of(adapters: Sequence[Any], use: Sequence[str | Block]) -> dict[str, float]:
-    """Return the routers of a composition and of its adapters: name -> weight of the balance.
+    """Return all routers of the adapters in use: name -> loss weight of the balance term.
 
     Args:
       adapters: configs of the adapters.
-      use: the trees.
+      use: compositions of adapters.
     """
     blocks = trained_of(use).get(Route.part, {})
     found = {title: block.balance for title, block in blocks.items() if isinstance(block, Route)}
@@ -583,11 +606,11 @@ def routers_of(adapters: Sequence[Any], use: Sequence[str | Block]) -> dict[str,
 def metrics_of(
     found: Mapping[str, Array], routers: Mapping[str, float]
 ) -> dict[str, tuple[Array, Array]]:
-    """Return the metrics of routers: name -> (total, weight).
+    """Return the metrics of all routers: name -> (total, weight).
 
     Args:
-      found: statistics that were collected while the loss was computed.
-      routers: result of `routers_of`.
+      found: router statistics that were collected while the loss was computed.
+      routers: names and balance weights from `routers_of`.
     """
     metrics: dict[str, tuple[Array, Array]] = {}
     for title, (count, _, entropy, *shares) in _said(found, routers).items():
@@ -599,12 +622,11 @@ def metrics_of(
 def penalties_of(
     found: Mapping[str, Array], routers: Mapping[str, float]
 ) -> dict[str, tuple[Array, float]]:
-    """Return the balance terms of routers: name -> (total, scale); arguments as `metrics_of`."""
+    """Return the balance loss terms of routers: name -> (total, scale)."""
     said = _said(found, routers)
     return {f"{title}_balance": (each[1], routers[title]) for title, each in said.items()
             if routers[title]}  # fmt: skip
 
 
 def _said(found: Mapping[str, Array], routers: Mapping[str, float]) -> dict[str, Array]:
-    """Return the statistics of routers, by their names."""
     return {name: found[f"{ROUTER}{name}"] for name in routers if f"{ROUTER}{name}" in found}

@@ -26,16 +26,16 @@ from t5x_lite.core.options import did_you_mean
 _LOAD = re.compile(r"([^\W\d]\w*)=(.+)")
 
 HEAD = r"(?:heads|objective)/.*"
-"""Paths of heads and of the objective's own layers; models such as T5 have none."""
+"""Regular expression for parameter paths of heads and objective layers; T5 models have none."""
 
 FUSION = r"adapters/fusion/.*"
-"""Paths of the layers of Fuse blocks."""
+"""Regular expression for parameter paths of Fuse blocks."""
 
 ROUTER = r"adapters/router/.*"
-"""Paths of the routers of Route blocks."""
+"""Regular expression for parameter paths of Route blocks."""
 
 COMPOSING = (FUSION, ROUTER)
-"""Paths of the parameters that a composition has in addition to its adapters."""
+"""Regular expressions for the parameters of composition blocks."""
 
 _PARTS = {
     "head": HEAD,
@@ -44,25 +44,24 @@ _PARTS = {
     "norms": r"(?:model|towers)/(?:.*/)?\w*norm(?:/.*)?",
     "base": r"(?:model|towers)/.*",
 }
-"""Names that `train` accepts for parts that are not adapters -> their paths."""
+"""Special names in `train` -> regular expressions for parameter paths."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Adapters:
-    """Adapters in the slots of a model; the model itself is frozen (`t5x_lite.adapters`).
+    """Configuration of a run's adapters; the model itself is frozen.
 
     Attributes:
       add: new adapters, "NAME = METHOD(OPTION=VALUE, ...)", such as "rte = lora(r=8)".
-      load: trained adapters, NAME=DIR: the adapter NAME of a work directory, or its only adapter.
-        A loaded adapter is frozen unless `train` names it.
-      use: adapters in use, separated by commas, or blocks that compose them, such as
-        "Stack(en, Fuse(sst2, nli))" (`t5x_lite.adapters.grammar`); "" uses all added and loaded
-        adapters.
-      train: parts to train: names of adapters, "fusion" and "router" for the layers of Fuse and
-        Route blocks, "head" for heads and the objective's own layers, "norms" for the model's
-        layer norms, "base" for the whole model; () trains the adapters of `add`, fusions, routers
-        and the head.
-      base_dtype: dtype of the frozen model during training; adapters stay float32.
+      load: trained adapters, NAME=DIR: the adapter NAME of a work directory, or its only adapter. A
+        loaded adapter is frozen unless `train` names it.
+      use: adapters in use, separated by commas, or composition blocks such as "Stack(en, Fuse(sst2,
+        nli))" (`t5x_lite.adapters.grammar`); "" uses all added and loaded adapters.
+      train: names of adapters to train, "fusion" or "router" for the layers of Fuse or Route
+        blocks, "head" for heads and the objective's own layers, "norms" for the model's layer
+        norms, "base" for the whole model; () trains the adapters of `add`, fusions, routers and the
+        head.
+      base_dtype: dtype of the frozen model during training; adapters stay in float32.
     """
 
     add: tuple[str, ...] = ()
@@ -79,7 +78,8 @@ class Adapters:
         added = self.added
         if self.base_dtype != "float32" and not (added or self.load):
             raise InputError(
-                "adapters.base_dtype bfloat16 needs a frozen model: add a module by --adapters.add"
+                "adapters.base_dtype bfloat16 needs a frozen base model; add an adapter with "
+                "--adapters.add"
             )
         names = dict.fromkeys([*added, *self.loaded])
         self._check_use(tuple(names))
@@ -88,8 +88,8 @@ class Adapters:
                 continue
             if name not in names:
                 raise InputError(
-                    f"adapters.train: no module is called {shown(name)}"
-                    f"{did_you_mean(name, [*names, *_PARTS])}; it may name "
+                    "adapters.train names the unknown adapter "
+                    f"{shown(name)}{did_you_mean(name, [*names, *_PARTS])}; valid names are "
                     f"{', '.join([*names, *_PARTS])}"
                 )
             if name not in self.used:
@@ -109,12 +109,11 @@ class Adapters:
             by = f"adapters.use {shown(self.use)}" if name not in self.used else "adapters.train"
             if name not in self.used or (self.train and name not in self.train):
                 raise InputError(
-                    f"{by} does not name {name!r} of adapters.add, which would never be trained: "
-                    "name it there, or do not add it"
+                    f"{by} does not name the adapter {name!r} of adapters.add, which would never "
+                    "be trained; add its name, or remove the adapter"
                 )
 
     def _check_use(self, names: tuple[str, ...]) -> None:
-        """Raise InputError if `use` names an unknown adapter."""
         if not self.use.strip():
             return
         try:
@@ -124,16 +123,21 @@ class Adapters:
         for name in used:
             if name not in names:
                 raise InputError(
-                    f"adapters.use: no module is called {shown(name)}{did_you_mean(name, names)}; "
-                    + (f"the modules are {', '.join(names)}" if names else "add or load it")
+                    "adapters.use names the unknown adapter "
+                    f"{shown(name)}{did_you_mean(name, names)}; "
+                    + (
+                        f"the adapters are {', '.join(names)}"
+                        if names
+                        else "add it with --adapters.add, or load it with --adapters.load"
+                    )
                 )
 
     @property
     def added(self) -> dict[str, Adapter]:
-        """Configs of `add` by name.
+        """Parsed configs of the adapters in `add`, by name.
 
         Raises:
-          InputError: if a line is invalid, or two adapters have the same name.
+          InputError: if an entry is invalid, or two adapters have the same name.
         """
         try:
             return by_name(map(parse_module, self.add))
@@ -142,10 +146,10 @@ class Adapters:
 
     @property
     def loaded(self) -> dict[str, str]:
-        """Directories of `load` by the names that the adapters have in this run.
+        """Checkpoint directories of the adapters in `load`, by the adapter names of this run.
 
         Raises:
-          InputError: if a line is not NAME=DIR, or two adapters have the same name.
+          InputError: if an entry is not NAME=DIR, or two adapters have the same name.
         """
         found: dict[str, str] = {}
         for line in self.load:
@@ -157,7 +161,7 @@ class Adapters:
                 raise InputError(f"adapters.load: {reserved(name)}")
             if name in found:
                 raise InputError(
-                    f"adapters.load: two adapters are called {name}: give one another name"
+                    f"adapters.load has two adapters called {name}; rename one of them"
                 )
             found[name] = directory
         return found
@@ -171,39 +175,38 @@ class Adapters:
 
     @property
     def composition(self) -> tuple[str | Block, ...]:
-        """Trees of the adapters in use."""
+        """Parsed compositions of the adapters in use."""
         return parse_trees(self.use) or self.used
 
     @property
     def unpackable(self) -> str:
-        """Reason why each row must hold a single text; "" if rows may be packed."""
+        """Reason why the adapters need rows with a single text; "" if packed rows are supported."""
         blocks = [b for tree in self.composition for b, _ in walk(tree) if isinstance(b, Block)]
         return next((why for one in (*self.added.values(), *blocks) if (why := one.unpackable)), "")
 
     @property
     def modules(self) -> tuple[Adapter, ...]:
-        """Configs of the adapters in use, in their order.
+        """Configs of the adapters in use, in order.
 
-        The config of a loaded adapter is known only after the run has read its checkpoint and
-        stated it in `add`.
+        The config of a loaded adapter is available only after a command has read its checkpoint.
 
         Raises:
-          InputError: if a loaded adapter was not read.
+          InputError: if the checkpoint of a loaded adapter has not been read.
         """
         added = self.added
         for name in self.used:
             if name not in added:
                 raise InputError(
-                    f"the module {name!r} of adapters.load {self.loaded[name]} was not read: only "
-                    "a command that reads checkpoints can use it"
+                    f"adapter {name!r} of adapters.load {self.loaded[name]} has not been read; "
+                    "only commands that read checkpoints can use it"
                 )
         return tuple(added[name] for name in self.used)
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """Paths to train, as in `Experiment.train`; () trains the adapters' parameters and heads.
+        """Regular expressions for the parameters to train; () trains adapters and heads.
 
-        adapters/NAME includes everything that the adapter trains, parameters of the model, too.
+        The path adapters/NAME also selects the model parameters that the adapter trains.
         """
         if self.train:
             return tuple(_PARTS.get(name, f"{ADAPTERS}{name}") for name in self.train)
@@ -214,6 +217,6 @@ class Adapters:
         return (HEAD, *composing, *(f"{ADAPTERS}{name}" for name in fresh))
 
     def canonical(self) -> "Adapters":
-        """Return the settings in canonical form, so that equal settings have equal strings."""
+        """Return an equal config in canonical form, so that equal settings have equal strings."""
         use = write_trees(parse_trees(self.use))
         return dataclasses.replace(self, add=tuple(map(write_module, self.added.values())), use=use)

@@ -1,4 +1,4 @@
-"""Deltas: changes of a base, from training, from adapters or from arithmetic of deltas.
+"""Deltas: changes of a base model, from fine-tuning, from adapters or from delta arithmetic.
 
     tau = Delta.of(tuned, base)                      # a task vector (Ilharco et al. 2022)
     params = (a + 0.5 * b - c).apply(base)           # arXiv:2212.04089
@@ -31,38 +31,40 @@ from t5x_lite.core.trees import Params
 _HALF = 1 << 16
 
 Lazy = Mapping[str, Callable[[], np.ndarray]]
-"""Path -> function that makes the array; it is called three times."""
+"""Path -> function that computes the array; it is called three times."""
 
 
 def count_of(total: int, *, k: int | None = None, density: float | None = None) -> int:
-    """Return the number K of entries; exactly one of the two arguments must be given.
+    """Return the number of entries to select, from a number `k` or from a fraction `density`.
 
     Args:
       total: number of all entries.
-      k: K.
-      density: fraction of the entries, K = round(density * total).
+      k: number of entries.
+      density: fraction of the entries; the number is round(density * total).
 
     Raises:
-      InputError: if neither or both are given, or the value is out of range.
+      InputError: if neither or both of `k` and `density` are given, or the value is out of range.
     """
     if (k is None) == (density is None):
-        raise InputError("give either k, a number of entries, or density, a fraction of them")
+        raise InputError(
+            "exactly one of k (number of entries) and density (fraction of the entries) must be set"
+        )
     if density is not None:
         if not 0.0 <= density <= 1.0:
-            raise InputError(f"density must be from 0 to 1: got {density}")
+            raise InputError(f"density must be from 0 to 1, got {density}")
         return round(density * total)
     assert k is not None
     if not 0 <= k <= total:
-        raise InputError(f"k must be from 0 to the number of entries, {total}: got {k}")
+        raise InputError(f"k must be from 0 to the number of entries ({total}), got {k}")
     return k
 
 
 def largest(arrays: Lazy, k: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield the K entries of largest magnitude.
+    """Yield the K entries of largest magnitude of several arrays.
 
     Args:
-      arrays: float32 arrays; zeros count like other values.
-      k: number of entries.
+      arrays: path -> function that computes the float32 array; zeros count like other values.
+      k: number of entries K.
 
     Yields:
       path, array, and the sorted flat indices of its selected entries; the paths are sorted.
@@ -85,7 +87,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def _limit(arrays: Lazy, k: int) -> tuple[int, int]:
-    """Return the bits of the K-th largest magnitude, and the number of equal entries to select."""
+    """Return the K-th largest magnitude as bits, and the number of ties to select."""
     high = np.zeros(_HALF, np.int64)
     for make in arrays.values():
         high += np.bincount(_bits(make()) >> 16, minlength=_HALF)
@@ -99,7 +101,7 @@ def _limit(arrays: Lazy, k: int) -> tuple[int, int]:
 
 
 def _from_above(counts: np.ndarray, k: int) -> tuple[int, int]:
-    """Return the bin of the K-th entry, from the last bin, and K less the count of later bins."""
+    """Return the histogram bin of the K-th largest entry, and its rank among the bin's entries."""
     above = np.cumsum(counts[::-1])
     place = int(np.searchsorted(above, k))
     before = int(above[place - 1]) if place else 0
@@ -109,37 +111,35 @@ def _from_above(counts: np.ndarray, k: int) -> tuple[int, int]:
 _LARGEST = float(np.finfo(np.float32).max)
 
 MODULES = "adapters/"
-"""Prefix of the paths of adapters in `extra`; the name of the adapter follows."""
+"""Prefix of the paths of adapters in `Delta.extra`; the adapter's name follows."""
 
 
 @runtime_checkable
 class Module(Protocol):
-    """Config of an adapter that is stored next to the base, such as a bottleneck."""
+    """Protocol of the adapter configs that a delta stores, such as a bottleneck's config."""
 
     @property
-    def name(self) -> str:
-        """Name of the adapter; its parameters are at adapters/NAME."""
-        ...
+    def name(self) -> str: ...
 
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
-        """Return parameters, by path, that multiply the adapter's branch by a number."""
+        """Return parameters, by path, that multiply the adapter's output by a factor."""
         ...
 
     def joined(
         self, params: Mapping[str, Any], other: Any, others: Mapping[str, Any]
     ) -> tuple[Any, dict[str, Any]]:
-        """Return an adapter and its parameters that compute the sum of two branches."""
+        """Return one adapter, and its parameters by path, that computes the sum of two adapters."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """Identity of the base of a delta.
+    """Identity of a delta's base model: its checkpoint directory and the digests of its arrays.
 
     Attributes:
-      checkpoint: checkpoint directory of the base.
+      checkpoint: checkpoint directory of the base model.
       arrays: path -> digest of the array's values.
-      sources: path -> path of the array in the checkpoint, if it is another one.
+      sources: path -> path of the array in the checkpoint, if the two paths differ.
     """
 
     checkpoint: str
@@ -148,7 +148,7 @@ class Identity:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the paths and digests."""
+        """SHA-256 digest of all array paths and array digests."""
         lines = (f"{path} {digest}\n" for path, digest in sorted(self.arrays.items()))
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
@@ -156,21 +156,21 @@ class Identity:
         return hash(self.digest)
 
     def check(self, other: "Identity") -> None:
-        """Raise InputError for another base; the arrays that both list are compared."""
+        """Raise InputError if another identity has different digests for the same arrays."""
         common = self.arrays.keys() & other.arrays.keys()
         wrong = sorted(path for path in common if self.arrays[path] != other.arrays[path])
         if wrong or not common:
-            why = f": {wrong[0]} differs" if wrong else " without an array in common"
+            why = f", which differ in the array {wrong[0]}" if wrong else " without a common array"
             raise InputError(
-                f"these deltas have different bases{why}; {self.checkpoint} has the digest "
-                f"{self.digest[:16]}, {other.checkpoint} {other.digest[:16]}"
+                f"the deltas have different base models{why}; base {self.checkpoint} has digest "
+                f"{self.digest[:16]}, base {other.checkpoint} has digest {other.digest[:16]}"
             )
 
     def with_(self, other: "Identity | None") -> "Identity":
-        """Return the identity with the arrays of both.
+        """Return the union of the arrays of two identities of the same base model.
 
         Raises:
-          InputError: if they identify different bases.
+          InputError: if the identities belong to different base models.
         """
         if other is None:
             return self
@@ -182,12 +182,12 @@ class Identity:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Delta:
-    """A change of a base: a frozen pytree and a view (`t5x_lite.core.tied_parameters`).
+    """Change of a base model that supports +, - and multiplication by numbers; a frozen pytree.
 
     Attributes:
-      parts: path in the base -> part.
-      extra: path -> array that the base lacks.
-      base: identity of the base; None fits every base.
+      parts: path in the base model -> change of the array.
+      extra: path -> array that the base model lacks, such as heads.
+      base: identity of the base model; None is compatible with every base.
       config: configs of the adapters in `extra`.
     """
 
@@ -200,19 +200,19 @@ class Delta:
 
     @classmethod
     def of(cls, tuned: Params, base: Params, *, identity: Identity | None = None) -> "Delta":
-        """Return the task vector tuned - base, without the arrays that are equal.
+        """Return the task vector tuned - base; arrays that are equal in both are omitted.
 
         Args:
-          tuned: nested dict of arrays.
-          base: nested dict of arrays; arrays that it lacks become `extra`.
-          identity: identity of the base.
+          tuned: nested dict of fine-tuned arrays.
+          base: nested dict of arrays; tuned arrays that it lacks become `extra`.
+          identity: identity of the base model.
 
         Raises:
           InputError: if `tuned` lacks an array of the base, or the shapes of an array differ.
         """
         ours, theirs = trees.flatten(tuned), trees.flatten(base)
         if absent := sorted(theirs.keys() - ours.keys()):
-            raise InputError(f"the tuned parameters lack {absent[0]}, which the base has")
+            raise InputError(f"the fine-tuned parameters lack the array {absent[0]} of the base")
         parts, extra = {}, {}
         for path, array in ours.items():
             if path not in theirs:
@@ -222,17 +222,16 @@ class Delta:
         return cls(parts, extra, identity)
 
     def apply(self, base: Params, *, keep_float32: bool = False) -> Params:
-        """Return the base with the delta and the arrays of `extra`.
+        """Return the base model's parameters with this delta applied, including the extra arrays.
 
-        Sums are computed in float32 and cast to the base's dtypes. Arrays that no part changes are
-        the same objects.
+        Sums are computed in float32 and cast to the base's dtypes. Unchanged arrays are not copied.
 
         Args:
-          base: nested dict of arrays.
-          keep_float32: True to leave the sums in float32.
+          base: nested dict of the base model's arrays.
+          keep_float32: True to return the sums in float32.
 
         Raises:
-          InputError: if the base lacks an array that the delta changes, or has another shape.
+          InputError: if the base lacks an array that the delta changes, or its shape differs.
         """
         flat = dict(trees.flatten(base))
         for path in self.parts:
@@ -242,20 +241,20 @@ class Delta:
         return trees.unflatten({**flat, **self.extra})
 
     def changed(self, path: str, array: Any, *, keep_float32: bool = False) -> Any:
-        """Return one array of the base with the delta; see `apply`."""
+        """Return one base array with this delta applied; see `apply`."""
         if path not in self.parts:
             return array
         part = self.parts[path]
         if part.shape and part.shape != tuple(array.shape):
             raise InputError(
-                f"the delta changes {path} of shape {part.shape}, but the base's has "
+                f"the delta changes {path} of shape {part.shape}, but the base's array has shape "
                 f"{tuple(array.shape)}"
             )
         read = part.read(jnp.asarray(array, jnp.float32))
         return read if keep_float32 else read.astype(array.dtype)
 
     def materialise(self, base: Params) -> "Delta":
-        """Return the same change of this base with sums only: every part is dense."""
+        """Return this delta as dense differences from a base model's arrays."""
         flat = trees.flatten(base)
         parts: dict[str, Part] = {}
         for path in self.parts:
@@ -266,16 +265,16 @@ class Delta:
         return dataclasses.replace(self, parts=parts)
 
     def sparsify(self, *, k: int | None = None, density: float | None = None) -> "Delta":
-        """Return the entries of largest magnitude: exactly K, from all arrays together.
+        """Return a delta with only the entries of largest magnitude over all arrays.
 
-        Ties are broken by path, then by flat index.
+        Exactly K entries remain. Ties are broken by path, then by flat index.
 
         Args:
-          k: number of entries.
-          density: fraction of the delta's entries, K = round(density * entries).
+          k: number K of entries.
+          density: fraction of the delta's entries; K = round(density * entries).
 
         Raises:
-          InputError: if neither or both are given, or a part is not additive.
+          InputError: if neither or both of `k` and `density` are given, or a part is not additive.
         """
         self.check_additive()
         lazy = {path: part.dense for path, part in self.parts.items()}
@@ -288,15 +287,15 @@ class Delta:
         return dataclasses.replace(self, parts=parts)
 
     def factor(self, rank: int) -> "Delta":
-        """Return the delta with the nearest low-rank products as changes of kernels.
+        """Return this delta with changes of kernels approximated by low-rank products.
 
-        Other parts do not change.
+        Changes of vectors, such as biases, stay exact.
 
         Raises:
           InputError: if the rank is below 1, or a part is not additive.
         """
         if rank < 1:
-            raise InputError(f"rank must be at least 1: got {rank}")
+            raise InputError(f"rank must be at least 1, got {rank}")
         self.check_additive()
         parts = {
             path: factored(part, rank) if is_kernel(path, part.shape) else part
@@ -305,24 +304,24 @@ class Delta:
         return dataclasses.replace(self, parts=parts)
 
     def then(self, other: "Delta") -> "Delta":
-        """Return this delta followed by another one; scales of the same array multiply."""
+        """Return the delta that applies this delta and then another delta."""
         parts = dict(self.parts)
         for path, part in other.parts.items():
             parts[path] = parts[path].then(part) if path in parts else part
         return self._joined(other, parts)
 
     def mask(self, which: str | Callable[[str], bool] | Mapping[str, Any]) -> "Delta":
-        """Return the parts and extra arrays of some paths, or some entries of them.
+        """Return a delta with only some arrays, or some entries of arrays.
 
         Args:
-          which: a path above the arrays, or a regular expression that matches whole paths; a
-            function of a path; or booleans of the arrays' shapes by path, where an absent path
-            selects nothing.
+          which: selection of arrays or entries: a path prefix, or a regular expression for whole
+            paths; a function from a path to True or False; or boolean arrays by path, where an
+            absent path selects nothing.
 
         Raises:
           InputError: if a pattern matches nothing or is not a regular expression, a masked part is
-            not additive, booleans have another shape, or some booleans of an extra array are
-            false.
+            not additive, a boolean array has the wrong shape, or it selects only a part of an extra
+            array.
         """
         if isinstance(which, Mapping):
             parts, extra = self._chosen(trees.flatten(which))
@@ -331,12 +330,12 @@ class Delta:
             parts = {path: part for path, part in self.parts.items() if keeps(path)}
             extra = {path: array for path, array in self.extra.items() if keeps(path)}
         if isinstance(which, str) and not (parts or extra):
-            raise InputError(f"the delta has no array that {which!r} means")
+            raise InputError(f"the delta has no array that matches {which!r}")
         config = tuple(m for m in self.config if any(p.startswith(_at(m)) for p in extra))
         return Delta(parts, extra, self.base, config)
 
     def _chosen(self, mask: Mapping[str, Any]) -> tuple[dict[str, Part], dict[str, Any]]:
-        """Return the parts and extra arrays that booleans by path select."""
+        """Return the parts and extra arrays that boolean arrays select."""
         parts: dict[str, Part] = {}
         for path, part in self.parts.items():
             if path in mask:
@@ -349,32 +348,33 @@ class Delta:
                 extra[path] = array
             elif chosen.any():
                 raise InputError(
-                    f"{path} is not a change of the base: a mask must keep all of it or nothing"
+                    f"{path} is not an array of the base, so the mask must keep all of its "
+                    "entries or none"
                 )
         return parts, extra
 
     def without_heads(self) -> "Delta":
-        """Return the delta without the arrays of `extra` that belong to no adapter."""
+        """Return this delta without heads: without the extra arrays that belong to no adapter."""
         extra = {path: x for path, x in self.extra.items() if path.startswith(MODULES)}
         return dataclasses.replace(self, extra=extra)
 
     def check_additive(self) -> None:
-        """Raise InputError if a part is not additive."""
+        """Raise InputError unless every part is additive."""
         for path, part in self.parts.items():
             if not part.additive:
                 raise InputError(
-                    f"{path} is changed by a {type(part).__name__} part, which cannot be added to "
-                    "the base: make it one first, by delta.materialise(base) or `materialize(NAME)`"
+                    f"the delta changes {path} by a {type(part).__name__} part, which is not a "
+                    "sum with the base; convert it first with delta.materialise(base) or "
+                    "`materialize(NAME)`"
                 )
 
     @property
     def size(self) -> int:
-        """Number of entries of the arrays that the parts change."""
+        """Total number of entries of the changed base arrays."""
         return sum(int(np.prod(part.shape)) for part in self.parts.values())
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all its arrays."""
         extra = sum(np.asarray(array).nbytes for array in self.extra.values())
         return extra + sum(part.nbytes for part in self.parts.values())
 
@@ -393,7 +393,7 @@ class Delta:
         if not isinstance(factor, int | float | np.number):
             return NotImplemented
         if not abs(factor) <= _LARGEST:
-            raise InputError(f"a delta is multiplied by finite float32 numbers: got {factor}")
+            raise InputError(f"the factor of a delta must be a finite float32 number, got {factor}")
         factor = float(factor)
         self.check_additive()
         parts = {path: part.times(factor) for path, part in self.parts.items()} if factor else {}
@@ -418,7 +418,7 @@ class Delta:
         return {path: x for path, x in self.extra.items() if path.startswith(_at(module))}
 
     def _joined(self, other: "Delta", parts: Mapping[str, Part]) -> "Delta":
-        """Return a delta with these parts, and the other contents of both deltas."""
+        """Return a delta with the given parts, and the heads and adapters of two deltas."""
         base = other.base if self.base is None else self.base.with_(other.base)
         heads = {p: x for p, x in self.extra.items() if not p.startswith(MODULES)}
         for path, array in other.extra.items():
@@ -426,8 +426,9 @@ class Delta:
                 continue
             if path in heads and not np.array_equal(np.asarray(heads[path]), np.asarray(array)):
                 raise InputError(
-                    f"both deltas have {path}, but heads cannot be added: take one of them "
-                    "without it, by delta.without_heads() or `without_heads(NAME)`"
+                    f"both deltas have the head parameter {path}, but heads cannot be added; "
+                    "remove the heads of one delta with delta.without_heads() or "
+                    "`without_heads(NAME)`"
                 )
             heads[path] = array
         modules, arrays = _modules(self, other)
@@ -438,10 +439,10 @@ class Delta:
     def stored(
         self, shapes: Mapping[str, Any], axes: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return shapes and axes unchanged.
+        """Return the shapes and axes unchanged, because the base's arrays are stored.
 
         Raises:
-          InputError: if the base lacks an array.
+          InputError: if the base lacks an array that the delta changes.
         """
         for path in self.parts:
             if path not in shapes:
@@ -449,20 +450,19 @@ class Delta:
         return dict(shapes), dict(axes)
 
     def fresh(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arrays unchanged: a newly initialized model is the base."""
+        """Return newly initialized arrays unchanged: they become the base's arrays."""
         return dict(seen)
 
     def read(self, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the base's arrays with the delta, by path."""
+        """Return the base's arrays with this delta applied, by path."""
         changed = {path: self.changed(path, stored[path]) for path in self.parts}
         return {**stored, **changed}
 
     def write(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the base from which `read` makes these arrays, up to rounding."""
+        """Return arrays without this delta, up to rounding: the inverse of `read`."""
         return (-self).read(seen)
 
     def mentions(self, path: str) -> bool:
-        """Return True if the delta changes the array at a path."""
         return path in self.parts
 
 
@@ -472,24 +472,27 @@ jax.tree_util.register_dataclass(
 
 
 def difference(path: str, tuned: Any, base: Any) -> Dense | None:
-    """Return one array of a task vector; None if both are equal."""
+    """Return the difference of one array between two models; None if the arrays are equal."""
     after, before = np.asarray(tuned, np.float32), np.asarray(base, np.float32)
     if after.shape != before.shape:
-        raise InputError(f"{path} has shape {after.shape}, but the base has {before.shape}")
+        raise InputError(
+            f"{path} has shape {after.shape}, but the base's array has shape {before.shape}"
+        )
     return None if np.array_equal(after, before) else Dense(after - before)
 
 
 def _pattern(text: str) -> Callable[[str], bool]:
-    """Return a predicate of paths below a path, or of paths that a regular expression matches."""
+    """Return a predicate for paths from a path prefix or a regular expression."""
     patterns.check("pattern", text)
     return lambda path: trees.covers(text, path)
 
 
 def _booleans(path: str, mask: Mapping[str, Any], shape: tuple[int, ...]) -> np.ndarray:
-    """Return the booleans of an array, after a check of their shape."""
     booleans = np.asarray(mask[path], bool)
     if booleans.shape != shape:
-        raise InputError(f"the mask of {path} has shape {booleans.shape}, and the array {shape}")
+        raise InputError(
+            f"the mask of {path} has shape {booleans.shape}, but the array has shape {shape}"
+        )
     return booleans
 
 
@@ -498,7 +501,7 @@ def _at(module: Module) -> str:
 
 
 def _modules(one: Delta, two: Delta) -> tuple[tuple[Module, ...], dict[str, Any]]:
-    """Return the adapters of two deltas; adapters at the same sites become their sum."""
+    """Return the adapters and adapter arrays of two deltas; add adapters at the same sites."""
     modules = {module.name: module for module in one.config}
     arrays = {path: x for path, x in one.extra.items() if path.startswith(MODULES)}
     for module in two.config:
@@ -509,8 +512,8 @@ def _modules(one: Delta, two: Delta) -> tuple[tuple[Module, ...], dict[str, Any]
         )
         if host is None and module.name in modules:
             raise InputError(
-                f"two modules are called {module.name} but have different sites, so they "
-                "cannot be added"
+                f"two adapters are called {module.name} but have different sites, so they cannot "
+                "be added; rename one of them"
             )
         if host is None:
             modules[module.name] = module

@@ -41,35 +41,37 @@ from t5x_lite.core.options import In, Rate, check_bounds
 
 @dataclasses.dataclass(frozen=True)
 class How:
-    """Base of the merge methods."""
+    """Base class of the merge method configs, such as `Ties`."""
 
     def __post_init__(self) -> None:
         check_bounds(self)
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """Return the merged delta; see `merge`."""
+        """Return the deltas merged into one delta by this method."""
         raise TypeError(f"{type(self).__name__} does not define merged")
 
 
 def merge(
     deltas: Sequence[Delta], how: How | None = None, *, weights: Sequence[float | int] = ()
 ) -> Delta:
-    """Merge several deltas of one base.
+    """Merge several deltas of one base model into one delta.
 
     Args:
-      deltas: at least one; heads of the same name must be equal, or be removed from all but one.
-      how: merge method; the default is `Linear()`.
-      weights: one for each delta; the default is 1 for all.
+      deltas: at least one delta; heads of the same name must be equal.
+      how: merge method; default: `Linear()`.
+      weights: one weight for each delta; default: 1 for each.
 
     Raises:
-      InputError: if the bases differ, the number of weights is wrong, a part is not additive, or
-        the method does not support the deltas.
+      InputError: if the base models differ, the number of weights is wrong, a part is not additive,
+        or the method does not support the deltas.
     """
     if not deltas:
-        raise InputError("there is nothing to merge: give at least one delta")
+        raise InputError("merge needs at least one delta, got none")
     weights = tuple(weights) or (1.0,) * len(deltas)
     if len(weights) != len(deltas):
-        raise InputError(f"there are {len(deltas)} deltas and {len(weights)} weights")
+        raise InputError(
+            f"the number of weights, {len(weights)}, must be the number of deltas, {len(deltas)}"
+        )
     for delta in deltas:
         delta.check_additive()
     return (how or Linear()).merged(deltas, weights)
@@ -77,10 +79,9 @@ def merge(
 
 @dataclasses.dataclass(frozen=True)
 class Linear(How):
-    """Weighted sum of the deltas; low-rank products add by concatenating their factors."""
+    """Merge method: weighted sum of the deltas; low-rank factors are concatenated (exact)."""
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """Return sum w_i d_i."""
         terms = [weight * delta for delta, weight in zip(deltas, weights, strict=True)]
         total = terms[0]
         for term in terms[1:]:
@@ -90,7 +91,7 @@ class Linear(How):
 
 @dataclasses.dataclass(frozen=True)
 class Svd(How):
-    """The best approximation of the weighted sum by low-rank products.
+    """Merge method: low-rank approximation of the weighted sum of the deltas.
 
     Attributes:
       rank: rank of the product for every kernel.
@@ -99,21 +100,20 @@ class Svd(How):
     rank: int
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """Return the truncated singular value decomposition of sum w_i d_i."""
         return Linear().merged(deltas, weights).factor(self.rank)
 
 
 @dataclasses.dataclass(frozen=True)
 class Dare(How):
-    """Drop and rescale (Yu et al. 2023, arXiv:2311.03099).
+    """Merge method DARE: drop entries at random and rescale the rest (arXiv:2311.03099).
 
     Delta number i of a merge uses the key fold_in(k, crc32(path)), where k is key(seed) for number
     0 and fold_in(key(seed), i) for the others.
 
     Attributes:
-      p: probability that an entry is dropped; libraries call 1 - p the density.
-      seed: random seed, from 0 to below 2^31.
-      then: method that merges the remaining entries.
+      p: probability of dropping an entry; some libraries call 1 - p the density.
+      seed: random seed, at least 0 and below 2^31.
+      then: merge method for the remaining entries.
     """
 
     p: Rate
@@ -123,10 +123,9 @@ class Dare(How):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.seed < 2**31:
-            raise InputError(f"seed must be from 0 to below 2^31: got {self.seed}")
+            raise InputError(f"seed must be at least 0 and below 2^31, got {self.seed}")
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """Return the other method's merge of the remaining entries."""
         thinned = []
         for number, delta in enumerate(deltas):
             parts: dict[str, Part] = {
@@ -144,7 +143,7 @@ class Dare(How):
 def dare_mask(
     path: str, shape: tuple[int, ...], *, p: float, seed: int, number: int = 0
 ) -> np.ndarray:
-    """Return the entries of an array that `Dare` keeps of delta `number`, as booleans."""
+    """Return the boolean mask of the entries that DARE keeps in one array of delta `number`."""
     key = jax.random.key(seed)
     if number:
         key = jax.random.fold_in(key, number)
@@ -154,13 +153,13 @@ def dare_mask(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fisher(How):
-    """Mean weighted by the diagonal of each Fisher matrix (Matena and Raffel, arXiv:2111.09832).
+    """Merge method: mean weighted by Fisher information diagonals (Matena and Raffel 2021).
 
     Attributes:
-      diagonals: diagonals of each delta, by path; a path that the diagonal and its delta both lack
-        gets `floor`.
+      diagonals: Fisher diagonal of each delta, by path. If a diagonal and its delta both lack a
+        path, the diagonal is `floor` there.
       normalize: True to divide each diagonal by its L2 norm.
-      floor: minimum of a diagonal's entries.
+      floor: minimum value of a diagonal entry.
     """
 
     diagonals: Sequence[Mapping[str, Any]]
@@ -168,13 +167,13 @@ class Fisher(How):
     floor: float = 1e-6
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """Return sum w_i F_i d_i / sum w_i F_i, entry by entry."""
         if len(self.diagonals) != len(deltas):
             raise InputError(
-                f"there are {len(deltas)} deltas and {len(self.diagonals)} Fisher diagonals"
+                f"the number of Fisher diagonals, {len(self.diagonals)}, must be the number of "
+                f"deltas, {len(deltas)}"
             )
         if any(weight <= 0 for weight in weights):
-            raise InputError(f"fisher weights must be above 0: got {tuple(weights)}")
+            raise InputError(f"fisher weights must be above 0, got {tuple(weights)}")
         norms = [self._norm(diagonal) for diagonal in self.diagonals]
 
         def combined(path: str, values: Sequence[np.ndarray]) -> np.ndarray:
@@ -182,14 +181,14 @@ class Fisher(How):
             for i, value in enumerate(values):
                 if path in deltas[i].parts and path not in self.diagonals[i]:
                     raise InputError(
-                        f"a Fisher diagonal lacks {path}, which its delta changes: it belongs to "
-                        "another model"
+                        f"a Fisher diagonal lacks {path}, which its delta changes; use a diagonal "
+                        "of the same model"
                     )
                 diagonal = self.diagonals[i].get(path, np.zeros(value.shape, np.float32))
                 if tuple(diagonal.shape) != value.shape:
                     raise InputError(
-                        f"the Fisher diagonal of {path} has shape {tuple(diagonal.shape)}, and the "
-                        f"array {value.shape}"
+                        f"the Fisher diagonal of {path} has shape {tuple(diagonal.shape)}, but "
+                        f"the array has shape {value.shape}"
                     )
                 share = np.maximum(np.asarray(diagonal, np.float32), np.float32(self.floor))
                 share = np.float32(weights[i] / norms[i]) * share
@@ -207,38 +206,36 @@ class Fisher(How):
 
 @dataclasses.dataclass(frozen=True)
 class AverageFactors(How):
-    """A = sum w_i A_i, B = sum w_i B_i (`linear` of the library adapters).
+    """Merge method: A = sum w_i A_i, B = sum w_i B_i (`linear` in the library adapters).
 
-    The product has cross terms w_i w_j A_i B_j, so it equals the sum only for equal factors. A
-    weight of -1 negates both factors, which changes nothing.
+    The merged product has cross terms w_i w_j A_i B_j, so it is exact only for equal factors. A
+    weight of -1 negates both factors and has no effect on the product.
     """
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """Return the sums of the factors."""
         return _of_factors(deltas, weights, weights, what="average_factors")
 
 
 @dataclasses.dataclass(frozen=True)
 class Zhang(How):
-    """A = sum abs(w_i) A_i, B = sum w_i B_i (Zhang et al. 2023, arXiv:2306.14870).
+    """Merge method: A = sum abs(w_i) A_i, B = sum w_i B_i (Zhang et al. 2023, arXiv:2306.14870).
 
-    A single adapter is negated correctly; cross terms remain. For parity with the library adapters.
+    A single adapter is negated correctly; cross terms remain. It matches the library adapters.
     """
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """Return the sums of the factors."""
         return _of_factors(deltas, [abs(w) for w in weights], weights, what="zhang")
 
 
 @dataclasses.dataclass(frozen=True)
 class PeftLinear(How):
-    """A = sum sgn sqrt(abs(w_i s_i)) A_i, B = sum sqrt(abs(w_i s_i)) B_i (PEFT's `linear`).
+    """Merge method of PEFT's `linear`: A = sum sgn(w_i) r_i A_i and B = sum r_i B_i.
 
-    For n equal adapters with weights 1 / n it gives n times one of them. For parity with PEFT.
+    r_i is sqrt(abs(w_i s_i)), with the scale s_i. Merging n equal adapters with weights 1 / n gives
+    n times the adapter, as in PEFT.
     """
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """Return the sums of the factors, with the scales included."""
         return _of_factors(deltas, weights, weights, what="peft_linear", roots=True)
 
 
@@ -250,19 +247,23 @@ def _of_factors(
     what: str,
     roots: bool = False,
 ) -> Delta:
-    """Return sums of factors; `roots` uses square roots of the weights, with scales included."""
+    """Return the merge of LoRA factors; `roots` uses square roots of weight times scale."""
     whole = together(deltas)
     parts: dict[str, Part] = {}
     for path in sorted({path for delta in deltas for path in delta.parts}):
         low = [part for d in deltas if isinstance(part := d.parts.get(path), LowRank)]
         if len(low) < len(deltas) or len({part.rank for part in low}) > 1:
-            raise InputError(f"{what} needs LoRAs of one rank at the same sites, unlike at {path}")
+            raise InputError(
+                f"{what} needs LoRAs of the same rank at the same sites, but they differ at {path}"
+            )
         if roots:
             sizes = [math.sqrt(abs(w * part.scale)) for w, part in zip(for_a, low, strict=True)]
             signs = [math.copysign(1.0, w * p.scale) for w, p in zip(for_a, low, strict=True)]
             ones, twos = [s * r for s, r in zip(signs, sizes, strict=True)], sizes
         elif len({part.scale for part in low}) > 1:
-            raise InputError(f"{what} needs LoRAs of one scale; the scales of {path} differ")
+            raise InputError(
+                f"{what} needs LoRAs of the same scale, but the scales of {path} differ"
+            )
         else:
             ones, twos = list(for_a), list(for_b)
         scale = 1.0 if roots else low[0].scale
@@ -273,16 +274,17 @@ def _of_factors(
 
 
 def together(deltas: Sequence[Delta]) -> Delta:
-    """Return the contents of deltas of one base, without their parts.
+    """Return the heads and adapters of several deltas of one base, without their parts.
 
     Raises:
-      InputError: if bases differ, a merge method cannot add adapters, or heads conflict.
+      InputError: if the base models differ, the merge method cannot add adapters, or heads
+        conflict.
     """
     for delta in deltas:
         if delta.config and len(deltas) > 1:
             raise InputError(
-                f"only linear can add the module {delta.config[0].name}: this merge method "
-                "needs changes that a model's arrays can hold"
+                f"adapter {delta.config[0].name} cannot be merged by this method, because it is "
+                "not a change of the model's arrays; use linear"
             )
     total = dataclasses.replace(deltas[0], parts={})
     for delta in deltas[1:]:
@@ -293,7 +295,7 @@ def together(deltas: Sequence[Delta]) -> Delta:
 def by_path(
     deltas: Sequence[Delta], combined: Callable[[str, Sequence[np.ndarray]], np.ndarray]
 ) -> Delta:
-    """Return a delta with dense parts, combined for each path; absent arrays are zeros."""
+    """Return a dense delta, computed for each path from the changes of all deltas."""
     whole = together(deltas)
     parts: dict[str, Part] = {}
     for path in sorted({path for delta in deltas for path in delta.parts}):
@@ -302,14 +304,10 @@ def by_path(
 
 
 def values_at(deltas: Sequence[Delta], path: str) -> list[np.ndarray]:
-    """Return the change that each delta adds to an array; zeros if it has none.
-
-    Raises:
-      InputError: if the shapes differ.
-    """
+    """Return the change of one array in each delta; zeros if the delta does not change it."""
     shapes = {delta.parts[path].shape for delta in deltas if path in delta.parts}
     if len(shapes) > 1:
-        raise InputError(f"the deltas change {path} of different shapes: {sorted(shapes)}")
+        raise InputError(f"the deltas change {path} with different shapes: {sorted(shapes)}")
     [shape] = shapes
     return [
         delta.parts[path].dense() if path in delta.parts else np.zeros(shape, np.float32)
@@ -319,26 +317,26 @@ def values_at(deltas: Sequence[Delta], path: str) -> list[np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class Ties(How):
-    """TIES merging of the changes of arrays.
+    """Merge method TIES: trim small entries, elect signs, and average the agreeing entries.
 
     Attributes:
-      density: fraction of a delta's entries to keep.
-      scale: factor of the result; the paper's lambda.
+      density: fraction of each delta's entries to keep.
+      scale: factor of the result (lambda in the paper).
     """
 
     density: Annotated[float, In(0, 1, "(]")] = 0.2
     scale: float = 1.0
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """Return the result of the three steps.
+        """Return the merged delta.
 
         Raises:
           InputError: if a weight is negative.
         """
         if any(weight < 0 for weight in weights):
             raise InputError(
-                f"ties elects signs, so its weights may not be negative: got {tuple(weights)}; "
-                "subtract the delta from the result"
+                f"ties weights must not be negative, got {tuple(weights)}; subtract the delta "
+                "from the merged result instead"
             )
         kept = [delta.sparsify(density=self.density) for delta in deltas]
         thin = [weight * delta for delta, weight in zip(kept, weights, strict=True)]

@@ -1,4 +1,4 @@
-"""Parts of a delta: changes of one array of the base.
+"""Delta parts: changes of single arrays of the base model.
 
 | part | the array W becomes |
 |---|---|
@@ -35,8 +35,8 @@ which is [R, R]; the product itself is not formed.
     P(z) = (H G Pi H B pad(z))[:D] / (sqrt(L sum G^2) sqrt(D / L))       L = 2^ceil(log2 D)
 
 H is the Walsh-Hadamard transform without a factor, B signs, Pi a permutation and G normal numbers.
-They are generated from the seed, the array's path and the layer's number, and are not stored.
-JAX's reverse mode gives the adjoint, P'. Sources: Le et al. 2013 (Fastfood); Li et al. 2018,
+They are generated from the seed, the array's path and the layer's number, and are not stored. JAX's
+reverse mode gives the adjoint, P'. Sources: Le et al. 2013 (Fastfood); Li et al. 2018,
 arXiv:1804.08838; Aghajanyan et al. 2020, arXiv:2012.13255.
 """
 
@@ -55,80 +55,86 @@ from jaxtyping import Bool, Float, Int32, UInt8
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import Array, Key
 
-_REMEDY = "make it an ordinary difference first, by delta.materialise(base) or `materialize(NAME)`"
+_REMEDY = "convert it to a difference first with delta.materialise(base) or `materialize(NAME)`"
 
 
 class Part:
-    """Base class of the parts of a delta; a part changes one array.
+    """Base class of the delta parts; a part is a change of one array of the base model.
 
     Attributes:
-      order: order in which parts of one array are applied: replace, add, scale, mask.
-      additive: True if the part is added to the base's array.
+      order: rank in the order of application to one array: replace 0, add 1, scale 2, mask 3.
+      additive: True if the part is a sum with the base array.
     """
 
     order: ClassVar[int] = 1
     additive: ClassVar[bool] = True
 
     def read(self, base: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
-        """Return the changed array; `base` is float32."""
+        """Return the base array with this change applied; `base` is float32."""
         return base + jnp.asarray(self.dense())
 
     def dense(self) -> np.ndarray:
-        """Return the addition as one float32 array.
+        """Return the difference from the base array as a dense float32 array.
 
         Raises:
           InputError: if the part is not additive.
         """
-        raise InputError(f"a {_name(self)} part cannot be added to its base: {_REMEDY}")
+        raise InputError(f"a {_name(self)} delta part is not a sum with the base; {_REMEDY}")
 
     def times(self, factor: float | int) -> "Part":
-        """Return the part times a number.
+        """Return the change multiplied by a factor.
 
         Raises:
           InputError: if the part is not additive.
         """
-        raise InputError(f"a {_name(self)} part cannot be multiplied: {_REMEDY}")
+        raise InputError(f"a {_name(self)} delta part cannot be multiplied by a number; {_REMEDY}")
 
     def plus(self, other: "Part") -> "Part":
-        """Return the sum of two parts of one array; different kinds become one dense array.
+        """Return the sum of two changes of the same array; different kinds become one dense array.
 
         Raises:
-          InputError: if one of them is not additive, or their shapes differ.
+          InputError: if a part is not additive, or the shapes differ.
         """
         for part in (self, other):
             if not part.additive:
-                raise InputError(f"a {_name(part)} part cannot be added to another: {_REMEDY}")
+                raise InputError(
+                    f"a {_name(part)} delta part cannot be added to another part; {_REMEDY}"
+                )
         if self.shape != other.shape:
-            raise InputError(f"parts of one array have shapes {self.shape} and {other.shape}")
+            raise InputError(
+                f"two changes of the same array have different shapes, {self.shape} and "
+                f"{other.shape}"
+            )
         return self._plus(other)
 
     def _plus(self, other: "Part") -> "Part":
         return Dense(self.dense() + other.dense())
 
     def then(self, other: "Part") -> "Part":
-        """Return this part followed by another one.
+        """Return the change that applies this part and then another part.
 
         Raises:
-          InputError: if their kinds cannot be applied in this order.
+          InputError: if the other part cannot follow this part.
         """
         if self.additive and other.additive:
             return self.plus(other)
         if other.order < self.order:
-            raise InputError(f"a {_name(other)} part cannot follow a {_name(self)} part: {_REMEDY}")
+            raise InputError(
+                f"a {_name(other)} delta part cannot follow a {_name(self)} part; {_REMEDY}"
+            )
         return Several((*_all(self), *_all(other)))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the base's array; () if the part does not determine it."""
+        """Shape of the base array; () if the part does not determine it."""
         return ()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its arrays."""
         return sum(np.asarray(x).nbytes for x in self.arrays().values())
 
     def arrays(self) -> dict[str, Any]:
-        """Return the part's arrays by name."""
+        """Return the arrays that define this change, by name."""
         raise NotImplementedError
 
 
@@ -142,10 +148,10 @@ def _all(part: Part) -> tuple[Part, ...]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dense(Part):
-    """An addition to each entry.
+    """Delta part that adds a dense array to the base array.
 
     Attributes:
-      value: float32, of the array's shape.
+      value: float32 array of the base array's shape.
     """
 
     value: Any
@@ -169,12 +175,12 @@ class Dense(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sparse(Part):
-    """An addition to some entries.
+    """Delta part that adds values to some entries of the base array.
 
     Attributes:
-      indices: [K], flat in C order, sorted, unique; int32, or int64 for arrays with more entries.
-      values: float32 [K].
-      size: shape of the array.
+      indices: flat indices [K] in C order, sorted and unique; int32, or int64 for larger arrays.
+      values: float32 values [K].
+      size: shape of the base array.
     """
 
     indices: Any
@@ -183,7 +189,7 @@ class Sparse(Part):
 
     @classmethod
     def of(cls, array: np.ndarray, indices: np.ndarray) -> "Sparse":
-        """Return the part of some entries of an array, by their sorted flat indices."""
+        """Return a sparse part with the entries of an array at sorted flat indices."""
         kind = np.int32 if array.size <= np.iinfo(np.int32).max else np.int64
         values = np.asarray(array, np.float32).reshape(-1)[indices]
         return cls(indices.astype(kind), values, tuple(array.shape))
@@ -225,11 +231,11 @@ class Sparse(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LowRank(Part):
-    """An addition of a low-rank product: LoRA's, or a truncated singular value decomposition.
+    """Delta part that adds a low-rank product scale * a b, as in LoRA, to a kernel.
 
     Attributes:
-      a: float32 [..., I, R].
-      b: float32 [..., R, O].
+      a: float32 factor [..., I, R].
+      b: float32 factor [..., R, O].
       scale: factor of the product.
     """
 
@@ -261,7 +267,6 @@ class LowRank(Part):
 
     @property
     def rank(self) -> int:
-        """Rank R of the product."""
         return self.a.shape[-1]
 
     @property
@@ -274,10 +279,10 @@ class LowRank(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scale(Part):
-    """Factors along one axis, as in (IA)^3.
+    """Delta part that multiplies the base array by factors along one axis, as in (IA)^3.
 
     Attributes:
-      value: [..., size of the axis]; the axes before it are the first ones of the array.
+      value: factors, [..., size of the axis]; the leading axes are the leading axes of the array.
       axis: -1 for the columns of a kernel and for a bias, -2 for the rows of a kernel.
     """
 
@@ -288,25 +293,25 @@ class Scale(Part):
     additive: ClassVar[bool] = False
 
     def read(self, base: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
-        """Return the changed array; `base` is float32.
+        """Return the scaled array; `base` is float32.
 
         Raises:
-          InputError: if the array has other axes.
+          InputError: if the shape of the factors does not fit the array.
         """
         value = jnp.asarray(self.value, jnp.float32)
         layers, size = tuple(value.shape[:-1]), value.shape[-1]
         fits = base.ndim >= len(layers) - self.axis and base.shape[self.axis] == size
         if not fits or tuple(base.shape[: len(layers)]) != layers:
             raise InputError(
-                f"factors of shape {tuple(value.shape)} along axis {self.axis} do not fit an array "
-                f"of shape {tuple(base.shape)}"
+                f"scale factors of shape {tuple(value.shape)} along axis {self.axis} do not fit "
+                f"an array of shape {tuple(base.shape)}"
             )
         shape = [*value.shape[:-1], *[1] * (base.ndim - value.ndim + 1)]
         shape[self.axis] = value.shape[-1]
         return base * value.reshape(shape)
 
     def then(self, other: "Part") -> "Part":
-        """Return the product if both scale the same axis, else both parts in sequence."""
+        """Return one combined scale if both scale the same axis, else both parts in sequence."""
         if isinstance(other, Scale) and other.axis == self.axis:
             return Scale(np.asarray(self.value) * np.asarray(other.value), self.axis)
         return super().then(other)
@@ -317,14 +322,14 @@ class Scale(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dora(Part):
-    """Columns of length m in the direction of W + scale a b (Liu et al. 2024, arXiv:2402.09353).
+    """Delta part of DoRA (arXiv:2402.09353): W + scale a b, with its columns rescaled to length m.
 
     Attributes:
-      a: float32 [..., I, R].
-      b: float32 [..., R, O].
-      m: float32 [..., O].
+      a: float32 factor [..., I, R].
+      b: float32 factor [..., R, O].
+      m: float32 column lengths [..., O].
       scale: factor of the product a b.
-      relative: True if a length is the sum of m and the norm of W's column.
+      relative: True if the column length is m plus the norm of W's column.
     """
 
     a: Any
@@ -353,10 +358,10 @@ class Dora(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Replace(Part):
-    """A new array instead of the base's.
+    """Delta part that replaces the base array.
 
     Attributes:
-      value: array of the base array's shape.
+      value: new array, of the base array's shape.
     """
 
     value: Any
@@ -378,10 +383,10 @@ class Replace(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Several(Part):
-    """Parts of one array, one after the other.
+    """Delta part that applies several parts to one array, one after the other.
 
     Attributes:
-      parts: in the order of their kinds.
+      parts: parts in order of application.
     """
 
     parts: tuple[Part, ...]
@@ -390,12 +395,10 @@ class Several(Part):
 
     @property
     def order(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Order of the last part."""
         return self.parts[-1].order
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the first part that determines it."""
         return next((part.shape for part in self.parts if part.shape), ())
 
     def read(self, base: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
@@ -424,11 +427,11 @@ jax.tree_util.register_dataclass(Several, data_fields=["parts"], meta_fields=[])
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mask(Part):
-    """The array where bits are 1, and 0 elsewhere.
+    """Delta part that keeps some entries of the base array and sets all other entries to 0.
 
     Attributes:
-      bits: uint8 [ceil(entries / 8)]; entries in C order, the first one is the highest bit.
-      size: shape of the array.
+      bits: packed mask, uint8 [ceil(entries / 8)]; entries in C order, the highest bit first.
+      size: shape of the base array.
     """
 
     bits: Any
@@ -439,16 +442,15 @@ class Mask(Part):
 
     @classmethod
     def of(cls, kept: Bool[np.ndarray, "*axes"]) -> "Mask":
-        """Return the mask of booleans."""
+        """Return the mask part for a boolean array of the entries to keep."""
         return cls(np.packbits(np.asarray(kept, bool)), tuple(kept.shape))
 
     def kept(self) -> np.ndarray:
-        """Return the mask as booleans, of the array's shape."""
+        """Return the mask as a boolean array of the base array's shape."""
         flat = np.unpackbits(np.asarray(self.bits), count=math.prod(self.size))
         return flat.astype(bool).reshape(self.size)
 
     def read(self, base: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
-        """Return the masked array."""
         return jnp.where(unpacked(jnp.asarray(self.bits), self.size), base, 0.0)
 
     def then(self, other: "Part") -> "Part":
@@ -456,7 +458,9 @@ class Mask(Part):
         if not isinstance(other, Mask):
             return super().then(other)
         if other.size != self.size:
-            raise InputError(f"masks of one array have shapes {self.size} and {other.size}")
+            raise InputError(
+                f"two masks of the same array have different shapes, {self.size} and {other.size}"
+            )
         return Mask(np.asarray(self.bits) & np.asarray(other.bits), self.size)
 
     @property
@@ -468,7 +472,7 @@ class Mask(Part):
 
 
 def unpacked(bits: UInt8[Array, " bytes"], shape: tuple[int, ...]) -> Bool[Array, "*axes"]:
-    """Return the booleans of packed bits; may be traced."""
+    """Return the boolean array of a packed bit mask; works inside jit."""
     flat = jnp.unpackbits(bits, count=math.prod(shape))
     return flat.astype(bool).reshape(shape)
 
@@ -477,21 +481,21 @@ jax.tree_util.register_dataclass(Mask, data_fields=["bits"], meta_fields=["size"
 
 
 _VECTORS = ("bias", "scale")
-"""Last names of vectors: the axis before the last one, if any, is the layer axis."""
+"""Last path components of vector parameters; an axis before the last one is the layer axis."""
 
 
 def is_kernel(path: str, shape: tuple[int, ...]) -> bool:
-    """Return True if the last two axes of an array are a matrix."""
+    """Return True if the last two axes of the parameter form a matrix."""
     return len(shape) >= 2 and path.rpartition("/")[2] not in _VECTORS
 
 
 def factored(part: Part, rank: int) -> LowRank:
-    """Return the product of a rank that is nearest to an additive part of a kernel.
+    """Return the nearest low-rank product of a given rank to a kernel's change (truncated SVD).
 
     Both factors contain the square roots of the singular values. Source: Eckart and Young 1936.
 
     Args:
-      part: [..., I, O].
+      part: change of a kernel, [..., I, O].
       rank: maximum rank; min(I, O) gives the exact part.
     """
     if isinstance(part, LowRank):
@@ -508,21 +512,21 @@ def factored(part: Part, rank: int) -> LowRank:
 
 Projection = Literal["fastfood", "dense"]
 _BLOCK = 64
-"""Maximum rows of the Hadamard matrix in one product."""
+"""Maximum number of rows of the Hadamard matrix in one product."""
 _DENSE_DEVIATION = 0.01
 _ROUNDS = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Subspace:
-    """Projection of few numbers to an array.
+    """Random projection from a low-dimensional vector z to an array, for intrinsic dimension.
 
     Attributes:
       path: path of the array, such as "model/encoder/...".
       shape: shape of the array.
       stacked: True if the first axis is the layer axis; each layer has its own projection.
       seed: random seed of the projection.
-      projection: P, or a dense matrix of N(0, 0.01^2).
+      projection: "fastfood", or "dense", a dense matrix of N(0, 0.01^2).
     """
 
     path: str
@@ -533,7 +537,7 @@ class Subspace:
 
     @property
     def rows(self) -> tuple[int, int]:
-        """Number of layers, 1 if the array is not stacked, and D, the entries of one layer."""
+        """Number of layers (1 if not stacked), and number D of entries of one layer."""
         layers = self.shape[0] if self.stacked else 1
         return layers, math.prod(self.shape[1:] if self.stacked else self.shape)
 
@@ -544,11 +548,11 @@ class Subspace:
         return jax.vmap(functools.partial(jax.random.fold_in, base))(jnp.arange(self.rows[0]))
 
     def project(self, z: Float[Array, " d"], scale: Float[Array, "*N"]) -> Float[Array, "*axes"]:
-        """Return scale * P(z), in the array's shape.
+        """Return the scaled projection of z, in the shape of the array.
 
         Args:
-          z: numbers; if there are more than L, chunks of L are summed.
-          scale: one for each layer of a stacked array, else a scalar.
+          z: vector z; if it is longer than the padded array, its chunks are summed.
+          scale: one factor for each layer of a stacked array, else a scalar.
         """
         return project_all({"": self}, z, {"": scale})[""]
 
@@ -556,9 +560,9 @@ class Subspace:
 def project_all(
     spaces: Mapping[str, Subspace], z: Float[Array, " d"], scales: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Return the result of `Subspace.project` for several arrays, by path.
+    """Project z to several arrays, and return the scaled projections by path.
 
-    Arrays with the same L share one program, which is compiled once and runs layer by layer.
+    Arrays with the same padded length share one compiled program, which runs layer by layer.
     """
     groups: dict[int, list[str]] = {}
     made: dict[str, Array] = {}
@@ -583,38 +587,38 @@ def project_all(
 
 
 def fastfood(z: Float[Array, " d"], key: Key, *, size: int) -> Float[Array, " D"]:
-    """Return P(z) for one array of size D, with a random key of B, Pi and G."""
+    """Return the Fastfood projection of z to an array with `size` entries."""
     length = padded(size)
     return transformed(z, key, length=length)[:size] / math.sqrt(size / length)
 
 
 def transformed(z: Float[Array, " d"], key: Key, *, length: int) -> Float[Array, " L"]:
-    """Return H G Pi H B pad(z) / sqrt(L sum G^2)."""
+    """Return the Fastfood projection of z, not yet truncated to the array size."""
     signs, order, normal = draws(key, length)
     x = hadamard(hadamard(folded(z, length) * signs)[order] * normal)
     return x / jnp.sqrt(length * jnp.sum(normal**2))
 
 
 def dense(z: Float[Array, " d"], key: Key, *, size: int) -> Float[Array, " D"]:
-    """Return a matrix of N(0, 0.01^2) times z."""
+    """Return z multiplied by a random dense matrix of N(0, 0.01^2)."""
     matrix = _DENSE_DEVIATION * jax.random.normal(key, (size, z.shape[0]), jnp.float32)
     return jnp.matmul(matrix, z, precision="highest")
 
 
 def padded(size: int) -> int:
-    """Return L, the power of 2 to which an array is padded."""
+    """Return the padded array size: the next power of 2."""
     return 1 << max(0, (size - 1).bit_length())
 
 
 def draws(key: Key, length: int) -> tuple[Array, Array, Array]:
-    """Sample B, Pi and G of a length."""
+    """Sample the random signs, permutation and normal numbers of a Fastfood projection."""
     of_signs, of_order, of_normal = jax.random.split(key, 3)
     signs = jax.random.rademacher(of_signs, (length,), jnp.float32)
     return signs, shuffled(of_order, length), jax.random.normal(of_normal, (length,), jnp.float32)
 
 
 def shuffled(key: Key, length: int) -> Int32[Array, " L"]:
-    """Return a permutation of 0 .. L - 1 without a sort; L is a power of 2.
+    """Return a random permutation of 0 .. length - 1 without sorting, for powers of 2.
 
     Each round multiplies by an odd number and adds a number, modulo L, and then adds the high bits
     to the low bits modulo 2. All three steps are invertible.
@@ -629,15 +633,15 @@ def shuffled(key: Key, length: int) -> Int32[Array, " L"]:
 
 
 def folded(z: Float[Array, " d"], length: int) -> Float[Array, " L"]:
-    """Pad numbers with zeros to a length; if there are more, sum chunks of this length."""
+    """Zero-pad z to a length; if z is longer, sum its chunks of that length."""
     times = max(1, -(-z.shape[0] // length))
     return jnp.sum(jnp.pad(z, (0, times * length - z.shape[0])).reshape(times, length), axis=0)
 
 
 def hadamard(x: Float[Array, " L"]) -> Float[Array, " L"]:
-    """Apply the Walsh-Hadamard transform, without a factor; L is a power of 2.
+    """Apply the unnormalized Walsh-Hadamard transform to a vector of power-of-2 length.
 
-    H of size L is the Kronecker product of small H; each of them is one small matrix product.
+    The transform is a sequence of matrix products with small Hadamard matrices.
     """
     length, done = x.shape[0], 1
     while done < length:
@@ -650,7 +654,7 @@ def hadamard(x: Float[Array, " L"]) -> Float[Array, " L"]:
 
 @functools.cache
 def _matrix(size: int) -> np.ndarray:
-    """Return the Hadamard matrix of a power of 2, in natural order."""
+    """Return the Hadamard matrix of a power-of-2 size, in natural order."""
     matrix = np.ones((1, 1), np.float32)
     while matrix.shape[0] < size:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
@@ -659,12 +663,12 @@ def _matrix(size: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fastfood(Part):
-    """An addition of scale * P(z).
+    """Delta part that adds a scaled random projection of a low-dimensional vector z.
 
     Attributes:
-      z: float32 [d].
-      scale: float32, [N] for a stacked array, else a scalar.
-      of: the array and its projection.
+      z: float32 vector [d].
+      scale: float32 factors, [N] for a stacked array, else a scalar.
+      of: shape of the base array, and its random projection.
     """
 
     z: Any
@@ -683,7 +687,6 @@ class Fastfood(Part):
         return Fastfood(self.z, np.float32(factor) * np.asarray(self.scale, np.float32), self.of)
 
     def _plus(self, other: "Part") -> "Part":
-        """Return the sum in the same subspace if both have this subspace and equal scales."""
         if (
             isinstance(other, Fastfood)
             and other.of == self.of

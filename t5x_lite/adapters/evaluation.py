@@ -49,24 +49,24 @@ from t5x_lite.nn.slots import Around, GatedSlot
 
 
 def weighted_sum(arrays: Sequence[Array], weights: Sequence[float]) -> Array:
-    """Return sum w_i x_i, computed in float32, in the dtype of x."""
+    """Return sum w_i x_i, computed in float32 and cast to the dtype of x."""
     total = sum(w * x.astype(jnp.float32) for x, w in zip(arrays, weights, strict=True))
     return jnp.asarray(total).astype(arrays[0].dtype)
 
 
 def weighted_sum_of_some(biases: Sequence[Array | None], weights: Sequence[float]) -> Array | None:
-    """Return the weighted sum of biases; missing biases count as 0."""
+    """Return the weighted sum of biases, where None counts as 0; None without any bias."""
     known = [(bias, w) for bias, w in zip(biases, weights, strict=True) if bias is not None]
     return weighted_sum(*zip(*known, strict=True)) if known else None
 
 
 def with_changes(array: Array, others: Sequence[Array], weights: Float[Array, "#B #T K"]) -> Array:
-    """Return x + sum_k w_k (x_k - x), computed in float32, in the dtype of x.
+    """Return x + sum_k w_k (x_k - x), computed in float32 and cast to the dtype of x.
 
     Args:
       array: x [B, T, O].
-      others: the arrays x_k.
-      weights: w.
+      others: arrays x_k, each [B, T, O].
+      weights: weights w, [B, T, K].
     """
     own = array.astype(jnp.float32)
     total = own
@@ -77,78 +77,72 @@ def with_changes(array: Array, others: Sequence[Array], weights: Float[Array, "#
 
 @runtime_checkable
 class Alike(Protocol):
-    """Module with arrays that can be gathered for each row, together with modules of its kind."""
+    """Protocol of adapter modules that can run row by row with arrays gathered by adapter index."""
 
     def kind(self) -> Hashable:
-        """Return a key that is equal for modules of one kind; None if the module runs by itself."""
+        """Return a key that is equal for modules that can be gathered by row, or None."""
         ...
 
 
 class RowStates:
-    """Common base of slot states: rows, and the child index of each row."""
+    """Base class of the activations at an adapter slot, with the child index of each row."""
 
     ids: Array | None
 
     @property
     def num_rows(self) -> int:
-        """Number of rows of the batch, or of a part of it."""
+        """Number of batch rows."""
         raise NotImplementedError
 
     def check_ids(self, block: Block) -> None:
-        """Raise InputError if rows have no child index, or their number differs."""
+        """Raise InputError if `adapter_ids` are missing or do not fit the number of rows."""
         if self.ids is None:
             raise InputError(
-                f"{block} needs the feature adapter_ids in the batch: the number of each row's "
-                "child"
+                f"{block} needs the batch feature adapter_ids, the child index of each row"
             )
         if self.ids.shape[0] != self.num_rows:
             raise InputError(
-                f"{block}: adapter_ids have {self.ids.shape[0]} rows, but a layer has "
+                f"{block}: adapter_ids have {self.ids.shape[0]} rows, but the batch has "
                 f"{self.num_rows}"
             )
 
     def is_task(self, number: int, ndim: int) -> Array:
-        """Return the rows with a child index, as a mask for arrays of `ndim` axes."""
+        """Return a mask of the rows with this child index, for arrays with `ndim` axes."""
         assert self.ids is not None
         return (self.ids == number).reshape(-1, *(1,) * (ndim - 1))
 
 
 def check_numbers(block: Block, ids: Array) -> None:
-    """Raise InputError for child indices out of range; traced indices are not checked."""
+    """Raise InputError if `adapter_ids` are out of range; traced arrays are not checked."""
     if isinstance(ids, Tracer):
         return
     wrong = next((k for k in np.ravel(np.asarray(ids)) if not 0 <= k < len(block.children)), None)
     if wrong is not None:
         last = len(block.children) - 1
-        raise InputError(f"{block} has children 0 to {last}, but adapter_ids have {wrong}")
+        raise InputError(f"{block} has children 0 to {last}, but adapter_ids contain {wrong}")
 
 
 @dataclasses.dataclass(frozen=True)
 class HiddenState(RowStates):
-    """Input of the last layer of a block, [B, ..., I]."""
+    """Activations at the input of a block's last layer, [B, ..., I], between composed adapters."""
 
     hidden: Array
     ids: Array | None
 
     @property
     def num_rows(self) -> int:
-        """Number of rows B."""
         return self.hidden.shape[0]
 
     def after(self, module: Any, name: str) -> "HiddenState":
-        """Return the state after one module."""
         return dataclasses.replace(self, hidden=module(self.hidden))
 
     def where(self, kept: Array, other: "HiddenState") -> "HiddenState":
-        """Return the other state where `kept` is true, else this one."""
         return dataclasses.replace(self, hidden=jnp.where(kept, other.hidden, self.hidden))
 
     def mean(self, states: Sequence["HiddenState"], weights: Sequence[float]) -> "HiddenState":
-        """Return the weighted sum of states."""
         return dataclasses.replace(self, hidden=weighted_sum([s.hidden for s in states], weights))
 
     def parts(self, sizes: Sequence[int]) -> list["HiddenState"]:
-        """Split the state into contiguous ranges of rows."""
         ids = self.ids
         return [
             HiddenState(self.hidden[rows], None if ids is None else ids[rows])
@@ -156,44 +150,40 @@ class HiddenState(RowStates):
         ]
 
     def joined(self, states: Sequence["HiddenState"]) -> "HiddenState":
-        """Concatenate the rows of all states."""
         return dataclasses.replace(self, hidden=jnp.concatenate([s.hidden for s in states]))
 
     def chosen(self, states: Sequence["HiddenState"]) -> "HiddenState":
-        """Select for each row the state of its child index."""
         return dataclasses.replace(self, hidden=chosen_rows(self, [s.hidden for s in states]))
 
     def gathered(self, modules: Sequence[Any], name: str) -> "HiddenState":
-        """Apply to each row the module of its child index."""
         hidden = by_row(modules, self.ids, lambda module, row: module(row), self.hidden)
         return dataclasses.replace(self, hidden=hidden)
 
 
 def kind_of(module: Any) -> Hashable:
-    """Return the kind of a module with arrays that can be gathered, else None."""
     return module.kind() if isinstance(module, Alike) else None
 
 
 def on_one_device() -> bool:
-    """Return True if the program runs on one device, which then holds the tokens of all rows."""
+    """Return True if the program runs on a single device, which then has the tokens of all rows."""
     mesh = jax.sharding.get_abstract_mesh()
     return mesh.empty or mesh.size == 1
 
 
 def slices(sizes: Sequence[int]) -> list[slice]:
-    """Return contiguous slices of these sizes."""
+    """Return contiguous slices with the given sizes, starting at 0."""
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
     return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
 def wide_bias(bias: Array | None, y: Array) -> Array:
-    """Return a bias for each row of y: [B, 1, ..., O]."""
+    """Broadcast a bias to one bias per row of y, with shape [B, 1, ..., O]."""
     shape = (y.shape[0], *(1,) * (y.ndim - 2), y.shape[-1])
     return jnp.broadcast_to(0.0 if bias is None else bias, shape)
 
 
 def chosen_rows(state: RowStates, arrays: Sequence[Array]) -> Array:
-    """Select for each row the array of its child index; zeros if there is no such child."""
+    """Select for each row the array of the row's child index; use zeros for an unknown index."""
     made = jnp.zeros_like(arrays[0])
     for number, array in enumerate(arrays):
         made = jnp.where(state.is_task(number, array.ndim), array, made)
@@ -203,7 +193,7 @@ def chosen_rows(state: RowStates, arrays: Sequence[Array]) -> Array:
 def by_row(
     modules: Sequence[Any], ids: Array | None, call: Callable[[Any, Any], Array], rows: Any
 ) -> Array:
-    """Call a function for each row with its module; the modules' arrays are gathered by index."""
+    """Apply to each row the adapter module of its index; the modules' arrays are gathered."""
     graphdef, _ = nnx.split(modules[0])
     each = [nnx.to_pure_dict(nnx.split(module)[1]) for module in modules]
     assert ids is not None
@@ -218,13 +208,13 @@ def by_row(
 def by_token(
     modules: Sequence[Any], chosen: Array, call: Callable[[Any, Any], Array], tokens: Any
 ) -> Array:
-    """Call a function for all tokens; each token runs only through its own module.
+    """Apply to each token only the adapter module with the token's index.
 
     Args:
-      modules: modules of one kind.
-      chosen: [B, T], the index of each token's module.
-      call: (module, tokens [S, ...]) -> [S, O].
-      tokens: [B, T, ...], or a tree of such arrays.
+      modules: adapter modules that differ only in their arrays.
+      chosen: module index of each token, [B, T].
+      call: function (module, tokens [S, ...]) -> [S, O].
+      tokens: [B, T, ...], or a pytree of such arrays.
 
     Returns:
       [B, T, O].
@@ -243,7 +233,7 @@ def by_token(
 
 
 def rows_of(mask: Any, rows: slice) -> Any:
-    """Return some rows of a mask, or of the arrays that define it."""
+    """Return an attention mask for a range of rows."""
     if isinstance(mask, Visibility):
         arrays = ("keys", "queries", "both_ways", "hidden", "picked")
         cut = {name: getattr(mask, name) for name in arrays}
@@ -257,12 +247,13 @@ Tree = Any  # str | Block | None
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """One evaluation of a tree.
+    """Interpreter that applies a composition of adapters to the activations at one slot.
 
     Attributes:
-      leaves: modules of the slot by name.
+      leaves: adapter modules in the slot by name.
       own: trained layers of blocks, by `Trained.key`.
-      layer: number of the slot's layer, counted over all stacks; or all numbers of a stack.
+      layer: number of the slot's layer, counted over encoder and decoder; or all layer numbers of a
+        stack.
     """
 
     leaves: Mapping[str, Any]
@@ -270,10 +261,11 @@ class Evaluation:
     layer: Array | None = None
 
     def run(self, tree: Tree, state: Any) -> Any:
-        """Return the state after a tree.
+        """Return the activations after applying a composition of adapters.
 
         Raises:
-          InputError: if rows or columns do not fit the batch, or a slot does not support a block.
+          InputError: if sizes in the composition do not fit the batch, or the slot does not support
+            a block.
         """
         if tree is None or (isinstance(tree, str) and tree not in self.leaves):
             return state
@@ -304,14 +296,13 @@ class Evaluation:
         return [self.run(child, part) for child, part in zip(block.children, parts, strict=True)]
 
     def _module(self, tree: Tree) -> Any:
-        """Return the module of a leaf or of a task; None for blocks and for absent modules."""
         if isinstance(tree, Task):
             found = self.leaves.get(str(tree.children[0]))
             return None if found is None else found.task(tree.of)
         return self.leaves.get(tree) if isinstance(tree, str) else None
 
     def _of_tasks(self, block: MultiTask, state: Any) -> Any:
-        """Apply to each row the child of its index; children of one kind are gathered."""
+        """Apply to each row the child adapter of its index."""
         state.check_ids(block)
         modules = [self._module(child) for child in block.children]
         kinds = {kind_of(module) for module in modules}
@@ -320,7 +311,7 @@ class Evaluation:
         return state.chosen([self.run(child, state) for child in block.children])
 
     def _routed(self, block: Route, state: Any) -> Any:
-        """Mix the children's updates by weight; hard routing runs only the chosen child."""
+        """Mix the child adapters by router weight; hard routing runs only the chosen child."""
         weights = self.own[block.key](block, *state.read())
         modules = [self._module(child) for child in block.children]
         kinds = {kind_of(module) for module in modules}
@@ -337,7 +328,7 @@ class Evaluation:
         return state.plus([made], jnp.take_along_axis(weights, chosen[..., None], axis=-1))
 
     def _fused(self, block: Fuse, state: Any) -> Any:
-        """Apply attention to the contributions of the children that the layer has."""
+        """Apply AdapterFusion attention to the outputs of the child adapters."""
         found = [(child, self._is_here(child)) for child in block.children]
         here = [(child, is_here) for child, is_here in found if is_here is not False]
         contributions = []
@@ -358,7 +349,7 @@ class Evaluation:
         return fused if some is True else state.where(some, fused)
 
     def _read_by_last(self, here: Sequence[tuple[Tree, Any]], state: Any) -> tuple[Array, Array]:
-        """Return the input of the last child in the layer, and the state that fusion keeps."""
+        """Return the input of the last child adapter (the query), and the residual state."""
         query: Any = None
         skip: Any = None
         for child, is_here in here:
@@ -371,7 +362,7 @@ class Evaluation:
         return query, skip
 
     def _is_here(self, tree: Tree) -> Any:
-        """Return True if a tree has a module in the layer; an array if the layer decides."""
+        """Return whether the layer has an adapter; an array if this depends on the layer number."""
         if tree is None:
             return False
         if isinstance(tree, str | Task):
@@ -381,7 +372,6 @@ class Evaluation:
         return some & self._keeps(tree) if isinstance(tree, Drop) else some
 
     def _keeps(self, block: Drop) -> Array:
-        """Return True if the layer is not dropped."""
         return jnp.all(jnp.asarray(self.layer)[..., None] != jnp.asarray(block.layers), axis=-1)
 
     def _last_leaf(self, tree: Tree) -> Any:
@@ -391,7 +381,7 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True)
 class BlockState(RowStates):
-    """State after a block; h [B, T, D]."""
+    """Activations [B, T, D] after an attention or feed-forward block, between composed adapters."""
 
     h: Array
     x: Array
@@ -401,16 +391,14 @@ class BlockState(RowStates):
 
     @property
     def num_rows(self) -> int:
-        """Number of rows B."""
         return self.h.shape[0]
 
     @property
     def length(self) -> int:
-        """Length T of the rows."""
         return self.h.shape[1]
 
     def _around(self, name: str) -> Around:
-        """Return the slot's other inputs with a random key for this module."""
+        """Return the slot's other inputs, with a dropout key derived from the adapter's name."""
         key = self.around.key
         if key is None:
             return self.around
@@ -418,37 +406,33 @@ class BlockState(RowStates):
         return dataclasses.replace(self.around, key=jax.random.fold_in(key, number))
 
     def after(self, module: Any, name: str) -> "BlockState":
-        """Return the state after one module."""
         around = self._around(name)
         return dataclasses.replace(self, h=module.after(self.h, self.x, self.norm, around))
 
     def contribution(self, module: Any, name: str) -> Array:
-        """Return the contribution of an adapter, which a fusion weights."""
+        """Return an adapter's output before the residual sum, for AdapterFusion."""
         return module.contribution(self.h, self.x, self.norm, self._around(name))
 
     def read_by(self, module: Any) -> tuple[Array, Array]:
-        """Return the input of an adapter, and the residual state that its output is added to."""
+        """Return an adapter's input, and the residual state that its output is added to."""
         arguments = (self.h, self.x, self.norm, self.around)
         return module.reads(*arguments), module.skip(*arguments)
 
     def where(self, kept: Array, other: "BlockState") -> "BlockState":
-        """Return the other state where `kept` is true, else this one."""
         return dataclasses.replace(self, h=jnp.where(kept, other.h, self.h))
 
     def mean(self, states: Sequence["BlockState"], weights: Sequence[float]) -> "BlockState":
-        """Return the weighted sum of states."""
         return dataclasses.replace(self, h=weighted_sum([s.h for s in states], weights))
 
     def read(self) -> tuple[Array, Any]:
-        """Return the input of the block and its mask, for a router."""
+        """Return the router's input: the hidden states before the block, and the attention mask."""
         return self.around.source, self.around.mask
 
     def plus(self, states: Sequence["BlockState"], weights: Array) -> "BlockState":
-        """Return the state with the changes of others, weighted by [B, T, K]."""
+        """Add the weighted changes of other activations; weights are [B, T, K]."""
         return dataclasses.replace(self, h=with_changes(self.h, [s.h for s in states], weights))
 
     def parts(self, sizes: Sequence[int]) -> list["BlockState"]:
-        """Split the state into contiguous ranges of rows."""
         made = []
         for rows in slices(sizes):
             around = dataclasses.replace(
@@ -459,11 +443,10 @@ class BlockState(RowStates):
         return made
 
     def joined(self, states: Sequence["BlockState"]) -> "BlockState":
-        """Concatenate the rows of all states."""
         return dataclasses.replace(self, h=jnp.concatenate([state.h for state in states]))
 
     def columns(self, sizes: Sequence[int]) -> list["BlockState"]:
-        """Split the state into ranges of columns, which attend only to themselves."""
+        """Split the activations into ranges of tokens, which attend only to their own range."""
         made, mask = [], self.around.mask
         if isinstance(mask, Visibility):
             mask = mask.dense(self.length)
@@ -476,15 +459,12 @@ class BlockState(RowStates):
         return made
 
     def side_by_side(self, states: Sequence["BlockState"]) -> "BlockState":
-        """Concatenate the columns of all states."""
         return dataclasses.replace(self, h=jnp.concatenate([state.h for state in states], axis=1))
 
     def chosen(self, states: Sequence["BlockState"]) -> "BlockState":
-        """Select for each row the state of its child index."""
         return dataclasses.replace(self, h=chosen_rows(self, [state.h for state in states]))
 
     def gathered(self, modules: Sequence[Any], name: str) -> "BlockState":
-        """Apply to each row the module of its child index; the modules' arrays are gathered."""
         key = self._around(name).key
         keys = None if key is None else jax.random.split(key, self.num_rows)
 
@@ -502,8 +482,6 @@ class BlockState(RowStates):
         return on_one_device() and self.around.key is None
 
     def sorted(self, modules: Sequence[Any], chosen: Array) -> "BlockState":
-        """Apply to each token only the adapter with the token's index in `chosen`."""
-
         def of_tokens(module: Any, tokens: tuple) -> Array:
             h, x, source = (each[None] for each in tokens)
             return module.after(h, x, self.norm, Around(source, None, None))[0]
@@ -514,10 +492,10 @@ class BlockState(RowStates):
 
 @dataclasses.dataclass(frozen=True)
 class DenseState(RowStates):
-    """Product of a dense layer [B, ..., O], and the bias that is to be added to it.
+    """Output of a dense layer [B, ..., O], and its pending bias, between composed adapters.
 
-    `kernel` is the kernel that would give this product; None if rows have different kernels. Gates
-    read `seen`.
+    `kernel` is the merged kernel that would give this output; None if rows have different kernels.
+    `seen` is the attention mask, which gates read.
     """
 
     x: Array
@@ -529,22 +507,21 @@ class DenseState(RowStates):
 
     @property
     def num_rows(self) -> int:
-        """Number of rows B."""
         return self.y.shape[0]
 
     def after(self, module: Any, name: str) -> "DenseState":
-        """Return the state after one module.
+        """Return the activations after applying one adapter module.
 
         Raises:
-          InputError: if the module reads the kernel, and rows have different kernels.
+          InputError: if the module reads the kernel, but rows have different kernels.
         """
         if isinstance(module, GatedSlot):
             y = module.gated(self.x, self.y, self._kernel(), self.seen)
             return dataclasses.replace(self, y=y, kernel=None)
         if self.kernel is None and kind_of(module) is None:
             raise InputError(
-                f"{name!r} reads the kernel of its layer, but rows have different kernels: put it "
-                "first in a Stack"
+                f"adapter {name!r} reads the kernel of its layer, but rows have different "
+                "kernels; put the adapter first in a Stack"
             )
         y = module(self.x, self.y, self._kernel())
         after = None if self.kernel is None else module.of_kernel(self.kernel)
@@ -552,13 +529,12 @@ class DenseState(RowStates):
         return dataclasses.replace(self, y=y, kernel=after, bias=bias)
 
     def _kernel(self) -> Array:
-        """Return the kernel, or zeros for modules that do not read it."""
+        """Return the merged kernel, or zeros for modules that do not read it."""
         if self.kernel is not None:
             return self.kernel
         return jnp.zeros((self.x.shape[-1], self.y.shape[-1]), self.x.dtype)
 
     def where(self, kept: Array, other: "DenseState") -> "DenseState":
-        """Return the other state where `kept` is true, else this one."""
         kernel, bias = other.kernel, other.bias
         if kernel is not None and self.kernel is not None:
             kernel = jnp.where(kept, kernel, self.kernel)
@@ -569,7 +545,6 @@ class DenseState(RowStates):
         return dataclasses.replace(self, y=y, kernel=kernel, bias=bias)
 
     def mean(self, states: Sequence["DenseState"], weights: Sequence[float]) -> "DenseState":
-        """Return the weighted sum of states."""
         kernels = [state.kernel for state in states if state.kernel is not None]
         kernel = weighted_sum(kernels, weights) if len(kernels) == len(states) else None
         return dataclasses.replace(
@@ -580,11 +555,10 @@ class DenseState(RowStates):
         )
 
     def read(self) -> tuple[Array, Any]:
-        """Return the input of the dense layer and its mask, for a router."""
+        """Return the router's input: the input of the dense layer, and the attention mask."""
         return self.x, self.seen
 
     def plus(self, states: Sequence["DenseState"], weights: Array) -> "DenseState":
-        """Return the state with the changes of others, weighted by [B, T, K]."""
         bias, biases = self.bias, [state.bias for state in states]
         if not all(each is bias for each in biases):
             wide = [wide_bias(each, self.y) for each in (bias, *biases)]
@@ -593,7 +567,6 @@ class DenseState(RowStates):
         return dataclasses.replace(self, y=y, kernel=None, bias=bias)
 
     def parts(self, sizes: Sequence[int]) -> list["DenseState"]:
-        """Split the state into contiguous ranges of rows."""
         made = []
         for rows in slices(sizes):
             bias = self.bias
@@ -604,7 +577,6 @@ class DenseState(RowStates):
         return made
 
     def joined(self, states: Sequence["DenseState"]) -> "DenseState":
-        """Concatenate the rows of all states."""
         biases = [state.bias for state in states]
         if not all(bias is self.bias for bias in biases):
             wide = [wide_bias(bias, state.y) for bias, state in zip(biases, states, strict=True)]
@@ -615,7 +587,6 @@ class DenseState(RowStates):
         return dataclasses.replace(self, y=y, kernel=None, bias=bias)
 
     def chosen(self, states: Sequence["DenseState"]) -> "DenseState":
-        """Select for each row the state of its child index."""
         bias, biases = self.bias, [state.bias for state in states]
         if not all(each is bias for each in biases):
             bias = chosen_rows(self, [wide_bias(each, self.y) for each in biases])
@@ -623,7 +594,6 @@ class DenseState(RowStates):
         return dataclasses.replace(self, y=y, kernel=None, bias=bias)
 
     def gathered(self, modules: Sequence[Any], name: str) -> "DenseState":
-        """Apply to each row the module of its child index; the modules' arrays are gathered."""
         kernel = self._kernel()
 
         def of_row(module: Any, row: tuple) -> Array:
@@ -639,12 +609,11 @@ class DenseState(RowStates):
 
     @property
     def can_sort(self) -> bool:
-        """True if tokens may run in another order: on one device, with one bias for all rows."""
+        """True if tokens can be sorted by adapter: on one device, with one bias for all rows."""
         alike = self.bias is None or self.bias.ndim == 1
         return on_one_device() and self.y.ndim == 3 and alike
 
     def sorted(self, modules: Sequence[Any], chosen: Array) -> "DenseState":
-        """Apply to each token only the adapter with the token's index in `chosen`."""
         kernel, bias = self._kernel(), self.bias
 
         def of_tokens(module: Any, tokens: tuple) -> Array:
@@ -662,7 +631,7 @@ class DenseState(RowStates):
 
 @dataclasses.dataclass(frozen=True)
 class KernelState:
-    """Kernel or bias with which a layer gives the same result without modules; for merging."""
+    """Kernel or bias of a layer while composed adapters are merged into it."""
 
     kernel: Array | None
     bias: Array | None
@@ -670,26 +639,28 @@ class KernelState:
 
     @property
     def num_rows(self) -> int:
-        """Not available: it raises InputError, because a kernel has no rows."""
-        raise InputError("modules of rows cannot be merged: rows have no kernel in common")
+        """Property that always raises InputError, because a kernel has no batch rows."""
+        raise InputError(
+            "adapters that differ by row cannot be merged, because each row would need its own "
+            "kernel"
+        )
 
     def check_ids(self, block: Block) -> None:
-        """Raise InputError, because a kernel has no rows."""
+        """Raise InputError, because a kernel has no batch rows."""
         _ = self.num_rows
 
     def read(self) -> NoReturn:
-        """Raise InputError, because tokens with different modules have no common kernel."""
-        raise InputError("a Route cannot be merged: tokens have no kernel in common")
+        """Raise InputError, because a Route block has a different kernel for each token."""
+        raise InputError(
+            "a Route block cannot be merged, because each token would need its own kernel"
+        )
 
     def after(self, module: Any, name: str) -> "KernelState":
-        """Return the state after one module."""
         kernel = None if self.kernel is None else module.of_kernel(self.kernel)
         bias = module.of_bias(self.bias) if self.has_bias else None
         return KernelState(kernel, bias, self.has_bias)
 
     def where(self, kept: Array, other: "KernelState") -> "KernelState":
-        """Return the other state where `kept` is true, for one layer or for some of all."""
-
         def chosen(ours: Array | None, theirs: Array | None) -> Array | None:
             if theirs is ours or theirs is None:
                 return theirs
@@ -700,7 +671,6 @@ class KernelState:
         return KernelState(kernel, bias, self.has_bias)
 
     def mean(self, states: Sequence["KernelState"], weights: Sequence[float]) -> "KernelState":
-        """Return the weighted sum of states."""
         kernel = weighted_sum_of_some([state.kernel for state in states], weights)
         bias = weighted_sum_of_some([state.bias for state in states], weights)
         return KernelState(kernel, bias, self.has_bias)

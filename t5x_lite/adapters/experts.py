@@ -1,4 +1,4 @@
-"""Experts: copies of a layer's feed-forward block, and a router that selects some for each token.
+"""Mixture-of-experts adapter: copies of the feed-forward block, routed by token.
 
     p_t = softmax(a_t W + b)            a_t: input of the block; W [D, E] starts as N(0, 0.02)
     y_t = sum_k w_tk FFN_{e_tk}(a_t)    the likeliest K experts; w: their p, normalized to sum 1
@@ -39,13 +39,13 @@ _BLOCK = ("mlp/in", "mlp/gate", "mlp/out", "mlp/hidden")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experts(Adapter):
-    """Copies of the feed-forward blocks.
+    """Configuration of a mixture of experts made from copies of each feed-forward block.
 
     Attributes:
-      sites: "after_mlp", in all stacks.
+      sites: always "after_mlp", in encoder and decoder.
       num: number E of experts.
-      top: number K of experts for each token.
-      balance: loss weight of E sum_e f_e P_e in each layer; 0 disables the term.
+      top: number K of experts that each token uses.
+      balance: loss weight of the load-balancing term (Fedus et al. 2022); 0 disables the term.
     """
 
     name: str = "experts"
@@ -57,20 +57,19 @@ class Experts(Adapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sites != (_SITE,):
-            raise InputError(f"the site of experts is {_SITE!r}: got {self.sites}")
+            raise InputError(f"experts support only the site {_SITE!r}, got {self.sites}")
         if self.num < 2 or not 1 <= self.top <= self.num:
             raise InputError(
-                f"experts are 2 or more, and top is from 1 to their number: got num {self.num} and "
+                f"experts need num of at least 2 and top from 1 to num, got num {self.num} and "
                 f"top {self.top}"
             )
 
     @property
     def router_balance(self) -> float | None:
-        """Loss weight of the term that balances the router."""
         return self.balance
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "ExpertModules":
-        """Build the routers, and the differences, which start as 0."""
+        """Build the routers, and the experts' differences from the base block, which start as 0."""
         stacks: dict[str, Any] = stacks_of(model)
 
         def layer(site: Site, rngs: nnx.Rngs) -> ExpertLayer:
@@ -84,17 +83,17 @@ class Experts(Adapter):
 
 
 class ExpertModules(Modules):
-    """Experts of all layers."""
+    """Modules of the expert layers of a model."""
 
     alone = "replaces the feed-forward block"
 
     def claims(self) -> tuple[str, ...]:
-        """Return its sites and the sites of the block that it replaces, which no module may use."""
+        """Return the sites that no other adapter may use, including the replaced block's sites."""
         stacks = dict.fromkeys(stack for stack, _ in self.places)
         return (*super().claims(), *(f"{stack}/{site}" for stack in stacks for site in _BLOCK))
 
     def meet(self, stacks: Mapping[str, Any]) -> None:
-        """Store the base's blocks next to the differences, in place."""
+        """Store the base model's feed-forward arrays in the expert layers, in place."""
         for stack, site in self.places:
             layer: ExpertLayer = self.at(stack, site)
             block: MLP = stacks[stack].hidden_sites()["mlp/hidden"]
@@ -103,7 +102,7 @@ class ExpertModules(Modules):
 
 
 def _arrays_of(block: MLP) -> dict[str, nnx.Variable]:
-    """Return the arrays of a stack's blocks, with an axis of one expert."""
+    """Return the arrays of a feed-forward block, with a new expert axis of size 1."""
     sites = block.dense_sites()
     names = {"wi": "in", "wo": "out", "gate": "gate"}
     found = {ours: sites[site].kernel[...] for ours, site in names.items() if site in sites}
@@ -114,14 +113,14 @@ def _arrays_of(block: MLP) -> dict[str, nnx.Variable]:
 
 
 class ExpertLayer(nnx.Module):
-    """Router and experts of a layer, for a `BlockSlot`.
+    """Router and experts of one layer; replaces the feed-forward block (for a `BlockSlot`).
 
     Args:
       config: config of the adapter.
-      d_model: D.
-      d_ff: F.
-      gated: True if the base's block has a gate.
-      bias: True if the base's block has biases.
+      d_model: hidden size D.
+      d_ff: feed-forward size F.
+      gated: True if the base block has a gate.
+      bias: True if the base block has biases.
       rngs: random streams; "params" is used.
     """
 
@@ -151,9 +150,11 @@ class ExpertLayer(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return norm(y + x); pre-norm layers have no norm, and f, the base's output, is unused."""
+        """Return the residual sum with the experts' output, normalized if `norm` is given."""
         if self.base is None:
-            raise ValueError("experts need the base's block: attach them to a model")
+            raise ValueError(
+                "the expert layer has no base arrays; attach the adapter to a model first"
+            )
         read = around.source
         logits = self.router.product(read)
         share = jax.nn.softmax(logits, axis=-1)

@@ -45,12 +45,12 @@ _LONGEST = 10_000
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """A function of the grammar.
+    """Function of the expression language for deltas, such as ties(a, b).
 
     Attributes:
-      options: name -> True if the option is required.
-      several: True if it takes several deltas, and weights.
-      call: (deltas, weights, options, names of the deltas) -> delta.
+      options: option name -> True if the option is required.
+      several: True if the function takes several deltas, and weights.
+      call: function (deltas, weights, options, names of the deltas) -> resulting delta.
     """
 
     options: Mapping[str, bool]
@@ -60,12 +60,13 @@ class Function:
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """Names that an expression may use.
+    """Deltas and other values that an expression may refer to by name.
 
     Attributes:
       deltas: name -> delta.
       diagonals: name -> Fisher diagonal by path, for `fisher`.
-      materialise: function from a name to the delta as sums, for `materialize`; it needs the base.
+      materialise: function from a delta's name to the delta as dense differences; needs the base
+        model.
     """
 
     deltas: Mapping[str, Delta]
@@ -77,7 +78,7 @@ def names_in(text: str) -> tuple[str, ...]:
     """Return the names of the deltas in an expression, in order.
 
     Raises:
-      InputError: if the text is not an expression.
+      InputError: if the text is not a valid expression.
     """
     tree = _parsed(text.strip())
     calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
@@ -87,11 +88,7 @@ def names_in(text: str) -> tuple[str, ...]:
 
 
 def check(text: str, names: Iterable[str]) -> None:
-    """Check the names and functions of an expression before its deltas are read.
-
-    Raises:
-      InputError: if a name or a function is unknown; the message gives its column.
-    """
+    """Raise InputError, with the column, if an expression has an unknown delta or function name."""
     text, known = text.strip(), list(names)
     tree = _parsed(text)
     calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
@@ -100,32 +97,38 @@ def check(text: str, names: Iterable[str]) -> None:
             continue
         if id(node) in calls:
             if node.id not in FUNCTIONS:
-                remedy = did_you_mean(node.id, FUNCTIONS) or f"; there are {', '.join(FUNCTIONS)}"
-                raise _error(text, node, f"no function is called {shortened(node.id)}{remedy}")
+                remedy = (
+                    did_you_mean(node.id, FUNCTIONS) or f"; functions are {', '.join(FUNCTIONS)}"
+                )
+                raise _error(text, node, f"unknown function {shortened(node.id)}{remedy}")
         elif node.id not in known:
             short = shortened(node.id)
-            remedy = did_you_mean(node.id, known) or f"; --delta {short}=DIR names one"
-            raise _error(text, node, f"no delta is called {short}{remedy}")
+            remedy = did_you_mean(node.id, known) or f"; name a delta with --delta {short}=DIR"
+            raise _error(text, node, f"unknown delta {short}{remedy}")
 
 
 def evaluate(text: str, names: Names) -> Delta:
     """Return the delta that an expression computes.
 
     Raises:
-      InputError: with the column, for a syntax error, an unknown name or function (with the
-        nearest known one), a wrong option, or an operation that is not supported.
+      InputError: with the column, for a syntax error, an unknown name or function, an invalid
+        option, or an unsupported operation.
     """
     text = text.strip()
     check(text, names.deltas)
     value = _Evaluator(text, names).value(_parsed(text))
     if not isinstance(value, Delta):
-        raise InputError(f"expression {shown(text)} must be a delta, but it is a number")
+        raise InputError(
+            f"expression {shown(text)} must compute a delta, but its value is a number"
+        )
     return value
 
 
 def _parsed(text: str) -> ast.expr:
     if len(text) > _LONGEST:
-        raise InputError(f"an expression has at most {_LONGEST} characters: got {len(text)}")
+        raise InputError(
+            f"the expression has {len(text)} characters, but the maximum is {_LONGEST}"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # SyntaxWarning: "1if x", a call of a number
@@ -134,7 +137,7 @@ def _parsed(text: str) -> ast.expr:
         column = error.offset if error.lineno == 1 and error.offset else len(text) + 1
         raise _at(text, min(column, len(text) + 1), str(error.msg)) from error
     except (ValueError, RecursionError, MemoryError) as error:
-        raise InputError(f"expression: it cannot be read ({error})") from error
+        raise InputError(f"the expression cannot be parsed ({error})") from error
 
 
 def _at(text: str, column: int, why: str) -> InputError:
@@ -148,7 +151,7 @@ def _error(text: str, node: ast.AST, why: str) -> InputError:
 
 
 class _Evaluator:
-    """Evaluator of one expression, after its names and functions were checked."""
+    """Evaluator of one parsed expression with known names and functions."""
 
     def __init__(self, text: str, names: Names):
         self._text = text
@@ -165,12 +168,12 @@ class _Evaluator:
                 raise
             raise self.error(node, str(error)) from error
         except RecursionError as error:
-            raise InputError("expression: it is nested too deeply") from error
+            raise InputError("the expression is nested too deeply") from error
 
     def _value(self, node: ast.expr) -> Value:
         match node:
             case ast.Constant(value=bool()):
-                raise self.error(node, f"{node.value} is neither a number nor a delta")
+                raise self.error(node, f"{node.value} is neither a number nor the name of a delta")
             case ast.Constant(value=int() | float() as number):
                 return self._checked(node, number)
             case ast.Name(id=name):
@@ -178,7 +181,7 @@ class _Evaluator:
             case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=operand):
                 value = self.value(operand)
                 if isinstance(value, tuple):
-                    raise self.error(node, "a list has no sign")
+                    raise self.error(node, "a list cannot have a sign")
                 return -value if isinstance(node.op, ast.USub) else value
             case ast.BinOp(left=left, op=operator, right=right):
                 return self._binary(node, self.value(left), operator, self.value(right))
@@ -186,19 +189,19 @@ class _Evaluator:
                 return tuple(self._number(entry) for entry in entries)
             case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
                 return self._call(node, name, args, keywords)
-        raise self.error(node, "only names, numbers, + - * / and functions are known here")
+        raise self.error(node, "expected only names, numbers, + - * / and functions")
 
     def _checked(self, node: ast.expr, value: Value) -> Value:
-        """Return the value; raise InputError for a number that is too large for float32."""
+        """Return the value, or raise InputError for a number that is too large for float32."""
         if isinstance(value, int | float) and not abs(value) < _LARGEST:
-            raise self.error(node, f"numbers are below {_LARGEST:g} here")
+            raise self.error(node, f"numbers must be below {_LARGEST:g}")
         return value
 
     def _number(self, node: ast.expr) -> float:
         value = self.value(node)
         if isinstance(value, int | float):
             return float(value)
-        raise self.error(node, "a number is expected here")
+        raise self.error(node, "expected a number")
 
     def _binary(self, node: ast.BinOp, left: Value, operator: ast.operator, right: Value) -> Value:
         numbers = [isinstance(side, int | float) for side in (left, right)]
@@ -217,8 +220,8 @@ class _Evaluator:
                 return self._checked(node, one / two if numbers[0] else one * (1.0 / two))
         raise self.error(
             node,
-            "deltas are added to and subtracted from each other, and multiplied and divided by "
-            "numbers",
+            "unsupported operation; deltas can be added and subtracted, and multiplied or divided "
+            "by numbers",
         )
 
     def _call(
@@ -226,22 +229,25 @@ class _Evaluator:
     ) -> Delta:
         function = FUNCTIONS[name]
         if not args or (len(args) > 1 and not function.several):
-            wanted = "one delta or more" if function.several else "one delta"
-            raise self.error(node, f"{name} takes {wanted}: got {len(args)}")
+            wanted = "at least one delta" if function.several else "one delta"
+            raise self.error(node, f"function {name} takes {wanted}, got {len(args)}")
         known = {**function.options, **({"weights": False} if function.several else {})}
         options: dict[str, Any] = {}
         for keyword in keywords:
             option = keyword.arg or "**"
             if option not in known:
-                remedy = did_you_mean(option, known) or f"; it takes {', '.join(known) or 'none'}"
-                raise self.error(keyword, f"{name} has no option {option}{remedy}")
+                remedy = (
+                    did_you_mean(option, known)
+                    or f"; its options are {', '.join(known) or '(none)'}"
+                )
+                raise self.error(keyword, f"function {name} has no option {option}{remedy}")
             if option in options:
-                raise self.error(keyword, f"{option} is given twice")
+                raise self.error(keyword, f"option {option} is given twice")
             options[option] = self._option(keyword)
         if missing := [
             option for option, needed in known.items() if needed and option not in options
         ]:
-            raise self.error(node, f"{name} needs {missing[0]}=")
+            raise self.error(node, f"function {name} needs the option {missing[0]}=")
         deltas = [self._delta(arg, name) for arg in args]
         sources = [arg.id if isinstance(arg, ast.Name) else "" for arg in args]
         weights = options.pop("weights", ())
@@ -249,7 +255,9 @@ class _Evaluator:
             options["diagonals"] = [self._diagonal(arg) for arg in args]
         if name in ("materialise", "materialize"):
             if not sources[0] or self._names.materialise is None:
-                raise self.error(args[0], f"{name} takes the name of a delta with a base")
+                raise self.error(
+                    args[0], f"function {name} takes the name of a delta, and needs its base model"
+                )
             return self._names.materialise(sources[0])
         return function.call(deltas, weights, options, sources)
 
@@ -257,20 +265,24 @@ class _Evaluator:
         value = self.value(keyword.value)
         if keyword.arg == "weights":
             if not isinstance(value, tuple):
-                raise self.error(keyword.value, "weights are a list of numbers, such as [1, 0.5]")
+                raise self.error(
+                    keyword.value, "weights must be a list of numbers, such as [1, 0.5]"
+                )
             return value
         if isinstance(value, Delta | tuple):
-            raise self.error(keyword.value, f"{keyword.arg} is a number")
+            raise self.error(keyword.value, f"option {keyword.arg} must be a number")
         if keyword.arg not in ("k", "rank", "seed"):
             return float(value)
         if not isinstance(value, int):
-            raise self.error(keyword.value, f"{keyword.arg} is a whole number: got {value}")
+            raise self.error(keyword.value, f"option {keyword.arg} must be an integer, got {value}")
         return value
 
     def _delta(self, node: ast.expr, name: str) -> Delta:
         value = self.value(node)
         if not isinstance(value, Delta):
-            raise self.error(node, f"{name} takes deltas, and options by their names")
+            raise self.error(
+                node, f"function {name} takes deltas as arguments; give options as NAME=VALUE"
+            )
         return value
 
     def _diagonal(self, node: ast.expr) -> Mapping[str, Any]:
@@ -279,18 +291,17 @@ class _Evaluator:
         shown = node.id if isinstance(node, ast.Name) else "NAME"
         raise self.error(
             node,
-            f"fisher needs the diagonal of each delta, which it is given by name: --fisher "
-            f"{shown}=DIR",
+            f"fisher needs the Fisher diagonal of each delta; pass --fisher {shown}=DIR",
         )
 
 
 def _any(value: Any) -> Any:
-    """Return the value with the type Any: the match statement has checked its type."""
+    """Return the value typed as Any; the caller's match statement has checked its type."""
     return value
 
 
 def _merging(how: Callable[..., Any], **options: bool) -> Function:
-    """Return a function for a merge method; its options are the fields of the method's config."""
+    """Return the expression function of a merge method, with the options of the method's config."""
 
     def call(
         deltas: Sequence[Delta],
@@ -312,12 +323,12 @@ def _average(
 ) -> Delta:
     del options, names
     if weights:
-        raise InputError("average has equal weights; give others to linear")
+        raise InputError("average does not accept weights; use linear for a weighted sum")
     return merge(deltas, weights=[1 / len(deltas)] * len(deltas))
 
 
 def _own(method: Callable[..., Delta], **options: bool) -> Function:
-    """Return a function for a method of one delta."""
+    """Return the expression function for a `Delta` method with a single delta."""
 
     def call(
         deltas: Sequence[Delta],

@@ -1,4 +1,4 @@
-"""Training in a random subspace of few dimensions, to measure how many a task needs.
+"""Training in a random low-dimensional subspace, to measure a task's intrinsic dimension.
 
     fastfood(d=1000)       theta_0 + P(z), z [1000] from 0
     said(d=1000)           theta_0 + lambda_i P_i(z): a lambda for each layer of each array, from 1
@@ -29,14 +29,15 @@ _LARGEST_MATRIX = 1 << 28
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fastfood(ArrayAdapter):
-    """A difference in a random subspace.
+    """Configuration that trains the model in a random subspace of d dimensions.
 
     Attributes:
-      d: total of trained numbers, without heads.
-      lambdas: True to train a factor for each layer of each array; the factors count among the d.
+      d: total number of trained values, without heads.
+      lambdas: True to also train a factor ("lambda") for each layer of each array; the factors
+        count towards d.
       seed: random seed of the subspace.
-      fold: True to allow a z that is longer than an array; chunks of z are then summed. If False,
-        such an array raises InputError.
+      fold: True to sum the chunks of a vector z that is longer than an array; if False, such an
+        array raises InputError.
       projection: "fastfood", or "dense", a dense matrix for few and small arrays.
     """
 
@@ -48,18 +49,18 @@ class Fastfood(ArrayAdapter):
     projection: Projection = "fastfood"
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build z, which starts as 0, and the lambdas, which start as 1.
+        """Build the low-dimensional vector z, which starts as 0, and the factors, which start as 1.
 
         Raises:
-          InputError: if d does not exceed the number of lambdas, or z is longer than an array.
+          InputError: if d does not exceed the number of factors, or z is longer than an array.
         """
         leaves = self.leaves(model)
         num = sum(leaf.rows[0] for leaf in leaves.values()) if self.lambdas else 0
         size = self.d - num
         if size < 1:
             raise InputError(
-                f"adapter {self.name!r}: d {self.d} must be above the {num} lambdas, one for each "
-                "layer of each array"
+                f"adapter {self.name!r}: d {self.d} must be above {num}, the number of lambdas "
+                "(one for each layer of each array)"
             )
         spaces = {path: self._space(path, leaf, size=size) for path, leaf in leaves.items()}
         return FastfoodModules(leaves, spaces, size=size, lambdas=self.lambdas)
@@ -69,28 +70,29 @@ class Fastfood(ArrayAdapter):
         _, entries = space.rows
         if self.projection == "dense" and entries * size > _LARGEST_MATRIX:
             raise InputError(
-                f"adapter {self.name!r}: a dense matrix for {space.path} has {entries} x {size} "
-                f"numbers, above {_LARGEST_MATRIX}: use projection='fastfood'"
+                f"adapter {self.name!r}: a dense projection matrix for {space.path} would have "
+                f"{entries} x {size} entries, but the maximum is {_LARGEST_MATRIX}; set "
+                "projection='fastfood'"
             )
         if self.projection == "fastfood" and not self.fold and size > padded(entries):
             raise InputError(
-                f"adapter {self.name!r}: z has {size} numbers, but {space.path} has {entries} in a "
-                "layer: exclude it by targets, or set fold=True"
+                f"adapter {self.name!r}: z has {size} values, but {space.path} has only {entries} "
+                "per layer; exclude the array with targets, or set fold=True"
             )
         return space
 
 
 def said(*, name: str = "said", **changes: Any) -> Fastfood:
-    """Return structure-aware intrinsic dimension (Aghajanyan et al. 2020, arXiv:2012.13255)."""
+    """Return the config of structure-aware intrinsic dimension (SAID, arXiv:2012.13255)."""
     return Fastfood(**{"name": name, "lambdas": True, **changes})
 
 
 class Projected(ArrayModule):
-    """Difference of one array.
+    """Adapter module that adds a random projection of z to one array.
 
     Args:
       space: projection from z to the array.
-      has_lambda: True if each layer has a factor.
+      has_lambda: True if each layer has a trained factor.
     """
 
     def __init__(self, space: Subspace, *, has_lambda: bool):
@@ -101,18 +103,18 @@ class Projected(ArrayModule):
 
     @property
     def scale(self) -> Array:
-        """Factor of each layer."""
+        """Factor of each layer of the array."""
         return self.factor[...] if self.has_lambda else jnp.ones((self.space.rows[0],), jnp.float32)
 
 
 class FastfoodModules(ArrayModules):
-    """Differences of several arrays, computed from the same few numbers.
+    """Adapter modules of several arrays that share one low-dimensional vector z.
 
     Args:
-      leaves: path in the model -> array.
+      leaves: path in the model -> shape and axes of the array.
       spaces: path -> projection from z to the array.
-      size: size of z.
-      lambdas: True if each layer has a factor.
+      size: number of dimensions of z.
+      lambdas: True if each layer has a trained factor.
     """
 
     def __init__(
@@ -131,7 +133,7 @@ class FastfoodModules(ArrayModules):
         self.z = nnx.Param(jnp.zeros((size,), jnp.float32), logical=(None,))
 
     def read(self, model: Mapping[str, Array], *, key: Key | None = None) -> dict[str, Array]:
-        """Return the arrays with the differences, in float32."""
+        """Return the model arrays plus the random projections of z, by path, in float32."""
         del key
         z, each = self.z[...].astype(jnp.float32), {p: self._projected(p) for p in self.arrays}
         scales = {path: one.scale.astype(jnp.float32) for path, one in each.items()}
@@ -139,7 +141,6 @@ class FastfoodModules(ArrayModules):
         return {path: model[path].astype(jnp.float32) + x for path, x in moved.items()}
 
     def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
-        """Return the differences as parts of a delta, by path in the model."""
         z = np.asarray(self.z[...], np.float32)
         each = {path: self._projected(path) for path in self.arrays}
         return {p: deltas.Fastfood(z, np.asarray(x.scale), x.space) for p, x in each.items()}

@@ -85,29 +85,29 @@ METHODS: dict[str, Callable[..., Adapter]] = {
     "fastfood": Fastfood,
     "said": said,
 }
-"""Method -> constructor. It takes `name` and options by keyword; all of them have defaults."""
+"""Method name -> constructor of the adapter config; all options have defaults."""
 
 SHORT = {"r": "rank", "rslora": "rank_stabilised", "d": "width"}
-"""Short name of an option -> its field, for methods that have such a field."""
+"""Short option name -> config field, for methods with such a field."""
 
 FIRST = {"params": "train", "copy": "of", "heads": "sites"}
-"""Method -> the option that may come first in the brackets without its name."""
+"""Method name -> option that may come first in the brackets without its name."""
 
 _DOTTED = re.compile(r"\w+(\.\w+)+")
 
 RESERVED = ("base", "fusion", "head", "norms", "router")
-"""Names of parts in `adapters.train` that are not adapters."""
+"""Names in `adapters.train` that are not adapter names."""
 
 
 def parse_module(text: str) -> Adapter:
-    """Return the config of the adapter that a line describes.
+    """Parse a line of `adapters.add`, such as "rte = lora(r=8)", to an adapter config.
 
     Args:
       text: "NAME = METHOD(OPTION=VALUE, ...)", or several methods joined by +.
 
     Raises:
-      InputError: with the column, for a syntax error; with the nearest name, for an unknown method
-        or option; or if an option does not accept the value.
+      InputError: with the column, for a syntax error, an unknown method or option, or an invalid
+        value.
     """
     source = Source(text)
     statements = source.parsed.body
@@ -116,17 +116,17 @@ def parse_module(text: str) -> Adapter:
         source.refuse(statements[-1] if statements else None, "expected NAME = METHOD(...)")
     target = statement.targets[0]
     if not isinstance(target, ast.Name):
-        source.refuse(target, "the name of a module is an identifier")
+        source.refuse(target, "the name of an adapter must be an identifier")
     if target.id in RESERVED:
         source.refuse(target, reserved(target.id))
     return source.module(target.id, statement.value)
 
 
 def write_module(adapter: Adapter) -> str:
-    """Return the line that `parse_module` reads as this config, without default options.
+    """Return the line of `adapters.add` for an adapter config, without default options.
 
     Raises:
-      InputError: if no method makes such a config.
+      InputError: if no known method has a config of this type.
     """
     if isinstance(adapter, Union):
         for method, constructor in METHODS.items():
@@ -150,13 +150,14 @@ def write_module(adapter: Adapter) -> str:
             best = len(options), f"{adapter.name} = {method}({', '.join(options)})"
     if best is None:
         raise InputError(
-            f"no method makes a {type(adapter).__name__}: the methods are {', '.join(METHODS)}"
+            f"no adapter method has a config of class {type(adapter).__name__}; the methods are "
+            f"{', '.join(METHODS)}"
         )
     return best[1]
 
 
 def options_of(method: str) -> dict[str, Any]:
-    """Return a method's options and their types, of its config and of its constructor."""
+    """Return the option names of an adapter method with their types."""
     constructor = _constructor(method)
     config = type(constructor(name="module"))
     added = {} if isinstance(constructor, type) else typing.get_type_hints(constructor)
@@ -172,7 +173,7 @@ def options_of(method: str) -> dict[str, Any]:
 
 
 def _custom(adapter: type[Adapter]) -> dict[str, Callable[..., Adapter]]:
-    """Return method -> class of an adapter that is not in `METHODS`, if it can be imported."""
+    """Return the import path -> class of a custom adapter class; {} if it cannot be imported."""
     known = {type(constructor(name="module")) for constructor in METHODS.values()}
     if adapter in known or getattr(sys.modules.get(adapter.__module__), adapter.__name__, 0) == 0:
         return {}
@@ -182,10 +183,10 @@ def _custom(adapter: type[Adapter]) -> dict[str, Callable[..., Adapter]]:
 
 
 def _constructor(method: str) -> Callable[..., Adapter]:
-    """Return the constructor of a method, or the class of module.Class.
+    """Return the constructor of an adapter method, or a custom class from "module.Class".
 
     Raises:
-      InputError: if the module is not trusted, cannot be imported, or has no such adapter.
+      InputError: if the custom module is not trusted, cannot be imported, or has no such class.
     """
     if method in METHODS:
         return METHODS[method]
@@ -193,21 +194,23 @@ def _constructor(method: str) -> Callable[..., Adapter]:
     module = sys.modules.get(module_name)
     if module is None and not project.trusts(module_name):
         raise InputError(
-            f"{method} is not of t5x_lite: reading it would run the module {module_name}; if you "
-            "trust the checkpoint like a program, give --trust-project (in Python: "
-            "trust_project=True)"
+            f"adapter {method} is not part of t5x_lite, and reading it would run the Python "
+            f"module {module_name}; if you trust the checkpoint like a program, pass "
+            "--trust-project (in Python: trust_project=True)"
         )
     try:
         module = module or project.import_module(module_name)
     except Exception as error:  # the module's own, too
         raise InputError(
-            f"{module_name} cannot be imported ({error}); run in the project that holds it"
+            f"Python module {module_name} cannot be imported ({error}); run the command in the "
+            "project that contains it"
         ) from error
     found = getattr(module, class_name, None)
     if not (isinstance(found, type) and issubclass(found, Adapter)):
         classes = [n for n, v in vars(module).items() if isinstance(v, type) and n != "Adapter"]
         raise InputError(
-            f"{module_name} has no adapter {class_name}{did_you_mean(class_name, classes)}"
+            f"Python module {module_name} has no adapter class "
+            f"{class_name}{did_you_mean(class_name, classes)}"
         )
     return found
 
@@ -215,13 +218,13 @@ def _constructor(method: str) -> Callable[..., Adapter]:
 def reserved(name: str) -> str:
     """Return the error message for an adapter with a reserved name."""
     return (
-        f"a module may not be called {name!r}: the name is reserved for a part that "
-        "adapters.train names"
+        f"an adapter may not be called {name!r}, because adapters.train uses this name for other "
+        "parameters; choose another name"
     )
 
 
 class Source:
-    """A line and its syntax tree; errors give the column.
+    """Line of `adapters.add` or `adapters.use` with its syntax tree; errors name the column.
 
     Args:
       text: the line.
@@ -233,7 +236,7 @@ class Source:
     def __init__(self, text: str):
         self._text = text = text.strip()
         if len(text.splitlines()) > 1:
-            self._fail(len(text.splitlines()[0]) + 1, "a module is one line")
+            self._fail(len(text.splitlines()[0]) + 1, "an adapter must be described on one line")
         try:
             with warnings.catch_warnings():
                 # "\w" in a regular expression: a SyntaxWarning, or a DeprecationWarning.
@@ -245,22 +248,24 @@ class Source:
             self._fail(1, str(error) or "nested too deeply")
 
     def refuse(self, node: ast.AST | None, reason: str) -> NoReturn:
-        """Raise InputError with the column of a node."""
+        """Raise InputError for a syntax node, with its column in the line."""
         start = getattr(node, "col_offset", 0)  # in bytes of UTF-8
         line = self._text.encode().splitlines()[:1] or [b""]
         self._fail(len(line[0][:start].decode(errors="replace")) + 1, reason)
 
     def refuse_others(self, node: ast.AST) -> None:
-        """Raise InputError if a node belongs to another option: blocks and unions."""
+        """Raise InputError for a union in `adapters.use` or a block in `adapters.add`."""
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            self.refuse(node, "a union, a + b, joins methods: give it in adapters.add")
+            self.refuse(node, "a union of methods, a + b, is only allowed in adapters.add")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             name = node.func.id
             if name in BLOCKS:
-                self.refuse(node, f"{name} composes modules: give it in adapters.use")
+                self.refuse(
+                    node, f"the block {name} composes adapters and is only allowed in adapters.use"
+                )
 
     def module(self, name: str, node: ast.expr) -> Adapter:
-        """Return the config of METHOD(OPTION=VALUE, ...), or of a union of methods joined by +."""
+        """Parse METHOD(OPTION=VALUE, ...), or several methods joined by +, to an adapter config."""
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             members = tuple(self.module(name, each) for each in _summands(node))
             try:
@@ -268,7 +273,7 @@ class Source:
             except InputError as error:
                 self.refuse(node, str(error))
         if isinstance(node, ast.Name) and node.id in METHODS:
-            self.refuse(node, f"a method needs brackets: {node.id}()")
+            self.refuse(node, f"a method needs brackets, such as {node.id}()")
         if not isinstance(node, ast.Call):
             self.refuse_others(node)
             self.refuse(node, "expected METHOD(OPTION=VALUE, ...)")
@@ -278,8 +283,8 @@ class Source:
             method = shortened(method)
             self.refuse(
                 node,
-                f"no method is called {method}{did_you_mean(method, METHODS)}; "
-                f"the methods are {', '.join(METHODS)}, or module.Class of your own",
+                f"unknown adapter method {method}{did_you_mean(method, METHODS)}; the methods are "
+                f"{', '.join(METHODS)}, or your own module.Class",
             )
         try:
             constructor = _constructor(method)
@@ -295,7 +300,7 @@ class Source:
             self.refuse(node, str(error))
 
     def _first(self, method: str, values: list[ast.expr]) -> list[ast.keyword]:
-        """Return values without a name, as the option of `FIRST`."""
+        """Return positional option values as the method's keyword option of `FIRST`."""
         if not values:
             return []
         if method not in FIRST:
@@ -305,23 +310,26 @@ class Source:
         return [ast.copy_location(ast.keyword(FIRST[method], joined), joined)]
 
     def _option(self, method: str, keyword: ast.keyword) -> tuple[str, Any]:
-        """Return the field and the value of one option."""
+        """Return the config field and the value of one OPTION=VALUE."""
         known, given = options_of(method), keyword.arg
         if given is None:
             self.refuse(keyword, f"options of {method} have names: OPTION=VALUE")
         field = given if given in known else SHORT.get(given, given)
         if field not in known:
             near = did_you_mean(given, [*known, *(s for s, full in SHORT.items() if full in known)])
-            self.refuse(keyword, f"{method} has no option {given}{near}; it has {', '.join(known)}")
+            self.refuse(
+                keyword,
+                f"method {method} has no option {given}{near}; its options are {', '.join(known)}",
+            )
         return field, self.value(keyword, known[field])
 
     def value(self, keyword: ast.keyword, hint: Any) -> Any:
-        """Return the value of NAME=VALUE, converted to the type of a field."""
+        """Return the value of OPTION=VALUE, converted to the type of the config field."""
         given = keyword.arg
         try:
             value = _plain(ast.literal_eval(keyword.value))
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-            self.refuse(keyword.value, f"the value of {given} is not a number, string or tuple")
+            self.refuse(keyword.value, f"the value of {given} must be a number, string or tuple")
         try:
             return _fitted(value, hint)
         except TypeError:
@@ -335,14 +343,14 @@ class Source:
 
 
 def _summands(node: ast.expr) -> list[ast.expr]:
-    """Return a, b, c for a + b + c."""
+    """Return the list [a, b, c] of the terms of a + b + c."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return [*_summands(node.left), *_summands(node.right)]
     return [node]
 
 
 def _plain(value: Any) -> Any:
-    """Convert lists to tuples, and dicts to tuples of pairs, because a config is hashable."""
+    """Convert lists and dicts to tuples, so that a config is hashable."""
     if isinstance(value, dict):
         return tuple((_plain(key), _plain(item)) for key, item in value.items())
     if isinstance(value, list | tuple):
@@ -353,7 +361,7 @@ def _plain(value: Any) -> Any:
 
 
 def _fitted(value: Any, hint: Any) -> Any:
-    """Convert a value to the type of a field: an int to a float, a string to a tuple of it."""
+    """Convert a value to a field type, such as an int to a float, or a string to a tuple."""
     origin = get_origin(hint)
     if origin is typing.Union or origin is types.UnionType:
         exact = [each for each in get_args(hint) if isinstance(each, type) and type(value) is each]
@@ -387,7 +395,6 @@ def _fitted(value: Any, hint: Any) -> Any:
 
 
 def _finite(value: float | int) -> float:
-    """Convert a number to a finite float."""
     try:
         number = float(value)
     except OverflowError as error:
@@ -398,7 +405,7 @@ def _finite(value: float | int) -> float:
 
 
 def _described(hint: Any) -> str:
-    """Return a description of the values of a type."""
+    """Return a description of a type for error messages, such as "a whole number"."""
     origin = get_origin(hint)
     if origin is Literal:
         return " or ".join(repr(each) for each in get_args(hint))
@@ -415,14 +422,14 @@ def _described(hint: Any) -> str:
     return words.get(hint, "None" if hint is type(None) else str(hint))
 
 
-_EXPECTED = "expected the names of modules, or blocks as Stack(a, b), with commas between"
+_EXPECTED = "expected adapter names, or blocks such as Stack(a, b), separated by commas"
 
 
 def parse_trees(text: str) -> tuple[str | Block, ...]:
-    """Return the trees of an expression; () for "".
+    """Parse a line of `adapters.use` to compositions of adapters; "" gives ().
 
     Raises:
-      InputError: with the column.
+      InputError: with the column, for a syntax error, or an unknown block or option.
     """
     if not text.strip():
         return ()
@@ -436,9 +443,9 @@ def parse_trees(text: str) -> tuple[str | Block, ...]:
     for node in value.elts if isinstance(value, ast.Tuple) else [value]:
         tree = _tree(source, node)
         if tree is None:
-            source.refuse(node, "None, the bare model, is only allowed in a block")
+            source.refuse(node, "None (the model without an adapter) is only allowed in a block")
         if tree in trees:
-            source.refuse(node, f"{str(tree)!r} is named twice")
+            source.refuse(node, f"adapter or block {str(tree)!r} is named twice")
         trees.append(tree)
     try:
         check_nesting(trees)
@@ -448,7 +455,7 @@ def parse_trees(text: str) -> tuple[str | Block, ...]:
 
 
 def parse_use(text: str) -> tuple[str, ...]:
-    """Return the names of the adapters that an expression uses, without duplicates.
+    """Return the names of the adapters in a line of `adapters.use`, without duplicates.
 
     Raises:
       InputError: as for `parse_trees`.
@@ -457,14 +464,16 @@ def parse_use(text: str) -> tuple[str, ...]:
 
 
 def write_trees(trees: Sequence[str | Block]) -> str:
-    """Return the line that `parse_trees` reads as these trees."""
+    """Return the line of `adapters.use` for some compositions of adapters."""
     return ", ".join(map(str, trees))
 
 
 def _tree(source: Source, node: ast.expr) -> str | Block | None:
     if isinstance(node, ast.Name):
         if node.id in BLOCKS:
-            source.refuse(node, f"{node.id} needs children in brackets: {node.id}(a, b)")
+            source.refuse(
+                node, f"block {node.id} needs children in brackets, such as {node.id}(a, b)"
+            )
         return node.id
     if isinstance(node, ast.Constant) and node.value is None:
         return None
@@ -475,7 +484,7 @@ def _tree(source: Source, node: ast.expr) -> str | Block | None:
     if name not in BLOCKS:
         source.refuse_others(node)
         near = did_you_mean(name, BLOCKS)
-        source.refuse(node, f"no block is called {name}{near}; the blocks are {', '.join(BLOCKS)}")
+        source.refuse(node, f"unknown block {name}{near}; the blocks are {', '.join(BLOCKS)}")
     children = tuple(_tree(source, child) for child in node.args)
     block = BLOCKS[name]
     hints = {
@@ -486,9 +495,9 @@ def _tree(source: Source, node: ast.expr) -> str | Block | None:
     options = {}
     for keyword in node.keywords:
         if keyword.arg not in hints:
-            has = f"it has {', '.join(hints)}" if hints else "it has none"
+            has = f"its options are {', '.join(hints)}" if hints else "it takes no options"
             near = did_you_mean(str(keyword.arg), hints)
-            source.refuse(keyword, f"{name} has no option {keyword.arg}{near}; {has}")
+            source.refuse(keyword, f"block {name} has no option {keyword.arg}{near}; {has}")
         options[keyword.arg] = source.value(keyword, hints[keyword.arg])
     try:
         return block(children, **options)

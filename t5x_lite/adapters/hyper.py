@@ -1,9 +1,9 @@
-"""Hypernetwork: one network that makes the bottlenecks of several tasks (HyperFormer++).
+"""Hypernetwork adapter (HyperFormer++): one network generates the bottlenecks of several tasks.
 
     e = LN(relu([task; layer; site] W1 + b1) W2 + b2)         task, layer, site: trained, [E] each
     Wd, bd, Wu, bu = reshape(e G_k + c_k)                     one G_k [E, ...] for all of them
 
-The tasks share the network, and a task adds only E numbers. A tree names one of the tasks:
+The tasks share the network; each task adds only E parameters. A composition selects a task:
 
     h = hyper(tasks=2)
     MultiTask(Task(h, of=0), Task(h, of=1))       in training, by adapter_ids
@@ -42,7 +42,7 @@ _ARRAYS = ("down/kernel", "down/bias", "up/kernel", "up/bias")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hyper(Bottleneck):
-    """Bottlenecks that a network makes of a task, a layer and a site; options as `Bottleneck`.
+    """Configuration of a hypernetwork that generates bottleneck adapters for several tasks.
 
     Attributes:
       tasks: number of tasks.
@@ -59,46 +59,47 @@ class Hyper(Bottleneck):
         super().__post_init__()
         if not super()._is_plain:
             raise InputError(
-                "hyper has one width for all layers, and no trained scales, norms or gates"
+                "hyper needs one width for all layers, and does not support trained scales, norms "
+                "or gates"
             )
 
     def block(self, site: Site, rngs: nnx.Rngs) -> "HyperBlock":
-        """Build the block of one layer, which has no parameters."""
         return HyperBlock(plain(self), site)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "HyperModules":
-        """Build the blocks and the network."""
         return HyperModules(self, self._blocks(model, rngs=rngs), rngs=rngs)
 
     @property
     def _is_plain(self) -> bool:
-        """False: the parameters are a network, not two dense layers."""
         return False
 
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
-        """Raise InputError; only bottlenecks from `ejected` can be multiplied."""
-        raise InputError(f"the hypernetwork {self.name} cannot be multiplied by {factor}")
+        """Raise InputError: only bottlenecks from `ejected` can be multiplied by a factor."""
+        raise InputError(
+            f"hypernetwork {self.name} cannot be multiplied by {factor}; convert a task's adapter "
+            "to a bottleneck first (ejected)"
+        )
 
 
 def hyper(*, name: str = "hyper", cross: bool = False, **changes: Any) -> Hyper:
-    """Return a hypernetwork for the outputs of the attention and the feed-forward block."""
+    """Return a hypernetwork config for adapters after attention and feed-forward blocks."""
     like = double_seq_bn(cross=cross)
     options = {"sites": like.sites, "reads": like.reads, "activation": "gelu_new", **changes}
     return Hyper(name=name, **options)
 
 
 def plain(config: Hyper) -> Bottleneck:
-    """Return the config of the bottlenecks that the network makes."""
+    """Return the config of the bottleneck adapters that the hypernetwork generates."""
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(Bottleneck)}
     return Bottleneck(**fields)
 
 
 class HyperModules(BottleneckModules):
-    """Blocks, and the network at adapters/NAME that makes their arrays.
+    """Adapter modules of a hypernetwork, and the network itself, at adapters/NAME.
 
     Args:
       config: config of the adapter.
-      found: modules, as for `Modules`.
+      found: stack -> site -> adapter module.
       rngs: random streams; "params" is used.
     """
 
@@ -129,13 +130,13 @@ class HyperModules(BottleneckModules):
             setattr(self, name.replace("/", "_"), made)
 
     def complete(self) -> None:
-        """Put the arrays of all tasks into the blocks, once for each layer, in place."""
+        """Generate the adapter arrays of all tasks and store them in the modules, in place."""
         for place in self.places:
             block: HyperBlock = self.at(*place)
             block.put(self.arrays(block))
 
     def arrays(self, block: "HyperBlock") -> dict[str, Float[Array, "N tasks *_"]]:
-        """Return the arrays that the network makes for a block, by name: [layers, tasks, ...]."""
+        """Return the generated arrays of one adapter module, by name: [layers, tasks, ...]."""
         embeddings = (self.task_embedding, self.layer_embedding, self.site_embedding)
         task, layer, site = (each[...] for each in embeddings)
         numbers = jnp.arange(block.layers.start, block.layers.stop)
@@ -159,11 +160,11 @@ class HyperModules(BottleneckModules):
 
 
 class HyperBlock(nnx.Module):
-    """Blocks of all tasks in a slot; a tree names one of them.
+    """Generated bottleneck modules of all tasks, for one slot; `task` selects one of them.
 
     Args:
-      config: config of each block.
-      site: site of the slot.
+      config: config of the generated bottlenecks.
+      site: site of the model that the slot belongs to.
     """
 
     def __init__(self, config: Bottleneck, site: Site):
@@ -175,54 +176,52 @@ class HyperBlock(nnx.Module):
         self.sizes = tuple((p, tuple(x.shape)) for p, x in trees.flatten(abstract).items())
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of one block's arrays by path."""
+        """Return the array shapes of one layer's bottleneck by path."""
         return {name: dict(self.sizes)[name] for name in _ARRAYS}
 
     def put(self, arrays: Mapping[str, Array]) -> None:
-        """Store the arrays of all layers and tasks, in place."""
+        """Store the generated arrays of all layers and tasks, in place."""
         for name, x in arrays.items():
             axes = ("layers", *(None,) * (x.ndim - 1))
             setattr(self, name.replace("/", "_"), nnx.Variable(x, logical=axes))
 
     def task(self, number: int) -> BottleneckBlock:
-        """Return the block of one task."""
+        """Return the bottleneck module of one task."""
         own = {name: getattr(self, name.replace("/", "_"))[...][number] for name in _ARRAYS}
         return bind(self.graphdef, trees.unflatten(own))
 
     def clear_unused(self) -> None:
-        """Do nothing: no value is unused."""
+        """Do nothing, because all layers have the same width."""
 
     def num_unused(self) -> int:
-        """Return 0: no value is unused."""
         return 0
 
     @property
     def is_here(self) -> bool:
-        """True: all layers have the adapter."""
         return True
 
     def reads(self, *arguments: Any) -> Float[Array, "B T D"]:
-        """Return a, as `BottleneckBlock.reads`; it depends on no array."""
+        """Return the bottleneck's input, which is equal for all tasks."""
         return self.task(0).reads(*arguments)
 
     def skip(self, *arguments: Any) -> Float[Array, "B T D"]:
-        """Return r, as `BottleneckBlock.skip`; it depends on no array."""
+        """Return the bottleneck's residual, which is equal for all tasks."""
         return self.task(0).skip(*arguments)
 
 
 def ejected(
     config: Hyper, modules: HyperModules, *, task: int, name: str = ""
 ) -> tuple[Bottleneck, dict[str, Array]]:
-    """Return one task's bottleneck, which does not need the network.
+    """Return one task's bottleneck adapter as plain parameters, without the hypernetwork.
 
     Args:
       config: config of the hypernetwork.
       modules: modules of the hypernetwork.
       task: task number.
-      name: name of the bottleneck; "" is the name of the hypernetwork.
+      name: name of the bottleneck adapter; "" is the name of the hypernetwork.
 
     Returns:
-      The config of the bottleneck, and its parameters by path.
+      Config of the bottleneck adapter, and its parameters by path.
     """
     made = dataclasses.replace(plain(config), name=name or config.name)
     found: dict[str, Array] = {}

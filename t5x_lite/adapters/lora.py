@@ -56,19 +56,21 @@ from t5x_lite.core.trees import Array, Key
 from t5x_lite.nn.dense import Dense, einsum
 
 EMBEDDING = "embedding"
-"""Name of the site that is the token embedding."""
+"""Name of the site for the token embedding."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lora(Adapter):
-    """Low-rank branches of dense layers.
+    """Configuration of LoRA adapters: trained low-rank products added to dense layers.
 
     Attributes:
-      rank: rank of the branches.
-      alpha: the scale is alpha / rank.
-      rank_stabilised: True to use alpha / sqrt(rank) (Kalajdzievski 2023, arXiv:2312.03732).
-      dora: True to train the norm of each column apart from its direction.
-      gate: "none"; "real_tokens"; or "all_tokens", the library's, only for encoders.
+      rank: rank of the low-rank products.
+      alpha: numerator of the scale alpha / rank.
+      rank_stabilised: True to use the scale alpha / sqrt(rank) (Kalajdzievski 2023,
+        arXiv:2312.03732).
+      dora: True to train the norm of each kernel column separately from its direction (DoRA).
+      gate: gate of the LoRA output: "none", "real_tokens", or "all_tokens" (as in the library
+        `adapters`, only for encoders).
     """
 
     name: str = "lora"
@@ -82,20 +84,21 @@ class Lora(Adapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not math.isfinite(self.alpha) or not self.alpha:
-            raise InputError(f"alpha must be finite and not 0: got {self.alpha}")
+            raise InputError(f"alpha must be finite and not 0, got {self.alpha}")
         for other, name in ((self.dora, "dora"), (EMBEDDING in self.sites, f"site {EMBEDDING!r}")):
             if self.gate != "none" and other:
-                raise InputError(f"a gate does not support {name}: remove one of the two")
+                raise InputError(f"LoRA with a gate does not support {name}; use only one of them")
         if self.dora and EMBEDDING in self.sites:
-            raise InputError(f"dora does not support the site {EMBEDDING!r}: remove one of the two")
+            raise InputError(
+                f"LoRA with dora does not support the site {EMBEDDING!r}; use only one of them"
+            )
 
     @property
     def scale(self) -> float:
-        """Scale s."""
+        """Scale s of the low-rank product."""
         return self.alpha / (math.sqrt(self.rank) if self.rank_stabilised else self.rank)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the branches."""
         module = DirectedBranch if self.dora else LowRankBranch
 
         def branch(site: Site, rngs: nnx.Rngs) -> Factors:
@@ -112,17 +115,17 @@ class Lora(Adapter):
             return Modules(found)
         table = table_of(model)
         if table is None:
-            raise InputError(f"adapter {self.name!r}: the model has no table of embeddings")
+            raise InputError(f"adapter {self.name!r}: the model has no token embedding")
         return TableModules(found, *table, rank=self.rank, scale=self.scale, rngs=rngs)
 
 
 class Factors(nnx.Module):
-    """A and B of a dense layer; B starts as 0.
+    """Low-rank factors A and B of a dense layer; B starts as 0.
 
     Args:
-      host: the dense layer, single or stacked.
-      rank: number of columns of A.
-      scale: s.
+      host: dense layer, for one layer or stacked over layers.
+      rank: rank of the product A B.
+      scale: scale s of the product.
       rngs: random streams; "params" is used.
     """
 
@@ -136,7 +139,7 @@ class Factors(nnx.Module):
         self.scale = scale
 
     def branch(self, x: Float[Array, "*batch I"]) -> Float[Array, "*batch O"]:
-        """Return s (x A) B in float32."""
+        """Return the low-rank output s (x A) B in float32."""
         a, b = self.a[...], self.b[...]
         batch = "ABCE"[: x.ndim - 1]
         low = einsum(f"{batch}I,IR->{batch}R", x.astype(a.dtype), a).astype(a.dtype)
@@ -144,7 +147,7 @@ class Factors(nnx.Module):
 
 
 class LowRankBranch(Factors):
-    """LoRA module for a `DenseSlot`: s (x A) B."""
+    """LoRA module for a `DenseSlot`: adds s (x A) B to the layer's output."""
 
     def __call__(
         self,
@@ -152,40 +155,36 @@ class LowRankBranch(Factors):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """Return y plus the branch; both are float32."""
+        """Return the layer's output y plus the low-rank output, in float32."""
         return y + self.branch(x)
 
     def kind(self) -> Hashable:
-        """Return a key that is equal for branches of one shape and scale."""
         return (type(self), self.scale, self.a.shape, self.b.shape)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return W + s A B, in the dtype of W."""
+        """Return the merged kernel W + s A B, in the dtype of W."""
         return self._moved(kernel).astype(kernel.dtype)
 
     def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:
-        """Return the bias unchanged."""
         return bias
 
     def _moved(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return W + s A B in float32."""
         both = jnp.matmul(
             self.a[...], self.b[...], preferred_element_type=jnp.float32, precision="highest"
         )
         return kernel.astype(jnp.float32) + self.scale * both
 
     def parts(self) -> dict[str, Part]:
-        """Return the change of the host layer, as a part of a delta."""
         return {"kernel": LowRank(self.a[...], self.b[...], self.scale)}
 
 
 class GatedBranch(Factors):
-    """LoRA module with a gate, for a `DenseSlot` and a `GatedSlot`: g s (x A) B.
+    """LoRA module with a gate: adds g s (x A) B to the layer's output.
 
     Args:
-      host: the dense layer, single or stacked.
-      rank: number of columns of A.
-      scale: s.
+      host: dense layer, for one layer or stacked over layers.
+      rank: rank of the product A B.
+      scale: scale s of the product.
       gate: kind of the gate g.
       rngs: random streams; "params" is used.
     """
@@ -203,7 +202,6 @@ class GatedBranch(Factors):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """Return y plus the branch; each token has its own gate."""
         return self.gated(x, y, kernel, None)
 
     def gated(
@@ -213,32 +211,36 @@ class GatedBranch(Factors):
         kernel: Float[Array, "I O"],
         seen: Any,
     ) -> Float[Array, "*B T O"]:
-        """Return y plus the branch, in float32; inputs without rows have a gate for each distance.
+        """Return the layer's output y plus the gated low-rank output, in float32.
 
         Raises:
-          InputError: if the gate is "all_tokens", and the layer reads distances.
+          InputError: if the gate is "all_tokens", but x has no batch axis (DeBERTa's relative
+            positions).
         """
         del kernel
         if x.ndim < 3:
             if self.kind_of_gate == "all_tokens":
                 raise InputError(
-                    "gate 'all_tokens' has no tokens where a DeBERTa projects distances: "
-                    "take 'real_tokens', or other sites, such as attention/value"
+                    "gate 'all_tokens' is not supported where DeBERTa projects relative "
+                    "positions; set gate to 'real_tokens', or use other sites, such as "
+                    "attention/value"
                 )
             seen = None
         return y + gates_of(self.gate, x, seen, self.kind_of_gate) * self.branch(x)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Raise InputError, because a gated branch has no kernel."""
-        raise InputError("a branch with a gate cannot be merged: rows have no kernel in common")
+        """Raise InputError, because a gated LoRA cannot be merged into a kernel."""
+        raise InputError(
+            "a LoRA adapter with a gate cannot be merged, because each row would need its own "
+            "kernel"
+        )
 
     def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:
-        """Return the bias unchanged."""
         return bias
 
 
 class DirectedBranch(LowRankBranch):
-    """DoRA module for a `DenseSlot`: m / |W + s A B| (y + s (x A) B)."""
+    """DoRA module for a `DenseSlot`: returns m / |W + s A B| (y + s (x A) B)."""
 
     def __init__(self, host: Dense, *, rank: int, scale: float, rngs: nnx.Rngs):
         super().__init__(host, rank=rank, scale=scale, rngs=rngs)
@@ -251,26 +253,25 @@ class DirectedBranch(LowRankBranch):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """Return the sum with the norm of each column replaced, in float32."""
+        """Return y plus the low-rank output, rescaled to column norms m, in float32."""
         return self._sizes(kernel) * super().__call__(x, y, kernel)
 
     def kind(self) -> Hashable:
-        """Return None: gathering by row would need a full kernel for each row."""
         return None
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return m (W + s A B) / |W + s A B|, in the dtype of W."""
+        """Return the merged kernel m (W + s A B) / |W + s A B|, in the dtype of W."""
         return (self._sizes(kernel)[..., None, :] * self._moved(kernel)).astype(kernel.dtype)
 
     def parts(self) -> dict[str, Part]:
-        """Return the change of the host layer, as a part of a delta."""
         size = self.magnitude[...]
         return {"kernel": Dora(self.a[...], self.b[...], size, self.scale, relative=True)}
 
     def _sizes(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers O"]:
-        """Return m / |W + s A B| in float32; only m has a gradient.
+        """Return the column factors m / |W + s A B| in float32; only m has a gradient.
 
-        It is computed as 1 + (m - |W + s A B|) / |W + s A B|, which is exactly 1 before training.
+        The factor is computed as 1 + (m - |W + s A B|) / |W + s A B|, which is exactly 1 before
+        training.
         """
         kernel = jax.lax.stop_gradient(kernel)
         plain = _column_norms(kernel.astype(jnp.float32))
@@ -284,11 +285,11 @@ def _column_norms(kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers 
 
 
 class TableBranch(nnx.Module):
-    """A and B of an embedding table; A starts as 0.
+    """LoRA factors A and B of a token embedding; A starts as 0.
 
     Args:
-      table: the table [V, D].
-      rank: number of columns of A.
+      table: shape and axes of the token embedding [V, D].
+      rank: rank of the product A B.
       rngs: random streams; "params" is used.
     """
 
@@ -300,14 +301,14 @@ class TableBranch(nnx.Module):
 
 
 class TableModules(Modules):
-    """Branches of dense layers, and E + s A B instead of the token embedding.
+    """LoRA modules of a model with a low-rank change of the token embedding.
 
     Args:
-      found: modules, as for `Modules`.
-      path: path of the table in the model.
-      table: the table.
-      rank: number of columns of A.
-      scale: s.
+      found: stack -> site -> LoRA module of a dense layer.
+      path: path of the token embedding in the model.
+      table: shape and axes of the token embedding.
+      rank: rank of the product A B.
+      scale: scale s of the product.
       rngs: random streams; "params" is used.
     """
 
@@ -326,22 +327,19 @@ class TableModules(Modules):
         self.embedding = TableBranch(table, rank=rank, rngs=rngs)
 
     def claims(self) -> tuple[str, ...]:
-        """Return its sites, with the table among them."""
         return (*super().claims(), f"model/{self.path}")
 
     def copied(self) -> tuple[str, ...]:
-        """Return the path of the embedding table."""
         return (self.path,)
 
     def read(self, model: Mapping[str, Any], *, key: Key | None = None) -> dict[str, Any]:
-        """Return the embedding table plus its low-rank change, in float32."""
+        """Return the token embedding plus its low-rank change, by path, in float32."""
         del key
         a, b = (array.astype(jnp.float32) for array in self._factors())
         both = jnp.matmul(a, b, preferred_element_type=jnp.float32, precision="highest")
         return {self.path: model[self.path].astype(jnp.float32) + self.scale * both}
 
     def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
-        """Return the change of the embedding table, as a part of a delta."""
         return {self.path: LowRank(*self._factors(), self.scale)}
 
     def _factors(self) -> tuple[Array, Array]:
@@ -353,14 +351,14 @@ Place = Literal["after", "before"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ia3(Adapter):
-    """Scales of the outputs of dense layers, and of the input of a block's last layer.
+    """Configuration of (IA)^3 adapters: trained factors for activations.
 
     Attributes:
       sites: dense layers with a scaled output.
-      place: position of the feed-forward block's scale: "after" the activation, or "before" it.
+      place: position of the factors in the feed-forward block: "after" or "before" the activation.
       feed_forward: True to scale the feed-forward block.
-      attention_out: True to also scale the input of the output layer of each attention at `sites`,
-        as PEFT's list of BERT's modules does by its suffix.
+      attention_out: True to also scale the input of each attention's output layer, as PEFT does for
+        BERT.
     """
 
     name: str = "ia3"
@@ -370,7 +368,6 @@ class Ia3(Adapter):
     attention_out: bool = False
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the scales."""
         outputs, inner = list(self.sites), []
         if self.feed_forward and self.place == "before":
             outputs.append("mlp/in")
@@ -392,7 +389,7 @@ class Ia3(Adapter):
 
 
 class OutputScale(nnx.Module):
-    """Scale module for a `DenseSlot`: l (x W + b).
+    """(IA)^3 module for a `DenseSlot`: multiplies the layer's output by trained factors l.
 
     Args:
       size: size of the layer's output.
@@ -408,53 +405,49 @@ class OutputScale(nnx.Module):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """Return l y, in float32."""
+        """Return the layer's output y times the factors l, in float32."""
         return y * self.scale[...].astype(jnp.float32)
 
     def kind(self) -> Hashable:
-        """Return a key that is equal for scales of one size."""
         return (type(self), self.scale.shape)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return W with its columns times l, in the dtype of W."""
+        """Return the merged kernel: columns of W times the factors l, in the dtype of W."""
         scale = self.scale[...].astype(jnp.float32)
         return (kernel.astype(jnp.float32) * scale[..., None, :]).astype(kernel.dtype)
 
     def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:
-        """Return l b, in the dtype of b."""
+        """Return the merged bias: b times the factors l, in the dtype of b."""
         if bias is None:
             return None
         return (bias.astype(jnp.float32) * self.scale[...].astype(jnp.float32)).astype(bias.dtype)
 
     def parts(self) -> dict[str, Part]:
-        """Return the changes of the host layer, as parts of a delta."""
         return {"kernel": Scale(self.scale[...]), "bias": Scale(self.scale[...])}
 
 
 class HiddenScale(nnx.Module):
-    """Scale module for a `HiddenSlot`: l h.
+    """(IA)^3 module for a `HiddenSlot`: multiplies hidden states by trained factors l.
 
     Args:
-      size: size of the scaled states.
-      axis: logical name of their last axis.
+      size: size of the hidden states.
+      axis: logical name of the last axis of the hidden states.
     """
 
     def __init__(self, size: int, axis: str | None):
         self.scale = nnx.Param(jnp.ones((size,), jnp.float32), logical=(axis,))
 
     def __call__(self, hidden: Float[Array, "*batch I"]) -> Float[Array, "*batch I"]:
-        """Return l h, in the dtype of h."""
+        """Return the hidden states times the factors l, in the dtype of the hidden states."""
         return hidden * self.scale[...].astype(hidden.dtype)
 
     def kind(self) -> Hashable:
-        """Return a key that is equal for scales of one size."""
         return (type(self), self.scale.shape)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return W with its rows times l, in the dtype of W."""
+        """Return the merged kernel: rows of W times the factors l, in the dtype of W."""
         scale = self.scale[...].astype(jnp.float32)
         return (kernel.astype(jnp.float32) * scale[..., :, None]).astype(kernel.dtype)
 
     def parts(self) -> dict[str, Part]:
-        """Return the change of the layer that reads the hidden states, as a part of a delta."""
         return {"kernel": Scale(self.scale[...], -2)}

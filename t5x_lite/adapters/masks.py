@@ -61,11 +61,11 @@ _SIGN = np.uint32(1 << 31)
 
 
 def top(scores: Float[Array, "*axes"], k: Array | int) -> Bool[Array, "*axes"]:
-    """Return a mask of the k entries of highest score.
+    """Return a boolean mask of the k entries with the highest scores.
 
     Args:
-      scores: float32, finite.
-      k: int32 scalar, from 1 to the number of entries.
+      scores: finite float32 scores.
+      k: number of entries, an int32 scalar from 1 to the size of `scores`; may be traced.
     """
     keys = _ordered(scores.reshape(-1))
     limit = _kth(keys, jnp.asarray(k, jnp.int32))
@@ -78,7 +78,7 @@ def top(scores: Float[Array, "*axes"], k: Array | int) -> Bool[Array, "*axes"]:
 def straight_through(
     mask: Bool[Array, "*axes"], scores: Float[Array, "*axes"]
 ) -> Float[Array, "*axes"]:
-    """Return the mask as 0 and 1; its gradient passes to the scores (Bengio et al. 2013)."""
+    """Return the mask as floats; its gradient passes unchanged to the scores."""
     return _straight(scores, mask.astype(scores.dtype))
 
 
@@ -96,13 +96,13 @@ def _straight_jvp(
 
 
 def _ordered(scores: Float[Array, " D"]) -> UInt32[Array, " D"]:
-    """Return unsigned integers in the order of the scores; -0.0 equals 0.0."""
+    """Map floats to unsigned integers that sort in the same order; -0.0 equals 0.0."""
     bits = jax.lax.bitcast_convert_type(scores.astype(jnp.float32) + 0.0, jnp.uint32)
     return jnp.where(bits >= _SIGN, ~bits, bits | _SIGN)
 
 
 def _kth(keys: UInt32[Array, " D"], k: Array) -> UInt32[Array, ""]:
-    """Return the k-th largest key: the largest value that at least k keys reach."""
+    """Return the k-th largest key by binary search over its 32 bits."""
 
     def bit(number: Array, limit: Array) -> Array:
         tried = limit | (_SIGN >> number.astype(jnp.uint32))
@@ -113,25 +113,28 @@ def _kth(keys: UInt32[Array, " D"], k: Array) -> UInt32[Array, ""]:
 
 By = Literal["top", "sigmoid", "value"]
 _LEAST = 0.005
-"""Minimum fraction of a layer's entries that a mask keeps, by highest score."""
+"""Minimum fraction of a layer's entries that a mask keeps."""
 _KERNELS = (r"model/.*/kernel",)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prune(ArrayAdapter):
-    """Iterative magnitude pruning: train, drop the lowest entries, rewind, and repeat.
+    """Configuration of iterative magnitude pruning: train, prune, rewind the weights, and repeat.
 
     Attributes:
-      targets: kernels, or other arrays.
+      targets: arrays to prune: paths, or regular expressions for paths; default: all kernels.
       density: fraction of the entries that remain after the last round.
-      rounds: number of times that entries are dropped, each time an equal fraction of the remaining
-        ones; 0 is the smallest number of rounds that drop no more than 20 % each.
-      rewind_step: step of the first round; all rounds rewind to its weights. 0 is the start.
-      train_steps: steps of each round before the last; 0 is the number of steps of the run.
-      criterion: magnitude that decides: |theta_T|, or for "change" |theta_T - theta_0|.
-      scope: "global" drops the lowest entries of all arrays, "per_tensor" a fraction of each array.
-      structure: unit to drop: entries, or whole rows (inputs) or columns (outputs) of kernels, by
-        their norms.
+      rounds: number of pruning rounds; each round prunes an equal fraction of the remaining
+        entries. 0 is the smallest number of rounds that prune at most 20 % each.
+      rewind_step: step of the first round to which the weights are rewound before each later round;
+        0 is the start.
+      train_steps: number of training steps in each round before the last; 0 is the number of steps
+        of the run.
+      criterion: score of an entry: "magnitude" is |theta_T|, "change" is |theta_T - theta_0|.
+      scope: "global" prunes the lowest scores over all arrays, "per_tensor" a fraction of each
+        array.
+      structure: unit to prune: "entries", "rows" (inputs) or "columns" (outputs) of kernels; rows
+        and columns are scored by their norms.
     """
 
     name: str = "prune"
@@ -147,38 +150,39 @@ class Prune(ArrayAdapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rounds > MOST_ROUNDS:
-            raise InputError(f"rounds must be at most {MOST_ROUNDS}: got {self.rounds}")
+            raise InputError(f"rounds must be at most {MOST_ROUNDS}, got {self.rounds}")
 
     @property
     def densities(self) -> tuple[float, ...]:
-        """Fraction that remains after each round."""
+        """Fraction of the entries that remains after each round."""
         rounds = self.rounds or max(1, math.ceil(math.log(self.density) / math.log(0.8) - 1e-9))
         return tuple(self.density ** ((number + 1) / rounds) for number in range(rounds))
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Return the patterns of the differences; masks are not trained."""
+        """Return the patterns of the trained weight differences; masks are not trained."""
         return self.trains_leaves(("difference",))
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build differences, which start as 0, and masks, which keep everything.
+        """Build the weight differences, which start as 0, and masks that keep all entries.
 
         Raises:
-          InputError: if `structure` is rows or columns, and an array has none.
+          InputError: if `structure` is "rows" or "columns", but an array is a vector.
         """
         leaves = self.leaves(model)
         flat = [path for path, leaf in leaves.items() if len(leaf.rows[1]) < 2]
         if self.structure != "entries" and flat:
             raise InputError(
-                f"adapter {self.name!r}: {flat[0]} has no {self.structure}: exclude it by targets"
+                f"adapter {self.name!r}: array {flat[0]} is a vector without {self.structure}; "
+                "exclude the array with targets"
             )
         return ArrayModules(leaves, lambda path, leaf: Pruned(leaf))
 
 
 class Pruned(ArrayModule):
-    """A fixed mask, and a trained difference that it also masks.
+    """Adapter module of pruning for one array: a fixed mask, and a trained weight difference.
 
     Args:
-      leaf: the array.
+      leaf: shape and axes of the array.
     """
 
     def __init__(self, leaf: Leaf):
@@ -187,30 +191,31 @@ class Pruned(ArrayModule):
         self.bits = nnx.Param(jnp.asarray(whole), logical=(None,))
 
     def __call__(self, base: Float[Array, "*axes"], *, key: Key | None) -> Float[Array, "*axes"]:
-        """Return the array plus the difference where the mask is 1, else 0."""
+        """Return the base array plus the difference where the mask is 1, and 0 elsewhere."""
         del key
         moved = base + self.difference[...].astype(jnp.float32)
         return jnp.where(unpacked(self.bits[...], base.shape), moved, 0.0)
 
     def part(self, shape: tuple[int, ...]) -> Part:
-        """Return the difference followed by the mask, as a part of a delta."""
+        """Return this change as a delta part: the difference, followed by the mask."""
         difference = Dense(np.asarray(self.difference[...], np.float32))
         return difference.then(Mask(np.asarray(self.bits[...]), shape))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Supermask(ArrayAdapter):
-    """A trained mask of frozen weights.
+    """Configuration of trained masks of frozen weights (supermasks).
 
     Attributes:
-      targets: kernels, or other arrays.
-      by: "top" keeps the highest scores, "sigmoid" scores with a sigmoid above tau, "value" scores
-        above tau.
-      density: fraction of each layer that "top" keeps.
-      tau: threshold of "sigmoid" and "value".
-      start: initial score; None is U(+-1 / sqrt(inputs)), PyTorch's kaiming_uniform_(a=sqrt(5)).
+      targets: arrays to mask: paths, or regular expressions for paths; default: all kernels.
+      by: rule of the mask: "top" keeps the highest scores, "sigmoid" keeps scores with a sigmoid
+        above tau, "value" keeps scores above tau.
+      density: fraction of each layer's entries that "top" keeps.
+      tau: threshold of the rules "sigmoid" and "value".
+      start: initial score; None samples U(+-1 / sqrt(inputs)), PyTorch's
+        kaiming_uniform_(a=sqrt(5)).
       penalty: loss weight of the mean of sigmoid(scores).
-      rate: learning rate of the scores, as a multiple of the run's.
+      rate: learning rate of the scores, as a multiple of the run's learning rate.
     """
 
     name: str = "supermask"
@@ -227,11 +232,10 @@ class Supermask(ArrayAdapter):
         _check_tau(self.by, self.tau)
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Return the patterns of the trained parameters: the mask scores."""
         return self.trains_leaves(("scores",))
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the mask scores."""
+        """Build the mask scores of the target arrays."""
         leaves = self.leaves(model)
         mean = self.penalty / sum(leaf.size for leaf in leaves.values())
 
@@ -251,26 +255,27 @@ class Supermask(ArrayAdapter):
 
 
 def threshold(*, name: str = "threshold", **changes: Any) -> Supermask:
-    """Return Piggyback's masks (Mallya et al. 2018, arXiv:1801.06519)."""
+    """Return the config of Piggyback's thresholded masks (Mallya et al. 2018, arXiv:1801.06519)."""
     return Supermask(**{"name": name, "by": "value", "start": 1e-2, "tau": 5e-3, **changes})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Movement(ArrayAdapter):
-    """Movement pruning: weights and their scores are trained together.
+    """Configuration of movement pruning: trains weights together with scores of their importance.
 
     Attributes:
-      targets: kernels, or other arrays.
-      density: final v, the fraction of each layer that is kept.
-      by: "top" keeps the fraction v of highest scores; "sigmoid" (soft movement) keeps scores with
-        a sigmoid above tau, without v.
-      tau: threshold of "sigmoid".
-      penalty: loss weight of the mean of sigmoid(scores), for "sigmoid".
-      rate: learning rate of the scores, as a multiple of the run's: with 100, AdamW's 1e-4 becomes
-        0.01.
-      steps: steps of the run, over which v decreases; 0 is the number of steps of `t5x-lite train`.
-      warmup: steps at the start with v at 1.
-      cooldown: steps at the end with v at `density`.
+      targets: arrays to prune: paths, or regular expressions for paths; default: all kernels.
+      density: final value of v, the fraction of each layer's entries to keep.
+      by: rule of the mask: "top" keeps the fraction v of highest scores; "sigmoid" (soft movement
+        pruning) keeps scores with a sigmoid above tau, and does not use v.
+      tau: threshold of the rule "sigmoid".
+      penalty: loss weight of the mean of sigmoid(scores), for the rule "sigmoid".
+      rate: learning rate of the scores, as a multiple of the run's learning rate: with 100, 1e-4
+        becomes 0.01.
+      steps: number of steps of the run, over which v decreases; 0 is the number of steps of
+        `t5x-lite train`.
+      warmup: number of steps at the start with v = 1.
+      cooldown: number of steps at the end with v = `density`.
     """
 
     name: str = "movement"
@@ -289,26 +294,25 @@ class Movement(ArrayAdapter):
         _check_tau(self.by, self.tau)
         if self.steps and self.warmup + self.cooldown > self.steps:
             raise InputError(
-                f"warmup {self.warmup} and cooldown {self.cooldown} of {self.name!r} are more than "
-                f"the {self.steps} steps"
+                f"adapter {self.name!r}: warmup {self.warmup} plus cooldown {self.cooldown} "
+                f"exceed the number of steps, {self.steps}"
             )
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Return the patterns of scores and differences; v follows from the step."""
+        """Return the patterns of the trained scores and weight differences."""
         return self.trains_leaves(("scores", "difference"))
 
     def scheduled(self, step: Array) -> dict[str, Array]:
-        """Return the fraction v after a number of steps."""
         return {f"{ADAPTERS}{self.name}/share/kept": self.kept(step)}
 
     def kept(self, step: Array) -> Array:
-        """Return v: from 1 after the warm-up, v_end + (1 - v_end)(1 - progress)^3."""
+        """Return the fraction v to keep at a step: cubic decay from 1 after the warm-up."""
         length = max(1, self.steps - self.warmup - self.cooldown)
         progress = jnp.clip((step - self.warmup) / length, 0.0, 1.0)
         return jnp.float32(self.density + (1.0 - self.density) * (1.0 - progress) ** 3)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build scores and differences, which start as 0."""
+        """Build the scores and weight differences of the target arrays, which start as 0."""
         leaves = self.leaves(model)
         mean = self.penalty / sum(leaf.size for leaf in leaves.values())
 
@@ -322,7 +326,7 @@ class Movement(ArrayAdapter):
 
 
 class Share(nnx.Module):
-    """Fraction of each layer that masks by the highest scores keep.
+    """Parameter with the fraction of each layer's entries that masks keep.
 
     Args:
       kept: initial fraction.
@@ -333,16 +337,16 @@ class Share(nnx.Module):
 
 
 class Scored(ArrayModule):
-    """A mask computed from scores, and a difference if the array is trained.
+    """Adapter module of one array: a mask computed from trained scores, and a weight difference.
 
     Args:
-      leaf: the array.
+      leaf: shape and axes of the array.
       scores: initial scores, divided by `rate`.
       by: rule of the mask, as in `Supermask`.
       tau: threshold.
       penalty: loss weight of the sum of sigmoid(scores).
       rate: factor of the scores.
-      moves: True to train a difference.
+      moves: True to train a weight difference as well.
     """
 
     def __init__(
@@ -363,7 +367,7 @@ class Scored(ArrayModule):
             self.difference = nnx.Param(jnp.zeros(leaf.shape, jnp.float32), logical=leaf.axes)
 
     def kept(self, share: Array | None) -> Bool[Array, "*axes"]:
-        """Return the mask; `share` is the fraction of each layer to keep."""
+        """Return the boolean mask; `share` is the fraction of each layer's entries to keep."""
         scores = self._scores()
         rows = scores if self.stacked else scores[None]
         size = math.prod(rows.shape[1:])
@@ -378,12 +382,12 @@ class Scored(ArrayModule):
         return (values > self.tau) | highest
 
     def masked(self, base: Float[Array, "*axes"], share: Array) -> Float[Array, "*axes"]:
-        """Return the array with its difference where the mask is 1, else 0."""
+        """Return the base array plus the difference where the mask is 1, and 0 elsewhere."""
         moved = base + self.difference[...].astype(jnp.float32) if self.moves else base
         return moved * straight_through(self.kept(share), self._scores())
 
     def masked_part(self, shape: tuple[int, ...], share: Array) -> Part:
-        """Return the difference, if any, followed by the mask, as a part of a delta."""
+        """Return this change as a delta part: the difference, if any, followed by the mask."""
         mask = Mask.of(np.asarray(self.kept(share)).reshape(shape))
         if not self.moves:
             return mask
@@ -398,12 +402,12 @@ class Scored(ArrayModule):
 
 
 class ScoredModules(ArrayModules):
-    """Masks by scores, with one fraction to keep.
+    """Masked arrays of one adapter, with a common fraction of entries to keep.
 
     Args:
-      leaves: path in the model -> array.
-      make: (path, array) -> module of the array.
-      share: fraction that each layer keeps.
+      leaves: path in the model -> shape and axes of the array.
+      make: function (path, array) -> adapter module of the array.
+      share: fraction of each layer's entries to keep.
     """
 
     def __init__(
@@ -417,13 +421,12 @@ class ScoredModules(ArrayModules):
         self.share = Share(share)
 
     def read(self, model: Mapping[str, Array], *, key: Key | None = None) -> dict[str, Array]:
-        """Return the masked arrays in float32."""
+        """Return the masked arrays by path, in float32."""
         del key
         share, each = self.share.kept[...], {path: self._scored(path) for path in self.arrays}
         return {p: x.masked(model[p].astype(jnp.float32), share) for p, x in each.items()}
 
     def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
-        """Return the masks as parts of a delta, by path in the model."""
         share, each = self.share.kept[...], {path: self._scored(path) for path in self.arrays}
         return {path: x.masked_part(shapes[path], share) for path, x in each.items()}
 
@@ -435,7 +438,7 @@ class ScoredModules(ArrayModules):
 
 def _check_tau(by: By, tau: float) -> None:
     if by == "sigmoid" and not 0 < tau < 1:
-        raise InputError(f"tau of by='sigmoid' must be between 0 and 1: got {tau}")
+        raise InputError(f"tau must be between 0 and 1 for by='sigmoid', got {tau}")
 
 
 _HIDDEN = "attention/hidden"
@@ -443,20 +446,20 @@ _HIDDEN = "attention/hidden"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Heads(Adapter):
-    """A mask of each attention head.
+    """Configuration of attention head masks: one trained factor for each head.
 
     Attributes:
-      sites: hidden sites of attentions, or regular expressions that match them.
+      sites: names of the attention positions that get masks, or regular expressions for them.
     """
 
     name: str = "heads"
     sites: tuple[str, ...] = ("(cross_)?attention/hidden",)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the masks.
+        """Build the head masks.
 
         Raises:
-          InputError: if no site is an attention's.
+          InputError: if the sites contain no attention layer.
         """
         stacks: dict[str, Any] = stacks_of(model)
 
@@ -475,11 +478,11 @@ class Heads(Adapter):
 
 
 class HeadMask(nnx.Module):
-    """Head mask for a `HiddenSlot`: multiplies the values of each head by its mask.
+    """Adapter module that multiplies the output of each attention head by a trained factor.
 
     Args:
-      num_heads: H.
-      d_kv: K.
+      num_heads: number H of attention heads.
+      d_kv: size K of each head.
     """
 
     def __init__(self, num_heads: int, d_kv: int):
@@ -487,18 +490,18 @@ class HeadMask(nnx.Module):
         self.d_kv = d_kv
 
     def __call__(self, hidden: Float[Array, "*batch I"]) -> Float[Array, "*batch I"]:
-        """Return the masked values, in the dtype of the values."""
+        """Return the attention output multiplied by the head factors, in its dtype."""
         return hidden * self._rows().astype(hidden.dtype)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return the kernel with each row multiplied by its head's mask, in the same dtype."""
+        """Return the output layer's kernel with each row multiplied by its head's factor."""
         rows = self._rows().astype(jnp.float32)
         return (kernel.astype(jnp.float32) * rows[..., :, None]).astype(kernel.dtype)
 
     def parts(self) -> dict[str, Part]:
-        """Return the change of the layer that reads the heads, as a part of a delta."""
+        """Return the change of the attention's output layer as a delta part."""
         return {"kernel": Scale(self._rows(), -2)}
 
     def _rows(self) -> Float[Array, "*layers I"]:
-        """Return the mask of each of the H K rows of the layer that reads the heads."""
+        """Return the head factor of each row of the output layer's kernel."""
         return jnp.repeat(self.mask[...], self.d_kv, axis=-1)

@@ -39,10 +39,10 @@ from t5x_lite.nn.slots import TokenHost
 
 
 def merge(model: nnx.Module) -> None:
-    """Fold the modules in the slots into the kernels, and empty the slots, in place.
+    """Merge all adapters of a model into its kernels and biases, in place.
 
     Raises:
-      InputError: if no kernel can absorb a module: an adapter after a block, or a prefix.
+      InputError: if an adapter cannot be merged into kernels, such as a bottleneck or a prefix.
     """
     if isinstance(model, TokenHost):
         for site, slot in zip(OF_MODEL, (model.prompt, model.invertible), strict=True):
@@ -61,7 +61,8 @@ def merge(model: nnx.Module) -> None:
                 bias = dense.effective_bias()
                 if bias is not None and not dense.has_bias:
                     raise InputError(
-                        f"the adapter at {stack}/{site} cannot be merged: the model has no bias"
+                        f"the adapter at {stack}/{site} adds a bias and cannot be merged, because "
+                        "this layer of the model has no bias"
                     )
                 dense.kernel[...] = dense.effective_kernel()
                 if bias is not None:
@@ -76,29 +77,29 @@ def merge(model: nnx.Module) -> None:
 
 @runtime_checkable
 class HasParts(Protocol):
-    """Module of a dense layer with an effect that is a change of the layer's arrays."""
+    """Protocol of adapter modules that change the arrays of one dense layer."""
 
     def parts(self) -> dict[str, Part]:
-        """Return name of the host's array, kernel or bias -> part."""
+        """Return the changes of the layer: "kernel" or "bias" -> delta part."""
         ...
 
 
 def delta_form(
     modules: AdapterModules, adapters: Sequence[Adapter], model: nnx.Module
 ) -> tuple[dict[str, Part], tuple[Adapter, ...]]:
-    """Return the changes that adapters make to a model.
+    """Convert adapters to changes of the model's arrays, where possible.
 
     Args:
-      modules: modules of the adapters, with their parameters.
+      modules: adapter modules with their parameters.
       adapters: configs of the adapters.
-      model: a model with `stacks()`; its arrays may be shapes only.
+      model: model with a method `stacks`; its arrays may be shape structs.
 
     Returns:
-      path in the model -> part, and the adapters that are kept as adapters.
+      Delta parts by path in the model, and the configs of the adapters that cannot be converted.
 
     Raises:
-      InputError: if two adapters change one array in an order that their kinds do not allow, or are
-        composed by a block other than Stack.
+      InputError: if two adapters change one array in an unsupported order, or are composed by a
+        block other than Stack.
     """
     places = {id(node): "/".join(map(str, path)) for path, node in nnx.iter_graph(model)}
     stacks, parts, rest = stacks_of(model), {}, []
@@ -119,7 +120,7 @@ def delta_form(
 def _parts_of(
     modules: Modules, stacks: dict[str, Any], places: dict[int, str]
 ) -> list[tuple[str, Part]] | None:
-    """Return the parts of one adapter by path; None if one of its modules has no parts."""
+    """Return the changes that one adapter makes, by path; None if it cannot be converted."""
     found = []
     for stack, site in modules.places:
         layers, module = stacks[stack], modules.at(stack, site)
@@ -141,11 +142,11 @@ def _parts_of(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Union(Adapter):
-    """Several methods under one name.
+    """Configuration of several adapter methods under one name, such as bottleneck plus LoRA.
 
     Attributes:
-      sites: not used; each method has its own sites.
-      members: configs of the methods; all have the union's name.
+      sites: unused; each method has its own sites.
+      members: configs of the methods, all with the name of the union.
     """
 
     name: str = "union"
@@ -155,25 +156,23 @@ class Union(Adapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.members) < 2:
-            raise InputError("a union has two methods or more")
+            raise InputError("a union needs at least two methods")
         if any(isinstance(member, Union) for member in self.members):
-            raise InputError("a union has methods, but no unions")
+            raise InputError("a union must not contain another union")
         for member in self.members:
             if isinstance(member, ArrayAdapter):
                 raise InputError(
-                    f"{type(member).__name__.lower()} changes whole arrays of the model and cannot "
-                    "be in a union: make it a separate adapter"
+                    f"method {type(member).__name__.lower()} changes whole arrays of the model "
+                    "and cannot be part of a union; use it as a separate adapter"
                 )
         named = tuple(dataclasses.replace(member, name=self.name) for member in self.members)
         object.__setattr__(self, "members", named)
 
     @property
     def unpackable(self) -> str:
-        """Reason why a method does not support packed rows; "" if all do."""
         return next((why for member in self.members if (why := member.unpackable)), "")
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Return the patterns of the parameters that the methods train."""
         paths = tuple(paths)
         meant = [each for member in self.members for each in member.trains(paths)]
         return tuple(dict.fromkeys(meant))
@@ -192,7 +191,7 @@ class Union(Adapter):
 
 
 class UnionModules(adapter_tree_Modules):
-    """Modules of several methods.
+    """Adapter modules of a union of several methods.
 
     Args:
       name: name of the union.
@@ -214,8 +213,8 @@ class UnionModules(adapter_tree_Modules):
             for place in modules.claims():
                 if place in taken:
                     raise InputError(
-                        f"the union {name} has {taken[place]} and {names[-1]} at {place}: give "
-                        "them other sites, or make two modules and Stack them"
+                        f"union {name} has both {taken[place]} and {names[-1]} at the site "
+                        f"{place}; set different sites, or use two adapters in a Stack"
                     )
                 taken[place] = names[-1]
         self.methods = tuple(names)
@@ -225,20 +224,16 @@ class UnionModules(adapter_tree_Modules):
         return [getattr(self, method) for method in self.methods]
 
     def complete(self) -> None:
-        """Set what is not stored with each module, in place."""
         for modules in self._members():
             modules.complete()
 
     def claims(self) -> tuple[str, ...]:
-        """Return the sites of all methods."""
         return tuple(place for modules in self._members() for place in modules.claims())
 
     def copied(self) -> tuple[str, ...]:
-        """Return the paths of the model's arrays that the methods replace."""
         return tuple(path for modules in self._members() for path in modules.copied())
 
     def read(self, model: Mapping[str, Any], *, key: Key | None = None) -> dict[str, Any]:
-        """Return the arrays that replace some of the model's, by path."""
         made: dict[str, Any] = {}
         for number, modules in enumerate(self._members()):
             own = None if key is None else jax.random.fold_in(key, number)
@@ -246,23 +241,19 @@ class UnionModules(adapter_tree_Modules):
         return made
 
     def penalty(self) -> Array | None:
-        """Return the sum of the methods' penalties, or None."""
         each = [x for modules in self._members() if (x := modules.penalty()) is not None]
         return sum(each, jnp.float32(0)) if each else None
 
     def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
-        """Return changes of the model's arrays that are made outside of slots, by path."""
         made: dict[str, Part] = {}
         for modules in self._members():
             made |= modules.array_parts(shapes)
         return made
 
     def num_unused(self) -> int:
-        """Return the number of unused values of all methods."""
         return sum(modules.num_unused() for modules in self._members())
 
     def at(self, stack: str, site: str) -> Any:
-        """Return the module of a site."""
         for modules in self._members():
             if (stack, site) in modules.places:
                 return modules.at(stack, site)

@@ -63,23 +63,26 @@ from t5x_lite.nn.disentangled import DisentangledAttention
 from t5x_lite.nn.slots import TokenHost
 
 Place = Literal["none", "left"]
-"""Position of a prefix, relative to the tokens."""
+"""Position of a prefix relative to the tokens."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prefix(Adapter):
-    """Keys and values before the keys and values of the tokens.
+    """Configuration of prefix tuning: trained keys and values in each attention layer.
 
     Attributes:
-      sites: sites of attentions.
-      length: number P of positions.
-      hidden: width M of the network.
+      sites: attention sites, or regular expressions for them.
+      length: number P of prefix positions.
+      hidden: hidden size M of the network that generates the prefixes in training.
       flat: True to train keys and values directly, without a network.
-      encoder: True if the encoder of an encoder-decoder has prefixes; a single stack always does.
+      encoder: True if an encoder-decoder has prefixes in the encoder; other models always have
+        prefixes.
       cross: True if cross-attention has prefixes.
-      gate: gate of an encoder's prefixes: "none"; "real_tokens"; or "all_tokens", the library's.
-      shared_gate: True for one gate of keys and values, False for one each.
-      place: "none", without a position; or "left", before a row's first token.
+      gate: gate of an encoder's prefixes: "none", "real_tokens", or "all_tokens" (as in the library
+        `adapters`).
+      shared_gate: True for one gate for keys and values, False for separate gates.
+      place: "none" for prefixes without a position, or "left" for positions before a row's first
+        token.
     """
 
     name: str = "prefix"
@@ -96,21 +99,22 @@ class Prefix(Adapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.place == "left" and self.gate != "none":
-            raise InputError("a prefix with place='left' has no gate: remove one of the two")
+            raise InputError(
+                "a prefix with place='left' does not support a gate; use only one of them"
+            )
 
     @property
     def unpackable(self) -> str:
-        """Reason why each row must hold a single text; "" if rows may be packed."""
         if self.place == "left":
-            return "a prefix with place='left' lies before the first text of a row"
-        return "" if self.gate == "none" else "the gate of a prefix is that of a whole row"
+            return "a prefix with place='left' is inserted before the first text of a row"
+        return "" if self.gate == "none" else "the gate of a prefix is computed once for each row"
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "PrefixModules":
-        """Build the keys and values, or the networks that make them.
+        """Build the keys and values, or the networks that generate them.
 
         Raises:
-          InputError: if there is no such attention, a gate but no encoder, or a DeBERTa with
-            place="left".
+          InputError: if the model lacks the attention sites, has no encoder for a gate, or is a
+            DeBERTa and `place` is "left".
         """
         if self.place == "left":
             self._check_places(model)
@@ -134,32 +138,32 @@ class Prefix(Adapter):
         found = self.at_sites(model, key=key, where=where, rngs=rngs)
         if self.gate != "none" and set(found) <= {"decoder"}:
             raise InputError(
-                f"adapter {self.name!r}: only prefixes of an encoder have a gate, and no encoder "
-                "has prefixes here: remove the gate"
+                f"adapter {self.name!r}: only prefixes of an encoder support a gate, but no "
+                "encoder has prefixes; remove the gate"
             )
         return PrefixModules(found, {} if self.flat else widths, self, rngs=rngs)
 
     def _check_places(self, model: Any) -> None:
-        """Raise InputError for a model with relative positions only, which a prefix cannot have."""
+        """Raise InputError for DeBERTa, where a prefix cannot have a position."""
         for layers in model.stacks().values():
             if any(isinstance(one, DisentangledAttention) for one in layers.key_sites().values()):
                 raise InputError(
-                    f"adapter {self.name!r}: in a DeBERTa a prefix has content and no position: "
-                    "use place='none'"
+                    f"adapter {self.name!r}: a prefix cannot have a position in DeBERTa; set "
+                    "place='none'"
                 )
 
     @property
     def network_width(self) -> int | None:
-        """Width M; None without a network."""
+        """Hidden size M of the network; None without a network."""
         return None if self.flat else self.hidden
 
 
 class PrefixModules(Modules):
-    """Prefixes, and their networks at adapters/NAME/network.
+    """Prefix modules of a model, and their networks at adapters/NAME/network.
 
     Args:
-      found: modules, as for `Modules`.
-      widths: (stack, site) of a prefix with a network -> D.
+      found: stack -> site -> prefix module.
+      widths: (stack, site) of a prefix with a network -> hidden size D of the model.
       config: config of the adapter.
       rngs: random streams; "params" is used.
     """
@@ -175,7 +179,7 @@ class PrefixModules(Modules):
         super().__init__(found)
         if config.place == "left":
             self.num_before = config.length
-            self.alone = "is before the tokens, and nothing else can be before or after it"
+            self.alone = "is inserted before the tokens and cannot be composed with other adapters"
         self.has_networks = bool(widths)
         if widths:
             made: dict[str, dict[str, nnx.Module]] = {}
@@ -184,7 +188,7 @@ class PrefixModules(Modules):
             self.network = Modules(made)
 
     def complete(self) -> None:
-        """Put into each layer the states that its network makes for all layers, in place."""
+        """Compute the network states and store them in each layer's prefix module, in place."""
         if not self.has_networks:
             return
         for place in self.places:
@@ -195,11 +199,11 @@ class PrefixModules(Modules):
 
 
 class Network(nnx.Module):
-    """h = tanh(E W1 + b1); E starts as N(0, 1), the others like torch's Linear.
+    """First layer of the network that generates prefixes: h = tanh(E W1 + b1).
 
     Args:
       config: config of the adapter.
-      width: D.
+      width: hidden size D of the model.
       rngs: random streams; "params" is used.
     """
 
@@ -211,17 +215,17 @@ class Network(nnx.Module):
         self.bias = nnx.Param(bias, logical=(None,))
 
     def __call__(self) -> Float[Array, "P M"]:
-        """Return the states, in the dtype of the parameters."""
+        """Return the hidden states h of the prefix network, in the dtype of the parameters."""
         return _states(self.embedding[...], self.kernel[...], self.bias[...])
 
 
 class LayerPrefix(nnx.Module):
-    """Prefix module for a `KeySlot`: keys and values of one layer.
+    """Prefix module of one layer for a `KeySlot`: trained keys and values.
 
     Args:
-      sizes: H and K.
-      length: P.
-      hidden: M; if None, there is no network, and keys and values are parameters from N(0, 1).
+      sizes: number of heads H and head size K.
+      length: number P of prefix positions.
+      hidden: hidden size M of the network; None trains keys and values directly, from N(0, 1).
       rngs: random streams; "params" is used.
     """
 
@@ -241,34 +245,34 @@ class LayerPrefix(nnx.Module):
         self.bias = nnx.Param(bias, logical=axes)
 
     def __call__(self) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
-        """Return keys and values, in the dtype of the parameters."""
+        """Return the prefix's keys and values, in the dtype of the parameters."""
         if not self.has_network:
             return self.keys[...], self.values[...]
         if self.states is None:
-            raise ValueError("a prefix needs its network's states: complete the modules first")
+            raise ValueError(
+                "the prefix has no network states; call complete() of the adapter's modules first"
+            )
         return _pair(self.states[...], self.kernel[...], self.bias[...])
 
     def kind(self) -> Hashable:
-        """Return a key that is equal for prefixes of one length."""
         return (type(self), self.length, self.has_network)
 
 
 class PlacedPrefix(LayerPrefix):
-    """Prefix module for a `PlacedKeySlot`, to the left of the tokens."""
+    """Prefix module with positions to the left of the tokens, for a `PlacedKeySlot`."""
 
     @property
     def num_before(self) -> int:
-        """Number P of positions before the tokens."""
         return self.length
 
 
 class GatedPrefix(LayerPrefix):
-    """Prefix module with a gate, for a `GatedKeySlot`: g Pk and g Pv.
+    """Prefix module of one layer that multiplies its keys and values by a gate for each row.
 
     Args:
       config: config of the adapter.
-      sizes: H and K.
-      d_model: size of the queries' inputs.
+      sizes: number of heads H and head size K.
+      d_model: hidden size of the model.
       rngs: random streams; "params" is used.
     """
 
@@ -280,19 +284,18 @@ class GatedPrefix(LayerPrefix):
     def gated(
         self, x: Float[Array, "B T D"], seen: Any
     ) -> tuple[Float[Array, "B P H K"], Float[Array, "B P H K"]]:
-        """Return the keys and values of each row, times the gate of the row's first token."""
+        """Return each row's prefix keys and values, multiplied by the gate of its first token."""
         gates = gates_of(self.gate, x, seen, self.kind_of_gate)[:, 0, :, None, None, None]
         keys, values = self()
         dtype = keys.dtype
         return (gates[:, 0] * keys).astype(dtype), (gates[:, -1] * values).astype(dtype)
 
     def kind(self) -> Hashable:
-        """Return None: a gate depends on the row."""
         return None
 
 
 def _states(embedding: Array, kernel: Array, bias: Array) -> Float[Array, "P M"]:
-    """Return h, in the dtype of the parameters."""
+    """Return the hidden states of the prefix network, in the dtype of the parameters."""
     states = einsum("PD,DM->PM", embedding, kernel)
     return jnp.tanh(states + bias.astype(jnp.float32)).astype(kernel.dtype)
 
@@ -300,14 +303,14 @@ def _states(embedding: Array, kernel: Array, bias: Array) -> Float[Array, "P M"]
 def _pair(
     states: Array, kernel: Array, bias: Array
 ) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
-    """Return Pk and Pv of a layer, in the dtype of the parameters."""
+    """Return the prefix keys and values of a layer, in the dtype of the parameters."""
     made = einsum("PM,MCHK->CPHK", states.astype(kernel.dtype), kernel)
     made = made + bias.astype(jnp.float32)[:, None]
     return made[0].astype(kernel.dtype), made[1].astype(kernel.dtype)
 
 
 def _linear(size: int, out: tuple[int, ...], *, rngs: nnx.Rngs) -> tuple[Array, Array]:
-    """Sample kernel and bias like torch's Linear: uniform, up to 1 / sqrt(size)."""
+    """Sample kernel and bias like torch.nn.Linear: uniform, up to 1 / sqrt(size)."""
     bound = 1.0 / math.sqrt(size)
     kernel, bias = (
         jax.random.uniform(rngs.params(), shape, jnp.float32, -bound, bound)
@@ -319,16 +322,16 @@ def _linear(size: int, out: tuple[int, ...], *, rngs: nnx.Rngs) -> tuple[Array, 
 def ejected(
     adapter: Prefix, params: Mapping[str, Any], *, dtype: str = "float32"
 ) -> tuple[Prefix, dict[str, Array]]:
-    """Return a prefix without its network; the keys and values become the parameters.
+    """Return a prefix without its network, with keys and values as parameters.
 
     Args:
-      adapter: with a network; without one it is returned unchanged.
+      adapter: config of the prefix; a config without a network is returned unchanged.
       params: parameters of the adapter, by path or nested as in a checkpoint; parameters of other
         adapters are ignored.
-      dtype: dtype of the model's computation; in it, results are equal bit for bit.
+      dtype: compute dtype of the model, in which the results are equal bit for bit.
 
     Returns:
-      The config, and its parameters by path, in float32.
+      Config without a network, and float32 parameters by path.
 
     Raises:
       InputError: if no parameter belongs to the adapter.
@@ -337,7 +340,7 @@ def ejected(
     flat = params if any("/" in path for path in params) else trees.flatten(params)
     own = {path: jnp.asarray(x) for path, x in flat.items() if path.startswith(below)}
     if not own:
-        raise InputError(f"no parameter is at {below}: these belong to another module")
+        raise InputError(f"no parameters are at {below}; pass the parameters of this adapter")
     if adapter.flat:
         return adapter, own
     towers = sorted({found[0] for path in own if (found := tower_of(path)) is not None})
@@ -363,13 +366,13 @@ def ejected(
 
 
 def mam(*, name: str = "mam", length: int = 30, hidden: int = 800, reduction: float = 2.0) -> Union:
-    """Return prefixes and a parallel bottleneck (He et al. 2022, arXiv:2110.04366, "MAM")."""
+    """Return the MAM adapter: prefixes and a parallel bottleneck (arXiv:2110.04366)."""
     prefix = Prefix(name=name, length=length, hidden=hidden)
     return Union(name=name, members=(prefix, par_bn(name=name, reduction=reduction)))
 
 
 def unipelt(*, name: str = "unipelt", length: int = 10, reduction: float = 16.0) -> Union:
-    """Return prefixes, a bottleneck and LoRA with gates (Mao et al. 2022, arXiv:2110.07577)."""
+    """Return the UniPELT adapter: gated prefixes, bottleneck and LoRA (arXiv:2110.07577)."""
     prefix = Prefix(name=name, length=length, gate="real_tokens")
     bottleneck = seq_bn(name=name, reduction=reduction, gate="real_tokens")
     lora = Lora(name=name, rank=8, alpha=2.0, gate="real_tokens")
@@ -384,15 +387,15 @@ _AMONG = 3, 5003
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prompt(Adapter):
-    """Trained vectors before the tokens of an encoder.
+    """Configuration of prompt tuning: trained vectors before the tokens of an encoder.
 
     Attributes:
-      sites: "prompt".
+      sites: always "prompt".
       length: number P of vectors.
-      init: "uniform", from -0.5 to 0.5; or "vocab", randomly sampled rows of the token embedding:
-        the parameters are then the differences from them, 0 at first.
-      among: range of token ids for "vocab", from the first to before the second. A WordPiece
-        vocabulary begins with tokens that are not words: use (1996, 6996) for BERT.
+      init: initializer: "uniform", from -0.5 to 0.5; or "vocab", embeddings of randomly sampled
+        tokens. The parameters of "vocab" are differences from these embeddings, which start as 0.
+      among: range of token ids for "vocab"; the end is excluded. A WordPiece vocabulary begins with
+        tokens that are not words: use (1996, 6996) for BERT.
       seed: random seed of "vocab".
     """
 
@@ -406,26 +409,25 @@ class Prompt(Adapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sites != ("prompt",):
-            raise InputError(f"the site of a prompt is 'prompt': got {self.sites}")
+            raise InputError(f"a prompt supports only the site 'prompt', got {self.sites}")
         if not 0 <= self.among[0] < self.among[1]:
-            raise InputError(f"among must be two token ids, the smaller first: got {self.among}")
+            raise InputError(f"among must be two ascending token ids, got {self.among}")
 
     @property
     def unpackable(self) -> str:
-        """Reason why each row must hold a single text."""
-        return "a prompt comes before rows"
+        return "a prompt is inserted before each row"
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the vectors.
+        """Build the prompt vectors.
 
         Raises:
-          InputError: if the model has no encoder, or its token embedding has a different width or
-            fewer rows than needed.
+          InputError: if the model has no encoder, or its token embedding has another width or too
+            few rows.
         """
         if not isinstance(model, TokenHost):
             raise InputError(
-                f"a prompt needs an encoder, and a {type(model).__name__} has none: "
-                "prefix() is for any attention"
+                f"a prompt needs a model with an encoder, but a {type(model).__name__} does not "
+                "have one; use prefix(), which supports every attention"
             )
         rows, columns = model.token_table().shape
         kernel = next(iter(model.stacks()["encoder"].dense_sites().values())).kernel
@@ -433,16 +435,16 @@ class Prompt(Adapter):
         if self.init == "vocab":
             if columns != d_model:
                 raise InputError(
-                    f"init 'vocab' needs a token embedding of d_model {d_model} columns, but it "
-                    f"has {columns}: use init='uniform'"
+                    f"init 'vocab' needs a token embedding of width {d_model} (d_model), but its "
+                    f"width is {columns}; set init='uniform'"
                 )
             first, end = self.among
             if self.among == _AMONG:  # a smaller vocabulary uses its first tokens
                 end = min(end, rows)
             if end > rows:
                 raise InputError(
-                    f"adapter {self.name!r}: among {self.among} is beyond the token embedding, "
-                    f"which has {rows} rows: give among=({first}, {rows})"
+                    f"adapter {self.name!r}: among {self.among} exceeds the token embedding, "
+                    f"which has {rows} rows; set among=({first}, {rows})"
                 )
             ids = np.random.default_rng(self.seed).integers(first, end, size=self.length)
         shape = (self.length, d_model)
@@ -453,7 +455,7 @@ class Prompt(Adapter):
 
 
 class PromptRows(nnx.Module):
-    """Prompt module for a `TokenSlot`.
+    """Prompt module for a `TokenSlot`: inserts trained vectors before the embedded tokens.
 
     Args:
       start: initial parameters [P, D].
@@ -466,13 +468,12 @@ class PromptRows(nnx.Module):
 
     @property
     def length(self) -> int:
-        """Number P of vectors."""
         return self.rows.shape[0]
 
     def __call__(
         self, x: Float[Array, "B S D"], table: Float[Array, "V _"]
     ) -> Float[Array, "B L D"]:
-        """Return the prompt followed by the tokens: [B, P + S, D].
+        """Return the prompt vectors followed by the embedded tokens: [B, P + S, D].
 
         Args:
           x: embedded tokens.

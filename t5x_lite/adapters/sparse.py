@@ -65,18 +65,18 @@ Entries = tuple[tuple[str, int], ...]
 
 VALUES, INDICES = "values", "indices"
 _DRAWS = 1e-4
-"""u is sampled from U(1e-4, 1 - 1e-4)."""
+"""Margin of the uniform samples u, which are from U(1e-4, 1 - 1e-4)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chosen(ArrayAdapter):
-    """Base of the adapters that end as K values at selected entries.
+    """Base class of the adapters that train K selected entries of the model's arrays.
 
     Attributes:
-      density: K is round(density * entries of the arrays).
-      scope: "global" selects the K highest scores of all arrays, "per_tensor" a fraction of each.
-      entries: number of selected entries of each array, by its path in the model; training sets it
-        after the selection.
+      density: fraction of the arrays' entries to select.
+      scope: "global" selects the K highest scores over all arrays, "per_tensor" a fraction of each
+        array.
+      entries: number of selected entries of each array, by its path in the model; training sets it.
     """
 
     density: Annotated[float, In(0, 1, "(]")] = 0.005
@@ -86,14 +86,13 @@ class Chosen(ArrayAdapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if any(number < 1 for _, number in self.entries):
-            raise InputError("entries has arrays with at least one number each")
+            raise InputError("entries must select at least one entry of each listed array")
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Return the patterns of the values; the indices are not trained."""
         return self.trains_leaves((VALUES,))
 
     def chosen(self, model: nnx.Module, *, l1: float = 0.0) -> ArrayModules:
-        """Return the modules of `entries`.
+        """Build the adapter modules for the selected entries.
 
         Raises:
           InputError: if no entries are selected yet, or the model has no such arrays.
@@ -107,7 +106,8 @@ class Chosen(ArrayAdapter):
         for path, number in numbers.items():
             if path not in leaves or number > leaves[path].size:
                 raise InputError(
-                    f"adapter {self.name!r}: the model has no array {path} with {number} entries"
+                    f"adapter {self.name!r} needs {number} entries of the array {path}, but the "
+                    "model has no such array"
                 )
         total = sum(leaf.size for leaf in leaves.values())
         return ArrayModules(
@@ -119,19 +119,20 @@ class Chosen(ArrayAdapter):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SparseTuning(Chosen):
-    """K values of the model.
+    """Configuration of sparse fine-tuning: trains K selected entries of the model's arrays.
 
     Attributes:
-      select: score for the selection.
-      full_steps: steps of a phase that trains all arrays and is then undone. 0 is the number of
-        steps of the run if the score needs such a phase, and no phase otherwise.
-      rounds: number of times that K / rounds more entries are selected, for `lottery`.
-      sparse_steps: steps of the sparse phase of each round before the last; 0 is the number of
-        steps of the run.
+      select: score by which entries are selected.
+      full_steps: number of steps of the phase that trains all arrays to compute scores and is then
+        undone. 0 is the number of steps of the run if the score needs such a phase, and no phase
+        otherwise.
+      rounds: number of selection rounds, for `lottery`; each round selects K / rounds more entries.
+      sparse_steps: number of sparse training steps in each round before the last; 0 is the number
+        of steps of the run.
       l1: loss weight of the mean of |theta - theta_0| over all arrays.
-      examples: number n of examples, for `fisher`.
-      labels: labels for `fisher`: "empirical", from the data; or "expected", all classes, each
-        weighted by its probability.
+      examples: number of examples for the score `fisher`.
+      labels: labels for the score `fisher`: "empirical", from the data; or "expected", all classes,
+        each weighted by its probability.
     """
 
     name: str = "sparse"
@@ -146,14 +147,18 @@ class SparseTuning(Chosen):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rounds > MOST_ROUNDS:
-            raise InputError(f"rounds must be at most {MOST_ROUNDS}: got {self.rounds}")
+            raise InputError(f"rounds must be at most {MOST_ROUNDS}, got {self.rounds}")
         if self.rounds > 1 and self.select != "lottery":
-            raise InputError(f"rounds are only for select='lottery': got {self.select!r}")
+            raise InputError(
+                f"rounds are only supported with select='lottery', got {self.select!r}"
+            )
         if self.full_steps and self.select in ("fisher", "random"):
-            raise InputError(f"select={self.select!r} has no full phase: remove full_steps")
+            raise InputError(
+                f"full_steps is not supported with select={self.select!r}; remove full_steps"
+            )
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the values, which start as 0.
+        """Build the trained values, which start as 0.
 
         Raises:
           InputError: if the entries are not selected yet.
@@ -162,11 +167,11 @@ class SparseTuning(Chosen):
 
 
 class Places(ArrayModule):
-    """Values at some entries of an array.
+    """Adapter module with trained values at selected entries of one array.
 
     Args:
-      number: k.
-      l1: loss weight of the sum of the values' magnitudes.
+      number: number k of selected entries.
+      l1: weight of the L1 penalty of the values.
     """
 
     def __init__(self, number: int, *, l1: float = 0.0):
@@ -175,35 +180,37 @@ class Places(ArrayModule):
         self.indices = nnx.Param(jnp.arange(number, dtype=jnp.int32), logical=(None,))
 
     def __call__(self, base: Float[Array, "*axes"], *, key: Key | None) -> Float[Array, "*axes"]:
-        """Return the array with the values added."""
+        """Return the base array with the trained values added at the selected entries."""
         del key
         flat = base.reshape(-1).at[self.indices[...]]
         values = self.values[...].astype(jnp.float32)
         return flat.add(values, unique_indices=True, indices_are_sorted=True).reshape(base.shape)
 
     def part(self, shape: tuple[int, ...]) -> delta_parts.Part:
-        """Return the values as a sparse part of a delta."""
+        """Return this change as a sparse delta part."""
         values = np.asarray(self.values[...], np.float32)
         return delta_parts.Sparse(np.asarray(self.indices[...]), values, shape)
 
     def penalty(self) -> Array | None:
-        """Return the penalty of l1; None if l1 is 0."""
+        """Return the L1 penalty of the values; None if `l1` is 0."""
         return self.l1 * jnp.sum(jnp.abs(self.values[...])) if self.l1 else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Diff(Chosen):
-    """Diff pruning: a relaxed phase, followed by K values of the model.
+    """Configuration of diff pruning: a phase with relaxed masks, then K trained entries.
 
     Attributes:
-      relaxed_steps: steps of the relaxed phase; 0 is the number of steps of the run.
-      l: lower end of the stretched interval, below 0.
-      r: upper end of the stretched interval, above 1.
-      alpha0: initial log alpha.
+      relaxed_steps: number of steps of the phase with relaxed masks; 0 is the number of steps of
+        the run.
+      l: lower end of the stretched interval of the hard concrete distribution, below 0.
+      r: upper end of the stretched interval of the hard concrete distribution, above 1.
+      alpha0: initial value of log alpha.
       penalty: loss weight of the expected number of nonzero entries.
-      alpha_rate: learning rate of log alpha, as a multiple of the run's: with 1000, AdamW's 1e-4
-        becomes 0.1.
-      structured: True to multiply each layer of an array by another z, which can prune it.
+      alpha_rate: learning rate of log alpha, as a multiple of the run's learning rate: with 1000,
+        1e-4 becomes 0.1.
+      structured: True to multiply each layer of an array by another mask z, which can prune the
+        layer.
     """
 
     name: str = "diff"
@@ -218,26 +225,26 @@ class Diff(Chosen):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.l < 0.0 or not self.r > 1.0:
-            raise InputError(f"l must be below 0 and r above 1: got {self.l} and {self.r}")
+            raise InputError(f"l must be below 0 and r above 1, got l {self.l} and r {self.r}")
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Return the patterns of the relaxed phase, or of the values after it."""
+        """Return patterns for all parameters in the relaxed phase, and for the values after it."""
         if self.entries:
             return super().trains(paths)
         return (f"adapters/{self.name}",)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the relaxed differences, or the selected values, which start as 0."""
+        """Build the adapter modules of the current phase; all values start as 0."""
         if self.entries:
             return self.chosen(model)
         return ArrayModules(self.leaves(model), lambda path, leaf: Relaxed(leaf, self))
 
 
 class Relaxed(ArrayModule):
-    """A difference z w of an array.
+    """Adapter module of diff pruning: adds a difference w, masked by a relaxed mask z.
 
     Args:
-      leaf: the array.
+      leaf: shape and axes of the array.
       diff: config of the method.
     """
 
@@ -266,11 +273,11 @@ class Relaxed(ArrayModule):
         return product
 
     def __call__(self, base: Float[Array, "*axes"], *, key: Key | None) -> Float[Array, "*axes"]:
-        """Return the array plus z w; without a key, z has its value in evaluation."""
+        """Return the base array plus the masked difference; a random key samples the mask."""
         return base + self._product(key)
 
     def part(self, shape: tuple[int, ...]) -> delta_parts.Part:
-        """Return the difference in evaluation, as a part of a delta."""
+        """Return the deterministic difference as a dense delta part."""
         del shape
         return delta_parts.Dense(np.asarray(self._product(None)))
 
@@ -288,13 +295,13 @@ def gate(
     r: float,
     key: Key | None,
 ) -> Float[Array, "*axes"]:
-    """Return z in [0, 1] of a hard concrete distribution (Louizos et al. 2018, arXiv:1712.01312).
+    """Return the mask z in [0, 1] of a hard concrete distribution (arXiv:1712.01312).
 
     Args:
-      alpha: log alpha of the distribution.
+      alpha: log alpha.
       l: lower end of the stretched interval.
       r: upper end of the stretched interval.
-      key: random key of the sample; None gives the middle, as in evaluation.
+      key: random key for sampling; None gives the deterministic mask, as in evaluation.
     """
     logits = alpha
     if key is not None:
@@ -304,7 +311,7 @@ def gate(
 
 
 Numbers = int | Mapping[str, int]
-"""Number of entries of all arrays together, or of each array by path."""
+"""Number of entries over all arrays, or by path."""
 ChosenEntries = dict[str, np.ndarray]
 """Path -> sorted flat indices; paths without entries are absent."""
 
@@ -312,22 +319,23 @@ ChosenEntries = dict[str, np.ndarray]
 def numbers_of(
     sizes: Mapping[str, int], density: float, *, scope: Literal["global", "per_tensor"]
 ) -> Numbers:
-    """Return the number of entries to select: round(density * entries), of all arrays or of each.
+    """Return the number of entries to select, over all arrays or for each array.
 
     Raises:
-      InputError: if the number is 0.
+      InputError: if no entry would be selected.
     """
     total = round(density * sum(sizes.values()))
     each = {path: round(density * size) for path, size in sizes.items()}
     if not (total if scope == "global" else sum(each.values())):
         raise InputError(
-            f"density {density:g} of {sum(sizes.values())} entries selects none: make it higher"
+            f"density {density:g} of {sum(sizes.values())} entries selects no entry; increase "
+            "density"
         )
     return total if scope == "global" else each
 
 
 def share(numbers: Numbers, part: int, of: int) -> Numbers:
-    """Return the number of entries selected after part of several rounds."""
+    """Return the number of entries that are selected after round `part` of `of` rounds."""
     if isinstance(numbers, int):
         return round(numbers * part / of)
     return {path: round(number * part / of) for path, number in numbers.items()}
@@ -336,12 +344,13 @@ def share(numbers: Numbers, part: int, of: int) -> Numbers:
 def choose(
     scores: Lazy, numbers: Numbers, *, taken: Mapping[str, np.ndarray] | None = None
 ) -> ChosenEntries:
-    """Select the entries of highest score, in addition to entries that are selected already.
+    """Select the entries of highest score; return their sorted flat indices by path.
 
     Args:
-      scores: path -> function that makes the scores.
-      numbers: number of entries to return, the ones in `taken` included.
-      taken: path -> sorted flat indices of selected entries; the result contains all of them.
+      scores: path -> function that computes the scores.
+      numbers: number of entries to return, including the entries in `taken`.
+      taken: path -> sorted flat indices of entries that are selected already; the result contains
+        them.
     """
     had = dict(taken or {})
     if isinstance(numbers, int):
@@ -367,12 +376,11 @@ def _chosen(scores: Lazy, number: int, had: Mapping[str, np.ndarray]) -> ChosenE
 
 
 def _without(make: Callable[[], np.ndarray], had: np.ndarray | None) -> Callable[[], np.ndarray]:
-    """Return a function that makes the scores of the remaining entries."""
     return make if had is None else lambda: np.delete(make().reshape(-1), had)
 
 
 def _among(size: int, had: np.ndarray) -> np.ndarray:
-    """Return the flat indices of the remaining entries."""
+    """Return the flat indices of the entries that are not selected yet."""
     free = np.ones(size, bool)
     free[had] = False
     return np.flatnonzero(free)
@@ -386,14 +394,16 @@ def kept(
     before: Mapping[str, np.ndarray] | None = None,
     structure: Literal["entries", "rows", "columns"] = "entries",
 ) -> dict[str, np.ndarray]:
-    """Return masks of the highest-scoring entries, rows or columns among the remaining ones.
+    """Return masks that keep the highest-scoring entries, rows or columns, by path.
 
     Args:
-      scores: path -> function that makes the scores.
-      density: fraction of all entries that remains.
-      scope: "global" for all arrays together, or "per_tensor" for each.
-      before: path -> booleans of the entries that remained before; None is all.
-      structure: unit to keep; rows and columns are scored by the norm of their entries' scores.
+      scores: path -> function that computes the scores.
+      density: fraction of all entries to keep.
+      scope: "global" for a fraction over all arrays, or "per_tensor" for a fraction of each array.
+      before: path -> mask of the previous round; dropped entries stay dropped. None in the first
+        round.
+      structure: unit to keep: "entries", "rows" or "columns"; rows and columns are scored by the
+        norm of their entries' scores.
     """
     groups = {path: _grouped(make, structure) for path, make in scores.items()}
     shapes = {path: make().shape for path, make in groups.items()}
@@ -442,17 +452,17 @@ _NORM = re.compile(r"model/(.*/)?(\w*_)?norm/(scale|bias)")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BitFit(Adapter):
-    """Biases of the base; layers without a bias get a new one.
+    """Configuration of BitFit: trains only biases; layers without a bias get a new one.
 
     Attributes:
-      sites: dense layers that get a bias if they have none.
+      sites: dense layers that get a new bias if they have none.
     """
 
     name: str = "bitfit"
     sites: tuple[str, ...] = ("(cross_)?attention/.*", "mlp/(in|gate|out)")
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Return the adapter's biases, the model's, and the scales of norms without a bias."""
+        """Return the paths of all biases, and of norm scales without a bias."""
         paths = set(paths)
         found = [path for path in paths if path.startswith(_MODEL) and path.endswith("/bias")]
         for path in paths:
@@ -462,7 +472,7 @@ class BitFit(Adapter):
         return (*super().trains(paths), *sorted(found))
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build a bias for each layer that has none in the model."""
+        """Build a new bias for each selected dense layer without a bias."""
 
         def bias(site: Site, rngs: nnx.Rngs) -> AddedBias:
             return AddedBias(site.dense.kernel.shape[-1], site.dense.axes[1])
@@ -473,7 +483,7 @@ class BitFit(Adapter):
 
 
 class AddedBias(nnx.Module):
-    """Bias module for a `DenseSlot` of a layer without a bias.
+    """Adapter module that adds a new bias to a dense layer that has none in the model.
 
     Args:
       size: size of the layer's output.
@@ -489,29 +499,27 @@ class AddedBias(nnx.Module):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """Return y unchanged: the layer adds the bias."""
+        """Return y unchanged, because the layer itself adds the bias (see `of_bias`)."""
         return y
 
     def kind(self) -> Hashable:
-        """Return a key that is equal for biases of one size."""
         return (type(self), self.bias.shape)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return the kernel unchanged."""
         return kernel
 
     def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"]:
-        """Return the sum of the slot's bias and the layer's."""
+        """Return the sum of the layer's bias, if any, and the new bias."""
         own = self.bias[...]
         return own if bias is None else bias + own
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Params(Adapter):
-    """Existing parameters of the base, by their paths.
+    """Configuration that trains existing model parameters, selected by path.
 
     Attributes:
-      train: paths, or regular expressions that match them, such as "model/encoder/.*/kernel".
+      train: parameter paths, or regular expressions for them, such as "model/encoder/.*/kernel".
     """
 
     name: str = "params"
@@ -523,15 +531,13 @@ class Params(Adapter):
         check_patterns("train", self.train)
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Return the paths of the base that the patterns match.
+        """Return the model parameter paths that match the patterns in `train`.
 
         Raises:
-          InputError: if there is no pattern, or one matches no parameter of the base.
+          InputError: if `train` is empty, or a pattern matches no model parameter.
         """
         if not self.train:
-            raise InputError(
-                f"adapter {self.name!r} names nothing to train: give it train='model/...'"
-            )
+            raise InputError(f"adapter {self.name!r} selects no parameters; set train='model/...'")
         base = [path for path in paths if path.startswith(_MODEL)]
         for pattern in self.train:
             if not any(covers(pattern, path) for path in base):
@@ -541,26 +547,23 @@ class Params(Adapter):
         return tuple(p for p in base if any(covers(pattern, p) for pattern in self.train))
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build no modules."""
         return Modules()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Norms(Adapter):
-    """Scales and biases of the base's existing norms."""
+    """Configuration that trains the scales and biases of the model's layer norms."""
 
     name: str = "norms"
     sites: tuple[str, ...] = (".*",)
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Return the paths of all norms."""
         return norms_of(paths)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build no modules."""
         return Modules()
 
 
 def norms_of(paths: Iterable[str]) -> tuple[str, ...]:
-    """Return the paths of the model's norms."""
+    """Return the paths that belong to layer norms of the model."""
     return tuple(path for path in paths if _NORM.fullmatch(path))

@@ -39,12 +39,12 @@ from t5x_lite.nn.bind import split
 _LAYERS = "layers"
 
 Rows = tuple[int, ...] | None
-"""Layer numbers within their stack; None for an array that is not stacked."""
+"""Layer numbers within a stack; None for an array without a layer axis."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """An array of the model.
+    """Shape and logical axes of one model array.
 
     Attributes:
       shape: shape of the array.
@@ -56,12 +56,11 @@ class Leaf:
 
     @property
     def size(self) -> int:
-        """Number of entries."""
         return math.prod(self.shape)
 
     @property
     def rows(self) -> tuple[int, tuple[int, ...]]:
-        """Number of layers, 1 if the array is not stacked, and the shape of one layer."""
+        """Number of layers (1 if not stacked), and the shape of one layer's array."""
         return (self.shape[0], self.shape[1:]) if self.is_stacked else (1, self.shape)
 
     @property
@@ -71,12 +70,12 @@ class Leaf:
 
     @property
     def all_rows(self) -> Rows:
-        """Numbers of all layers; None if the array is not stacked."""
+        """Layer numbers of the array; None if the array is not stacked."""
         return tuple(range(self.shape[0])) if self.is_stacked else None
 
 
 def arrays_of(model: nnx.Module) -> dict[str, Leaf]:
-    """Return the arrays of a model, or their shapes, by path."""
+    """Return the shapes and logical axes of a model's arrays by path."""
     _, params, axes = split(model)
     names = trees.flatten(axes)
     return {
@@ -85,7 +84,7 @@ def arrays_of(model: nnx.Module) -> dict[str, Leaf]:
 
 
 def table_of(model: nnx.Module) -> tuple[str, Leaf] | None:
-    """Return path and array of the token embedding; None if the model has none."""
+    """Return the path and shape of the token embedding; None if the model has none."""
     tables = {p: leaf for p, leaf in arrays_of(model).items() if leaf.axes == ("vocab", "embed")}
     return next(iter(tables.items()), None)
 
@@ -93,19 +92,20 @@ def table_of(model: nnx.Module) -> tuple[str, Leaf] | None:
 MODEL = "model/"
 EVERYWHERE = (".*",)
 _MOST = 1 << 31
-"""Limit of an array's entries, because indices are int32."""
+"""Maximum number of entries of an array, because indices are int32."""
 
 MOST_ROUNDS = 1000
-"""Maximum rounds of a method; each round is a separate training."""
+"""Maximum number of rounds; each round is a separate training."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ArrayAdapter(Adapter):
-    """Base of the adapters that change whole arrays.
+    """Base class of the configs of adapters that change whole arrays of the model.
 
     Attributes:
-      sites: not to be set, because `targets` selects the arrays.
-      targets: paths, or regular expressions that match them, such as "model/encoder/.*/kernel".
+      sites: must not be set; `targets` selects the arrays.
+      targets: arrays to change: paths, or regular expressions for paths, such as
+        "model/encoder/.*/kernel".
     """
 
     sites: tuple[str, ...] = EVERYWHERE
@@ -114,13 +114,17 @@ class ArrayAdapter(Adapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sites != EVERYWHERE:
-            raise InputError("sites cannot be set here: targets selects the arrays to change")
+            raise InputError(
+                "sites cannot be set for this adapter; targets selects the arrays to change"
+            )
         if not self.targets:
-            raise InputError("targets names no array: give it paths, targets=('model/...',)")
+            raise InputError(
+                "targets selects no array; set it to paths, such as targets=('model/...',)"
+            )
         check_patterns("targets", self.targets)
 
     def leaves(self, model: nnx.Module) -> dict[str, Leaf]:
-        """Return the arrays that `targets` selects, by path in the model.
+        """Return the shapes and axes of the arrays that `targets` selects, by path in the model.
 
         Raises:
           InputError: if a pattern matches no array, or an array is too large for int32 indices.
@@ -139,21 +143,21 @@ class ArrayAdapter(Adapter):
         for path, leaf in meant.items():
             if leaf.size >= _MOST:
                 raise InputError(
-                    f"adapter {self.name!r}: {MODEL}{path} has {leaf.size} entries, but the limit "
-                    f"is {_MOST}: exclude it by targets"
+                    f"adapter {self.name!r}: {MODEL}{path} has {leaf.size} entries, but the "
+                    f"maximum is {_MOST}; exclude the array with targets"
                 )
         return meant
 
     def trains_leaves(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return patterns of the parameters of these names, for all arrays."""
+        """Return patterns for the adapter parameters with these last path components."""
         return tuple(rf"{ADAPTERS}{self.name}/(?:.*/)?{name}" for name in names)
 
 
 class ArrayModule(nnx.Module):
-    """Module of an adapter for one array of the model."""
+    """Base class of the adapter modules that change one array of the model."""
 
     def __call__(self, base: Float[Array, "*axes"], *, key: Key | None) -> Float[Array, "*axes"]:
-        """Return the array that replaces the model's.
+        """Return the changed array.
 
         Args:
           base: array of the model, in float32.
@@ -162,21 +166,21 @@ class ArrayModule(nnx.Module):
         raise NotImplementedError
 
     def part(self, shape: tuple[int, ...]) -> Part:
-        """Return the change as a part of a delta."""
+        """Return this change as a delta part."""
         raise NotImplementedError
 
     def penalty(self) -> Array | None:
-        """Return the term to add to the loss in training, or None."""
+        """Return this adapter's term of the training loss, or None."""
         return None
 
 
 class ArrayModules(Modules):
-    """Modules at the paths of arrays.
+    """Adapter modules that change arrays of a model, stored at the paths of the arrays.
 
     Args:
-      leaves: path in the model -> array.
-      make: (path, array) -> module of the array; None skips the array.
-      exclusive: True for masks, which an array has only one of; False for sums.
+      leaves: path in the model -> shape and axes of the array.
+      make: function (path, array) -> adapter module of the array; None skips the array.
+      exclusive: True for masks: no other adapter may mask the same array.
     """
 
     def __init__(
@@ -200,20 +204,17 @@ class ArrayModules(Modules):
             setattr(node, last, module)
 
     def claims(self) -> tuple[str, ...]:
-        """Return the arrays; () for sums, because an array may have several of them."""
+        """Return the paths of arrays that no other adapter may mask; () if `exclusive` is False."""
         return tuple(MODEL + path for path in self.arrays) if self.exclusive else ()
 
     @property
     def masks_arrays(self) -> bool:
-        """True if the adapter masks an array after other adapters have changed it."""
         return self.exclusive
 
     def copied(self) -> tuple[str, ...]:
-        """Return the model paths of the arrays that this adapter changes."""
         return self.arrays
 
     def read(self, model: Mapping[str, Array], *, key: Key | None = None) -> dict[str, Array]:
-        """Return the arrays that this adapter changes, after the change, in float32."""
         changed = {}
         for path in self.arrays:
             own = None if key is None else jax.random.fold_in(key, zlib.crc32(path.encode()))
@@ -221,16 +222,14 @@ class ArrayModules(Modules):
         return changed
 
     def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
-        """Return the changes as parts of a delta, by path in the model."""
         return {path: self.of(path).part(shapes[path]) for path in self.arrays}
 
     def penalty(self) -> Array | None:
-        """Return the sum of the arrays' penalties, or None."""
         each = [found for path in self.arrays if (found := self.of(path).penalty()) is not None]
         return sum(each[1:], start=each[0]) if each else None
 
     def of(self, path: str) -> ArrayModule:
-        """Return the module of an array."""
+        """Return the adapter module of the array at a path."""
         node: Any = self
         for part in path.split("/"):
             node = getattr(node, part)
@@ -243,11 +242,12 @@ _EVERYWHERE = (".*",)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Copy(Adapter):
-    """Copies of arrays of the base.
+    """Configuration that trains copies of model arrays while the base model is frozen.
 
     Attributes:
-      sites: not to be set, because `of` selects the arrays.
-      of: paths, or regular expressions that match them, such as "model/encoder/.*/kernel".
+      sites: must not be set; `of` selects the arrays.
+      of: arrays to copy: paths, or regular expressions for paths, such as
+        "model/encoder/.*/kernel".
       l1: loss weight of the mean of |copy - base| in training.
     """
 
@@ -262,14 +262,15 @@ class Copy(Adapter):
         check_patterns("of", self.of)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "Copies":
-        """Build the differences, which start as 0.
+        """Build the differences from the base arrays, which start as 0.
 
         Raises:
-          InputError: if there is no pattern, or one matches no array of the model.
+          InputError: if `of` is empty, or a pattern matches no array of the model.
         """
         if not self.of:
             raise InputError(
-                f"adapter {self.name!r} copies nothing: give it paths, copy('model/...')"
+                f"adapter {self.name!r} selects no arrays to copy; add paths, such as "
+                "copy('model/...')"
             )
         arrays = arrays_of(model)
         for pattern in self.of:
@@ -283,12 +284,12 @@ class Copy(Adapter):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layers(Adapter):
-    """Copies of layers of the base, with all arrays in them.
+    """Configuration that trains copies of whole layers while the base model is frozen.
 
     Attributes:
-      sites: not to be set, because `last` or `only` selects the layers.
-      last: number of highest layers, in each stack.
-      only: layer numbers; they count from 0, decoder layers after encoder layers.
+      sites: must not be set; `last` or `only` selects the layers.
+      last: number of highest layers to copy in each stack.
+      only: numbers of the layers to copy, counted from 0, decoder layers after encoder layers.
     """
 
     name: str = "layers"
@@ -300,16 +301,19 @@ class Layers(Adapter):
         super().__post_init__()
         _check_sites(self, "last or only")
         if self.last is not None and self.only:
-            raise InputError("give either last or only to name layers, not both")
+            raise InputError("last and only both select layers; set only one of them")
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "Copies":
-        """Build the differences, which start as 0.
+        """Build the differences from the base arrays, which start as 0.
 
         Raises:
-          InputError: if a layer does not exist, or no layers are named.
+          InputError: if a layer does not exist, or neither `last` nor `only` is set.
         """
         if self.last is None and not self.only:
-            raise InputError(f"adapter {self.name!r} names no layer: give it last=2 or only=(0, 1)")
+            raise InputError(
+                f"adapter {self.name!r} selects no layer; set last, such as last=2, or only, such "
+                "as only=(0, 1)"
+            )
         arrays, places = arrays_of(model), _places(model)
         found: dict[str, tuple[Leaf, Rows]] = {}
         first, highest = 0, 0
@@ -323,18 +327,19 @@ class Layers(Adapter):
             first, highest = first + num, max(highest, num)
         if self.last is not None and self.last > highest:
             raise InputError(
-                f"adapter {self.name!r}: the stacks have at most {highest} layers: got last "
-                f"{self.last}"
+                f"adapter {self.name!r}: last is {self.last}, but the model's stacks have at most "
+                f"{highest} layers"
             )
         wrong = [layer for layer in self.only if not 0 <= layer < first]
         if wrong:
             raise InputError(
-                f"adapter {self.name!r}: layers are 0 to {first - 1}: got layer {wrong[0]}"
+                f"adapter {self.name!r} names layer {wrong[0]}, but the model's layers are 0 to "
+                f"{first - 1}"
             )
         return Copies(found)
 
     def _rows(self, num: int, *, first: int) -> tuple[int, ...]:
-        """Return the layer numbers to copy within a stack."""
+        """Return the layer numbers to copy within one stack."""
         if self.last is not None:
             return tuple(range(max(0, num - self.last), num))
         return tuple(row for row in range(num) if first + row in self.only)
@@ -342,7 +347,7 @@ class Layers(Adapter):
 
 def _check_sites(adapter: Adapter, named_by: str) -> None:
     if adapter.sites != _EVERYWHERE:
-        raise InputError(f"sites cannot be set here: {named_by} selects what is copied")
+        raise InputError(f"sites cannot be set for this adapter; {named_by} selects what to copy")
 
 
 def _places(model: nnx.Module) -> dict[int, str]:
@@ -350,11 +355,11 @@ def _places(model: nnx.Module) -> dict[int, str]:
 
 
 class Copies(Modules):
-    """Differences of arrays of the model, at the paths of the arrays.
+    """Trained differences between copies and base arrays, stored at the paths of the arrays.
 
     Args:
-      arrays: path in the model -> the array, and the numbers of its layers.
-      l1: loss weight of the mean of the differences' magnitudes.
+      arrays: path in the model -> shape and axes of the array, and the layer numbers to copy.
+      l1: loss weight of the mean magnitude of the differences.
     """
 
     def __init__(self, arrays: "Mapping[str, tuple[Leaf, Rows]]", *, l1: float = 0.0):
@@ -372,7 +377,7 @@ class Copies(Modules):
             setattr(node, last, nnx.Param(jnp.zeros(shape, jnp.float32), logical=leaf.axes))
 
     def claims(self) -> tuple[str, ...]:
-        """Return the arrays, or the selected layers of each."""
+        """Return the paths of the copied arrays, or of their copied layers, for conflict checks."""
         return tuple(
             f"{_MODEL}{path}" + ("" if row is None else f", layer {row}")
             for path, rows in self.rows
@@ -380,11 +385,10 @@ class Copies(Modules):
         )
 
     def copied(self) -> tuple[str, ...]:
-        """Return the paths in the model of the arrays that it copies."""
         return tuple(path for path, _ in self.rows)
 
     def read(self, model: Mapping[str, Array], *, key: Key | None = None) -> dict[str, Array]:
-        """Return the copies in float32; layers without a copy are the model's."""
+        """Return the copied arrays by path, in float32; other layers keep the base's values."""
         copies = {}
         for path, rows in self.rows:
             base = model[path].astype(jnp.float32)
@@ -392,7 +396,7 @@ class Copies(Modules):
         return copies
 
     def penalty(self) -> Array | None:
-        """Return the penalty of l1; None if l1 is 0."""
+        """Return the L1 penalty of the differences; None if `l1` is 0."""
         if not self.l1:
             return None
         each = [self._difference(path) for path, _ in self.rows]
@@ -400,7 +404,6 @@ class Copies(Modules):
         return self.l1 * total / sum(x.size for x in each)
 
     def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
-        """Return the differences as parts of a delta, by path in the model."""
         return {
             path: _part(np.asarray(self._difference(path), np.float32), shapes[path], rows)
             for path, rows in self.rows
@@ -416,14 +419,14 @@ class Copies(Modules):
 def _added(
     base: Float[Array, "*axes"], difference: Float[Array, "*rows"], rows: Rows
 ) -> Float[Array, "*axes"]:
-    """Return the sum; `rows` selects the layers of the difference."""
+    """Return base plus difference; `rows` are the layer numbers of the difference."""
     if rows is None or len(rows) == base.shape[0]:
         return base + difference
     return base.at[np.asarray(rows)].add(difference, unique_indices=True, indices_are_sorted=True)
 
 
 def _part(difference: np.ndarray, shape: tuple[int, ...], rows: Rows) -> Part:
-    """Return the difference as an addition to the whole array."""
+    """Return the delta part for a difference of some layers of an array."""
     if rows is None or len(rows) == shape[0]:
         return Dense(difference)
     whole = np.zeros(shape, np.float32)

@@ -11,9 +11,9 @@ compensates for length. k is the number of tokens, the EOS included.
 | an input is done | when no live beam could beat the worst finished one | by early_stopping |
 | at max_length | live beams are lost, unless none is finished | the first W finish unchanged |
 
-Constraints are applied to log-probabilities, which are not normalized again, as in transformers.
-If fewer than num_return outputs are finished, the best live ones follow them, with their plain
-log-probability as score; T5X does so only if no output is finished.
+Constraints are applied to log-probabilities, which are not normalized again, as in transformers. If
+fewer than num_return outputs are finished, the best live beams follow, with their log-probability
+as score. T5X does so only if no output is finished.
 """
 
 import dataclasses
@@ -32,12 +32,12 @@ from t5x_lite.decoding.search import Generative, begin, log_normaliser
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class T5XRule:
-    """T5X's rule.
+    """Beam search rule of T5X for scores, finished outputs and stopping.
 
     Attributes:
-      penalty: its alpha.
-      max_length: maximum new tokens.
-      nothing: the score of an empty rank.
+      penalty: length penalty (alpha).
+      max_length: maximum number of new tokens.
+      nothing: score of an empty place among the finished outputs.
     """
 
     penalty: float
@@ -47,11 +47,11 @@ class T5XRule:
     def score(
         self, log_p: Float[Array, "B K"], *, length: Int[Array, ""] | int, prompt: Int[Array, "B 1"]
     ) -> Float[Array, "B K"]:
-        """Return scores of outputs.
+        """Return length-normalized scores of outputs.
 
         Args:
-          log_p: their log-probabilities.
-          length: new tokens, the EOS included.
+          log_p: log-probabilities of the outputs.
+          length: number of new tokens, including EOS.
           prompt: lengths of the prompts.
         """
         return log_p / ((5.0 + prompt + length) / 6.0) ** self.penalty
@@ -59,10 +59,10 @@ class T5XRule:
     def finishing(
         self, eos: Bool[Array, "B K"], *, last: Bool[Array, ""]
     ) -> tuple[Bool[Array, "B K"], Bool[Array, "B K"]]:
-        """Return the continuations that end, and the ones that may take a finished rank.
+        """Return masks of the continuations that end, and that may become finished outputs.
 
         Args:
-          eos: True for continuations that end with the EOS.
+          eos: True for continuations that end with EOS.
           last: True if max_length is reached.
         """
         return eos, eos
@@ -76,13 +76,14 @@ class T5XRule:
         length: Int[Array, ""],
         prompt: Int[Array, "B 1"],
     ) -> Bool[Array, " B"]:
-        """Return the inputs that are finished.
+        """Return a mask of the inputs for which the search can stop.
 
         Args:
           live: log-probability of the best live beam.
-          worst: score of the worst finished place, `nothing` where one is empty.
-          full: True where none is empty.
-          length: new tokens.
+          worst: score of the worst finished output, or `nothing` if fewer than num_beams are
+            finished.
+          full: True if num_beams outputs are finished.
+          length: number of new tokens.
           prompt: lengths of the prompts.
         """
         # t5x counts its dummy first token into the greatest length.
@@ -91,10 +92,10 @@ class T5XRule:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HuggingFaceRule:
-    """The rule of transformers; methods and other attributes as `T5XRule`.
+    """Beam search rule of transformers for scores, finished outputs and stopping.
 
     Attributes:
-      early_stopping: see `Decoding`.
+      early_stopping: stopping rule, as in `Decoding`.
     """
 
     penalty: float
@@ -105,14 +106,17 @@ class HuggingFaceRule:
     def score(
         self, log_p: Float[Array, "B K"], *, length: Int[Array, ""] | int, prompt: Int[Array, "B 1"]
     ) -> Float[Array, "B K"]:
-        """Without the prompt; the powers are Python's, in double precision, as they are there."""
+        """Return scores log p / length^penalty, where the length excludes the prompt."""
         powers = [1.0, *(float(k) ** self.penalty for k in range(1, self.max_length + 1))]
         return log_p / jnp.asarray(np.asarray(powers, np.float32))[length]
 
     def finishing(
         self, eos: Bool[Array, "B K"], *, last: Bool[Array, ""]
     ) -> tuple[Bool[Array, "B K"], Bool[Array, "B K"]]:
-        """Drop an EOS among the worse half; at max_length everything ends."""
+        """Return masks of the continuations that end, and that may become finished outputs.
+
+        An EOS among the worse half of the continuations is dropped. At max_length, all of them end.
+        """
         ends = eos | last
         return ends, ends & (jnp.arange(eos.shape[1]) < eos.shape[1] // 2)
 
@@ -125,7 +129,7 @@ class HuggingFaceRule:
         length: Int[Array, ""],
         prompt: Int[Array, "B 1"],
     ) -> Bool[Array, " B"]:
-        """By early_stopping."""
+        """Return a mask of the inputs for which the search can stop, by `early_stopping`."""
         whole = self.early_stopping == "never" and self.penalty > 0.0
         bound = self.score(live, length=self.max_length if whole else length, prompt=prompt)
         beaten = worst >= bound[:, 0]
@@ -136,7 +140,7 @@ Rule = T5XRule | HuggingFaceRule
 
 
 class _Beams(NamedTuple):
-    """The search after a step; live and finished are sorted, best first."""
+    """State of a beam search after a step; live and finished beams are sorted, best first."""
 
     index: Any  # int32 [], new tokens so far
     live: Any  # int32 [B, W, H]
@@ -149,7 +153,7 @@ class _Beams(NamedTuple):
 
 
 class _Continuations(NamedTuple):
-    """The likeliest continuations of an input's beams, best first."""
+    """Likeliest one-token continuations of each input's beams, best first."""
 
     histories: Any  # int32 [B, 2W, H]
     tokens: Any  # int32 [B, 2W]
@@ -165,17 +169,17 @@ def beam_search(
     ended: Bool[Array, " B"] | None = None,
     decoding: Decoding,
 ) -> tuple[Int[Array, "B n L"], Float[Array, "B n"]]:
-    """Return the num_return best outputs by the rule of the config.
+    """Generate outputs by beam search, and return the num_return best outputs of each input.
 
     Args:
-      model: to be searched.
-      inputs: padded with 0 on the right.
-      prompt: first tokens of the outputs, right-padded with 0, or None.
-      ended: True for rows that are only filling.
-      decoding: the choices.
+      model: model to generate with.
+      inputs: token ids, padded with 0 on the right.
+      prompt: first tokens of the outputs, padded with 0 on the right, or None.
+      ended: True for rows that only fill the batch.
+      decoding: config of the beam search.
 
     Returns:
-      int32 new tokens, best output first, the EOS included and 0 after it; their scores.
+      New tokens, int32, best output first, including EOS and padded with 0; and their scores.
     """
     length, width = decoding.max_decode_length, decoding.num_beams
     start = begin(model, inputs, prompt=prompt, num=width, max_length=length)
@@ -214,7 +218,7 @@ def _rule(decoding: Decoding) -> Rule:
 
 
 def _first(history: Array, rule: Rule, ended: Array | None, *, width: int) -> _Beams:
-    """Return the beams before the first token; only the first counts, because all are equal."""
+    """Return the initial beams; only the first beam of each input counts, because all are equal."""
     batch_size = history.shape[0] // width
     live = history.reshape(batch_size, width, -1)
     empty = jnp.full((batch_size, width), rule.nothing, jnp.float32)
@@ -233,7 +237,7 @@ def _first(history: Array, rule: Rule, ended: Array | None, *, width: int) -> _B
 def _advance(
     beams: _Beams, logits: Array, prompt_lengths: Array, rule: Rule, decoding: Decoding
 ) -> _Beams:
-    """Decode one more token: rank continuations, then keep live and finished beams."""
+    """Decode one more token: rank the continuations, and update live and finished beams."""
     index, width = beams.index + 1, decoding.num_beams
     prompt = prompt_lengths[:, None]
     found = _continuations(beams, logits, decoding)
@@ -267,7 +271,7 @@ def _advance(
 
 
 def _continuations(beams: _Beams, logits: Array, decoding: Decoding) -> _Continuations:
-    """Return the 2 W likeliest of an input, which are among the 2 W likeliest of each beam."""
+    """Return the 2 * num_beams likeliest one-token continuations of each input's beams."""
     batch_size, width, columns = beams.live.shape
     history = beams.live.reshape(-1, columns)
     largest, normaliser = log_normaliser(logits)

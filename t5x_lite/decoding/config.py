@@ -1,9 +1,9 @@
-"""The config of the search for outputs.
+"""Configuration of text generation: greedy decoding, sampling, or beam search.
 
 Decoding()                                            greedy
 Decoding(temperature=0.8, top_p=0.95, num_return=5)   five samples
-Decoding(num_beams=4)                                 beam search as T5X has it
-Decoding(num_beams=4, length_rule="hf", num_return=4) as transformers has it, the four best
+Decoding(num_beams=4)                                 beam search as in T5X
+Decoding(num_beams=4, length_rule="hf", num_return=4) beam search as in transformers, best four
 """
 
 import dataclasses
@@ -18,9 +18,9 @@ LengthRule = Literal["t5x", "hf"]
 EarlyStopping = bool | Literal["never"]
 
 MIN_TEMPERATURE = 1e-6
-"""Below it logits of a usual size, divided by it, leave float32."""
+"""Minimum temperature; with a lower temperature, divided logits may exceed float32."""
 NUM_SEEDS = 2**32
-"""A key of JAX holds 32 bits of a seed; it drops those above."""
+"""Number of valid seeds: JAX keys keep 32 bits of a seed."""
 
 DEFAULT_PENALTY: dict[LengthRule, float] = {"t5x": 0.6, "hf": 1.0}
 
@@ -31,28 +31,29 @@ _WHOLE = ("max_decode_length", "num_beams", "num_return", "top_k", "min_length",
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decoding:
-    """Settings of a search; lengths count new tokens, without the prompt.
+    """Configuration of text generation; lengths count new tokens, without the prompt.
 
     Attributes:
-      max_decode_length: maximum tokens, the EOS included.
-      num_beams: 1 is greedy, or sampling with a temperature.
-      length_rule: length rule of beam search, "t5x" or "hf" (see `t5x_lite.decoding.beam`).
-      length_penalty: exponent of the rule; None is 0.6 for "t5x" and 1.0 for "hf".
-      early_stopping: stopping of the rule "hf", as in transformers: True stops at num_beams
-        outputs, False when the best beam, if it ended now, would be worse than all of them, "never"
-        when it could not become better by max_decode_length.
-      num_return: outputs of each input, best first.
-      temperature: 0 takes the best token; from 1e-6 on, tokens are sampled from the logits divided
-        by it.
-      top_k: samples among the k likeliest tokens; 0 among all.
-      top_p: nucleus sampling: keeps the smallest set of tokens with this probability.
-      min_p: samples among tokens at least this likely, relative to the likeliest.
+      max_decode_length: maximum number of new tokens, including EOS.
+      num_beams: number of beams; 1 for greedy decoding or sampling.
+      length_rule: length normalization of beam search, "t5x" or "hf" (see
+        `t5x_lite.decoding.beam`).
+      length_penalty: exponent of the length normalization; None is 0.6 for "t5x" and 1.0 for "hf".
+      early_stopping: stopping rule of beam search with length_rule "hf", as in transformers: True
+        stops at num_beams finished outputs, False if the best live beam would score worse than all
+        finished outputs if it ended now, "never" if it could not score better by max_decode_length.
+      num_return: number of outputs for each input, best first.
+      temperature: sampling temperature, at least 1e-6; 0 for greedy decoding.
+      top_k: number of likeliest tokens to sample from; 0 for all tokens.
+      top_p: total probability of the likeliest tokens to sample from (nucleus sampling).
+      min_p: minimum probability of sampled tokens, as a fraction of the likeliest token's
+        probability.
       seed: random seed for sampling, in [0, 2**32).
-      min_length: minimum tokens, the EOS not counted.
-      no_repeat_ngram: no sequence of this many tokens repeats in an output and its prompt; 0
-        disables it. Sequences of the input do not count, also for a language model.
-      eos_id: token that ends an output.
-      max_length: the former name of max_decode_length, which is rejected.
+      min_length: minimum number of new tokens, without EOS.
+      no_repeat_ngram: size n of n-grams that must not repeat within an output and its prompt; 0
+        disables the constraint. N-grams of the input are not counted.
+      eos_id: id of the token that ends an output.
+      max_length: former name of max_decode_length; rejected with an error.
     """
 
     max_decode_length: Count = 64
@@ -73,27 +74,27 @@ class Decoding:
 
     def __post_init__(self, max_length: int | None) -> None:
         if max_length is not None:
-            raise InputError("max_length is max_decode_length now, as on the command line")
+            raise InputError("max_length has been renamed; use max_decode_length")
         check_bounds(self)
         for name in _WHOLE:
             if getattr(self, name) > LARGEST:
                 raise InputError(
-                    f"{name} must be at most {LARGEST:,}: got {shown(getattr(self, name))}"
+                    f"{name} must be at most {LARGEST:,}, got {shown(getattr(self, name))}"
                 )
         if not 0 <= self.seed < NUM_SEEDS:
-            raise InputError(f"seed must be from 0 to {NUM_SEEDS - 1}: got {self.seed}")
+            raise InputError(f"seed must be from 0 to {NUM_SEEDS - 1}, got {self.seed}")
         sampled = self.temperature != 0.0
         if sampled and not MIN_TEMPERATURE <= self.temperature < math.inf:
             raise InputError(
-                f"temperature must be 0 or at least {MIN_TEMPERATURE:g}, and finite: got "
+                f"temperature must be 0, or finite and at least {MIN_TEMPERATURE:g}, got "
                 f"{self.temperature}"
             )
         if not math.isfinite(self.penalty):
-            raise InputError(f"length_penalty must be finite: got {self.length_penalty}")
+            raise InputError(f"length_penalty must be finite, got {self.length_penalty}")
         if self.min_length > self.max_decode_length:
             raise InputError(
                 f"min_length {self.min_length} is above max_decode_length "
-                f"{self.max_decode_length}; lower the one or raise the other"
+                f"{self.max_decode_length}; lower min_length or raise max_decode_length"
             )
         self._refuse_contradictions()
 
@@ -101,13 +102,13 @@ class Decoding:
         samples = self.temperature > 0.0
         if samples and self.num_beams > 1:
             raise InputError(
-                f"beam search does not sample: got num_beams {self.num_beams} and temperature "
-                f"{self.temperature}; set num_beams to 1 or temperature to 0"
+                f"beam search does not support sampling, got num_beams {self.num_beams} and "
+                f"temperature {self.temperature}; set num_beams to 1 or temperature to 0"
             )
         if not samples and (self.top_k, self.top_p, self.min_p) != (0, 1.0, 0.0):
             raise InputError(
-                "top_k, top_p and min_p are for sampling; set temperature above 0 (1 leaves the "
-                "model's probabilities as they are)"
+                "top_k, top_p and min_p need sampling; set temperature above 0 (1 keeps the "
+                "model's probabilities)"
             )
         if not samples and self.num_return > self.num_beams:
             raise InputError(
@@ -121,6 +122,6 @@ class Decoding:
 
     @property
     def penalty(self) -> float:
-        """The length penalty, the rule's default where none is given."""
+        """Length penalty, or its default for the length rule."""
         given = self.length_penalty
         return DEFAULT_PENALTY[self.length_rule] if given is None else given

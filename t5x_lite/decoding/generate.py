@@ -1,15 +1,14 @@
-"""Outputs by the search that a config asks for, of one model or an ensemble.
+"""Text generation with a single model or an ensemble: greedy, sampling or beam search.
 
     tokens, scores = decode(model, inputs, decoding=Decoding(num_beams=4))
     tokens[:, 0]     the best output of each input, int32 [B, 64], 0 after the EOS
 
-The functions are to be called under `jax.jit`. The first token comes from the logits of the prefill
-and each step of the loop gives one more, so the model is not asked for a token that nobody takes;
-the loop ends when all rows have.
+Call the functions under `jax.jit`. The first token comes from the logits of the prefill, and each
+loop iteration computes one more token. The loop ends when all rows have ended.
 
 An ensemble: the average of several models' logits (Raffel et al. 2020, section 3.6).
 
-model = Ensemble([first, second])     # decoded from like any other model
+    model = Ensemble([first, second])     # generates text like a single model
 """
 
 import dataclasses
@@ -28,11 +27,11 @@ from t5x_lite.decoding.sampling import argmax, constrained, draw, sample_keys, w
 from t5x_lite.decoding.search import Generative, Start, begin, log_normaliser, prepared
 
 Choose = Callable[[Array, Array], Array]
-"""(logits [R, V], step) -> tokens [R]."""
+"""Function (logits [R, V], step) -> next tokens [R]."""
 
 
 class _Rows(NamedTuple):
-    """Outputs that grow by a token a step."""
+    """State of greedy decoding or sampling after a step."""
 
     index: Any  # int32 [], new tokens so far
     history: Any  # int32 [R, H]
@@ -50,23 +49,23 @@ def decode(
     ended: Bool[Array, " B"] | None = None,
     decoding: Decoding,
 ) -> tuple[Int[Array, "B n L"], Float[Array, "B n"]]:
-    """Return the outputs that a config asks for, n = num_return and L = max_length.
+    """Generate num_return outputs of at most max_decode_length tokens for each input.
 
     Args:
-      model: to be searched.
-      inputs: padded with 0 on the right.
-      prompt: first tokens of the outputs, right-padded with 0, or None.
-      keys: one for each input; for sampling.
-      ended: True for rows that are only filling.
-      decoding: the choices.
+      model: model to generate with.
+      inputs: token ids, padded with 0 on the right.
+      prompt: first tokens of the outputs, padded with 0 on the right, or None.
+      keys: random key of each input, for sampling.
+      ended: True for rows that only fill the batch.
+      decoding: config of greedy decoding, sampling or beam search.
 
     Returns:
-      int32 new tokens, best output first, the EOS included and 0 after it; their scores: the log
-      probability of the new tokens under the model (temperature and constraints left aside), for
-      beams as their rule has it.
+      New tokens, int32, best output first, including EOS and padded with 0; and their scores. A
+        score is the log-probability of the new tokens without temperature and constraints; in beam
+        search, it is normalized by the length rule.
 
     Raises:
-      ValueError: sampling without keys.
+      ValueError: if the config needs sampling, but `keys` are missing.
     """
     if decoding.num_beams > 1:
         return beam_search(model, inputs, prompt=prompt, ended=ended, decoding=decoding)
@@ -74,7 +73,7 @@ def decode(
         tokens, scores = greedy(model, inputs, prompt=prompt, ended=ended, decoding=decoding)
         return tokens[:, None], scores[:, None]
     if keys is None:
-        raise ValueError("sampling needs a key for each input")
+        raise ValueError("sampling needs a random key for each input; pass keys")
     return sample(model, inputs, prompt=prompt, keys=keys, ended=ended, decoding=decoding)
 
 
@@ -86,7 +85,7 @@ def greedy(
     ended: Bool[Array, " B"] | None = None,
     decoding: Decoding,
 ) -> tuple[Int[Array, "B L"], Float[Array, " B"]]:
-    """Take the likeliest token at every step; see `decode`."""
+    """Generate the likeliest token at every step; see `decode` for the arguments."""
     start = begin(model, inputs, prompt=prompt, num=1, max_length=decoding.max_decode_length)
     return _grow(model, start, lambda logits, _: argmax(logits), ended=ended, decoding=decoding)
 
@@ -100,7 +99,7 @@ def sample(
     ended: Bool[Array, " B"] | None = None,
     decoding: Decoding,
 ) -> tuple[Int[Array, "B n L"], Float[Array, "B n"]]:
-    """Sample num_return outputs for each input, sorted by their scores; see `decode`."""
+    """Sample num_return outputs for each input, sorted by score; see `decode` for the arguments."""
     num = decoding.num_return
     start = begin(model, inputs, prompt=prompt, num=num, max_length=decoding.max_decode_length)
     row_keys = sample_keys(keys, num)
@@ -168,13 +167,10 @@ def _grow(
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
-    """Models with one vocabulary that say each token together; a pytree if they are.
+    """Ensemble of models that average their next-token logits; a pytree if all models are.
 
     Attributes:
-      models: at least one; sizes may differ, the vocabulary's may not.
-
-    Raises:
-      InputError: no models.
+      models: at least one model; all must share a vocabulary.
     """
 
     models: Sequence[Any]
@@ -184,7 +180,6 @@ class Ensemble:
             raise InputError("an ensemble needs at least one model")
 
     def prepared(self) -> "Ensemble":
-        """Return every model laid out for decoding."""
         return Ensemble([prepared(model) for model in self.models])
 
     def prefill(
@@ -194,29 +189,25 @@ class Ensemble:
         max_length: int,
         prompt: Int[Array, "B P"] | None = None,
     ) -> tuple[Float[Array, "B V"], tuple]:
-        """Return every model's prefill; the cache is a tuple of theirs."""
         return _together(
             model.prefill(inputs, max_length=max_length, prompt=prompt) for model in self.models
         )
 
     def step(self, tokens: Int[Array, " R"], cache: tuple) -> tuple[Float[Array, "R V"], tuple]:
-        """Return every model's step."""
         return _together(
             model.step(tokens, own) for model, own in zip(self.models, cache, strict=True)
         )
 
     def repeat(self, cache: tuple, num: int) -> tuple:
-        """Return every model's repeat."""
         return tuple(m.repeat(own, num) for m, own in zip(self.models, cache, strict=True))
 
     def select(self, cache: tuple, rows: Int[Array, " R"]) -> tuple:
-        """Return every model's select."""
         return tuple(m.select(own, rows) for m, own in zip(self.models, cache, strict=True))
 
     def target_logits(
         self, inputs: Int[Array, "B S"], targets: Int[Array, "B T"]
     ) -> Float[Array, "B T V"]:
-        """Return the average of every model's teacher-forced logits."""
+        """Return the average of the models' teacher-forced logits."""
         return average([model.target_logits(inputs, targets) for model in self.models])
 
 
@@ -224,13 +215,13 @@ def average(logits: Sequence[Float[Array, "*batch V"]]) -> Float[Array, "*batch 
     """Return the mean of several models' logits, in float32.
 
     Raises:
-      InputError: the vocabularies differ in size.
+      InputError: if the vocabulary sizes differ.
     """
     sizes = sorted({array.shape[-1] for array in logits})
     if len(sizes) > 1:
         raise InputError(
-            f"the models of an ensemble must share a vocabulary: got sizes {sizes}; use "
-            "checkpoints with the same vocab_size"
+            f"the models of an ensemble must share a vocabulary, got vocabulary sizes {sizes}; "
+            "use checkpoints with the same vocab_size"
         )
     total = logits[0].astype(jnp.float32)
     for array in logits[1:]:

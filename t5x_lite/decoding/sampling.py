@@ -1,28 +1,27 @@
-"""Sampling, the largest of many logits, and constraints of outputs.
+"""Sampling from logits, top-k of large vocabularies, and constraints of generated outputs.
 
 Sampling applies temperature, top-k, top-p, min-p in this order, each to the remaining tokens.
 
-Definitions of transformers (generation/logits_process.py). A request brings its own key and
-the step number is folded into it, so what is sampled for it does not depend on what else is in the
-batch.
+The definitions are those in transformers (generation/logits_process.py). Each request has its own
+random key, and the step number is folded into the key. So the samples of a request do not depend on
+the rest of the batch.
 
-The largest of many logits are found exactly, in two stages.
+The k largest of many logits are found exactly, in two stages.
 
-A row's k largest values are in the k blocks with the largest maxima. One pass over the vocabulary
-finds the maxima, and everything else only reads k blocks. XLA's own argmax and top-k over 32128
-logits take 15 and 6 times as long on CPU. Equal values come in the order of their ids, as with
-`jnp.argmax` and `jax.lax.top_k`.
+The k largest values of a row are in the k blocks with the largest maxima. One pass over the
+vocabulary computes the block maxima, and the second stage only reads k blocks. XLA's own argmax and
+top-k over 32128 logits take 15 and 6 times as long on CPU. Equal values come in the order of their
+ids, as with `jnp.argmax` and `jax.lax.top_k`.
 
 Constraints are pure functions that set logits to minus infinity.
 
-Both constraints are transformers' (MinNewTokensLengthLogitsProcessor,
+Both constraints are as in transformers (MinNewTokensLengthLogitsProcessor,
 NoRepeatNGramLogitsProcessor). N-grams are counted in the start token 0, the prompt and new tokens,
-but not in the input. For an encoder-decoder this is transformers' rule. For a language model
-transformers also counts the input's n-grams. Here that would depend on whether an input is a prefix
-or a prompt, and one request would have two meanings; so an output may repeat its input with every
-model.
+but not in the input. For an encoder-decoder, transformers does the same. For a language model,
+transformers also counts the n-grams of the input. Here, an output may repeat its input with every
+model, so that a request has the same result whether its text is an input or a prompt.
 
-    no_repeat_ngram(logits, [[0, 5, 6, 5, .]], length=4, size=2)    5 was followed by 6: not again
+    no_repeat_ngram(logits, [[0, 5, 6, 5, .]], length=4, size=2)    6 followed 5: 6 is forbidden
 """
 
 from typing import Any
@@ -38,7 +37,7 @@ BLOCK = 128
 
 
 def argmax(logits: Float[Array, "R V"]) -> Int[Array, " R"]:
-    """Return the id of the largest logit of each row, the lowest of equals."""
+    """Return the id of the largest logit in each row; the lowest id if several are equal."""
     if logits.shape[-1] % BLOCK:
         return jnp.argmax(logits, axis=-1).astype(jnp.int32)
     blocks = _blocks(logits)
@@ -51,8 +50,8 @@ def top_k(logits: Float[Array, "R V"], k: int) -> tuple[Float[Array, "R k"], Int
     """Return the k largest logits of each row and their ids, largest first.
 
     Args:
-      logits: values without NaN.
-      k: number of values, up to V.
+      logits: logits without NaN.
+      k: number of logits to return, at most V.
     """
     num_rows, size = logits.shape
     if size % BLOCK or size // BLOCK <= 2 * k:
@@ -69,12 +68,12 @@ def top_k(logits: Float[Array, "R V"], k: int) -> tuple[Float[Array, "R k"], Int
 
 
 def _blocks(logits: Float[Array, "R V"]) -> Float[Array, "N 128 R"]:
-    """Return the logits in blocks, rows last, as a model laid out for decoding computes them."""
+    """Return the logits as blocks of 128 tokens, with rows on the last axis."""
     return logits.T.reshape(-1, BLOCK, logits.shape[0])
 
 
 def keep_top_k(logits: Float[Array, "R V"], k: int) -> Float[Array, "R V"]:
-    """Keep the k largest and what equals the last of them; the others become minus infinity."""
+    """Keep logits that are at least the k-th largest, and set all others to minus infinity."""
     values, _ = top_k(logits, min(k, logits.shape[-1]))
     # The last of the values, as a minimum: XLA makes a whole sort of a top-k that is sliced.
     bound = jnp.min(values, axis=-1, keepdims=True)
@@ -82,11 +81,12 @@ def keep_top_k(logits: Float[Array, "R V"], k: int) -> Float[Array, "R V"]:
 
 
 def keep_top_p(logits: Float[Array, "R V"], p: float) -> Float[Array, "R V"]:
-    """Keep the likeliest tokens up to the one with which they exceed probability p.
+    """Keep the likeliest tokens with total probability p (nucleus sampling), and mask the rest.
 
-    A token goes if it and all that are less likely have at most probability 1 - p together
-    (Holtzman et al. 2019); equals stay or go together. The bound is found by bisection over the 32
-    bits of a float, as in t5x's binary_search.py; a sort of 32128 logits takes 25 times as long.
+    A token is masked if it and all less likely tokens have a total probability of at most 1 - p
+    (Holtzman et al. 2019); equally likely tokens are kept or masked together. The bound is found by
+    bisection over the 32 bits of a float, as in t5x's binary_search.py; sorting 32128 logits takes
+    25 times as long.
     """
     probabilities = jax.nn.softmax(logits, axis=-1)
     bits = jax.lax.bitcast_convert_type(logits.astype(jnp.float32), jnp.int32)
@@ -107,13 +107,13 @@ def keep_top_p(logits: Float[Array, "R V"], p: float) -> Float[Array, "R V"]:
 
 
 def keep_min_p(logits: Float[Array, "R V"], p: float) -> Float[Array, "R V"]:
-    """Keep tokens with at least p times the probability of the likeliest (Nguyen et al. 2024)."""
+    """Keep tokens with at least p times the likeliest token's probability, and mask the rest."""
     bound = jnp.max(logits, axis=-1, keepdims=True) + jnp.log(jnp.float32(p))
     return jnp.where(logits < bound, -jnp.inf, logits)
 
 
 def warped(logits: Float[Array, "R V"], decoding: Decoding) -> Float[Array, "R V"]:
-    """Return the logits to sample from."""
+    """Return the logits after temperature, top-k, top-p and min-p, for sampling."""
     logits = logits / decoding.temperature
     if decoding.top_k:
         logits = keep_top_k(logits, decoding.top_k)
@@ -125,11 +125,11 @@ def warped(logits: Float[Array, "R V"], decoding: Decoding) -> Float[Array, "R V
 
 
 def request_keys(seed: int | UInt32[Array, " B"], numbers: UInt32[Array, " B"]) -> Key[Array, " B"]:
-    """Return a key for each request.
+    """Return a random key for each request.
 
     Args:
-      seed: seed of all requests, or one of each; in [0, 2**32).
-      numbers: index of each row's request among the requests with the same seed.
+      seed: random seed, one for all requests or one for each, in [0, 2**32).
+      numbers: index of each request among the requests with the same seed.
     """
     seeds = jnp.broadcast_to(jnp.asarray(seed, jnp.uint32), numbers.shape)
     return jax.vmap(lambda seed, number: jax.random.fold_in(jax.random.key(seed), number))(
@@ -138,7 +138,7 @@ def request_keys(seed: int | UInt32[Array, " B"], numbers: UInt32[Array, " B"]) 
 
 
 def sample_keys(keys: Key[Array, " B"], num: int) -> Key[Array, " R"]:
-    """Return keys of `num` samples per request, row-major; the first ones do not depend on num."""
+    """Return `num` random keys per request, flattened; the first keys do not depend on `num`."""
     folded = jax.vmap(
         lambda key: jax.vmap(lambda sample: jax.random.fold_in(key, sample))(jnp.arange(num))
     )(keys)
@@ -148,15 +148,16 @@ def sample_keys(keys: Key[Array, " B"], num: int) -> Key[Array, " R"]:
 def draw(
     keys: Key[Array, " R"], logits: Float[Array, "R V"], index: Int[Array, ""]
 ) -> Int[Array, " R"]:
-    """Return one token for each row, with the probabilities softmax(logits).
+    """Sample one token for each row from softmax(logits).
 
-    The inverse of the cumulative distribution at one uniform number: first the block of tokens,
-    then the token. A Gumbel variate for each of 32128 tokens takes 30 times as long on CPU.
+    One uniform random number per row selects a block of tokens, and then a token of the block, by
+    cumulative probability. Sampling a Gumbel variate for each of 32128 tokens takes 30 times as
+    long on CPU.
 
     Args:
-      keys: one for each row.
-      logits: minus infinity is never sampled.
-      index: the step, folded into the keys.
+      keys: random key of each row.
+      logits: logits; minus infinity is never sampled.
+      index: decoding step, which is folded into the keys.
     """
     uniform = jax.vmap(lambda key: jax.random.uniform(jax.random.fold_in(key, index)))(keys)
     weights = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
@@ -172,7 +173,7 @@ def draw(
 def _locate(
     weights: Float[Array, "R N"], target: Float[Array, " R"]
 ) -> tuple[Int[Array, " R"], Float[Array, " R"]]:
-    """Return where the running sum exceeds the target, and the rest of the target there."""
+    """Return the index at which the cumulative weight exceeds the target, and the rest."""
     running = jnp.cumsum(weights, axis=-1)
     # Sums in another order may differ in the last bit: a weight of 0 is never the place, and the
     # last weight above 0 is it where the running sum ends below the target.
@@ -186,13 +187,13 @@ def _locate(
 def minimum_length(
     logits: Float[Array, "R V"], *, index: Int[Array, ""], minimum: int, eos_id: int
 ) -> Float[Array, "R V"]:
-    """Forbids the EOS until `minimum` tokens are there.
+    """Set the EOS logit to minus infinity until the output has `minimum` tokens.
 
     Args:
       logits: logits of the next token.
-      index: new tokens so far.
-      minimum: new tokens before the EOS at least.
-      eos_id: the EOS.
+      index: number of new tokens so far.
+      minimum: minimum number of new tokens before EOS.
+      eos_id: token id of EOS.
     """
     column = logits[:, eos_id]
     return logits.at[:, eos_id].set(jnp.where(index < minimum, -jnp.inf, column))
@@ -205,13 +206,13 @@ def no_repeat_ngram(
     length: Int[Array, ""] | int,
     size: int,
 ) -> Float[Array, "R V"]:
-    """Forbids every token that would complete a sequence of `size` tokens for the second time.
+    """Set logits of tokens that would repeat an n-gram of the output to minus infinity.
 
     Args:
       logits: logits of the next token.
-      history: the sequences so far; -1 before the first token of a row that is shorter.
-      length: columns of `history` that are filled.
-      size: n; 1 forbids every token that has been said.
+      history: tokens so far; -1 before the first token of a shorter row.
+      length: number of filled columns of `history`.
+      size: n; with 1, no token may occur twice.
     """
     num_rows, width = history.shape
     num_windows = width - size + 1
@@ -236,13 +237,13 @@ def constrained(
     index: Int[Array, ""],
     decoding: Decoding,
 ) -> Float[Array, "R V"]:
-    """Return the logits with all that the config forbids at minus infinity.
+    """Return the logits after applying the minimum length and no-repeat constraints.
 
     Args:
       logits: logits of the next token.
-      history: start token, prompt and new tokens, with room for max_length of the latter.
-      index: new tokens so far.
-      decoding: its min_length and no_repeat_ngram.
+      history: start token, prompt and new tokens, with space for max_decode_length new tokens.
+      index: number of new tokens so far.
+      decoding: config with the constraints min_length and no_repeat_ngram.
     """
     if decoding.no_repeat_ngram:
         length = history.shape[1] - decoding.max_decode_length + index

@@ -1,18 +1,18 @@
-"""The base of all searches: the model laid out for decoding, and the first new token.
+"""Base of all decoding algorithms: the model prepared for decoding, and its prefill.
 
-A search works on R rows; `num` of them belong to each of the B inputs: row b * num + w. Its
-history holds the decoder's whole sequence, so that all rows are at the same column:
+A search has R rows, `num` for each of the B inputs: row b * num + w. The history has the whole
+decoder sequence of each row, aligned so that all rows write to the same column:
 
     . . 0 | _ _ _ _      no prompt          -1 (.) on the left of the shorter prompts
     0 7 8 | _ _ _ _      prompt 7 8         0 (_) where the new tokens go
 
-The parameters are laid out for decoding once, for many searches (docs/adr/0012):
+The parameters are converted to a layout for decoding once, for many searches (docs/adr/0012):
 
     prepare = Preparation(bind)
     tokens, scores = jax.jit(decode)(prepare(params), inputs)    # made by the first call
 
-Laid out, a model has its decoder's layers one by one, and matrix products with the same input are
-one product with transposed kernels. The results do not change.
+In this layout, decoder layers are separate, and matrix products with the same input are one product
+with transposed kernels. The results do not change.
 """
 
 from collections.abc import Callable
@@ -25,49 +25,49 @@ from jaxtyping import Float, Int
 from t5x_lite.core.trees import Array, Params
 
 START_ID = 0
-"""The decoder's first input; T5's is the padding token."""
+"""First decoder input; T5 uses the padding token."""
 
 
 @runtime_checkable
 class Generative(Protocol):
-    """A model that can be decoded from."""
+    """Protocol of models that generate text token by token."""
 
     def prefill(
         self, inputs: Array, *, max_length: int, prompt: Array | None = None
     ) -> tuple[Array, Any]:
-        """Run all that is before the first new token.
+        """Run the model on the inputs and the prompt, before the first new token.
 
         Args:
-          inputs: int [B, S], padded with 0 on the right.
-          max_length: maximum new tokens.
-          prompt: int [B, P], the decoder's first tokens, padded with 0 on the right.
+          inputs: token ids, int [B, S], padded with 0 on the right.
+          max_length: maximum number of new tokens.
+          prompt: first decoder tokens, int [B, P], padded with 0 on the right.
 
         Returns:
-          float32 logits [B, V] of the first new token, and the cache.
+          Logits of the first new token, float32 [B, V], and the cache.
         """
         ...
 
     def step(self, tokens: Array, cache: Any) -> tuple[Array, Any]:
-        """Logits [R, V] after one more token of each row, and the new cache."""
+        """Return the next token's logits [R, V] after one more token per row, and the cache."""
         ...
 
     def repeat(self, cache: Any, num: int) -> Any:
-        """Return a cache with `num` rows for each row, row-major."""
+        """Return a cache with each row repeated `num` times; copies are adjacent."""
         ...
 
     def select(self, cache: Any, rows: Array) -> Any:
-        """Return a cache that continues from the given rows of each input."""
+        """Return a cache that continues from the given rows."""
         ...
 
 
 class Start(NamedTuple):
-    """A search before its first choice.
+    """State of a search before the first new token.
 
     Attributes:
-      logits: float32 [R, V] of the first new token.
-      history: int32 [R, H], H = 1 + P + max_length.
-      prompt_lengths: int32 [B].
-      cache: the model's.
+      logits: logits of the first new token, float32 [R, V].
+      history: decoder sequence, int32 [R, H] with H = 1 + P + max_length.
+      prompt_lengths: number of prompt tokens, int32 [B].
+      cache: decoding cache of the model.
     """
 
     logits: Any
@@ -84,14 +84,14 @@ def begin(
     num: int,
     max_length: int,
 ) -> Start:
-    """Run the model up to the first new token.
+    """Run the prefill of a model and return the state before the first new token.
 
     Args:
-      model: to be searched.
-      inputs: padded with 0 on the right.
-      prompt: first tokens of the outputs, right-padded with 0, or None.
-      num: rows of each input.
-      max_length: maximum new tokens.
+      model: model to generate with.
+      inputs: token ids, padded with 0 on the right.
+      prompt: first tokens of the outputs, padded with 0 on the right, or None.
+      num: number of rows for each input.
+      max_length: maximum number of new tokens.
     """
     logits, cache = model.prefill(inputs, max_length=max_length, prompt=prompt)
     given = jnp.zeros((inputs.shape[0], 0), jnp.int32) if prompt is None else prompt
@@ -103,7 +103,7 @@ def begin(
 
 
 def left_padded(prompt: Int[Array, "B P"]) -> Int[Array, "B Q"]:
-    """Return the start token and the prompt (right-padded with 0), left-padded with -1."""
+    """Convert right-padded prompts to left-padded rows (-1) that begin with the start token."""
     batch_size, width = prompt.shape
     missing = width - jnp.sum(prompt > 0, axis=1, keepdims=True)
     column = jnp.arange(width + 1) - missing  # column of [start, *prompt]
@@ -114,7 +114,7 @@ def left_padded(prompt: Int[Array, "B P"]) -> Int[Array, "B Q"]:
 
 
 def log_normaliser(logits: Float[Array, "R V"]) -> tuple[Float[Array, "R 1"], Float[Array, "R 1"]]:
-    """m and s such that the log-probability of a logit x is (x - m) - s; m is the largest."""
+    """Return m and s such that a logit x has log-probability (x - m) - s; m is the maximum."""
     by_token = logits.T  # so a model laid out for decoding computes them
     largest = jnp.max(by_token, axis=0)
     total = jnp.sum(jnp.exp(by_token - largest), axis=0)
@@ -123,23 +123,23 @@ def log_normaliser(logits: Float[Array, "R V"]) -> tuple[Float[Array, "R 1"], Fl
 
 @runtime_checkable
 class Preparable(Generative, Protocol):
-    """A model that decodes faster in another layout than its own."""
+    """Protocol of models that have a faster layout for decoding."""
 
     def prepared(self) -> Generative:
-        """Return the same model laid out for decoding; a pytree."""
+        """Return the same model in the layout for decoding, as a pytree."""
         ...
 
 
 def prepared(model: Generative) -> Any:
-    """Return the model laid out for decoding, if it has such a layout, else as it is."""
+    """Return the model in its layout for decoding; unchanged if it has no such layout."""
     return model.prepared() if isinstance(model, Preparable) else model
 
 
 class Preparation:
-    """Lays a model out, and keeps what it made for as long as the parameters are the same arrays.
+    """Converter of models to the layout for decoding, which caches the last result.
 
     Args:
-      bind: puts the model together, which must be a pytree once it is laid out.
+      bind: function from parameters to a model; its decoding layout must be a pytree.
     """
 
     def __init__(self, bind: Callable[[Params], Any]):
@@ -148,7 +148,7 @@ class Preparation:
         self._model: Any = None
 
     def __call__(self, params: Params) -> Any:
-        """Return the model with these parameters, which are kept for comparison."""
+        """Return the converted model; reuse the last one if the parameters did not change."""
         leaves = jax.tree.leaves(params)
         if self._model is None or [*map(id, leaves)] != [*map(id, self._leaves)]:
             self._model = None  # its arrays go before new ones come

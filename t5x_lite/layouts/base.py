@@ -1,17 +1,17 @@
-"""The base of layouts, and the packing and padding of rows.
+"""Base class of layouts, and packing and padding of rows.
 
-A layout makes the rows of a batch from the examples of a task. It is a frozen config, and the only
-place that defines its rows. Batches, plans and checks of configs call the same object:
+A layout is a frozen config that converts the examples of a task to the rows of a batch. Batches,
+plans and config checks all call the same object:
 
     layout = Labelled()
     layout.check(task_features)                      # an InputError names the layout that fits
     lengths = layout.lengths(inputs=512, targets=114)
     layout.lay_out(examples, rows, num_rows=8, lengths=lengths, pack=False, tokens=tokens)
 
-A custom layout is a subclass in any module. A config names it, `Data(layout=Mine())`, and an
-objective admits it if it is a subclass of one of `Objective.layouts`. Features of a batch that hold
-token ids end in "_tokens": they are padded with the vocabulary's padding, and counted. The others
-are padded with 0, or with NaN if they are floats.
+A custom layout is a subclass in any module. A config selects it by `Data(layout=Mine())`, and an
+objective accepts it if it is a subclass of one of `Objective.layouts`. Features of a batch that
+hold token ids end in "_tokens": they are padded with the vocabulary's padding id, and counted as
+tokens. Other features are padded with 0, or with NaN if they are floats.
 
 `Rows` makes rows equal to the rows of seqio's feature converters, including names, segments and
 positions. `first_fit` packs examples into rows, given only their lengths:
@@ -41,7 +41,7 @@ _WORD = 2**64
 
 
 class _Generator(threading.local):
-    """A thread's generator: making one costs eight times what setting it does."""
+    """Thread-local random generator; resetting it is eight times as fast as creating a new one."""
 
     def __init__(self):
         self.bits = np.random.Philox(0)
@@ -53,19 +53,19 @@ _own = _Generator()
 
 
 def example_rng(seed: int, epoch: int, index: int, *, stream: int = SPANS) -> np.random.Generator:
-    """Return the random numbers of one example in one epoch.
+    """Return the random generator of one example in one epoch.
 
-    Philox is counter based: the seed is its key, and (index, epoch) are the high words of its
-    counter, so that no two examples share numbers.
+    Philox is a counter-based generator. Its key is the seed, and the high words of its counter are
+    (index, epoch), so no two examples share random numbers.
 
     Args:
-      seed: the run's seed, taken modulo 2**64.
-      epoch: number of earlier repeats of the data, >= 0.
-      index: the example's position in the unshuffled data, >= 0.
-      stream: purpose of the numbers.
+      seed: random seed of the run, taken modulo 2**64.
+      epoch: number of earlier passes over the data, >= 0.
+      index: position of the example in the unshuffled data, >= 0.
+      stream: purpose of the random numbers, such as SPANS or GROUP.
 
     Returns:
-      This thread's generator, good until the thread's next call.
+      The generator of this thread, valid until the next call in this thread.
     """
     key, counter = _own.fresh["state"]["key"], _own.fresh["state"]["counter"]
     key[0], key[1] = seed % _WORD, stream
@@ -77,31 +77,31 @@ def example_rng(seed: int, epoch: int, index: int, *, stream: int = SPANS) -> np
 Example = Mapping[str, np.ndarray]
 
 KEY = "example_key"
-"""Feature of examples for layouts that sample, int64 [3]: seed, epoch and index."""
+"""Feature for layouts that sample, int64 [3]: random seed, epoch and example index."""
 
 
 ADAPTER_IDS = "adapter_ids"
-"""Feature [B] with the index of a row's child of MultiTask."""
+"""Feature [B] with the child adapter index of each row, for `MultiTask` compositions."""
 OWN_NEGATIVES = "own_negatives"
-"""Feature [B], 1 if other rows' passages are excluded from the row's negatives."""
+"""Feature [B]: 1 if passages of other rows are excluded from the row's negatives."""
 
 
 SPECIAL, BEGINS, CONTINUES, ALONE = range(4)
-"""Kinds of tokens: outside words, first of a word, continuation of a word, or a complete word."""
+"""Token kinds: special, first token of a word, continuation of a word, or a complete word."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class EncoderTokens:
-    """Special ids of a vocabulary, and the positions of its tokens in words.
+    """Special token ids of a vocabulary, and the kind of each token, for encoder rows.
 
     Attributes:
-      cls_id: id of [CLS], the first token of a row.
-      sep_id: id of [SEP], the last token of a text.
+      cls_id: id of [CLS], the first token of each row.
+      sep_id: id of [SEP], the last token of each text.
       mask_id: id of [MASK], which replaces masked tokens.
-      pad_id: id of padding.
+      pad_id: id of the padding token.
       unk_id: id of the unknown token.
-      kinds: kind of each id: SPECIAL, BEGINS, CONTINUES or ALONE.
-      separators: number of [SEP] between two texts; RoBERTa and XLM-R have two.
+      kinds: kind of each token id: SPECIAL, BEGINS, CONTINUES or ALONE.
+      separators: number of [SEP] tokens between two texts; 2 for RoBERTa and XLM-R.
     """
 
     cls_id: int
@@ -113,7 +113,7 @@ class EncoderTokens:
     separators: int = 1
 
     def word_ids(self, tokens: Int[np.ndarray, "*B S"]) -> Int32[np.ndarray, "*B S"]:
-        """Return each token's word number within its row, ascending from 1; 0 at special tokens."""
+        """Return each token's word number in its row, ascending from 1; 0 for special tokens."""
         kinds = self.kinds[tokens]
         before = np.concatenate([np.zeros_like(kinds[..., :1]), kinds[..., :-1]], axis=-1)
         goes_on = (kinds == CONTINUES) & ((before == BEGINS) | (before == CONTINUES))
@@ -123,7 +123,7 @@ class EncoderTokens:
 
 @runtime_checkable
 class Vocabulary(Protocol):
-    """The interface of vocabularies that layouts use (`data.vocabularies`)."""
+    """Protocol of the vocabularies that layouts use (`data.vocabularies`)."""
 
     @property
     def eos_id(self) -> int: ...
@@ -136,21 +136,21 @@ class Vocabulary(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The rule that turns examples into rows.
+    """Base class of the layouts, which convert examples to the rows of a batch.
 
     Attributes:
-      name: name in messages and saved positions.
-      features: required features of a task, in the order in which they are packed.
+      name: name of the layout in messages and saved data positions.
+      features: features that a task must have, in the order in which they are packed.
       optional: features that the layout also uses if the task has them.
       joined: features that concatenate several texts, each beginning with [CLS]; they are not
-        trimmed.
-      of_encoder: True for rows of an encoder, which need the vocabulary's [CLS], [SEP] and padding.
+        truncated.
+      of_encoder: True for rows of an encoder, which need [CLS], [SEP] and padding ids.
       packs: True if several examples may share a row.
-      draws: True if rows depend on `KEY`.
-      ends: True if texts end with EOS or with words (`ending`).
-      grouped: field of `Data` with the maximum text length by which `shapes.Bucketed` groups rows,
-        or "".
-      task: example of a task that fits the layout, for messages.
+      draws: True if the layout samples with the random key in the feature `KEY`.
+      ends: True if inputs end with EOS or with separator words (see `ending`).
+      grouped: field of `Data` with the maximum text length for batches of similar length
+        (`shapes.Bucketed`), or "".
+      task: example of a task with the required features, for error messages.
     """
 
     name: ClassVar[str] = ""
@@ -171,11 +171,11 @@ class Layout:
 
     @property
     def answered_by_head(self) -> bool:
-        """True if a head on an encoder predicts the labels of its tasks, instead of text."""
+        """True if a head predicts labels for this layout; False if the model generates text."""
         return "labels" in self.features
 
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """Return the maximum tokens of each feature, or of each text of a joined feature.
+        """Return the maximum number of tokens of each feature, or of each text of a joined feature.
 
         Args:
           inputs: the value of data.inputs_length.
@@ -184,20 +184,20 @@ class Layout:
         return {"inputs": inputs, "targets": targets}
 
     def ending(self, vocabulary: Vocabulary, *, length: int | None = None) -> tuple[int, ...]:
-        """Return the tokens that end the inputs of a text-to-text task, EOS by default.
+        """Return the token ids at the end of each input of a text-to-text task; default: EOS.
 
         Args:
           vocabulary: vocabulary of the tokens.
-          length: maximum tokens of inputs, including these end tokens; None if unknown.
+          length: maximum number of tokens of inputs, including these end tokens; None if unknown.
 
         Raises:
-          InputError: `length` leaves no room for a text before the words that replace EOS.
+          InputError: if `length` leaves no room for text before the separator words.
         """
         del length
         return (vocabulary.eos_id,) if self.ends else ()
 
     def text_lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """Return the maximum tokens of a "query" and of a "document"; {} if all texts are alike.
+        """Return the maximum number of tokens of queries and documents; {} without such roles.
 
         Args:
           inputs: the value of data.inputs_length.
@@ -207,12 +207,12 @@ class Layout:
         return {}
 
     def pair_lengths(self, *, inputs: int, targets: int) -> tuple[int, int | None]:
-        """Return the maximum tokens of two texts in one row, and of the first text or None."""
+        """Return the maximum number of tokens of a text pair, and of its first text (or None)."""
         del targets
         return inputs, None
 
     def check_model(self, *, begins_with_cls: bool) -> None:
-        """Raise InputError unless the model accepts the rows of this layout.
+        """Raise InputError unless the model accepts rows of this layout.
 
         Args:
           begins_with_cls: True if the model's rows begin with [CLS].
@@ -220,25 +220,25 @@ class Layout:
         del begins_with_cls
 
     def capacity(self, lengths: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the tokens of a row for each side that is packed."""
+        """Return the number of tokens of a row, for each packed feature."""
         return tuple(lengths[name] for name in self.features)
 
     def packed_lengths(self, lengths: Int[np.ndarray, "n F"]) -> Int[np.ndarray, "n G"]:
-        """Return the tokens of `capacity` that each example takes, from its features' lengths."""
+        """Return the tokens that each example occupies in a row, for each packed feature."""
         return lengths
 
     def longest(self, example: Example) -> int:
-        """Return the tokens of the longest text of the kind `grouped` in the row of an example."""
+        """Return the number of tokens of the longest text in the row of an example."""
         return len(example[self.features[0]])
 
     def longest_stored(
         self, joined: Int[np.ndarray, " n"], lengths: Mapping[str, Int[np.ndarray, " n"]]
     ) -> Int[np.ndarray, " n"]:
-        """Return an upper bound of `longest` over all samples, for `shapes.Scheduled`.
+        """Return an upper bound of `longest` for each example in a cache, over all samples.
 
         Args:
-          joined: tokens of the longest text in the features of each example that are joined.
-          lengths: tokens of each feature that a cache holds.
+          joined: number of tokens of the longest text in the joined features of each example.
+          lengths: number of tokens of each feature in the cache.
         """
         del lengths
         return joined
@@ -253,33 +253,33 @@ class Layout:
         pack: bool,
         tokens: EncoderTokens | None = None,
     ) -> dict[str, Shaped[np.ndarray, "B *_"]]:
-        """Put examples in rows, in order within each row.
+        """Convert examples to the rows of a batch, in order within each row.
 
         Args:
-          examples: features by name: int32 token ids, trimmed, EOS included, or other numbers.
+          examples: features by name: truncated int32 token ids including EOS, or other numbers.
           rows: row index of each example, in [0, num_rows).
           num_rows: number of rows; rows without an example are padding.
-          lengths: see `lengths`.
-          pack: True if rows have segment ids and positions.
-          tokens: special tokens of the vocabulary, for encoders; None if only shapes are needed.
+          lengths: maximum number of tokens of each feature (see `Layout.lengths`).
+          pack: True to add segment ids and positions.
+          tokens: special token ids of the vocabulary, for encoders; None if only shapes are needed.
 
         Returns:
-          The batch's features.
+          Batch features by name.
 
         Raises:
-          ValueError: examples do not fit in their row.
+          ValueError: if examples do not fit in their row.
         """
         raise TypeError(f"{type(self).__name__} does not define lay_out")
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings, as JSON, that must be equal for a saved data position to fit."""
+        """Return the settings (as JSON) that must be unchanged to resume a run's data."""
         return {"layout": self.name, **dataclasses.asdict(self)}
 
     def check(self, there: Collection[str]) -> None:
-        """Raise InputError unless the task has exactly the features that the layout uses.
+        """Raise InputError unless a task has exactly the features that this layout uses.
 
         Args:
-          there: names of the task's features; unrelated names are ignored.
+          there: feature names of the task; unrelated names are ignored.
         """
         if self.fits(there):
             return
@@ -287,33 +287,33 @@ class Layout:
         task = f"a task such as {self.task}" if self.task else "another task"
         shown = {name for layout in (type(self), *_layouts()) for name in layout.features}
         raise InputError(
-            f"data.layout {self.name} shows {_listed(self.features)}, and the task gives "
-            f"{_listed(sorted(shown & {*there} or there))}: use {' or '.join([*others, task])}"
+            f"data.layout {self.name} needs the features {_listed(self.features)}, but the task "
+            f"has {_listed(sorted(shown & {*there} or there))}; use {' or '.join([*others, task])}"
         )
 
     def of_task(self, there: Collection[str]) -> "Layout":
-        """Return the layout of one task's examples, after `check`."""
+        """Return this layout adapted to a task's features; raise InputError if they do not fit."""
         self.check(there)
         return self
 
     def shown(self, there: Collection[str]) -> tuple[str, ...]:
-        """Return the features of a task that the layout uses."""
+        """Return the names of the task features that this layout uses."""
         return (*self.features, *(name for name in self.optional if name in there))
 
     @classmethod
     def fits(cls, there: Collection[str]) -> bool:
-        """Return True if a task has this layout's features, and no other layout's features."""
+        """Return True if a task has this layout's features, and no layout fits the task better."""
         if not {*cls.features} <= {*there}:
             return False
         others = [other for other in _layouts() if {*cls.features} < {*other.features}]
         return not any({*other.features} <= {*there} for other in others)
 
     def fixed(self) -> dict[str, Any]:
-        """Return the settings, as JSON, that are fixed once a cache is made."""
+        """Return the settings (as JSON) that cannot be changed after a cache has been written."""
         return {}
 
     def check_fixed(self, fixed: Mapping[str, Any]) -> None:
-        """Raise InputError for a cache that was made with other values of `fixed`."""
+        """Raise InputError if a cache was written with other values of the settings in `fixed`."""
         own = self.fixed()
         fields = {field.name for field in dataclasses.fields(self)}
         for name in dict.fromkeys([*own, *fixed]):
@@ -323,15 +323,15 @@ class Layout:
             made = f"was made with data.layout.{name} {there!r}"
             if name not in fields:
                 raise InputError(
-                    f"{made}, which data.layout {self.name} does not have: write another cache"
+                    f"{made}, but data.layout {self.name} has no such field; write another cache"
                 )
             raise InputError(
-                f"{made}, and it is {here!r}: set --data.layout.{name.replace('_', '-')} "
-                f"{there!r}, or write another cache"
+                f"{made}, but data.layout.{name} is {here!r}; set "
+                f"--data.layout.{name.replace('_', '-')} {there!r}, or write another cache"
             )
 
     def whole(self, examples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Return one metric input for each example, if the layout divides examples."""
+        """Merge the examples that a layout has divided, such as windows, for metrics."""
         return examples
 
 
@@ -343,7 +343,7 @@ def separate(joined: Int[np.ndarray, " n"]) -> list[Int[np.ndarray, " _"]]:
 
 
 def longest_joined(layout: Layout, example: Example) -> int:
-    """Return the tokens of the longest text in the joined features of an example."""
+    """Return the number of tokens of the longest text in the joined features of an example."""
     texts = [text for name in layout.joined for text in separate(example[name])]
     return max(map(len, texts), default=0)
 
@@ -365,11 +365,11 @@ ENCODER_FEATURES = (
     "encoder_positions",
     "encoder_word_ids",
 )
-"""Features of the rows of encoder-only models."""
+"""Batch features of encoder-only models."""
 
 
 class Rows:
-    """One sequence of tokens in each row, of examples that are ordered by their rows."""
+    """Builder of batch arrays with one token sequence per row, from examples sorted by row."""
 
     def __init__(self, rows: Int[np.ndarray, " n"], *, num_rows: int, pack: bool):
         self._rows, self._num_rows, self._pack = rows, num_rows, pack
@@ -386,7 +386,7 @@ class Rows:
         num_rows: int,
         pack: bool,
     ) -> "tuple[Rows, list[Mapping[str, np.ndarray]]]":
-        """Return the rows of examples in any order, and the examples in the order of their rows."""
+        """Return the row builder for examples in any order, and the examples sorted by row."""
         order = np.argsort(rows, kind="stable")
         return cls(rows[order], num_rows=num_rows, pack=pack), [examples[i] for i in order]
 
@@ -402,7 +402,7 @@ class Rows:
     def encoder_alone(
         self, parts: Sequence[np.ndarray], length: int, special: EncoderTokens | None
     ) -> dict[str, Int32[np.ndarray, "B _"]]:
-        """Return rows of an encoder; any id may be padding's, and 0 may be [CLS]."""
+        """Return the batch features of an encoder-only model."""
         tokens, _, positions = self._place(parts, length)
         segments, words = np.zeros_like(tokens), np.zeros_like(tokens)
         segments.flat[self._places] = np.repeat(self._segments, self._sizes)
@@ -412,7 +412,7 @@ class Rows:
         return dict(zip(ENCODER_FEATURES, (tokens, segments, positions, words), strict=True))
 
     def numbers(self, parts: Sequence[np.ndarray], length: int) -> Int32[np.ndarray, "B _"]:
-        """Return rows with one whole number per token, and 0 elsewhere."""
+        """Return rows with one integer per token, and 0 elsewhere."""
         return self._place(parts, length)[0]
 
     def decoder(
@@ -435,7 +435,7 @@ class Rows:
     def prefix(
         self, widths: Int[np.ndarray, " n"], weights: Int32[np.ndarray, "B T"]
     ) -> dict[str, Int32[np.ndarray, "B T"]]:
-        """Loss on targets only, and which positions read the inputs; after `decoder`."""
+        """Return loss weights of targets only, and the input mask, for a prefix language model."""
         widths = np.repeat(widths, self._sizes)
         reading, learned = np.zeros_like(weights), np.zeros_like(weights)
         reading.flat[self._places] = self._offsets <= widths
@@ -449,7 +449,9 @@ class Rows:
         starts = np.cumsum(sizes) - sizes
         before = starts - starts[self._first]  # tokens of the same row that come before
         if (before + sizes > length).any():
-            raise ValueError(f"the examples of a row have more than its {length} tokens")
+            raise ValueError(
+                f"the examples of a row have more tokens than the row length of {length}"
+            )
         self._sizes = sizes
         self._offsets = np.arange(sizes.sum()) - np.repeat(starts, sizes)
         self._places = np.repeat(self._rows * length + before, sizes) + self._offsets
@@ -465,20 +467,23 @@ class Rows:
 
 
 def first_fit(lengths: Int[np.ndarray, "n F"], *, capacity: Sequence[int]) -> Int[np.ndarray, " n"]:
-    """Return the row of each example.
+    """Pack examples into rows by first fit, and return the row of each example.
 
     Args:
-      lengths: lengths of the features that are packed, each at most its capacity.
-      capacity: tokens of a row, for each feature.
+      lengths: lengths of the packed features of each example; each is at most its capacity.
+      capacity: number of tokens of a row, for each packed feature.
 
     Returns:
-      Row numbers, int64, without gaps, in the order of the rows' first examples.
+      Row numbers, int64, without gaps, ascending with the first example of each row.
 
     Raises:
-      ValueError: an example is longer than a row.
+      ValueError: if an example is longer than a row.
     """
     if len(lengths) and (lengths > np.asarray(capacity)).any():
-        raise ValueError(f"an example of lengths {lengths.max(0)} does not fit in {capacity}")
+        raise ValueError(
+            f"an example with feature lengths {lengths.max(0)} does not fit into a row of lengths "
+            f"{capacity}"
+        )
     rows = np.empty(len(lengths), np.int64)
     # Rows that can take nothing more are not looked at again: what is left of the others.
     free = np.zeros((len(capacity), len(lengths)), np.int64)

@@ -1,13 +1,13 @@
-"""Rows of retrieval: a query with passages, apart or in one text.
+"""Layouts for retrieval: a query with passages, in separate texts or in text pairs.
 
-Rows of an encoder that compares a query with passages.
+`Groups`: rows of an encoder that compares a query with passages.
 
-An example has a "query", "positives" that answer it, and a pool of "negatives" that do not, each
-text [CLS] ... [SEP]. A row has the query, one positive, and `negatives` of the pool, sampled
-without replacement. The sample depends only on the run's seed, the epoch and the example's index:
-it differs between epochs, and a resumed run takes the same samples. Missing passages are padding,
-and take no part in a loss. With maximum lengths of 4 and 3 tokens for query and passages, and one
-negative:
+An example has a "query", its relevant passages ("positives"), and a pool of irrelevant passages
+("negatives"). Each text is [CLS] ... [SEP]. A row has the query, one positive, and `negatives` of
+the pool, sampled without replacement. The sample depends only on the run's seed, the epoch and the
+example's index: it differs between epochs, and a resumed run takes the same samples. Missing
+passages are padding, and take no part in a loss. With maximum lengths of 4 and 3 tokens for query
+and passages, and one negative:
 
     {"query": [2 5 6 3], "positives": [2 5 3], "negatives": [2 4 3 2 8 3]},
     {"query": [2 4 3],   "positives": [2 4 3], "negatives": []}
@@ -20,20 +20,20 @@ negative:
 
 "teacher_scores" exist only with `teacher`, for a task with "scores" in its examples: first of the
 positives, then of the negatives. With `known_positives` K, rows have names of passages, by which
-objectives recognize another row's passage as a positive. A name is four whole numbers, and 0 0 0 0
-is a missing name:
+objectives recognize another row's passage as a positive. A name is four integers, and 0 0 0 0 is a
+missing name:
 
     passage_ids           [[[3 1 4 1] [5 9 2 6]]]                       [B, 1 + negatives, 4]
     positive_ids          [[[3 1 4 1] [2 7 1 8]]]                       [B, K, 4]
 
 RetroMAE and FlagEmbedding sample in the same way, but fill a short pool with random passages, which
-may be answers, or with repeated passages.
+may be relevant, or with repeated passages.
 
-Rows of a cross-encoder: a query with each of its passages in one text, side by side.
+`Ranked`: rows of a cross-encoder, which reads a query and a passage as one text pair.
 
-Examples, sampling and a teacher's scores are as in `Groups`. A text is [CLS] query [SEP] passage
-[SEP] with at most data.targets_length tokens. The query has at most data.inputs_length tokens, and
-only the passage is truncated. With 4 and 7 tokens and one negative:
+Examples, sampling and teacher scores are as in `Groups`. A text is [CLS] query [SEP] passage [SEP]
+with at most data.targets_length tokens. The query has at most data.inputs_length tokens, and only
+the passage is truncated. With 4 and 7 tokens and one negative:
 
     {"query": [2 5 6 3], "positives": [2 5 3], "negatives": [2 4 3 2 8 9 9 9 3]}
 
@@ -42,7 +42,7 @@ only the passage is truncated. With 4 and 7 tokens and one negative:
     encoder_token_types   [[0 0 0 0 1 1 0] [0 0 0 0 1 1 1]]
     teacher_scores        [[9.5 0.5]]                           float32 [B, 1 + negatives]
 
-The first text of a row is the one that answers. Passages that are missing are padding.
+The first text of a row has the positive passage. Missing passages are padding.
 """
 
 import dataclasses
@@ -70,32 +70,32 @@ from t5x_lite.layouts.labelled import token_types
 Positives = Literal["each", "sample"]
 
 IDS = ("passage_ids", "positive_ids")
-"""Features of an example with the names of its passages, positives first, and of all positives."""
+"""Features with the names of an example's passages (positives first), and of all its positives."""
 ID_WIDTH = 4
-"""Whole numbers of 16 bits in a name: a cache of a small vocabulary holds no larger ones."""
+"""Number of 16-bit integers in a passage name: caches of small vocabularies store 16 bits."""
 MOST_POSITIVES = 200
-"""Maximum number of a query's positives to sample from; the first ones are used."""
+"""Maximum number of positives to sample from; the first positives of a query are used."""
 _SHORTEST_SHUFFLED = 25
-"""Tokens of about 100 characters, from which on FlagEmbedding shuffles."""
+"""Minimum length of a shuffled passage, in tokens; FlagEmbedding uses 100 characters."""
 _ADDED = {"known_positives": 0, "shuffle_segments": 0.0, "begins_with_cls": True}
-"""Fields that came later, and what rows were before."""
+"""Fields that were added later, and their values for older data positions."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Groups(Layout):
-    """Rows with a query, a positive passage and negatives.
+    """Layout for retrieval with one query, one positive passage and several negatives per row.
 
     Attributes:
       negatives: number of negative passages per row.
-      negatives_top: number of a query's first negatives to sample from in each epoch.
-      positives: "each" makes an example of every positive passage; "sample" samples one positive
-        per query in each epoch.
-      teacher: True if rows have the scores of a teacher.
-      known_positives: maximum number of positives of a row's query with names in the row, the first
-        ones; 0 for no names.
-      shuffle_segments: probability of dividing a positive passage of at least 25 tokens into three
-        segments, between words, and shuffling them; BGE-M3 uses 0.002.
-      begins_with_cls: True if a text begins with [CLS]; texts of T5's encoder do not.
+      negatives_top: number of a query's first negatives to sample from.
+      positives: "each" for one example per positive passage; "sample" to sample one positive per
+        query in each epoch.
+      teacher: True to include teacher scores in the rows.
+      known_positives: maximum number of the query's positives that are named in a row, to recognize
+        them among other rows' passages; 0 for no names.
+      shuffle_segments: probability of splitting a positive passage of at least 25 tokens at word
+        boundaries into three segments and shuffling them; BGE-M3 uses 0.002.
+      begins_with_cls: True if each text begins with [CLS]; texts for a T5 encoder do not.
     """
 
     negatives: Whole = 0
@@ -120,12 +120,11 @@ class Groups(Layout):
         check_bounds(self, prefix="data.layout.")
         if self.negatives_top < self.negatives:
             raise InputError(
-                f"data.layout.negatives_top must be at least data.layout.negatives, "
-                f"{self.negatives}: got {self.negatives_top}"
+                f"data.layout.negatives_top is {self.negatives_top}, but must be at least "
+                f"data.layout.negatives, {self.negatives}"
             )
 
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """See `Layout.lengths`."""
         texts = {"query": inputs, "positives": targets, "negatives": targets}
         if not self.known_positives:
             return texts
@@ -133,72 +132,68 @@ class Groups(Layout):
         return {**texts, "passage_ids": most, "positive_ids": self.known_positives * ID_WIDTH}
 
     def identity(self) -> dict[str, Any]:
-        """See `Layout.identity`; what is as it was before a field came is not said."""
+        """Return the layout's settings; fields added later only if they are not the default."""
         found = super().identity()
         return {name: x for name, x in found.items() if name not in _ADDED or x != _ADDED[name]}
 
     def check_model(self, *, begins_with_cls: bool) -> None:
-        """See `Layout.check_model`."""
         if begins_with_cls != self.begins_with_cls:
             raise InputError(
-                f"data.layout.begins_with_cls is {self.begins_with_cls}, and the rows of the model "
-                f"{'begin' if begins_with_cls else 'do not begin'} with [CLS]: set "
+                f"data.layout.begins_with_cls is {self.begins_with_cls}, but rows of this model "
+                f"{'begin' if begins_with_cls else 'do not begin'} with [CLS]; set "
                 f"--data.layout.begins-with-cls {begins_with_cls}"
             )
 
     def text_lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """See `Layout.text_lengths`."""
         return {"query": inputs, "document": targets}
 
     def of_task(self, there: Collection[str]) -> "Groups":
-        """See `Layout.of_task`."""
         self.check(there)
         if self.teacher and "scores" not in there:
             raise InputError(
-                "data.layout.teacher is set, and the task, or its cache, gives no scores: set "
-                "--data.layout.teacher False, or write the cache with it"
+                "data.layout.teacher is True, but the task or its cache has no teacher scores; "
+                "set --data.layout.teacher False, or write the cache with teacher scores"
             )
         if self.known_positives and not {*IDS} <= {*there}:
             raise InputError(
-                "data.layout.known_positives is set, and the task, or its cache, gives no ids: set "
-                "--data.layout.known-positives 0, or write the cache with it"
+                "data.layout.known_positives is set, but the task or its cache has no passage "
+                "ids; set --data.layout.known-positives 0, or write the cache with this option"
             )
         return self
 
     def fixed(self) -> dict[str, Any]:
-        """See `Layout.fixed`."""
         named = {"known_positives": self.known_positives} if self.known_positives else {}
         return {"positives": self.positives, "negatives_top": self.negatives_top, **named}
 
     def check_fixed(self, fixed: Mapping[str, Any]) -> None:
-        """See `Layout.check_fixed`."""
         positives, top = fixed.get("positives"), fixed.get("negatives_top", 0)
         if self.known_positives > (known := fixed.get("known_positives", 0)):
             raise InputError(
-                f"names {known} of the passages that answer a query, and "
-                f"data.layout.known_positives is {self.known_positives}: set "
-                f"--data.layout.known-positives {known}, or write another cache"
+                f"has names of {known} positives per query, but data.layout.known_positives is "
+                f"{self.known_positives}; set --data.layout.known-positives {known}, or write "
+                "another cache"
             )
         if positives != self.positives:
             raise InputError(
-                f"was made with data.layout.positives {positives}, and it is {self.positives}: "
-                f"set --data.layout.positives {positives}, or write another cache"
+                f"was made with data.layout.positives {positives}, but data.layout.positives is "
+                f"{self.positives}; set --data.layout.positives {positives}, or write another "
+                "cache"
             )
         if self.negatives_top > top:
             raise InputError(
-                f"holds the first {top} negatives of a query, and data.layout.negatives_top is "
-                f"{self.negatives_top}: set --data.layout.negatives-top {top}, or write another "
-                "cache"
+                f"has only the first {top} negatives of each query, but data.layout.negatives_top "
+                f"is {self.negatives_top}; set --data.layout.negatives-top {top}, or write "
+                "another cache"
             )
 
     def longest(self, example: Example) -> int:
-        """See `Layout.longest`: of the passages that are sampled for the row."""
+        """Return the number of tokens of the longest sampled passage."""
         return max(len(text) for text in self.drawn(example)[0])
 
     def longest_stored(
         self, joined: Int[np.ndarray, " n"], lengths: Mapping[str, Int[np.ndarray, " n"]]
     ) -> Int[np.ndarray, " n"]:
-        """See `Layout.longest_stored`: of the query and of all passages.
+        """Return the number of tokens of the longest text of each example, query included.
 
         Source: FlagEmbedding research/BGE_M3/split_data_by_length.py.
         """
@@ -214,7 +209,6 @@ class Groups(Layout):
         pack: bool,
         tokens: EncoderTokens | None = None,
     ) -> dict[str, Shaped[np.ndarray, "B *_"]]:
-        """See `Layout.lay_out`; examples have `base.KEY` as well."""
         queries, ordered = Rows.of(examples, rows, num_rows=num_rows, pack=False)
         num, size = 1 + self.negatives, lengths["positives"]
         numbers = np.sort(rows).tolist()
@@ -241,12 +235,12 @@ class Groups(Layout):
     def beside(
         self, rows: Sequence[int], examples: Sequence[Example], *, num_rows: int
     ) -> dict[str, Shaped[np.ndarray, "B *_"]]:
-        """Return the features of rows that are not texts: a teacher's scores, and names.
+        """Return the row features that are not texts: teacher scores and passage names.
 
         Args:
-          rows: the row of each example.
+          rows: row index of each example.
           examples: as for `lay_out`.
-          num_rows: rows in all.
+          num_rows: total number of rows.
         """
         num = 1 + self.negatives
         scores = np.full((num_rows, num), np.nan, np.float32)
@@ -266,11 +260,11 @@ class Groups(Layout):
         }
 
     def drawn(self, example: Example) -> tuple[list[np.ndarray], np.ndarray]:
-        """Return the passages of a row, the positive first, and their scores or NaN.
+        """Sample the passages of a row, positive first; return them with their teacher scores.
 
         Args:
-          example: int32 tokens "positives" and "negatives", texts concatenated, `base.KEY`, and
-            perhaps "scores", float32.
+          example: concatenated int32 tokens "positives" and "negatives", `base.KEY`, and optionally
+            float32 "scores".
         """
         texts = [text for name in self.joined for text in separate(example[name])]
         places = self._places(example)
@@ -292,10 +286,10 @@ class Groups(Layout):
     def _perhaps_shuffled(
         self, text: np.ndarray, example: Example, tokens: EncoderTokens | None
     ) -> np.ndarray:
-        """Return a text [CLS] ... [SEP], or its three segments in another order.
+        """Return a passage, with its three segments shuffled at random if this is configured.
 
-        FlagEmbedding cuts inside words and joins with spaces. Here a cut is at the beginning of the
-        word nearest to a third, which is each piece of a script that writes no spaces.
+        The passage is split at the word boundaries nearest to its thirds. (FlagEmbedding splits
+        inside words and joins the segments with spaces.)
         """
         if not self.shuffle_segments or tokens is None or len(text) < _SHORTEST_SHUFFLED:
             return text
@@ -316,45 +310,47 @@ class Groups(Layout):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ranked(Groups):
-    """Rows of a query paired with each of its passages, positive first; see `Groups`."""
+    """Layout for a cross-encoder: each row pairs a query with each of its passages."""
 
     name: ClassVar[str] = "ranked"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.begins_with_cls:
-            raise InputError("data.layout Ranked has rows [CLS] query [SEP] passage [SEP]")
+            raise InputError(
+                "data.layout Ranked needs begins_with_cls True, because its rows are [CLS] query "
+                "[SEP] passage [SEP]"
+            )
 
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """See `Layout.lengths`.
+        """Return the maximum number of tokens of each feature.
 
         Raises:
-          InputError: a whole query leaves no room for a passage.
+          InputError: if a query of maximum length leaves no room for a passage.
         """
         if targets < inputs + 3:
             raise InputError(
                 f"data.targets_length {targets} must be at least 3 more than data.inputs_length "
-                f"{inputs}: with data.layout ranked it counts query and passage together"
+                f"{inputs}, because data.layout ranked uses it for query plus passage"
             )
         return super().lengths(inputs=inputs, targets=targets)
 
     def text_lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """Return {}, because every text is in a pair; see `Layout.text_lengths`."""
+        """Return {}, because the query is part of each text pair."""
         del inputs, targets
         return {}
 
     def pair_lengths(self, *, inputs: int, targets: int) -> tuple[int, int | None]:
-        """See `Layout.pair_lengths`."""
         return targets, inputs
 
     def longest(self, example: Example) -> int:
-        """See `Layout.longest`: of the passages that are sampled, with the query."""
+        """Return the number of tokens of the query with the longest sampled passage."""
         return len(example["query"]) - 1 + super().longest(example)
 
     def longest_stored(
         self, joined: Int[np.ndarray, " n"], lengths: Mapping[str, Int[np.ndarray, " n"]]
     ) -> Int[np.ndarray, " n"]:
-        """See `Layout.longest_stored`: of all passages, with the query."""
+        """Return the number of tokens of the query with the longest passage, for each example."""
         return joined + lengths["query"] - 1
 
     def lay_out(
@@ -367,7 +363,6 @@ class Ranked(Groups):
         pack: bool,
         tokens: EncoderTokens | None = None,
     ) -> dict[str, Shaped[np.ndarray, "B *_"]]:
-        """See `Layout.lay_out`; examples have `base.KEY` as well."""
         order = np.argsort(rows, kind="stable")
         ordered, numbers = [examples[i] for i in order], rows[order].tolist()
         num, size = 1 + self.negatives, lengths["positives"]
@@ -398,13 +393,13 @@ class Ranked(Groups):
 def joined(
     query: Int[np.ndarray, " q"], passage: Int[np.ndarray, " p"], *, size: int, separators: int = 1
 ) -> Int[np.ndarray, " _"]:
-    """Return [CLS] query [SEP] passage [SEP], with the passage truncated to `size` tokens in all.
+    """Return the text pair [CLS] query [SEP] passage [SEP], with the passage truncated.
 
     Args:
-      query: [CLS] ... [SEP].
-      passage: [CLS] ... [SEP].
-      size: maximum tokens, more than the query's and `separators` together.
-      separators: [SEP]s between the two: RoBERTa has two.
+      query: query tokens, [CLS] ... [SEP].
+      passage: passage tokens, [CLS] ... [SEP].
+      size: maximum number of tokens of the pair; it must exceed the query plus `separators`.
+      separators: number of [SEP] tokens between query and passage; 2 for RoBERTa.
     """
     more = [query[-1]] * (separators - 1)
     room = size - len(query) - len(more)

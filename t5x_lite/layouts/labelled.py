@@ -1,9 +1,9 @@
-"""Rows with labels for a text, its tokens, spans, or choices.
+"""Layouts for labels of texts, of tokens, of answer spans, or of choices.
 
-Rows for a head that chooses: a question with each of its choices, side by side.
+`Choices`: rows for a multiple-choice head, with a question paired with each choice.
 
 "choices" are the concatenated texts of an example, each [CLS] question [SEP] choice [SEP]. "labels"
-is the correct choice, from 1; 0 is unknown. A row has one example:
+is the index of the correct choice, counted from 1; 0 is unknown. A row has one example:
 
     {"choices": [2 5 3 6 3 2 5 3 7 3], "labels": [2 0]}
 
@@ -11,11 +11,11 @@ is the correct choice, from 1; 0 is unknown. A row has one example:
     encoder_segment_ids   [[1 1 1 1 1 0] [1 1 1 1 1 0]]
     encoder_token_types   [[0 0 0 1 1 0] [0 0 0 1 1 0]]
 
-Choices that an example lacks are padding, and are never chosen.
+Missing choices are padding, and are never predicted.
 
-Rows for a head on an encoder, for a task of texts with labels.
+`Labelled`: rows for an encoder head, with a label for each text or text pair.
 
-"inputs" are [CLS] a [SEP] or [CLS] a [SEP] b [SEP], and "labels" two whole numbers, 0 if unknown. A
+"inputs" are [CLS] a [SEP] or [CLS] a [SEP] b [SEP], and "labels" are two integers, 0 if unknown. A
 row has one example:
 
     {"inputs": [2 5 3 6 4 3], "labels": [1 0]}
@@ -26,11 +26,11 @@ row has one example:
 
 A regression task also has "scores", float32 [1]; a row's "scores" is one number, NaN if unknown.
 
-Rows for a head that labels each token, such as named entities or parts of speech.
+`Tokens`: rows for a head that labels each token, such as named entities or parts of speech.
 
-"inputs" are the tokens of a sentence's words, [CLS] ... [SEP], and "token_labels" one whole number
-per token: the class + 1 of a word at its first token, and 0, no label, at [CLS], [SEP] and the
-further tokens of a word. With [CLS] 2, [SEP] 3, padding 0, and 7 a token that continues a word:
+"inputs" are the tokens of a sentence's words, [CLS] ... [SEP], and "token_labels" one integer per
+token: class + 1 at the first token of a word, and 0 (no label) at [CLS], [SEP] and all other
+tokens. With [CLS] 2, [SEP] 3, padding 0, and 7 a token that continues a word:
 
     {"inputs": [2 5 7 6 3], "token_labels": [0 4 0 1 0]},
     {"inputs": [2 4 3],     "token_labels": [0 1 0]}
@@ -39,13 +39,13 @@ further tokens of a word. With [CLS] 2, [SEP] 3, padding 0, and 7 a token that c
     encoder_segment_ids   1 1 1 1 1 2 2 2 0 0
     token_labels          0 4 0 1 0 0 1 0 0 0
 
-Sentences that share a row do not see each other, and each begins at position 0.
+Sentences in the same row do not attend to each other, and each begins at position 0.
 
-Rows for a head that finds an answer in a text. A long text is divided into windows.
+`Windows`: rows for a head that finds an answer span in a text. A long text is split into windows.
 
-Each window is an example and its own row, [CLS] question [SEP] window [SEP] (Devlin et al.
-2019; google-research/bert run_squad.py). With rows of 9 tokens, a question of one token and
-doc_stride 3, a context of 8 tokens, 11 to 18, with the answer 15 16 has two windows:
+Each window is an example and its own row, [CLS] question [SEP] window [SEP] (Devlin et al. 2019;
+google-research/bert run_squad.py). With rows of 9 tokens, a question of one token and doc_stride 3,
+a context of 8 tokens, 11 to 18, with the answer 15 16 has two windows:
 
     {"inputs": [2 5 3 11 12 13 14 15 3], "labels": [1 1], "window": [0]}
     {"inputs": [2 5 3 14 15 16 17 18 3], "labels": [5 6], "window": [1]}
@@ -54,7 +54,7 @@ A window without the complete answer has the label [CLS], which means no answer.
 `Labelled`. "window" is the index of a window in its context, because a task's metrics need all
 windows of a question together.
 
-Labels are pairs of whole numbers in rows of the layout Labelled():
+Labels are pairs of integers:
 
     of_class(2)       (3, 0)        of_span(7, 9)      (8, 10)
     of_class(-1)      (0, 0)
@@ -77,7 +77,7 @@ from t5x_lite.layouts.base import EncoderTokens, Example, Layout, Rows, separate
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tokens(Layout):
-    """Rows of sentences with a label for each token."""
+    """Layout with a label for each token of a sentence, such as named entities."""
 
     name: ClassVar[str] = "tokens"
     task: ClassVar[str] = "tasks.tokens:conll"
@@ -87,11 +87,9 @@ class Tokens(Layout):
 
     @property
     def answered_by_head(self) -> bool:
-        """See `Layout.answered_by_head`."""
         return True
 
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """See `Layout.lengths`."""
         del targets
         return {"inputs": inputs, "token_labels": inputs}
 
@@ -105,17 +103,17 @@ class Tokens(Layout):
         pack: bool,
         tokens: EncoderTokens | None = None,
     ) -> dict[str, Int32[np.ndarray, "B S"]]:
-        """See `Layout.lay_out`.
+        """Convert examples to the rows of a batch.
 
         Raises:
-          InputError: an example has not as many labels as tokens.
+          InputError: if the number of labels of an example differs from its number of tokens.
         """
         for example in examples:
             sizes = [len(example[name]) for name in self.features]
             if sizes[0] != sizes[1]:
                 raise InputError(
-                    f"an example has {sizes[0]} inputs and {sizes[1]} token_labels: a task of "
-                    "data.layout tokens gives a label for each token, [CLS] and [SEP] included"
+                    f"an example has {sizes[0]} input tokens, but {sizes[1]} token_labels; "
+                    "data.layout tokens needs a label for each token, including [CLS] and [SEP]"
                 )
         stream, ordered = Rows.of(examples, rows, num_rows=num_rows, pack=pack)
         inputs, labels = ([e[name] for e in ordered] for name in self.features)
@@ -130,29 +128,29 @@ class Tokens(Layout):
 Label = tuple[int, int]
 
 NONE: Label = (0, 0)
-"""No label."""
+"""Missing label."""
 PARTS_OF_SCORE = 1000
 """Units of a score of 1 in caches of earlier versions."""
 WIDTH = 2
-"""Numbers of a label."""
+"""Number of integers in a label."""
 
 
 def of_class(index: int) -> Label:
-    """Return the label of a class index; -1 gives no label."""
+    """Return the label pair of a class index; the index -1 gives the missing label."""
     return (index + 1, 0)
 
 
 def of_span(first: int, last: int) -> Label:
-    """Return the label of a span, given the positions of its first and last token in the row."""
+    """Return the label pair of an answer span, from its first and last token positions."""
     return (first + 1, last + 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Labelled(Layout):
-    """Rows with one text or pair of texts, and its label.
+    """Layout with one text or text pair per row, and its class label or score.
 
     Attributes:
-      scores: True if rows have scores; if None, the task decides.
+      scores: True if rows have regression scores; None follows the task.
     """
 
     scores: bool | None = None
@@ -166,22 +164,19 @@ class Labelled(Layout):
     packs: ClassVar[bool] = False
 
     def of_task(self, there: Collection[str]) -> "Labelled":
-        """See `Layout.of_task`."""
         self.check(there)
         scores = "scores" in there
         if self.scores not in (None, scores):
             raise InputError(
-                f"data.layout.scores is {self.scores}, and the task gives "
-                f"{'scores' if scores else 'labels, and no scores'}: leave it None"
+                f"data.layout.scores is {self.scores}, but the task has "
+                f"{'scores' if scores else 'labels and no scores'}; unset data.layout.scores"
             )
         return dataclasses.replace(self, scores=scores)
 
     def identity(self) -> dict[str, Any]:
-        """See `Layout.identity`."""
         return {"layout": self.name, **({"scores": True} if self.scores else {})}
 
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """See `Layout.lengths`."""
         del targets
         return {"inputs": inputs, "labels": WIDTH, "scores": 1}
 
@@ -195,7 +190,6 @@ class Labelled(Layout):
         pack: bool,
         tokens: EncoderTokens | None = None,
     ) -> dict[str, Shaped[np.ndarray, "B *_"]]:
-        """See `Layout.lay_out`; token types go by the [SEP] before them."""
         stream, ordered = Rows.of(examples, rows, num_rows=num_rows, pack=False)
         found = stream.encoder_alone([e["inputs"] for e in ordered], lengths["inputs"], tokens)
         ids, segments = found["encoder_input_tokens"], found["encoder_segment_ids"]
@@ -217,17 +211,17 @@ class Labelled(Layout):
 
 
 def token_types(ids: Int[np.ndarray, "B S"], *, sep_id: int) -> Int32[np.ndarray, "B S"]:
-    """Return 0 for a row's first text, [CLS] and [SEP] included, and 1 for the second text."""
+    """Return token type ids: 0 for the first text of a row ([CLS] included), 1 for the second."""
     ends = ids == sep_id
     return (np.cumsum(ends, axis=1) > ends).astype(np.int32)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Choices(Layout):
-    """Rows with a question, its choices, and the index of the correct choice.
+    """Layout for multiple-choice questions: each row pairs a question with each choice.
 
     Attributes:
-      num: maximum choices of a question.
+      num: maximum number of choices per question.
     """
 
     num: Annotated[int, AtLeast(2)] = 2
@@ -244,12 +238,10 @@ class Choices(Layout):
         check_bounds(self, prefix="data.layout.")
 
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """See `Layout.lengths`."""
         del targets
         return {"choices": inputs, "labels": WIDTH}
 
     def longest(self, example: Example) -> int:
-        """See `Layout.longest`."""
         return max((len(text) for text in separate(example["choices"])), default=0)
 
     def lay_out(
@@ -262,10 +254,10 @@ class Choices(Layout):
         pack: bool,
         tokens: EncoderTokens | None = None,
     ) -> dict[str, Int32[np.ndarray, "B *_"]]:
-        """See `Layout.lay_out`.
+        """Convert examples to the rows of a batch.
 
         Raises:
-          InputError: an example has more choices than `num`.
+          InputError: if an example has more choices than `num`.
         """
         size = lengths["choices"]
         texts, places = [], []
@@ -275,7 +267,8 @@ class Choices(Layout):
             choices = separate(example["choices"])
             if len(choices) > self.num:
                 raise InputError(
-                    f"an example has {len(choices)} choices: set --data.layout.num {len(choices)}"
+                    f"an example has {len(choices)} choices, but data.layout.num is {self.num}; "
+                    f"set --data.layout.num {len(choices)}"
                 )
             texts += choices
             places += [row * self.num + place for place in range(len(choices))]
@@ -296,17 +289,17 @@ class Choices(Layout):
 
 
 WINDOW = "window"
-"""A feature, int32 [1]: the number of an example among the windows of its question, from 0."""
+"""Feature, int32 [1]: index of the window in its context, from 0."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Windows(Layout):
-    """Rows with a question and a window of its context, labelled with the answer's span.
+    """Layout for extractive question answering: a question and a window of its context.
 
     Attributes:
-      doc_stride: tokens from the start of one window to the start of the next, as in BERT. In
-        transformers, doc_stride is the number of tokens that two windows share.
-      query_length: maximum tokens of a question; BERT's max_query_length.
+      doc_stride: number of tokens from the start of one window to the start of the next, as in
+        BERT. In transformers, doc_stride is the overlap of two windows.
+      query_length: maximum number of tokens of a question; BERT's max_query_length.
     """
 
     doc_stride: Count = 128
@@ -323,16 +316,14 @@ class Windows(Layout):
         check_bounds(self, prefix="data.layout.")
 
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """See `Layout.lengths`."""
         rows = Labelled().lengths(inputs=inputs, targets=targets)
         return {"inputs": rows["inputs"], "labels": rows["labels"], WINDOW: 1}
 
     def fixed(self) -> dict[str, Any]:
-        """See `Layout.fixed`."""
         return dataclasses.asdict(self)
 
     def whole(self, examples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """See `Layout.whole`; "inputs" are all windows of a question, concatenated."""
+        """Merge the windows of each question into one example, for metrics."""
         first: dict[str, Any] = {}
         parts: list[np.ndarray] = []
         for example in examples:
@@ -355,7 +346,6 @@ class Windows(Layout):
         pack: bool,
         tokens: EncoderTokens | None = None,
     ) -> dict[str, Shaped[np.ndarray, "B *_"]]:
-        """See `Layout.lay_out`; the index of the window is not part of a row."""
         return Labelled().lay_out(
             examples, rows, num_rows=num_rows, lengths=lengths, pack=pack, tokens=tokens
         )

@@ -1,10 +1,11 @@
-"""Rows of unlabelled text, for encoders, encoder-decoders and decoders.
+"""Layouts for unlabeled text and text-to-text tasks.
 
-Rows of an encoder-only model, for a task with only inputs: documents, or segments of documents.
+`Encoder`: rows of an encoder-only model, for a task with only inputs (documents, or segments of
+documents).
 
-Each is [CLS] ... [SEP]. Documents in the same row do not attend to each other. Nothing is masked
-yet: masks are sampled on the device, among the tokens with a word id. With [CLS] 2, [SEP] 3,
-padding 0, and 7 a token that continues a word:
+Each input is [CLS] ... [SEP]. Documents in the same row do not attend to each other. Masks are
+sampled later, on the device, among the tokens with a word id. With [CLS] 2, [SEP] 3, padding 0, and
+7 a token that continues a word:
 
     {"inputs": [2 5 7 6 3]}, {"inputs": [2 4 3]}
 
@@ -13,13 +14,13 @@ padding 0, and 7 a token that continues a word:
     encoder_positions      0 1 2 3 4 0 1 2 0 0
     encoder_word_ids       0 1 1 2 0 0 3 0 0 0
 
-The rows have all of these without packing, too, in one segment each. They are not seqio's, for
-which id 0 is always padding (RoBERTa's [CLS] is 0).
+Without packing, rows have the same features, with one segment per row. Seqio has no such rows,
+because its id 0 is always padding (RoBERTa's [CLS] is 0).
 
-Rows of an encoder with two spans of one document, which learn from masks and from each other.
+`Spans`: rows of an encoder with two spans of one document, for masked and contrastive training.
 
 An example has the "spans" of a document, each a text [CLS] ... [SEP]. A row has two different
-spans. A span that is too long for the row is cut to a window at a random position. The sample
+spans. A span that is too long for the row is truncated to a window at a random position. The sample
 depends only on the run's seed, the epoch and the example's index: it differs between epochs, and a
 resumed run takes the same samples. With a maximum of 5 tokens per span:
 
@@ -31,10 +32,10 @@ resumed run takes the same samples. With a maximum of 5 tokens per span:
     encoder_word_ids       [[0 1 2 3 0] [0 1 0 0 0]]
 
 All features of a span have the same window. Condenser's code samples two windows, one for the
-tokens and another for the words that are masked together (data.py). If the start of a word is cut
-off, its remaining token, such as 7 here, is a separate word.
+tokens and another for the words that are masked together (data.py). If a window begins inside a
+word, the remaining tokens of the word (7 in this example) are a separate word.
 
-Rows of an encoder-decoder, as in seqio's EncDecFeatureConverter.
+`Seq2Seq`: rows of an encoder-decoder, as in seqio's EncDecFeatureConverter.
 
 Packed, with lengths 10 and 7:
 
@@ -97,7 +98,7 @@ from t5x_lite.layouts.base import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Encoder(Layout):
-    """Rows of documents for an encoder that is trained by masking."""
+    """Layout for masked language models: documents in rows, packed or one per row."""
 
     name: ClassVar[str] = "encoder"
     task: ClassVar[str] = "tasks.encoder:documents"
@@ -115,17 +116,16 @@ class Encoder(Layout):
         pack: bool,
         tokens: EncoderTokens | None = None,
     ) -> dict[str, Int32[np.ndarray, "B S"]]:
-        """See `Layout.lay_out`; without `tokens` the rows have no words."""
         stream, ordered = Rows.of(examples, rows, num_rows=num_rows, pack=pack)
         return stream.encoder_alone([e["inputs"] for e in ordered], lengths["inputs"], tokens)
 
 
 NUM = 2
-"""Spans of a row."""
+"""Number of spans per row."""
 
 
 def _cut(span: Int[np.ndarray, " n"], length: int | None, place: float) -> np.ndarray:
-    """Return a window of a span between [CLS] and [SEP], at a relative position in [0, 1)."""
+    """Return a window of a span of at most `length` tokens, at a relative position in [0, 1)."""
     if length is None or len(span) <= length:
         return span
     inner = length - 2
@@ -135,7 +135,7 @@ def _cut(span: Int[np.ndarray, " n"], length: int | None, place: float) -> np.nd
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LM(Layout):
-    """Rows of a language model: targets without inputs; data.inputs_length is ignored."""
+    """Layout for language models: targets without inputs; data.inputs_length is ignored."""
 
     name: ClassVar[str] = "lm"
     task: ClassVar[str] = "tasks.text:language_model"
@@ -152,17 +152,16 @@ class LM(Layout):
         pack: bool,
         tokens: EncoderTokens | None = None,
     ) -> dict[str, Int32[np.ndarray, "B _"]]:
-        """See `Layout.lay_out`."""
         stream, ordered = Rows.of(examples, rows, num_rows=num_rows, pack=pack)
         return stream.decoder([example["targets"] for example in ordered], lengths["targets"])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Joined(Layout):
-    """Base of layouts with inputs and targets concatenated.
+    """Base class of the layouts that concatenate inputs and targets.
 
     Attributes:
-      separator: words that end the inputs instead of EOS, such as " target:"; "" is EOS. Long
+      separator: text at the end of the inputs instead of EOS, such as " target:"; "" is EOS. Long
         inputs are truncated before the separator. A vocabulary that keeps spaces, such as bytes,
         needs " target: ".
     """
@@ -176,7 +175,6 @@ class _Joined(Layout):
         return lengths.sum(1, keepdims=True)
 
     def identity(self) -> dict[str, Any]:
-        """See `Layout.identity`; positions that were saved before a field was there fit."""
         own = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]
         return {
             "layout": self.name,
@@ -192,12 +190,12 @@ class _Joined(Layout):
         found = tuple(vocabulary.encode(self.separator))
         named = f"data.layout.separator {self.separator!r}"
         if not found or vocabulary.pad_id in found:
-            what = "holds padding" if found else "has no tokens in this vocabulary"
-            raise InputError(f'{named} {what}: write words, such as " target:"')
+            what = "contains the padding token" if found else "has no tokens in this vocabulary"
+            raise InputError(f'{named} {what}; set it to words, such as " target:"')
         if length is not None and length <= len(found):
             raise InputError(
-                f"{named} has {len(found)} tokens, and inputs have at most {length}: there is no "
-                "room for a text; raise their length"
+                f"{named} has {len(found)} tokens, which leaves no room for text in inputs of at "
+                f"most {length} tokens; increase data.inputs_length"
             )
         return found
 
@@ -225,12 +223,11 @@ class _Joined(Layout):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConcatLM(_Joined):
-    """Inputs and targets concatenated for a causal model, which learns both.
+    """Layout for causal language models that concatenates inputs and targets and learns both.
 
     Attributes:
-      separator: words that end the inputs instead of EOS, such as " target:"; "" is EOS.
-      loss_on_inputs: True to compute the loss also on the inputs, as for the paper's language
-        model.
+      separator: text at the end of the inputs instead of EOS, such as " target:"; "" is EOS.
+      loss_on_inputs: True to include the inputs in the loss, as in the T5 paper's language model.
     """
 
     loss_on_inputs: bool = True
@@ -249,10 +246,10 @@ class ConcatLM(_Joined):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrefixLM(_Joined):
-    """Inputs and targets concatenated, with a loss on the targets.
+    """Layout for prefix language models that concatenates inputs and targets; loss on targets only.
 
     Attributes:
-      separator: words that end the inputs instead of EOS, such as " target:"; "" is EOS.
+      separator: text at the end of the inputs instead of EOS, such as " target:"; "" is EOS.
     """
 
     name: ClassVar[str] = "prefix_lm"
@@ -271,7 +268,7 @@ def _without_prefix(row: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seq2Seq(Layout):
-    """Inputs for an encoder, and targets for a decoder."""
+    """Layout for encoder-decoders: inputs for the encoder, targets for the decoder."""
 
     name: ClassVar[str] = "seq2seq"
     task: ClassVar[str] = "tasks.text:span_corruption"
@@ -287,7 +284,6 @@ class Seq2Seq(Layout):
         pack: bool,
         tokens: EncoderTokens | None = None,
     ) -> dict[str, Int32[np.ndarray, "B _"]]:
-        """See `Layout.lay_out`."""
         stream, ordered = Rows.of(examples, rows, num_rows=num_rows, pack=pack)
         inputs, targets = ([e[name] for e in ordered] for name in self.features)
         return stream.encoder(inputs, lengths["inputs"]) | stream.decoder(
@@ -297,7 +293,7 @@ class Seq2Seq(Layout):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spans(Layout):
-    """Rows with two spans of one document."""
+    """Layout for contrastive pretraining: two different spans of one document per row."""
 
     name: ClassVar[str] = "spans"
     task: ClassVar[str] = "tasks.encoder:spans"
@@ -308,7 +304,6 @@ class Spans(Layout):
     draws: ClassVar[bool] = True
 
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """See `Layout.lengths`."""
         del targets
         return {"spans": inputs}
 
@@ -322,7 +317,6 @@ class Spans(Layout):
         pack: bool,
         tokens: EncoderTokens | None = None,
     ) -> dict[str, Int32[np.ndarray, "B *_"]]:
-        """See `Layout.lay_out`; examples have `base.KEY` as well."""
         size, order = lengths["spans"], np.argsort(rows, kind="stable")
         texts = [span for i in order for span in self.drawn(examples[i], length=size)]
         places = (rows[order][:, None] * NUM + np.arange(NUM)).reshape(-1)
@@ -331,21 +325,21 @@ class Spans(Layout):
         return {name: value.reshape(num_rows, NUM, size) for name, value in found.items()}
 
     def drawn(self, example: Example, *, length: int | None = None) -> list[Int[np.ndarray, " _"]]:
-        """Return the spans of a row.
+        """Sample two spans of a document for one row.
 
         Args:
-          example: int32 tokens "spans", concatenated, and `base.KEY`.
-          length: maximum tokens of a span, [CLS] and [SEP] included; if None, unlimited.
+          example: concatenated int32 tokens "spans", and `base.KEY`.
+          length: maximum number of tokens of a span, including [CLS] and [SEP]; None for unlimited.
 
         Raises:
-          InputError: the document has fewer than two spans.
+          InputError: if the document has fewer than two spans.
         """
         seed, epoch, index = example[KEY].tolist()
         rng = example_rng(seed, epoch, index, stream=DOCUMENT_SPANS)
         spans = separate(example["spans"])
         if len(spans) < NUM:
             raise InputError(
-                f"a document has {len(spans)} spans, and a row has {NUM}: leave it out"
+                f"a document has {len(spans)} spans, but a row needs {NUM}; remove the document"
             )
         # Only uniform doubles are used: NumPy's other samplers may change between versions.
         chosen = np.argsort(rng.random(len(spans)), kind="stable")[:NUM]

@@ -34,7 +34,7 @@ from t5x_lite.core.options import Above, AtLeast, Count, Rate, Whole
 from t5x_lite.core.trees import Array, Axes, Params
 
 LAYERS = "layers"
-"""The name of the axis that stacks layers; it comes first."""
+"""Name of the logical axis that stacks layers; it is the first axis."""
 
 # Prefix of the parameters of adapters in a model's slots.
 _MODULES = "adapters"
@@ -49,23 +49,23 @@ Statistics: TypeAlias = dict[str, Array]
 
 @dataclass(frozen=True, kw_only=True)
 class Hyperparameters:
-    """Hyperparameters of Adafactor, with T5X's defaults; names as in the module's formulas.
+    """Hyperparameters of Adafactor, with T5X's defaults.
 
     Attributes:
-      factored: True if large matrices keep row and column means instead of the whole v.
-      min_dim_size_to_factor: a matrix is factored if its two largest sides are at least this.
-        Parameters of rank above 2 are factored by logical axes, whatever their size.
-      multiply_by_parameter_scale: True if the step is proportional to RMS(p). Steps of parameters
-        below adapters/ never are, because an adapter that starts at 0 would hardly move, at steps
-        of epsilon2.
-      decay_rate: exponent of beta2's schedule.
-      step_offset: step at which the statistics start again, for a run that continues the step count
-        of pretraining; before it beta2 is 0.
-      clipping_threshold: maximum RMS of y; None does not clip.
-      momentum: beta1 of an average over the steps s, in f32; None disables momentum.
-      weight_decay_rate: fraction of p that is subtracted at each step, not scaled by the learning
-        rate.
-      epsilon1: constant that is added to the squared gradient.
+      factored: True to keep row and column means of large matrices instead of the full second
+        moment v.
+      min_dim_size_to_factor: minimum size of a matrix's shorter side for factoring. Parameters of
+        rank above 2 are factored by logical axes, regardless of size.
+      multiply_by_parameter_scale: True to scale the step by RMS(p). Adapter parameters are never
+        scaled, because an adapter that starts at 0 would hardly change.
+      decay_rate: exponent in the schedule of beta2.
+      step_offset: step at which the statistics restart, for a run that continues the step count of
+        pretraining; beta2 is 0 before.
+      clipping_threshold: maximum RMS of the update y; None disables clipping.
+      momentum: decay rate beta1 of the average of steps s, in float32; None disables momentum.
+      weight_decay_rate: fraction of a parameter to subtract at each step, not scaled by the
+        learning rate; None disables decay.
+      epsilon1: constant added to the squared gradient.
       epsilon2: minimum parameter scale.
     """
 
@@ -88,21 +88,22 @@ def adafactor(
     settings: Hyperparameters,
     starts: Callable[[Params], Any] | None = None,
 ) -> optax.GradientTransformation:
-    """Build Adafactor for parameters with these logical axes.
+    """Return the Adafactor optimizer for parameters with these logical axes.
 
     Args:
-      learning_rate: step (int32) -> rate.
+      learning_rate: function from step (int32) to learning rate.
       axes: nested dict of tuples of logical axis names, one tuple per parameter.
-      settings: the other hyperparameters.
-      starts: parameters -> first step of each, one or one per layer; its t counts from there. None
-        is step 0.
+      settings: hyperparameters.
+      starts: function from parameters to the first step of each parameter (or of each layer); its t
+        counts from there. None is step 0.
 
     Returns:
-      init(params) and update(grads, state, params), whose updates (f32) are added to the
-      parameters. The state is a nested dict, see the module's example.
+      An optax transformation; update(grads, state, params) returns float32 updates to add to the
+        parameters. The state is a nested dict (see the module's example).
 
     Raises:
-      ValueError: from init and update, if the parameters do not have the paths or ranks of `axes`.
+      ValueError: raised by init and update if the parameters do not have the paths or ranks of
+        `axes`.
     """
 
     def init(params: Any) -> dict[str, Any]:
@@ -112,7 +113,9 @@ def adafactor(
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, dict[str, Any]]:
         if params is None:
-            raise ValueError("Adafactor's step depends on the parameters; pass them to update")
+            raise ValueError(
+                "Adafactor needs the parameters to compute updates; pass params to update()"
+            )
         check_axes(axes, params)
         count = state["count"]
         step = functools.partial(_step, settings, learning_rate(count))
@@ -127,16 +130,16 @@ def adafactor(
 
 
 def state_axes(axes: Axes, shapes: Params, *, settings: Hyperparameters) -> dict[str, Any]:
-    """Return the logical axes of `adafactor`'s state, in the state's own structure.
+    """Return the logical axes of Adafactor's state, as a tree like the state.
 
     Args:
-      axes: the parameters' logical axes.
-      shapes: the parameters, or anything with their shapes (jax.eval_shape).
-      settings: as given to `adafactor`.
+      axes: logical axes of the parameters.
+      shapes: parameters, or a tree with their shapes (jax.eval_shape).
+      settings: hyperparameters as given to `adafactor`.
 
     Returns:
-      A nested dict with tuples of names as leaves: the row statistics have the parameter's axes
-      without the axes that their mean reduces, and so on; the count has no axes.
+      Nested dict with tuples of axis names as leaves. Row and column statistics lack the axes that
+        their means reduce.
 
     Raises:
       ValueError: if the shapes do not have the paths or ranks of `axes`.
@@ -151,16 +154,18 @@ def state_axes(axes: Axes, shapes: Params, *, settings: Hyperparameters) -> dict
 
 
 def is_stacked(names: Sequence[str | None]) -> bool:
-    """Return True if a parameter with these logical axes stacks one parameter per layer."""
+    """Return True if a parameter with these logical axes has a layer axis."""
     return len(names) > 0 and names[0] == LAYERS
 
 
 def check_axes(axes: Axes, params: Params) -> None:
-    """Check that parameters (or their shapes) have the paths and ranks of their logical axes."""
+    """Raise ValueError unless parameters have the paths and ranks of their logical axes."""
     names, leaves = trees.flatten(axes), trees.flatten(params)
     wrong = trees.difference(names, leaves)
     if wrong:
-        raise ValueError(f"the parameters do not have the paths of their logical axes: {wrong}")
+        raise ValueError(
+            f"the paths of the parameters differ from the paths of their logical axes: {wrong}"
+        )
     for path, leaf in leaves.items():
         if not isinstance(names[path], tuple) or len(names[path]) != len(leaf.shape):
             raise ValueError(
@@ -170,10 +175,9 @@ def check_axes(axes: Axes, params: Params) -> None:
 
 
 def map_axes(function: Callable[..., Any], axes: Axes, *rest: Any) -> Any:
-    """Map function(names, *leaves) over nested dicts with the parameters' paths, as in `axes`.
+    """Map a function (axis names, *leaves) over nested dicts with the parameters' paths.
 
-    A subtree below a parameter's path, such as its statistics, is passed as one leaf. The result
-    has the function's value at the path of each parameter.
+    A subtree at a parameter's path, such as its statistics, is passed as one leaf.
     """
     return jax.tree.map(function, axes, *rest, is_leaf=lambda node: isinstance(node, tuple))
 
@@ -181,9 +185,9 @@ def map_axes(function: Callable[..., Any], axes: Axes, *rest: Any) -> Any:
 def _sides(
     settings: Hyperparameters, names: Sequence[str | None], shape: Sequence[int]
 ) -> tuple[Dims, Dims] | None:
-    """Return the dims of one layer's (rows, columns), or None if it is not factored.
+    """Return the row and column dimensions of one layer's parameter; None if it is not factored.
 
-    For rank 2 only the sizes decide: the rows are the shorter side. Above, the names decide.
+    The rows of a matrix are its shorter side; for higher ranks, the axis names decide.
     """
     if not settings.factored or len(shape) < 2:
         return None
@@ -197,8 +201,8 @@ def _sides(
         return None
     if len(rows) + len(columns) != len(shape):
         raise ValueError(
-            f"a factored parameter of rank {len(shape)} must have its axes among rows "
-            f"{sorted(_ROW)} and columns {sorted(_COLUMN)}; got {tuple(names)}"
+            f"every logical axis of a factored parameter of rank {len(shape)} must be a row axis "
+            f"{sorted(_ROW)} or a column axis {sorted(_COLUMN)}, got {tuple(names)}"
         )
     return rows, columns
 
@@ -206,7 +210,7 @@ def _sides(
 def _layout(
     settings: Hyperparameters, names: Sequence[str | None], shape: Sequence[int]
 ) -> dict[str, Dims]:
-    """Return the dims of a parameter, layers included, that each of its statistics keeps."""
+    """Return the parameter dimensions that each statistic keeps, including the layer axis."""
     lead = int(is_stacked(names))
     every = tuple(range(len(shape)))
     sides = _sides(settings, names[lead:], shape[lead:])
@@ -229,7 +233,7 @@ def _init_statistics(
 
 
 def _scaled(axes: Axes) -> Any:
-    """Return True if steps may be multiplied by the parameter's scale; adapters begin at 0."""
+    """Return a tree of booleans: True if a parameter's steps are scaled by RMS(p)."""
     return jax.tree_util.tree_map_with_path(
         lambda keys, _: keys[0].key != _MODULES, axes, is_leaf=lambda node: isinstance(node, tuple)
     )

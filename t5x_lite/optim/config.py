@@ -6,7 +6,7 @@
 
 A state is a nested dict of arrays, so that its paths are readable in a checkpoint. Its logical axes
 are a nested dict of the same structure with tuples as leaves. Clipping and the schedule add only
-the count to it.
+the step count to the state.
 """
 
 import functools
@@ -36,29 +36,27 @@ from t5x_lite.optim.partial import (
 from t5x_lite.optim.schedules import LearningRate, Schedule
 
 AUTO = "auto"
-"""`schedule_offset` that is read from the checkpoint of `--init`."""
+"""Value of `schedule_offset` that is replaced by the step of the checkpoint of `--init`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(ABC):
-    """Base of the optimizers.
+    """Base class of the optimizer configs.
 
     Attributes:
-      schedule: the learning rate.
-      schedule_offset: number of steps that the weights were trained for before: step t of the run
-        has the schedule's rate of t + schedule_offset. "auto" is the number of steps in the
-        checkpoint of `--init`. Only the schedule is shifted.
-      clip_norm: maximum norm of the gradients over all parameters, applied before anything else;
-        None does not clip.
-      clip_groups: regular expressions of whole paths. The parameters that one matches have a
-        separate norm for clip_norm, and so have the parameters that none matches. For two networks
-        with one loss: ("objective/generator.*",).
-      rates: factors of the learning rate for some parameters, PATTERN=FACTOR, with a regular
-        expression of complete paths; the first match counts. LoRA+ (Hayou et al. 2024,
-        arXiv:2402.12354): ("adapters/.*/b=16",); a faster head: ("heads/.*=10",).
-      layer_decay: factor of the learning rate from one layer to the layer below, for fine-tuning
-        (`optim.partial`). 1 gives all layers the same rate.
-      unfreezing: gradual unfreezing of the layers (`optim.partial`).
+      schedule: learning-rate schedule.
+      schedule_offset: number of earlier training steps of the weights; step t of the run has the
+        learning rate of step t + schedule_offset. "auto" is the step of the checkpoint of `--init`.
+      clip_norm: maximum global norm of the gradients; None disables clipping.
+      clip_groups: regular expressions for whole paths; the parameters of each expression, and all
+        remaining parameters, are clipped separately. For two networks with one loss:
+        ("objective/generator.*",).
+      rates: learning-rate factors for some parameters, as PATTERN=FACTOR with a regular expression
+        for whole paths; the first match counts. LoRA+ (Hayou et al. 2024, arXiv:2402.12354):
+        ("adapters/.*/b=16",); a faster head: ("heads/.*=10",).
+      layer_decay: factor of the learning rate from one layer to the layer below, for fine-tuning; 1
+        disables it.
+      unfreezing: configuration of gradual unfreezing.
     """
 
     schedule: Schedule
@@ -87,47 +85,46 @@ class Optimizer(ABC):
                 number = math.nan
             if not pattern or not 0 <= number < math.inf:
                 raise InputError(
-                    "optimizer.rates are PATTERN=FACTOR with a factor of at least 0, such as "
-                    f"'adapters/.*/b=16': got {line!r}"
+                    "optimizer.rates must be PATTERN=FACTOR with a factor of at least 0, such as "
+                    f"'adapters/.*/b=16', got {line!r}"
                 )
             found.append((pattern, number))
         return found
 
     @property
     def first_step(self) -> int:
-        """Step of the schedule at the run's first step; 0 until "auto" is resolved."""
+        """Step of the learning-rate schedule at the start of the run; 0 if "auto" is unresolved."""
         return 0 if self.schedule_offset == AUTO else self.schedule_offset
 
     def rate(self) -> LearningRate:
-        """Return the function step of the run -> learning rate."""
+        """Return the function from the run's step to the learning rate."""
         rate, first = self.schedule.build(), self.first_step
         return rate if not first else lambda step: rate(step + first)
 
     def build(
         self, axes: Axes, *, below: Sequence[str] = (), depth: int | None = None
     ) -> optax.GradientTransformation:
-        """Return the transformation for parameters with these logical axes.
+        """Return the optax optimizer for parameters with these logical axes.
 
-        Its update(grads, state, params) needs the parameters, and returns the changes for
-        optax.apply_updates.
+        The optimizer's update(grads, state, params) needs the parameters.
 
         Args:
-          axes: the parameters' logical axes.
-          below: paths of the model's parameters below all layers, for `layer_decay`.
-          depth: number of layers of the highest stack, for `layer_decay` and `unfreezing`; if None,
-            from these parameters.
+          axes: logical axes of the parameters.
+          below: paths of the model parameters below all layers, for `layer_decay`.
+          depth: number of layers of the highest stack, for `layer_decay` and `unfreezing`; None
+            takes it from the parameters.
 
         Raises:
-          InputError: if `below` is empty with a `layer_decay`, or the model has no layers to
-            unfreeze.
+          InputError: if `layer_decay` is set but `below` is empty, or `unfreezing` is set for a
+            model without layers.
         """
         starts = self.starts(axes, depth=depth)
         inner = self._build(axes, starts=starts)
         if self.layer_decay != 1.0:
             if not below:
                 raise InputError(
-                    "optimizer.layer_decay needs the paths below the layers: the class of the "
-                    "model's config must define them (ModelConfig.below)"
+                    "optimizer.layer_decay needs the parameter paths below all layers; define "
+                    "ModelConfig.below in the class of the model's config"
                 )
             inner = decayed_by_layer(inner, self.layer_decay, axes, below, depth=depth)
         if self.rates:
@@ -137,7 +134,7 @@ class Optimizer(ABC):
         return inner if starts is None else unfreezing(inner, starts, axes)
 
     def starts(self, axes: Axes, *, depth: int | None) -> Starts | None:
-        """Return a function of the parameters' first steps; None if all start at step 0.
+        """Return a function from parameters to their first training steps; None if all are 0.
 
         Raises:
           InputError: if the model has no layers to unfreeze.
@@ -145,11 +142,14 @@ class Optimizer(ABC):
         if not self.unfreezing.total_steps:
             return None
         if not depth:
-            raise InputError("optimizer.unfreezing needs a model with layers: set total_steps 0")
+            raise InputError(
+                "optimizer.unfreezing needs a model with layers; set "
+                "optimizer.unfreezing.total_steps to 0"
+            )
         return self.unfreezing.starts(axes, depth=depth)
 
     def live(self, axes: Axes, *, depth: int | None) -> Callable[[Params, Any], Params] | None:
-        """Return (gradient, state) -> gradient with 0 for frozen layers; None if all train."""
+        """Return a function that sets gradients of frozen layers to 0; None if all layers train."""
         starts = self.starts(axes, depth=depth)
         if starts is None:
             return None
@@ -157,41 +157,40 @@ class Optimizer(ABC):
 
     @abstractmethod
     def _build(self, axes: Axes, *, starts: Starts | None) -> optax.GradientTransformation:
-        """Return the transformation without clipping by norm."""
+        """Return the optax optimizer without clipping."""
 
     @abstractmethod
     def state_axes(self, axes: Axes, shapes: Params) -> dict[str, Any]:
-        """Return the logical axes of the state, in the structure of the state."""
+        """Return the logical axes of the optimizer state, as a tree like the state."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adafactor(Optimizer, adafactor.Hyperparameters):
-    """T5's optimizer; `optim.adafactor.Hyperparameters` describes the other fields."""
+    """Configuration of Adafactor, T5's optimizer (options: `optim.adafactor.Hyperparameters`)."""
 
     def _build(self, axes: Axes, *, starts: Starts | None) -> optax.GradientTransformation:
         return adafactor.adafactor(self.rate(), axes, settings=self, starts=starts)
 
     def state_axes(self, axes: Axes, shapes: Params) -> dict[str, Any]:
-        """Return the logical axes of the state: {"count", "statistics"}."""
         return adafactor.state_axes(axes, shapes, settings=self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdamW(Optimizer):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101).
+    """Configuration of AdamW, Adam with decoupled weight decay (arXiv:1711.05101).
 
-    The decay is scaled by the learning rate. It skips parameters with fewer than two dimensions per
-    layer (norm scales, biases) and relative-position biases. Moments are f32.
+    Weight decay is scaled by the learning rate. Parameters with fewer than two dimensions per layer
+    (norm scales, biases) and relative-position biases have no decay. Moments are float32.
 
     Attributes:
-      b1: decay of the mean of gradients.
-      b2: decay of the mean of squared gradients.
-      eps: added to the root of the second moment.
+      b1: decay rate of the mean of gradients.
+      b2: decay rate of the mean of squared gradients.
+      eps: constant added to the root of the second moment.
       weight_decay: fraction of a parameter that is subtracted at each step, times the learning
         rate.
-      bias_correction: True to divide the moments by 1 - b^t. BERT and ELECTRA do not do this
-        (google-research/electra model/optimization.py); their rate is
-        Warmup(steps=10_000, then=Linear(peak=5e-4, total_steps=1_000_000)).
+      bias_correction: True to divide the moments by 1 - b^t. BERT and ELECTRA do not
+        (google-research/electra model/optimization.py); their schedule is Warmup(steps=10_000,
+        then=Linear(peak=5e-4, total_steps=1_000_000)).
     """
 
     b1: Rate = 0.9
@@ -211,7 +210,9 @@ class AdamW(Optimizer):
 
         def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, dict[str, Any]]:
             if params is None:
-                raise ValueError("AdamW's decay depends on the parameters; pass them to update")
+                raise ValueError(
+                    "AdamW needs the parameters to compute weight decay; pass params to update()"
+                )
             moments = optax.ScaleByAdamState(**state)
             directions, moved = adam.update(_as_float32(updates), moments)
             new: Any = moved
@@ -235,13 +236,12 @@ class AdamW(Optimizer):
         return optax.GradientTransformation(init, update)
 
     def _corrected(self, count: Array, start: Any, mu: Array, nu: Array) -> Array:
-        """Return the bias-corrected direction; moments start at one step, or at one per layer."""
+        """Return Adam's update direction with bias correction from each layer's first step."""
         age = jnp.maximum(count - start, 1).astype(jnp.float32)
         age = age.reshape(*age.shape, *[1] * (mu.ndim - age.ndim))
         return (mu / (1 - self.b1**age)) / (jnp.sqrt(nu / (1 - self.b2**age)) + self.eps)
 
     def state_axes(self, axes: Axes, shapes: Params) -> dict[str, Any]:
-        """Return the logical axes of the state: {"count", "mu", "nu"}."""
         adafactor.check_axes(axes, shapes)
         return {"count": (), "mu": axes, "nu": axes}
 
@@ -256,14 +256,17 @@ def _clipped(
 
 
 def _clipping(norm: float, groups: Sequence[str], axes: Axes) -> Callable[[Any], Any]:
-    """Return a function that scales gradients down to a norm, separately for each group."""
+    """Return a function that clips gradients by global norm, separately for each group."""
     clip = optax.clip_by_global_norm(norm)
     rest, paths = list(trees.flatten(axes)), []
     for pattern in groups:
         paths.append({path for path in rest if patterns.fullmatch(pattern, path)})
         rest = [path for path in rest if path not in paths[-1]]
         if not paths[-1]:
-            raise InputError(f"optimizer.clip_groups: {pattern!r} matches no path that is left")
+            raise InputError(
+                f"optimizer.clip_groups: pattern {pattern!r} matches no parameter path, or only "
+                "paths that earlier patterns match"
+            )
 
     def clipped(grads: Any) -> Any:
         if not groups:
@@ -279,7 +282,7 @@ def _clipping(norm: float, groups: Sequence[str], axes: Axes) -> Callable[[Any],
 
 
 def decays(names: Sequence[str | None]) -> bool:
-    """Return True if AdamW's weight decay applies to a parameter with these logical axes."""
+    """Return True if AdamW decays a parameter with these logical axes."""
     rank = len(names) - adafactor.is_stacked(names)
     return rank >= 2 and "relpos_buckets" not in names
 

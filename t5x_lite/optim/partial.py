@@ -1,43 +1,44 @@
-"""Training in part: rates by layer, gradual unfreezing, several updates in one step.
+"""Partial training: learning rates by layer, gradual unfreezing, several updates per step.
 
-Rates by layer: learning rates that decrease from the top layer down, for fine-tuning.
+Learning rates by layer decrease from the top layer down, for fine-tuning.
 
-The last of N layers has `decay` times the rate, the first one decay ** N times, and parameters
-below the layers (tables, their norm and projection) decay ** (N + 1) times. Parameters above the
-layers, such as a head, adapters and a final norm, have the full rate. With N = 2 and decay 0.5:
+The last of N layers has `decay` times the learning rate, and the first layer decay ** N times.
+Parameters below the layers (embeddings, their norm and projection) have decay ** (N + 1) times.
+Parameters above the layers, such as a head, adapters and a final norm, have the full rate. With N =
+2 and decay 0.5:
 
     heads/classifier  1      layer 1  0.5      layer 0  0.25      model/embedding  0.125
 
-With several stacks, each counts its own layers, and the tables are below the highest. AdamW's
-weight decay is part of an update, and is scaled with it. Sources: Howard and Ruder 2018,
-arXiv:1801.06146, section 3.2; google-research/electra model/optimization.py, where the whole
-encoder has one more factor (with 0.8, its top layer has 0.64).
+With several stacks, each stack counts its own layers, and the embeddings are below the highest
+stack. AdamW's weight decay is part of an update, and is scaled with the update. Sources: Howard and
+Ruder 2018, arXiv:1801.06146, section 3.2; google-research/electra model/optimization.py, where the
+encoder has one more factor (with 0.8, the top layer has 0.64).
 
 Gradual unfreezing: layers start to train one after the other, from the top down.
 
 Raffel et al. 2020, arXiv:1910.10683, section 3.5.1, after Howard and Ruder 2018, arXiv:1801.06146.
 For a model of N layers and S steps, episode n = 1..N covers the steps from floor((n-1) S/N) up to
-floor(n S/N). In it, layers N-n+1..N train, both in the encoder and in the decoder. With N = 3 and
-S = 10:
+floor(n S/N). In it, layers N-n+1..N train, both in the encoder and in the decoder. With N = 3 and S
+= 10:
 
     steps   0 1 2 | 3 4 5 | 6 7 8 9
     layer 3   x       x        x
     layer 2           x        x
     layer 1                    x        and the tables of relative positions that all layers share
 
-A frozen layer does not change, has no weight decay and keeps its optimizer state. Its statistics
-and Adam's bias correction start when it does. Its gradient counts in no norm. The token embeddings,
-an output layer, the final norms and heads always train; the paper specifies this only for the
-embeddings. A stack with fewer layers unfreezes at the nearest equal fraction: with 2 layers next to
-4, the lower one starts with the second layer of the 4 (episode 3). Adapters in the slots of a layer
-train with their layer.
+A frozen layer does not change, has no weight decay and keeps its optimizer state. Its optimizer
+statistics and Adam's bias correction start when the layer does. Its gradient is excluded from
+gradient norms. The token embeddings, an output layer, the final norms and heads always train; the
+paper specifies this only for the embeddings. A stack with fewer layers unfreezes at the nearest
+equal fraction: with 2 layers next to 4, the lower one starts with the second layer of the 4
+(episode 3). Adapters in the slots of a layer train with their layer.
 
-Updates of a train step: most steps have one, of all parameters.
+Updates: most train steps have a single update of all parameters.
 
-An objective of several phases (`objectives.base.Phase`) has several updates, one after the other on
-one batch. Each has a loss, the paths that it trains and its own optimizer, and starts from the
-parameters that the previous one has changed. For example, DeBERTaV3 trains first the generator,
-then the discriminator, which reads the tables that the generator has just changed.
+An objective with several phases (`objectives.base.Phase`) has several updates, one after the other
+on the same batch. Each update has its own loss, trained paths and optimizer, and starts from the
+parameters after the previous update. For example, DeBERTaV3 first trains the generator, then the
+discriminator, which reads the embeddings that the generator has just changed.
 
     one update:       state.optimizer = {"count": ..., "mu": ...}
     several updates:  state.optimizer = {"generator": {"count": ...}, "discriminator": {...}}
@@ -61,7 +62,7 @@ from t5x_lite.core.trees import Array, Axes, Batch, Key, Params
 from t5x_lite.optim import adafactor
 
 _START = re.compile(r"model/|towers/[^/]+/")
-"""Prefix of the paths with layers: of the model, or of a second encoder."""
+"""Prefix of the parameter paths of the model, or of a second encoder."""
 
 
 def decayed_by_layer(
@@ -72,14 +73,15 @@ def decayed_by_layer(
     *,
     depth: int | None = None,
 ) -> optax.GradientTransformation:
-    """Return the transformation with its updates scaled by layer.
+    """Wrap an optimizer so that its updates are scaled by layer (layer-wise learning rate decay).
 
     Args:
-      inner: transformation of the gradients; its state does not change.
-      decay: factor of a layer, in (0, 1].
-      axes: logical axes of the parameters, by their paths from "model/" on.
+      inner: optimizer; its state does not change.
+      decay: factor from one layer to the layer below, in (0, 1].
+      axes: logical axes of the parameters, by path from "model/" on.
       below: paths within model/ of the parameters below all layers (`ModelConfig.below`).
-      depth: number of layers of the highest stack, trained or not; if None, from these parameters.
+      depth: number of layers of the highest stack, trained or frozen; None takes it from the
+        trained parameters.
     """
     names = trees.flatten(axes)
 
@@ -105,7 +107,7 @@ def decayed_by_layer(
 def _factor(
     path: str, leaf: Any, decay: float, *, depth: int, names: Any, below: Sequence[str]
 ) -> Any:
-    """Return the factor of a parameter's update: a number, or one for each layer."""
+    """Return the scale of a parameter's update: a number, or one number for each layer."""
     start = _START.match(path)
     if start is None:
         return 1.0
@@ -121,15 +123,15 @@ def _factor(
 def scaled_by_path(
     inner: optax.GradientTransformation, rates: Sequence[tuple[str, float]], axes: Axes
 ) -> optax.GradientTransformation:
-    """Return the transformation with the updates of some parameters scaled.
+    """Wrap an optimizer so that updates of parameters with matching paths are scaled.
 
     Args:
-      inner: transformation of the gradients; its state does not change.
-      rates: regular expressions of complete paths with their factors; the first match counts.
+      inner: optimizer; its state does not change.
+      rates: pairs of a regular expression for whole paths and a factor; the first match counts.
       axes: logical axes of the parameters, by path.
 
     Raises:
-      InputError: if an expression matches no remaining path.
+      InputError: if a regular expression matches no path that no earlier expression matches.
     """
     factors: dict[str, float] = {}
     for pattern, factor in rates:
@@ -137,7 +139,10 @@ def scaled_by_path(
             p for p in trees.flatten(axes) if p not in factors and patterns.fullmatch(pattern, p)
         ]
         if not new:
-            raise InputError(f"optimizer.rates: {pattern!r} matches no path that is left")
+            raise InputError(
+                f"optimizer.rates: pattern {pattern!r} matches no parameter path, or only paths "
+                "that earlier patterns match"
+            )
         factors |= dict.fromkeys(new, factor)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
@@ -151,18 +156,19 @@ def scaled_by_path(
 
 
 Starts = Callable[[Params], Any]
-"""parameters -> first step of each: int32, [N] for a parameter of N layers."""
+"""Function parameters -> first training step of each parameter: int32, [N] for N stacked layers."""
 
 _LAYERED = ("model/", "adapters/", "towers/")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gradual:
-    """Gradual unfreezing of the layers.
+    """Configuration of gradual unfreezing: layers start to train one after the other, top first.
 
     Attributes:
-      total_steps: steps of the run, over which all layers unfreeze; 0 freezes none.
-      episodes: number of groups of layers; None is one for each layer of the highest stack.
+      total_steps: number of steps of the run, over which all layers unfreeze; 0 disables freezing.
+      episodes: number of layer groups that unfreeze together; None is one group per layer of the
+        highest stack.
     """
 
     total_steps: Whole = 0
@@ -172,12 +178,12 @@ class Gradual:
         check_bounds(self, prefix="optimizer.unfreezing.")
         if self.episodes is not None and not self.total_steps:
             raise InputError(
-                "optimizer.unfreezing.episodes needs optimizer.unfreezing.total_steps, the run's "
-                "steps"
+                "optimizer.unfreezing.episodes needs optimizer.unfreezing.total_steps; set it to "
+                "the number of steps of the run"
             )
 
     def first_steps(self, layers: int, *, depth: int) -> tuple[int, ...]:
-        """Return the first step of each layer of a stack, lowest layer first.
+        """Return the step at which each layer of a stack starts to train, lowest layer first.
 
         Args:
           layers: number of layers of the stack.
@@ -192,7 +198,7 @@ class Gradual:
         return tuple(found)
 
     def starts(self, axes: Axes, *, depth: int) -> Starts:
-        """Return the function of first steps, for parameters with these logical axes by path."""
+        """Return the function that gives the first training step of each parameter."""
         names = trees.flatten(axes)
 
         def start(path: str, leaf: Any, layers: dict[str, int]) -> np.ndarray:
@@ -228,12 +234,12 @@ def _stack(path: str) -> str:
 
 
 def live(tree: Any, count: Array, starts: Starts) -> Any:
-    """Return a tree of the parameters' structure, such as a gradient, with 0 for frozen ones.
+    """Set the entries of still frozen parameters to 0, in a tree such as the gradients.
 
     Args:
-      tree: the arrays.
-      count: number of steps taken.
-      starts: function that returns the first step of each parameter.
+      tree: arrays at the paths of the parameters.
+      count: number of completed steps.
+      starts: function that returns the first training step of each parameter.
     """
     return jax.tree.map(
         lambda leaf, start: _chosen(count >= start, leaf, jnp.zeros_like(leaf)), tree, starts(tree)
@@ -243,12 +249,12 @@ def live(tree: Any, count: Array, starts: Starts) -> Any:
 def unfreezing(
     inner: optax.GradientTransformation, starts: Starts, axes: Axes
 ) -> optax.GradientTransformation:
-    """Freeze parameters until their first step: zero updates, unchanged optimizer state.
+    """Wrap an optimizer so that parameters stay frozen until their first training step.
 
     Args:
-      inner: transformation with a nested dict as state, {"count": steps, KIND: {path: arrays}}; the
-        gradients of frozen parameters are 0 for it.
-      starts: function that returns the first step of each parameter.
+      inner: optimizer with the nested state {"count": steps, KIND: {path: arrays}}; it receives
+        gradients of 0 for frozen parameters.
+      starts: function that returns the first training step of each parameter.
       axes: logical axes of the parameters.
     """
 
@@ -275,29 +281,31 @@ def unfreezing(
 
 
 def _chosen(flag: Array, yes: Any, no: Any) -> Array:
-    """Select by a flag, one for all or one for each layer."""
+    """Select between two arrays by a flag, which is a scalar or has one value for each layer."""
     return jnp.where(flag.reshape(*flag.shape, *[1] * (yes.ndim - flag.ndim)), yes, no)
 
 
 LossFunction = Callable[[Params, Batch, Key | None], Any]
-"""(params, batch, key) -> Loss, the first of its two stages: objectives/base.py."""
+"""Function (params, batch, key) -> Loss, the first of two stages (objectives/base.py)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-    """One update of a train step.
+    """One update of a train step: a loss, an optimizer and the parameters that it trains.
 
     Attributes:
-      loss_function: returns the sums of a batch; their quotient over the global batch is minimized.
-      optimizer: computes the change of the trained parameters.
-      schedule: step -> learning rate, for the metrics.
-      name: name of its part of the optimizer's state; "" for a single update.
-      trains: predicate of trained paths; None trains all.
-      joint: second stage of the loss, (rows, batch, step=) -> Loss, or None.
-      live: (gradient, optimizer's state) -> the gradient with 0 for layers that are still frozen;
-        None without such layers.
-      scheduled: steps taken -> parameters by path that depend only on them; they do not train.
-        None without such parameters.
+      loss_function: function that returns loss sums and weights of a batch; their quotient over the
+        global batch is minimized.
+      optimizer: optimizer of the trained parameters.
+      schedule: function from step to learning rate, for metrics.
+      name: name of the update's optimizer state; "" for a single update.
+      trains: predicate of the paths to train; None trains all parameters.
+      joint: function (rows, batch, step=) -> Loss for the loss terms across the rows of the global
+        batch, or None.
+      live: function (gradient, optimizer state) that sets gradients of frozen layers to 0; None
+        without frozen layers.
+      scheduled: function from the step to parameters by path that follow a schedule instead of
+        being trained; None without such parameters.
     """
 
     loss_function: LossFunction
@@ -310,26 +318,29 @@ class Update:
     scheduled: Callable[[Any], dict[str, Any]] | None = None
 
     def complete(self, loss: Any, batch: Batch, step: Any) -> Any:
-        """Return a whole batch's loss with the terms of its rows, if it has rows.
+        """Return the loss of a global batch, plus the loss terms across its rows, if any.
 
         Raises:
-          ValueError: if there is no second stage.
+          ValueError: if the loss has terms across rows, but no `joint` function is set.
         """
         if not loss.rows:
             return loss
         if self.joint is None:
-            raise ValueError(f"the loss has rows, {sorted(loss.rows)}, but no second stage")
+            raise ValueError(
+                f"the loss has terms across rows, {sorted(loss.rows)}, but the update has no "
+                "joint function"
+            )
         return loss.joined(self.joint(loss.rows, batch, step=step))
 
     def part(self, tree: Any) -> Any:
-        """Return the trained part of a tree that has the parameters' paths."""
+        """Return the subtree of the trained parameters."""
         trains = self.trains
         if trains is None:
             return tree
         return trees.partition(tree, lambda path, _: trains(path))[0]
 
     def loss_of(self, params: Params) -> LossFunction:
-        """Return the loss as a function of the trained part; `params` has the other parameters."""
+        """Return the loss as a function of the trained parameters; others come from `params`."""
         if self.trains is None:
             return self.loss_function
 
@@ -339,12 +350,12 @@ class Update:
         return loss
 
     def at_step(self, params: Params, step: Any) -> Params:
-        """Return the parameters with scheduled ones set for the number of steps taken."""
+        """Return the parameters with the scheduled parameters set for a step."""
         new = {} if self.scheduled is None else self.scheduled(step)
         return trees.overlaid(params, trees.unflatten(new)) if new else params
 
     def apply(self, grads: Params, state: Any, params: Params) -> tuple[Params, Any]:
-        """Return all parameters after the update, and the state of its optimizer."""
+        """Apply the gradients; return all parameters and the new optimizer state."""
         trained = self.part(params)
         updates, state = self.optimizer.update(grads, state, trained)
         changed = cast(Params, optax.apply_updates(trained, updates))
@@ -352,18 +363,21 @@ class Update:
 
 
 def check_updates(updates: Sequence[Update], paths: Sequence[str]) -> None:
-    """Raise ValueError unless several updates train every path exactly once."""
+    """Raise ValueError unless exactly one update trains each parameter path."""
     names = [update.name for update in updates]
     if len(updates) > 1 and (len(set(names)) < len(names) or "" in names):
-        raise ValueError(f"several updates need names that are different: got {names}")
+        raise ValueError(f"several updates of a step need different names, got {names}")
     times = {path: sum(u.trains is None or u.trains(path) for u in updates) for path in paths}
     wrong = [f"{path} ({number})" for path, number in times.items() if number != 1]
     if wrong:
-        raise ValueError(f"every path must be trained by exactly one update: {', '.join(wrong)}")
+        raise ValueError(
+            "every parameter path must be trained by exactly one update; wrong counts: "
+            f"{', '.join(wrong)}"
+        )
 
 
 def joint_optimizer(updates: Sequence[Update]) -> optax.GradientTransformation:
-    """Return the optimizer of all updates; a single one without a name is returned as it is."""
+    """Return an optimizer with the combined optimizer states of all updates."""
     first = updates[0]
     if not first.name and first.trains is None:
         return first.optimizer
@@ -374,18 +388,21 @@ def joint_optimizer(updates: Sequence[Update]) -> optax.GradientTransformation:
 
     def refuse(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del updates, state, params
-        raise TypeError("several updates are made one after the other, each by its own optimizer")
+        raise TypeError(
+            "a step with several updates has no joint optimizer update; apply each update with "
+            "its own optimizer"
+        )
 
     return optax.GradientTransformation(init, refuse)
 
 
 def state_of(update: Update, states: Any) -> Any:
-    """Return the state of one update's optimizer from the train state's."""
+    """Return the optimizer state of one update from the joint optimizer state."""
     return states[update.name] if update.name else states
 
 
 def joint_state(updates: Sequence[Update], states: Sequence[Any]) -> Any:
-    """Return the train state's optimizer state from each update's."""
+    """Return the joint optimizer state from the optimizer state of each update."""
     if not updates[0].name:
         return states[0]
     return {update.name: state for update, state in zip(updates, states, strict=True)}

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: frozen configs whose `build()` gives step -> learning rate (f32).
+"""Learning-rate schedules: frozen configs; `build()` returns a function from step to learning rate.
 
 They compose: a warm-up can precede any schedule, and a linear tail can end it. T5's schedule
 (Raffel et al. 2020, section 3.1.2, arXiv:1910.10683) is `InverseSquareRoot()`: 1 / sqrt(max(step,
@@ -24,51 +24,48 @@ from t5x_lite.core.options import Above, AtLeast, Count, In, Whole, check_bounds
 from t5x_lite.core.trees import Array
 
 LearningRate: TypeAlias = Callable[[Any], Array]
-"""step (an int or an int32 scalar) -> learning rate (f32 scalar)."""
+"""Function from step (an int or an int32 scalar) to learning rate (float32 scalar)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule(ABC):
-    """Base of the schedules."""
+    """Base class of the learning-rate schedule configs."""
 
     def __post_init__(self) -> None:
         check_bounds(self, prefix=f"{type(self).__name__}: ")
 
     @abstractmethod
     def build(self) -> LearningRate:
-        """Return the function step -> learning rate."""
+        """Return the function from step to learning rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Constant(Schedule):
-    """The same rate at every step; T5 fine-tunes with 0.001.
+    """Constant learning rate; T5 fine-tunes with 0.001.
 
     Attributes:
-      value: the learning rate.
+      value: learning rate.
     """
 
     value: Annotated[float, AtLeast(0)] = 1e-3
 
     def build(self) -> LearningRate:
-        """Return the function step -> learning rate."""
         return _as_float32(optax.constant_schedule(self.value))
 
 
 @dataclass(frozen=True, kw_only=True)
 class InverseSquareRoot(Schedule):
-    """value / sqrt(max(step, warmup_steps)): flat, then a decay with the root of the step.
+    """Learning rate value / sqrt(max(step, warmup_steps)): constant, then decaying.
 
     Attributes:
-      value: the learning rate times the root of the step.
-      warmup_steps: length of the flat part; at least 1.
+      value: learning rate times the square root of the step.
+      warmup_steps: number of steps with a constant learning rate; at least 1.
     """
 
     value: Annotated[float, AtLeast(0)] = 1.0
     warmup_steps: Count = 10_000
 
     def build(self) -> LearningRate:
-        """Return the function step -> learning rate."""
-
         def rate(step: Any) -> Array:
             return self.value / jnp.sqrt(jnp.maximum(step, self.warmup_steps).astype(jnp.float32))
 
@@ -77,13 +74,13 @@ class InverseSquareRoot(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Linear(Schedule):
-    """A linear warm-up from 0 to the peak, then a linear decay to the end.
+    """Linear warm-up from 0 to the peak learning rate, then linear decay.
 
     Attributes:
-      peak: learning rate at warmup_steps.
-      total_steps: step at which `end` is reached.
-      warmup_steps: length of the warm-up; 0 starts at the peak.
-      end: the last learning rate.
+      peak: learning rate at `warmup_steps`.
+      total_steps: step at which the learning rate is `end`.
+      warmup_steps: number of warm-up steps; 0 starts at the peak.
+      end: final learning rate.
     """
 
     peak: Annotated[float, AtLeast(0)] = 1e-3
@@ -96,23 +93,22 @@ class Linear(Schedule):
         _require_warmup_before_total(self)
 
     def build(self) -> LearningRate:
-        """Return the function step -> learning rate."""
         decay = optax.linear_schedule(self.peak, self.end, self.total_steps - self.warmup_steps)
         return _as_float32(_after_warmup(decay, self.peak, self.warmup_steps))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Triangular(Schedule):
-    """The slanted triangle of Howard and Ruder 2018, arXiv:1801.06146: up fast, down slowly.
+    """Slanted triangular learning rate (Howard and Ruder 2018): fast warm-up, slow linear decay.
 
     With cut = floor(total_steps * cut_fraction) and p rising from 0 to 1 up to step cut, and
     decreasing to 0 at total_steps, the rate is peak * (1 + p * (ratio - 1)) / ratio.
 
     Attributes:
-      peak: the largest learning rate.
-      total_steps: length of the whole triangle.
-      cut_fraction: fraction of the steps in which the rate rises.
-      ratio: peak rate divided by the smallest rate.
+      peak: maximum learning rate.
+      total_steps: number of steps of the whole schedule.
+      cut_fraction: fraction of the steps with increasing learning rate.
+      ratio: peak learning rate divided by the smallest learning rate.
     """
 
     peak: Annotated[float, AtLeast(0)] = 1e-3
@@ -133,7 +129,6 @@ class Triangular(Schedule):
         return int(self.total_steps * self.cut_fraction)
 
     def build(self) -> LearningRate:
-        """Return the function step -> learning rate."""
         cut = self._cut
         # The paper's slope; where cut was rounded down it reaches 0 before total_steps.
         down = cut * (1.0 / self.cut_fraction - 1.0)
@@ -148,15 +143,13 @@ class Triangular(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Cosine(Schedule):
-    """A linear warm-up from 0 to the peak, then half a cosine down to the end.
-
-    Loshchilov and Hutter 2017, "SGDR", arXiv:1608.03983, without restarts.
+    """Linear warm-up from 0 to the peak learning rate, then cosine decay (arXiv:1608.03983).
 
     Attributes:
-      peak: learning rate at warmup_steps.
-      total_steps: step at which `end` is reached.
-      warmup_steps: length of the warm-up; 0 starts at the peak.
-      end: the last learning rate.
+      peak: learning rate at `warmup_steps`.
+      total_steps: step at which the learning rate is `end`.
+      warmup_steps: number of warm-up steps; 0 starts at the peak.
+      end: final learning rate.
     """
 
     peak: Annotated[float, Above(0)] = 1e-3
@@ -169,7 +162,6 @@ class Cosine(Schedule):
         _require_warmup_before_total(self)
 
     def build(self) -> LearningRate:
-        """Return the function step -> learning rate."""
         decay = optax.cosine_decay_schedule(
             self.peak, self.total_steps - self.warmup_steps, alpha=self.end / self.peak
         )
@@ -178,30 +170,29 @@ class Cosine(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Warmup(Schedule):
-    """Any schedule times min(1, step / steps): a linear ramp that does not delay what follows.
+    """Linear warm-up of any schedule: its learning rate times min(1, step / steps).
 
     Attributes:
-      steps: length of the ramp; at least 1.
-      then: the schedule that is ramped up; it gets the same step.
+      steps: number of warm-up steps; at least 1.
+      then: schedule to warm up; it is not delayed by the warm-up.
     """
 
     steps: Count
     then: Schedule
 
     def build(self) -> LearningRate:
-        """Return the function step -> learning rate."""
         then, ramp = self.then.build(), optax.linear_schedule(0.0, 1.0, self.steps)
         return _as_float32(lambda step: then(step) * ramp(step))
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinearDecayTail(Schedule):
-    """Any schedule, brought to 0 linearly over the last fraction of the steps.
+    """Schedule with a final linear decay to 0, over the last fraction of the steps.
 
     Attributes:
-      body: the schedule that is brought to 0.
-      total_steps: step at which the rate is 0.
-      fraction: fraction of the steps over which it decreases; T5's released models used 0.1.
+      body: schedule before and during the decay.
+      total_steps: step at which the learning rate is 0.
+      fraction: fraction of the steps with decay; T5's released models used 0.1.
     """
 
     body: Schedule
@@ -209,7 +200,6 @@ class LinearDecayTail(Schedule):
     fraction: Annotated[float, In(0, 1, "(]")] = 0.1
 
     def build(self) -> LearningRate:
-        """Return the function step -> learning rate."""
         body, length = self.body.build(), self.total_steps * self.fraction
 
         def rate(step: Any) -> Array:
@@ -220,20 +210,20 @@ class LinearDecayTail(Schedule):
 
 
 def _after_warmup(decay: Callable[[Any], Any], peak: float, steps: int) -> Callable[[Any], Any]:
-    """Put a linear warm-up in front of a schedule, which then starts at step `steps`."""
+    """Prepend a linear warm-up to a schedule, which then starts at step `steps`."""
     if steps == 0:
         return decay
     return optax.join_schedules([optax.linear_schedule(0.0, peak, steps), decay], [steps])
 
 
 def _as_float32(schedule: Callable[[Any], Any]) -> LearningRate:
-    """Make a schedule return an f32 array, also for a Python int."""
+    """Wrap a schedule so that it returns a float32 array, also for a Python int."""
     return lambda step: jnp.asarray(schedule(jnp.asarray(step)), jnp.float32)
 
 
 def _require_warmup_before_total(config: "Linear | Cosine") -> None:
     if config.total_steps <= config.warmup_steps:
         raise InputError(
-            f"{type(config).__name__}: total_steps must be more than warmup_steps; "
-            f"got {config.total_steps} and {config.warmup_steps}"
+            f"{type(config).__name__}: total_steps {config.total_steps} must be more than "
+            f"warmup_steps {config.warmup_steps}"
         )

@@ -1,4 +1,4 @@
-"""Facts of a compiled program (HLO): bytes, cycles, and the time of its collectives.
+"""Analysis of a compiled program (HLO text): bytes, cycles, and time of collectives.
 
     %body (p: (s32[], f32[8])) -> (s32[], f32[8]) {
       %all-reduce.1 = f32[8]{0} all-reduce(%x), channel_id=1, to_apply=%add
@@ -13,15 +13,15 @@
     read(text).collectives      {"all-reduce": Traffic(count=12, bytes=384)}
     read(text).operations       operations with estimated cycles, the costliest first
 
-A loop's body counts as often as it runs: the compiler's own cost analysis counts it once. How often
-is known, or is the constant that the loop's condition compares its counter with.
+A loop's body counts once for each iteration; the compiler's own cost analysis counts it only once.
+The number of iterations is the known trip count, or the constant in the loop's condition.
 
 The compiler has no estimate for a Pallas kernel; its FLOPs and bytes are declared in its code.
 
 Lower bound of the time of a step's collectives on the links between the chips of a slice:
 
-A collective over n devices runs round a ring: of B bytes that are gathered or scattered a device
-sends B * (n - 1) / n, of B that are reduced for all twice as many.
+A collective over n devices runs around a ring. To gather or scatter B bytes, a device sends B * (n
+- 1) / n bytes; to all-reduce B bytes, it sends twice as many.
 
     all-reduce of 64 MB over 4 devices at 200 GB/s: 2 * 64 MB * 3 / 4 / 200 GB/s = 0.48 ms
 
@@ -49,7 +49,7 @@ COLLECTIVES = (
 _CALLERS = ("fusion", "call", "async-start", "conditional")
 
 _BITS = {"pred": 8, "bf16": 16, "token": 0}
-"""Bits of the types without their width at the end of the name."""
+"""Bits of types with names that do not end with their width."""
 
 _ENTRY = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
@@ -79,16 +79,16 @@ _SOURCE = re.compile(r'\bop_name="([^"]*)"')
 _CONSTANT = re.compile(r"= s(?:32|64)\[\]\S* constant\((\d+)\)")
 
 _UNKNOWN_CYCLES = 1 << 62
-"""Estimates near 2^63 are missing estimates."""
+"""Threshold of cycle estimates; values near 2^63 are missing estimates."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """Bytes of the collectives of one kind, on one device in one run of the program.
+    """Traffic of one kind of collective on one device, in one execution of the program.
 
     Attributes:
-      count: number of runs.
-      bytes: the size of what is reduced, or of what is gathered: the larger of operand and result.
+      count: number of executions.
+      bytes: total bytes, where each collective counts the larger of its operand and result.
     """
 
     count: int
@@ -97,18 +97,18 @@ class Traffic:
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """A collective in one place of the program, on one device.
+    """Collective operation at one position of the program, on one device.
 
     Attributes:
-      kind: kind of `COLLECTIVES`; an all-reduce with only the device's shard kept is a
-        reduce-scatter.
-      count: number of runs.
-      bytes: bytes of one run, as in `Traffic`.
+      kind: kind of the collective, one of `COLLECTIVES`; an all-reduce is a reduce-scatter if only
+        the device's shard of the result is kept.
+      count: number of executions.
+      bytes: bytes of one execution, as in `Traffic`.
       devices: number of participating devices.
-      asynchronous: True if other work runs between its start and its end.
-      looped: True if it is in the body of a loop.
-      gathered: bytes of an all-reduce that gathers shards among zeros.
-      source: JAX's name of it; "" where the compiler made it.
+      asynchronous: True if other operations run between its start and its end.
+      looped: True if the collective is in the body of a loop.
+      gathered: bytes of an all-reduce that gathers zero-padded shards.
+      source: name of the JAX operation; "" if the compiler added the collective.
     """
 
     kind: str
@@ -123,12 +123,12 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """A kernel in one place of the program, on one device.
+    """Pallas kernel at one position of the program, on one device.
 
     Attributes:
-      count: number of runs.
-      flops: FLOPs of one run, as declared in its code; 0 if missing.
-      bytes: from and to HBM in one run; likewise.
+      count: number of executions.
+      flops: FLOPs of one execution, as declared in the kernel's code; 0 if missing.
+      bytes: bytes from and to HBM in one execution, as declared in the kernel's code; 0 if missing.
     """
 
     count: int
@@ -138,13 +138,14 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """Cost on one device of all instructions that come from one source operation.
+    """Total cost on one device of all instructions from one JAX operation.
 
     Attributes:
-      source: JAX's name of the operation, "jit(step)/jvp()/while/body/dot_general". For a fusion,
-        the name of its last operation. For an operation that the compiler added, its opcode.
-      count: number of runs.
-      cycles: cycles of all its runs.
+      source: name of the JAX operation, such as "jit(step)/jvp()/while/body/dot_general"; for a
+        fusion, the name of its last operation; for an operation that the compiler added, its
+        opcode.
+      count: number of executions.
+      cycles: cycles of all executions.
     """
 
     source: str
@@ -154,15 +155,15 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """Facts that are read from a program.
+    """Facts from the text of a compiled program.
 
     Attributes:
-      collectives: traffic of each kind that occurs.
-      cycles: sum of the estimates; None without estimates, as on CPU.
-      unknown_loops: loops without a known number of runs; they count once.
-      kernels: kernels; their cycles are not estimated.
-      operations: estimated operations, the costliest first.
-      traffic: traffic of each collective.
+      collectives: traffic of each kind of collective.
+      cycles: sum of the cycle estimates; None without estimates, as on CPU.
+      unknown_loops: number of loops with an unknown number of iterations; they count once.
+      kernels: Pallas kernels, which have no cycle estimates.
+      operations: operations with cycle estimates, most expensive first.
+      traffic: individual collectives.
     """
 
     collectives: Mapping[str, Traffic]
@@ -182,12 +183,12 @@ class _Instruction:
 
 
 def read(text: str) -> Reading:
-    """Read the text of a compiled program."""
+    """Parse the text of a compiled program."""
     return _Program(text).reading()
 
 
 def array_bytes(shape: str) -> int:
-    """Return the bytes of a shape's text, such as "(f32[8,128]{1,0:T(8,128)}, bf16[4])"."""
+    """Return the bytes of an HLO shape, such as "(f32[8,128]{1,0:T(8,128)}, bf16[4])"."""
     total = 0
     for dtype, dims in _ARRAY.findall(shape):
         width = re.search(r"\d+", dtype)
@@ -198,7 +199,7 @@ def array_bytes(shape: str) -> int:
 
 
 class _Program:
-    """Computations of a program by name, and the number of runs of each."""
+    """Parsed computations of a program, by name."""
 
     def __init__(self, text: str) -> None:
         self._lines: dict[str, list[_Instruction]] = {}
@@ -236,7 +237,7 @@ class _Program:
         )
 
     def _collectives(self, name: str, *, runs: int, looped: bool) -> list[Collective]:
-        """Return the collectives of a computation that runs so often, and of all that it runs."""
+        """Return the collectives of a computation with `runs` executions, and of its callees."""
         collectives: list[Collective] = []
         channels: dict[str, int] = {}
         for within, instruction in self._straight(name):
@@ -276,7 +277,7 @@ class _Program:
         return bool(users) and all(one.opcode == "dynamic-slice" for one in users)
 
     def _padded(self, name: str) -> int:
-        """Return bytes of an array that is a shard among zeros; 0 of another."""
+        """Return the bytes of an array that is a zero-padded shard; 0 for other arrays."""
         made = self._made.get(name)
         root = made
         while root is not None and root.opcode == "fusion":
@@ -299,7 +300,7 @@ class _Program:
         return _OPERAND.findall(instruction.rest.partition(")")[0])
 
     def _kernels(self, name: str, *, runs: int) -> Iterator[Kernel]:
-        """Yield the kernels of a computation that runs so often, and of all that it runs."""
+        """Yield the kernels of a computation with `runs` executions, and of its callees."""
         for _, instruction in self._straight(name):
             if instruction.opcode == "while":
                 body = _first(_BODY, instruction.rest)
@@ -328,7 +329,7 @@ class _Program:
         return result if kind in ("all-gather", "collective-broadcast") else given
 
     def _operations(self, name: str, *, runs: int) -> list[Operation]:
-        """Return the estimated operations of a computation and its callees."""
+        """Return the operations with cycle estimates of a computation and its callees."""
         found: list[Operation] = []
         for instruction in self._lines.get(name, ()):
             estimate = _CYCLES.search(instruction.rest)
@@ -347,7 +348,7 @@ class _Program:
         return found
 
     def _trips(self, loop: _Instruction) -> int:
-        """Return the number of iterations of a loop, or 1 if it is not found."""
+        """Return the number of iterations of a loop; 1 if unknown."""
         known = _TRIPS.search(loop.rest)
         if known is not None:
             return int(known.group(1))
@@ -372,7 +373,7 @@ def _cycles(operations: Iterable[Operation]) -> int:
 
 
 def _by_source(operations: Iterable[Operation]) -> tuple[Operation, ...]:
-    """Return one for each source, the costliest first."""
+    """Return the total cost of each source operation, most expensive first."""
     counts: dict[str, list[int]] = {}
     for operation in operations:
         total = counts.setdefault(operation.source, [0, 0])
@@ -416,13 +417,13 @@ _ROUNDS = {"all-reduce": 2}
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """Traffic of the collectives of a step on one device.
+    """Total bytes of the collectives of a step, on one device.
 
     Attributes:
       synchronous: bytes of collectives that the device waits for.
-      asynchronous: bytes of collectives that overlap with other work.
-      reduce_scattered: bytes, of both, that are reduced to shards.
-      gathered_by_reduction: bytes of all-reduces that only gather shards, among zeros.
+      asynchronous: bytes of collectives that overlap with other operations.
+      reduce_scattered: bytes that are reduced to shards, synchronous or not.
+      gathered_by_reduction: bytes of all-reduces that only gather zero-padded shards.
     """
 
     synchronous: int
@@ -433,23 +434,23 @@ class Moved:
 
 @dataclasses.dataclass(frozen=True)
 class RingTime:
-    """Seconds on the links, at least.
+    """Minimum time of the collectives of a step on the links, in seconds.
 
     Attributes:
-      synchronous: bytes of collectives that a device waits for.
-      asynchronous: bytes of collectives that overlap with other work.
+      synchronous: seconds of collectives that a device waits for.
+      asynchronous: seconds of collectives that overlap with other operations.
     """
 
     synchronous: float
     asynchronous: float
 
     def added_to(self, work: float) -> float:
-        """Return the seconds of a step with `work` seconds of other work."""
+        """Return the seconds per step, including `work` seconds of other operations."""
         return max(work, self.asynchronous) + self.synchronous
 
 
 def moved(traffic: Iterable[Collective]) -> Moved:
-    """Sum up the collectives of a step."""
+    """Return the total bytes of the collectives of a step."""
     traffic = tuple(traffic)
     waited = [one for one in traffic if not one.asynchronous]
     return Moved(
@@ -461,7 +462,7 @@ def moved(traffic: Iterable[Collective]) -> Moved:
 
 
 def ring_time(traffic: Iterable[Collective], links: float) -> RingTime:
-    """Return the least time of the collectives of a step."""
+    """Return the minimum time of the collectives of a step over links of a given speed."""
     seconds = {True: 0.0, False: 0.0}
     for one in traffic:
         seconds[one.asynchronous] += ring_bytes(one) / links
@@ -469,7 +470,7 @@ def ring_time(traffic: Iterable[Collective], links: float) -> RingTime:
 
 
 def ring_bytes(one: Collective) -> float:
-    """Return the bytes that a device sends in all runs of a collective."""
+    """Return the number of bytes that a device sends in all executions of a collective."""
     share = 1.0 if one.kind == "collective-permute" else (one.devices - 1) / one.devices
     return one.count * one.bytes * share * _ROUNDS.get(one.kind, 1)
 
@@ -479,7 +480,7 @@ def _bytes(traffic: Iterable[Collective]) -> int:
 
 
 def lines(traffic: Iterable[Collective]) -> list[str]:
-    """Describe the collectives of a step, for a person."""
+    """Return a text summary of the collectives of a step."""
     sums = moved(traffic)
     if not sums.synchronous + sums.asynchronous:
         return []

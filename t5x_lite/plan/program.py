@@ -1,10 +1,10 @@
-"""Compiles a train step for devices that need not be there, and measures it.
+"""Compilation of a train step for attached or absent devices, and its memory and cost.
 
-Parameters that a mesh cuts into shards narrower than a TPU's tile.
+Warnings for parameters that a mesh splits into shards narrower than a TPU tile.
 
-A tile of a TPU's memory is 128 numbers wide. Where an axis of a parameter is cut into less, the
-compiler no longer gathers shards by all-gather and scatters gradients as it reduces them: it writes
-shards among zeros, and reduces all of it on all devices.
+A tile of TPU memory is 128 values wide. If an axis of a parameter is split into narrower shards,
+the compiler does not use all-gather for parameters and reduce-scatter for gradients. Instead, it
+pads shards with zeros and all-reduces the complete array.
 
     d_model 2048 over fsdp 64: shards of 32; over fsdp 16, with data 4: shards of 128
 """
@@ -35,19 +35,19 @@ _OVERFLOWS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Bytes on one device, in HBM if the device has it.
+    """Memory of a compiled step on one device, in bytes.
 
-    The parts are sizes of arrays. The peak is the compiler's, which pads arrays to the device's
-    tiles and drops features that the step does not read.
+    All fields except the peak are array sizes. The compiler computes the peak with arrays padded to
+    the device's tiles, and without features that the step does not read.
 
     Attributes:
-      parameters: float32 master parameters.
-      optimizer: the optimizer's state and the step.
-      batch: the features of a batch.
-      temporaries: activations, gradients and all else that lives within a step only.
-      results: results of a step without the state; their memory is reused.
-      program: the compiled program.
-      peak: all together.
+      parameters: bytes of float32 master parameters.
+      optimizer: bytes of the optimizer state and the step.
+      batch: bytes of the batch features.
+      temporaries: bytes of activations, gradients and other arrays that exist only within a step.
+      results: bytes of the step's results other than the state; their memory is reused.
+      program: bytes of the compiled program.
+      peak: peak memory in bytes.
     """
 
     parameters: int
@@ -61,15 +61,15 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Program:
-    """A compiled step.
+    """Compiled train step with its memory, cost and compile time.
 
     Attributes:
-      memory: bytes on one device.
-      reading: facts of its text; None if the compiler cannot print it.
-      flops: FLOPs of one device, as the compiler counts them, or None.
-      bytes_accessed: likewise.
-      trace_seconds: to trace and lower it.
-      compile_seconds: to compile it.
+      memory: memory on one device.
+      reading: facts from the program's text; None if the compiler cannot print it.
+      flops: FLOPs on one device, as counted by the compiler, or None.
+      bytes_accessed: bytes accessed on one device, as counted by the compiler, or None.
+      trace_seconds: seconds of tracing and lowering.
+      compile_seconds: seconds of compilation.
     """
 
     memory: Memory
@@ -86,7 +86,7 @@ class OutOfMemory(Exception):
     Attributes:
       needed: bytes that the program needs; None if unknown.
       available: bytes that the device has; None if unknown.
-      seconds: time of the compilation.
+      seconds: compile time in seconds.
     """
 
     def __init__(self, needed: int | None, available: int | None, *, seconds: float) -> None:
@@ -97,7 +97,7 @@ class OutOfMemory(Exception):
 
 
 def compile_step(step: Any, state: Any, batch: Any, *, mesh: Mesh) -> Program:
-    """Compile a jitted step."""
+    """Compile a jitted train step and return its memory, cost and compile time."""
     start = time.perf_counter()
     with jax.set_mesh(mesh):
         lowered = step.lower(state, batch)
@@ -134,7 +134,7 @@ def compile_step(step: Any, state: Any, batch: Any, *, mesh: Mesh) -> Program:
 
 
 def read_overflow(message: str) -> tuple[int | None, int | None] | None:
-    """Read a compiler's error: bytes needed and bytes available."""
+    """Parse a compiler's out-of-memory error to bytes needed and bytes available, or None."""
     for pattern in _OVERFLOWS:
         if found := pattern.search(message):
             needed, unit, available, unit_of_available = found.groups()
@@ -161,16 +161,16 @@ def _read(compiled: Any) -> Reading | None:
 
 
 TILE = 128
-"""Numbers in a row of a TPU's tile."""
+"""Number of values in a row of a TPU tile."""
 
 
 def widest(size: int, parts: int) -> int:
-    """Return the largest divisor of `parts` that keeps whole tiles of an axis."""
+    """Return the largest divisor of `parts` that splits an axis into shards of at least a tile."""
     return max(n for n in range(1, parts + 1) if parts % n == 0 and (n == 1 or size // n >= TILE))
 
 
 def narrow_shards(mesh: Mapping[str, int], axes: Axes, shapes: Any) -> list[str]:
-    """Return one line for each logical axis with shards narrower than a tile."""
+    """Return a warning for each logical axis with shards narrower than a TPU tile."""
     narrow: dict[tuple[str, int], str] = {}
 
     def look(logical: tuple[str | None, ...], leaf: Any) -> None:
@@ -187,7 +187,7 @@ def narrow_shards(mesh: Mapping[str, int], axes: Axes, shapes: Any) -> list[str]
 
 
 def widest_fsdp(axes: Axes, shapes: Any, parts: int) -> int:
-    """Return the largest fsdp, a divisor of `parts`, that cuts no matrix narrower than a tile."""
+    """Return the largest fsdp size, a divisor of `parts`, without shards narrower than a tile."""
     divisors = [parts]
 
     def look(logical: tuple[str | None, ...], leaf: Any) -> None:
@@ -207,6 +207,6 @@ def _line(mesh: Mapping[str, int], name: str, size: int, cut: list[str], parts: 
         data = mesh["data"] * parts // best
         remedy = f"; set --mesh.data {data} --mesh.{cut[0]} {best}"
     return (
-        f"axis {name!r} of size {size} is cut over {over} into shards of {size // parts}, narrower "
-        f"than a tile of {TILE}: gradients are then all-reduced whole{remedy}"
+        f"axis {name!r} of size {size} is split over {over} into shards of {size // parts}, "
+        f"narrower than a tile of {TILE}, so complete gradients are all-reduced{remedy}"
     )

@@ -1,9 +1,9 @@
-"""A plan as a person reads it, and as JSON.
+"""Report of a plan: whether a train step fits into memory, and its estimated time.
 
-sheet.text()      lines for standard output
-sheet.record()    the same numbers in bytes, seconds and FLOPs, for json.dumps
+    sheet.text()      lines for standard output
+    sheet.record()    the same numbers in bytes, seconds and FLOPs, for json.dumps
 
-`Sheets` has one for each static shape of a run's batches.
+`Sheets` has one `Sheet` for each static batch shape of a run.
 """
 
 import dataclasses
@@ -18,13 +18,13 @@ from t5x_lite.plan.program import Memory
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Time of a step by the compiler's own estimates; nothing was run.
+    """Estimated time of a train step, from the compiler's cycle estimates; nothing is executed.
 
     Attributes:
-      seconds: the sum of the estimated cycles of all operations, loops as often as they run, over
-        the clock, and of each kernel its FLOPs at the chip's peak or its bytes at its bandwidth,
-        whichever takes longer. Operations without an estimate, such as collectives, count nothing.
-      mfu: model FLOPs utilization at that time; None if peak or FLOPs are unknown.
+      seconds: seconds per step: estimated cycles of all operations (loops multiplied by their
+        iterations) divided by the clock rate, plus the larger of compute time and memory time of
+        each kernel. Operations without an estimate, such as collectives, count as 0.
+      mfu: model FLOPs utilization at this time; None if the peak rate or FLOPs are unknown.
     """
 
     seconds: float
@@ -33,33 +33,34 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sheet:
-    """All that a plan says.
+    """Report of the plan for one batch shape.
 
     Attributes:
-      model: the class of its config.
-      num_parameters: number of parameters of the learner.
+      model: class name of the model's config.
+      num_parameters: number of parameters, including the objective's.
       compute_dtype: compute dtype of the activations.
-      devices: kind of the devices, and the option that named them, such as "TPU v5 lite",
-        "v5e:4x4".
+      devices: device kind, and the option that selected the devices, such as ("TPU v5 lite",
+        "v5e:4x4").
       num_devices: number of devices.
-      mesh: axis -> size.
-      rows: rows of the global batch.
-      steps: steps of the run; 0 if unknown.
-      epochs: passes over the data in these steps; None if the config counts steps.
-      lengths: feature -> tokens of a row.
-      microbatches: parts of a batch.
-      chip: peak rates and memory of a device.
-      flops: FLOPs of a step, over all devices; None for a model that is not counted.
-      memory: on one device; of a step that did not compile for want of memory None.
-      needed: bytes on one device; None if a step did not fit and the compiler names no size.
-      reading: facts of the program's text, or None.
+      mesh: mesh axis -> size.
+      rows: number of rows of the global batch.
+      steps: number of steps of the run; 0 if unknown.
+      epochs: number of passes over the data; None if the config counts steps.
+      lengths: feature -> number of tokens per row.
+      microbatches: number of microbatches per batch.
+      chip: peak rates and memory size of a device.
+      flops: FLOPs per step over all devices; None if not counted for this model.
+      memory: memory on one device; None if the step did not compile for lack of memory.
+      needed: bytes needed on one device; None if the step does not fit and the compiler reports no
+        size.
+      reading: facts from the compiled program's text, or None.
       trace_seconds: seconds of tracing; None if the step did not compile.
-      compile_seconds: until it was done, or had failed.
-      remedies: changes to try if it does not fit.
-      operations: number of the costliest operations to list.
-      warnings: causes of a slower step.
-      compiled_flops: FLOPs of one device, as the compiler counts them, or None.
-      compiled_bytes_accessed: likewise.
+      compile_seconds: seconds of compilation, successful or not.
+      remedies: suggested changes if the step does not fit.
+      operations: number of most expensive operations to list.
+      warnings: warnings about causes of slower steps.
+      compiled_flops: FLOPs on one device, as counted by the compiler, or None.
+      compiled_bytes_accessed: bytes accessed on one device, as counted by the compiler, or None.
     """
 
     model: str
@@ -88,7 +89,7 @@ class Sheet:
 
     @property
     def fits(self) -> bool | None:
-        """True if the step fits; None if the devices' memory is unknown."""
+        """True if the step fits into device memory; None if the memory size is unknown."""
         if self.memory is None:
             return False
         if self.chip.hbm is None:
@@ -97,14 +98,14 @@ class Sheet:
 
     @property
     def over(self) -> int | None:
-        """Bytes by which the step exceeds a device's memory; None if unknown."""
+        """Number of bytes by which the step exceeds device memory; None if unknown."""
         if self.needed is None or self.chip.hbm is None:
             return None
         return max(0, self.needed - self.chip.hbm)
 
     @property
     def estimate(self) -> Estimate | None:
-        """The compiler's estimate; None if it is missing."""
+        """Estimated step time from the compiler's cycles; None if unavailable."""
         cycles = self.reading.cycles if self.reading else None
         if cycles is None or self.chip.clock is None:
             return None
@@ -115,19 +116,19 @@ class Sheet:
 
     @property
     def rings(self) -> RingTime | None:
-        """Minimum time of the collectives; None without collectives or with unknown links."""
+        """Minimum time of the collectives; None without collectives or known link speeds."""
         traffic = self.reading.traffic if self.reading else ()
         rate = self.chip.links
         return None if rate is None or not traffic else hlo.ring_time(traffic, rate)
 
     @property
     def with_links(self) -> float | None:
-        """Seconds of a step, including the wait for its collectives; None if unknown."""
+        """Seconds per step, including the wait for collectives; None if unknown."""
         estimate, rings = self.estimate, self.rings
         return rings.added_to(estimate.seconds) if estimate and rings else None
 
     def _kernel_seconds(self) -> float:
-        """Return the minimum time of the kernels; 0 for a chip of unknown rates."""
+        """Return the minimum time of the kernels in seconds; 0 if the chip's rates are unknown."""
         peak, bandwidth = self.chip.peak, self.chip.bandwidth
         if self.reading is None or peak is None or bandwidth is None:
             return 0.0
@@ -137,7 +138,7 @@ class Sheet:
         )
 
     def costliest(self) -> list[dict[str, Any]]:
-        """Return the operations that take most of the estimate, as JSON holds them."""
+        """Return the most expensive operations of the estimate, as JSON."""
         clock = self.chip.clock
         if self.reading is None or clock is None:
             return []
@@ -147,7 +148,7 @@ class Sheet:
         ]
 
     def record(self) -> dict[str, Any]:
-        """Return the plan as JSON holds it."""
+        """Return the report as JSON."""
         estimate = self.estimate
         rings = self.rings
         collectives = self.reading.collectives if self.reading else {}
@@ -196,15 +197,15 @@ class Sheet:
         }
 
     def text(self) -> str:
-        """Return the plan as lines."""
+        """Return the report as text."""
         parts = (self._head(), self._memory(), self._work(), self._estimate(), self._links())
         return "\n".join(line for part in parts for line in part)
 
     def verdict(self) -> str:
-        """Return a line on whether the plan fits, with suggestions if it does not."""
+        """Return a line on whether the step fits into memory, with suggestions if it does not."""
         chip, kind = self.chip.hbm, self.devices[0]
         if self.fits is None:
-            return f"the memory of a {kind} device is not known: nothing to compare with"
+            return f"the memory size of a {kind} device is unknown, so the fit cannot be checked"
         if self.fits:
             needed = self.memory.peak if self.memory else 0
             return f"fits: {_gib((chip or 0) - needed)} GiB of {_gib(chip or 0)} are left"
@@ -318,11 +319,11 @@ class Sheet:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sheets:
-    """The plans of all static shapes of a run's batches, with one program for each shape.
+    """Reports for all static batch shapes of a run, with one program per shape.
 
     Attributes:
-      sheets: one for each shape.
-      lengths: row length of each, in tokens; () for a single shape.
+      sheets: report of each shape.
+      lengths: row length of each shape, in tokens; () for a single shape.
     """
 
     sheets: tuple[Sheet, ...]
@@ -330,17 +331,16 @@ class Sheets:
 
     @property
     def largest(self) -> Sheet:
-        """The plan of the step that needs the most memory, of several the last."""
+        """Report of the shape that needs the most memory; the last of several equal shapes."""
         unknown = float("inf")
         needs = [unknown if one.needed is None else one.needed for one in self.sheets]
         return self.sheets[max(range(len(needs)), key=lambda place: (needs[place], place))]
 
     def verdict(self) -> str:
-        """Return the verdict about the step that needs the most memory."""
         return self.largest.verdict()
 
     def record(self) -> dict[str, Any]:
-        """Return the plan as JSON: the largest step, with all steps as "shapes"."""
+        """Return the report of the largest shape as JSON, with all shapes in "shapes"."""
         record = self.largest.record()
         if not self.lengths:
             return record
@@ -348,7 +348,7 @@ class Sheets:
         return {**record, "shapes": [{"length": n, **one.record()} for n, one in shapes]}
 
     def text(self) -> str:
-        """Return the plan as lines: a table of the shapes, and the largest step's own plan."""
+        """Return a table of all shapes, and the report of the largest shape, as text."""
         if not self.lengths:
             return self.largest.text()
         columns = f"{'rows':>8}{'tokens':>8}{'peak, GiB':>12}{'FLOPs':>12}{'compiled in':>13}"

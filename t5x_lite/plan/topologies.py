@@ -1,12 +1,10 @@
-"""Slices of chips, by name or attached.
+"""TPU slices: descriptions by name, and comparison with attached devices.
 
-libtpu compiles for a slice named GENERATION:SHAPE, with the shape in chips. The prefix N@ means N
-slices that are joined by the data center's network.
+libtpu can compile for a slice named GENERATION:SHAPE, with the shape in chips. The prefix N@ means
+N slices that are connected by the data center network.
 
-An attached slice is compared with the slice of a plan.
-
-The attached devices of all hosts must have the kind, number and shape of the plan. The memory that
-they report overrides the memory of their kind.
+Attached devices of all hosts must have the kind, number and shape of the plan. The memory size that
+they report overrides the memory size of their kind.
 """
 
 import collections
@@ -27,9 +25,9 @@ from t5x_lite.core.errors import InputError, install_command
 _FLAT = ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16")
 TOPOLOGIES = {"v4": _CUBES, "v5e": _FLAT, "v5p": _CUBES, "v6e": _FLAT, "tpu7x": _CUBES}
-"""Generation -> shapes of a slice that are offered; others of the same form may work.
+"""TPU generation -> available slice shapes; other shapes of the same form may work.
 
-A chip is a device, but of tpu7x it is two.
+A chip is one device, except for tpu7x with two devices per chip.
 """
 
 _NAME = re.compile(r"(?:([1-9]\d*)@)?(\w+):(\d+(?:x\d+)*)")
@@ -43,14 +41,14 @@ _QUIET = {
 
 
 def topology_devices(name: str) -> list[Any]:
-    """Return devices of a slice that is not attached, for compilation without execution."""
+    """Return devices of a TPU slice that is not attached, for compilation only."""
     parsed = _NAME.fullmatch(name)
     if parsed is None or parsed.group(2) not in TOPOLOGIES:
         raise _unknown(name)
     slices, generation, shape = parsed.groups()
     if importlib.util.find_spec("libtpu") is None:
         raise InputError(
-            f"--topology {name} needs libtpu, which is not installed: {install_command('plan')}"
+            f"--topology {name} needs libtpu, which is not installed; run {install_command('plan')}"
         )
     os.environ.update({key: value for key, value in _QUIET.items() if key not in os.environ})
     options: dict[str, Any] = {"num_slices": int(slices)} if slices else {}
@@ -69,33 +67,35 @@ def _unknown(name: str) -> InputError:
     known = "; ".join(
         f"{generation}: {' '.join(shapes)}" for generation, shapes in TOPOLOGIES.items()
     )
-    return InputError(f"unknown topology {name!r}; known are GENERATION:SHAPE of {known}")
+    return InputError(
+        f"unknown topology {name!r}; use GENERATION:SHAPE with one of these shapes: {known}"
+    )
 
 
 def cpu_devices(count: int) -> list[Any]:
-    """Return `count` devices of this machine's CPU.
+    """Return `count` simulated devices of this machine's CPU.
 
-    If JAX has not started yet, it is configured for that number.
+    JAX is configured for this number of CPU devices if it has not been initialized yet.
     """
     with contextlib.suppress(RuntimeError):  # it has started
         jax.config.update("jax_num_cpu_devices", count)
     devices = jax.devices("cpu")
     if len(devices) < count:
         raise InputError(
-            f"--devices cpu:{count}: JAX has started with {len(devices)} CPU device(s); set "
-            f"XLA_FLAGS=--xla_force_host_platform_device_count={count}"
+            f"--devices cpu:{count} needs {count} CPU devices, but JAX has started with "
+            f"{len(devices)}; set XLA_FLAGS=--xla_force_host_platform_device_count={count}"
         )
     return devices[:count]
 
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """Devices as a plan needs to know them.
+    """Description of attached or planned devices.
 
     Attributes:
-      kind: JAX's name of a device.
-      num_devices: number of devices of all hosts.
-      shape: chips along each side of a slice; () for devices without coordinates.
+      kind: device kind as reported by JAX.
+      num_devices: number of devices on all hosts.
+      shape: number of chips along each side of a slice; () for devices without coordinates.
       slices: number of slices.
     """
 
@@ -111,7 +111,7 @@ class Slice:
 
 
 def described(devices: Sequence[Any]) -> Slice:
-    """Describe devices, attached or not."""
+    """Return the description of attached or simulated devices."""
     kinds = collections.Counter(device.device_kind for device in devices)
     coordinates = [tuple(getattr(device, "coords", ())) for device in devices]
     sides = zip(*coordinates, strict=True)
@@ -124,7 +124,7 @@ def described(devices: Sequence[Any]) -> Slice:
 
 
 def _without_ones(sizes: Any) -> tuple[int, ...]:
-    """Return the sizes without trailing ones; the sizes of a flat slice end with one."""
+    """Return the side lengths without trailing ones, which flat slices have."""
     shape = list(sizes)
     while len(shape) > 1 and shape[-1] == 1:
         shape.pop()
@@ -132,31 +132,31 @@ def _without_ones(sizes: Any) -> tuple[int, ...]:
 
 
 def difference(attached: Slice, meant: Slice, *, name: str) -> str | None:
-    """Return a message if the attached slice differs from the planned slice, or None if they match.
+    """Return a message if the attached slice differs from the planned slice, or None.
 
-    The order of the sides of a slice does not matter.
+    The order of a slice's sides is ignored.
     """
     same = dataclasses.replace(attached, shape=()) == dataclasses.replace(meant, shape=())
     if same and sorted(attached.shape) == sorted(meant.shape):
         return None
-    remedy = "plan for what is there: leave --topology away"
+    remedy = "omit --topology to plan for the attached devices"
     if attached.kind == meant.kind and attached.num_devices < meant.num_devices:
-        remedy = "give the command on all its hosts at once, or leave --topology away"
-    return f"attached are {attached}, and {name} has {meant}: {remedy}"
+        remedy = "run the command on all hosts of the slice at the same time, or omit --topology"
+    return f"the attached devices are {attached}, but {name} has {meant}; {remedy}"
 
 
 def memory(devices: Sequence[Any]) -> int | None:
-    """Return the available bytes on each of this process's devices, or None if unknown."""
+    """Return the minimum available memory of this process's devices in bytes, or None."""
     limits = [(device.memory_stats() or {}).get("bytes_limit") for device in devices]
     known = [limit for limit in limits if limit is not None]
     return min(known, default=None)
 
 
 def less_memory(attached: int | None, known: int | None) -> str | None:
-    """Return one line where devices have less memory than their kind has; None otherwise."""
+    """Return a warning if attached devices have less memory than their kind, or None."""
     if attached is None or known is None or attached >= 0.97 * known:
         return None
     return (
-        f"a device offers {attached / GIB:.2f} GiB and its kind has {known / GIB:.2f}: another "
-        "process may hold some, or XLA_PYTHON_CLIENT_MEM_FRACTION may say so"
+        f"a device offers only {attached / GIB:.2f} of its {known / GIB:.2f} GiB of memory; "
+        "another process may use memory, or XLA_PYTHON_CLIENT_MEM_FRACTION may limit it"
     )

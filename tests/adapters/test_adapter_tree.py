@@ -59,9 +59,9 @@ def test_rows_are_those_of_each_module_alone_and_decode():
     np.testing.assert_allclose(steps, rows, rtol=1e-5, atol=1e-5)
     with pytest.raises(InputError, match="cannot be merged"):
         made.merged(params)
-    with pytest.raises(InputError, match="has children 0 to 3, but adapter_ids have 4"):
+    with pytest.raises(InputError, match="has children 0 to 3, but adapter_ids contain 4"):
         made.bind_model(params, adapter_ids=IDS.at[0].set(4))
-    with pytest.raises(InputError, match="it uses a block other than Stack"):
+    with pytest.raises(InputError, match="it has a block other than Stack"):
         made.delta_form(params["adapters"])
 
 
@@ -220,5 +220,5 @@ def test_a_fusion_begins_near_the_mean():
 
 def test_distances_of_all_rows_have_no_modules_of_rows():
     made, batch = learner("deberta", *MODULES[:2], use=parse_trees("BatchSplit(a, b)"))
-    with pytest.raises(InputError, match="projects distances once for all rows"):
+    with pytest.raises(InputError, match="projects relative positions once for all rows"):
         jax.eval_shape(lambda p: outputs(made, p, batch), made.shapes)

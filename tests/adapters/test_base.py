@@ -268,11 +268,11 @@ def test_without_adapters_the_program_is_that_of_layers_without_slots(host, monk
     [
         (
             (Lora(sites=("attention/querry",)),),
-            "is called 'attention/querry'; did you mean",
+            "has no site 'attention/querry'; did you mean",
         ),
-        ((Lora(sites=("after_mlp",)),), "no site is called 'after_mlp'"),
-        ((Bottleneck(sites=("mlp/in",)),), "the sites are after_attention, after_mlp"),
-        ((Lora(), Lora()), "two adapters are called lora: give one another name"),
+        ((Lora(sites=("after_mlp",)),), "the model has no site 'after_mlp'"),
+        ((Bottleneck(sites=("mlp/in",)),), "the model's sites are after_attention, after_mlp"),
+        ((Lora(), Lora()), "two adapters are called lora; rename one of them"),
     ],
 )
 def test_what_has_no_place(adapters, message):
@@ -282,7 +282,7 @@ def test_what_has_no_place(adapters, message):
 
 def test_two_at_one_site_are_refused():
     with pytest.raises(
-        InputError, match="'other' and another one both use the site encoder/attention/query"
+        InputError, match="'other' and another adapter both use the site encoder/attention/query"
     ):
         learner("bert", Lora(), Lora(name="other"))
 
@@ -290,9 +290,9 @@ def test_two_at_one_site_are_refused():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"name": "A"}, "the name of an adapter is lower-case letters"),
+        ({"name": "A"}, "adapter name 'A' is invalid; use lower-case letters"),
         ({"name": "attach"}, "the adapter name 'attach' is reserved"),
-        ({"sites": ()}, "adapter 'lora' has no sites: give at least one"),
+        ({"sites": ()}, "adapter 'lora' has no sites; set at least one site"),
         ({"sites": ("(",)}, r"sites: .* is not a regular expression"),
     ],
 )

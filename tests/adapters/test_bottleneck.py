@@ -182,15 +182,15 @@ def test_layers_of_other_widths():
     bound = made.bind(params)
     each = 2 * 8 * 2 + 2 + 8
     assert bound.adapters.bottleneck.num_unused() == each + 2 * (2 * 8 + 1)
-    with pytest.raises(InputError, match="layers are 0 to 3: got layer 4"):
+    with pytest.raises(InputError, match="names layer 4, but the model's layers are 0 to 3"):
         learner("t5", seq_bn(leave_out=(4,)))
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"reduction": 0.0}, "reduction must be above 0: got 0"),
-        ({"reductions": ((1, -1.0),)}, "reduction must be above 0: got -1"),
+        ({"reduction": 0.0}, "reduction must be above 0, got 0"),
+        ({"reductions": ((1, -1.0),)}, "reduction must be above 0, got -1"),
         ({"dropout_rate": 1.0}, "dropout_rate must be in"),
     ],
 )
@@ -200,5 +200,5 @@ def test_what_is_wrong(fields, message):
 
 
 def test_a_gate_that_knows_the_future_is_refused():
-    with pytest.raises(InputError, match="'all_tokens' reads future tokens in a decoder"):
+    with pytest.raises(InputError, match="'all_tokens' would read future tokens in a decoder"):
         learner("t5", seq_bn(gate="all_tokens"))

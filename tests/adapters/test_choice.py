@@ -35,7 +35,7 @@ def test_rounds_choose_more_and_keep_what_they_have():
     each = numbers_of({"a": 3, "b": 4}, 0.6, scope="per_tensor")
     assert each == {"a": 2, "b": 2}
     assert share(each, 1, 2) == {"a": 1, "b": 1}
-    with pytest.raises(InputError, match=r"density 0.01 of 7 entries selects none"):
+    with pytest.raises(InputError, match=r"density 0.01 of 7 entries selects no entry"):
         numbers_of({"a": 3, "b": 4}, 0.01, scope="global")
 
 

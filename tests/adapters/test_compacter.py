@@ -47,7 +47,7 @@ def test_one_rule_for_all():
 
 
 def test_what_is_wrong():
-    with pytest.raises(InputError, match=r"phm_dim 4 must divide .* got 8 and 1"):
+    with pytest.raises(InputError, match=r"phm_dim 4 must divide .* are 8 and 1"):
         learner("bert", compacter(reduction=8.0))
     with pytest.raises(InputError, match="phm_dim must be at least 1"):
         Compacter(phm_dim=0)

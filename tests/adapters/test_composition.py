@@ -62,35 +62,35 @@ def test_numbers():
     ("make", "message"),
     [
         (lambda: Stack(()), "Stack needs children"),
-        (lambda: Block((None,)), "Block has no place for None"),
-        (lambda: Average(("a", "b"), weights=(1.0,)), "weights must be one for each of 2"),
-        (lambda: Average(("a", "b"), weights=(1.0, -1.0), normalize=True), "whose sum is 0"),
+        (lambda: Block((None,)), "Block does not support None"),
+        (lambda: Average(("a", "b"), weights=(1.0,)), "weights must have one value for each of 2"),
+        (lambda: Average(("a", "b"), weights=(1.0, -1.0), normalize=True), "with a sum of 0"),
         (lambda: Fuse(("a",), temperature=0.0), "temperature must be above 0"),
         (lambda: Route(("a",), temperature=0.0), "temperature must be above 0"),
-        (lambda: Drop(("a", "b"), layers=(0,)), "Drop has one child: got 2"),
-        (lambda: Drop(("a",)), "Drop needs layers"),
+        (lambda: Drop(("a", "b"), layers=(0,)), "Drop must have exactly one child, got 2"),
+        (lambda: Drop(("a",)), "Drop needs the numbers of the layers"),
         (lambda: Drop(("a",), layers=(0, -1)), r"layers must be at least 0: got \(0, -1\)"),
-        (lambda: Split(("a", "b")), "Split needs splits"),
-        (lambda: Split(("a", "b"), splits=("rest", "rest")), "at most one 'rest'"),
+        (lambda: Split(("a", "b")), "Split needs the number of tokens"),
+        (lambda: Split(("a", "b"), splits=("rest", "rest")), "'rest' only once"),
         (lambda: Split(("a", "b"), splits=(0, 1)), "splits must be at least 1"),
         (lambda: Split(("a", "b"), splits=(1, 1)).sizes(3), "do not add up to the 3 tokens"),
         (lambda: BatchSplit(("a", "b"), sizes=(0, 1)), "sizes must be at least 1"),
         (lambda: BatchSplit(("a", "b")).rows(3), "a batch has 3 rows"),
         (
             lambda: Parallel(("a", "b")).rows(3),
-            "a batch of 3 rows is not divisible among the children",
+            "a batch of 3 rows cannot be divided evenly among the children",
         ),
         (
             lambda: trained_of((Fuse(("a",), name="f"), Fuse(("b",), name="f"))),
-            "two fusions are called f",
+            "two fusion blocks are called f",
         ),
         (
             lambda: check_nesting((Average((Stack((Parallel(("a", "b")),)), "c")),)),
-            "only Stack may be above it: got Average > Stack > Parallel",
+            "only a Stack may contain it, got Average > Stack > Parallel",
         ),
         (
             lambda: check_nesting((Stack((Parallel(("a",)), Parallel(("b",)))),)),
-            "at most one Parallel",
+            "only one Parallel block",
         ),
     ],
 )
@@ -107,6 +107,6 @@ def test_who_answers_texts_has_no_blocks_of_rows():
         Parallel(("a", "b")),
     ):
         with pytest.raises(
-            InputError, match=rf"Stack > {type(block).__name__}\(a, b.*name one mod"
+            InputError, match=rf"Stack > {type(block).__name__}\(a, b.*select one adapter"
         ):
             check_answers((Stack(("c", block)),))

@@ -49,15 +49,21 @@ def test_what_trains_beside_a_loaded_module(train, trains, still):
         ({"add": ("rte = lora(",)}, "^adapters.add: column 11 of"),
         ({"add": ("a = lora()", "a = seq_bn()")}, "two adapters are called a"),
         ({"load": ("work/rte",)}, "adapters.load must be NAME=DIR, got 'work/rte'"),
-        ({"load": ("a=x", "a=y")}, "^adapters.load: two adapters are called a"),
+        ({"load": ("a=x", "a=y")}, "^adapters.load has two adapters called a"),
         ({"load": ("head=x",)}, "may not be called 'head'"),
-        ({"add": ("rte = lora()",), "use": "rto"}, "is called 'rto'; did you mean rte.* are rte"),
-        ({"use": "rte"}, "no module is called 'rte'; add or load it"),
-        ({"add": ("a = lora()",), "use": "Fuse(a, b)"}, "adapters.use: no module is called 'b'"),
+        (
+            {"add": ("rte = lora()",), "use": "rto"},
+            "the unknown adapter 'rto'; did you mean rte.* are rte",
+        ),
+        ({"use": "rte"}, "the unknown adapter 'rte'; add it with --adapters.add"),
+        (
+            {"add": ("a = lora()",), "use": "Fuse(a, b)"},
+            "adapters.use names the unknown adapter 'b'",
+        ),
         ({"add": ("a = lora()",), "use": "Fuse(a"}, "adapters.use: column 5 of"),
         (
             {"add": ("a = lora()", "b = seq_bn()"), "use": "a"},
-            "does not name 'b' of adapters.add, which would never be trained",
+            "does not name the adapter 'b' of adapters.add, which would never be trained",
         ),
         ({"add": ("rte = lora()",), "train": ("rtee",)}, "'rtee'; did you mean rte.* rte, head"),
         (
@@ -66,13 +72,16 @@ def test_what_trains_beside_a_loaded_module(train, trains, still):
         ),
         (
             {"add": ("a = lora()", "b = seq_bn()"), "train": ("b", "head")},
-            "adapters.train does not name 'a' of adapters.add, which would never be trained",
+            "adapters.train does not name the adapter 'a' of adapters.add, which would",
         ),
         (
             {"add": ("a = seq_bn()",), "train": ("a", "fusion")},
             "which needs a Fuse block, but adapters.use '' has no such block",
         ),
-        ({"base_dtype": "bfloat16"}, "base_dtype bfloat16 needs a frozen model: add a module by"),
+        (
+            {"base_dtype": "bfloat16"},
+            "base_dtype bfloat16 needs a frozen base model; add an adapter with",
+        ),
     ],
 )
 def test_settings_that_are_wrong(options, message):
@@ -86,7 +95,7 @@ def test_another_dtype_of_the_base_is_refused():
 
 
 def test_a_loaded_module_that_was_not_read():
-    with pytest.raises(InputError, match=r"'a' of adapters.load work/a was not read"):
+    with pytest.raises(InputError, match=r"'a' of adapters.load work/a has not been read"):
         assert Adapters(load=("a=work/a",)).modules
 
 
@@ -100,7 +109,7 @@ def test_what_is_composed():
     assert made.trained == (HEAD, "adapters/fusion/.*", "adapters/a")
     assert made.unpackable == ""
     routed = Adapters(add=("a = lora()", "b = lora()"), use="Stack(Route(a, b))")
-    assert routed.unpackable == "Route by example chooses once for a row"
+    assert routed.unpackable == "Route by example computes one set of weights for each row"
     assert (
         Adapters(add=("a = seq_bn()",), use="Fuse(a)", train=("a", "fusion")).trained[1]
         == "adapters/fusion/.*"

@@ -119,15 +119,18 @@ def test_the_sum_is_made_before_the_cast():
 @pytest.mark.slow
 def test_what_cannot_be_copied():
     for adapter, message in (
-        (Copy(), r"'copy' copies nothing: give it paths, copy\('model/...'\)"),
+        (Copy(), r"'copy' selects no arrays to copy; add paths, such as copy\('model/...'\)"),
         (Copy(of=("modle",)), "'copy': 'modle' matches no parameter of the model"),
-        (Layers(), r"'layers' names no layer: give it last=2 or only=\(0, 1\)"),
-        (Layers(last=3), "the stacks have at most 2 layers: got last 3"),
-        (Layers(only=(0, 4)), "'layers': layers are 0 to 3: got layer 4"),
+        (
+            Layers(),
+            r"'layers' selects no layer; set last, such as last=2, or only, such as only=\(0, 1\)",
+        ),
+        (Layers(last=3), "last is 3, but the model's stacks have at most 2 layers"),
+        (Layers(only=(0, 4)), "'layers' names layer 4, but the model's layers are 0 to 3"),
     ):
         with pytest.raises(InputError, match=message):
             learner("t5", adapter)
-    with pytest.raises(InputError, match="give either last or only to name layers"):
+    with pytest.raises(InputError, match="last and only both select layers"):
         Layers(last=1, only=(0,))
     other = Copy(of=("model/encoder/layers/mlp",))
     with pytest.raises(

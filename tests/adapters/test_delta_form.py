@@ -77,10 +77,10 @@ def test_what_has_no_sum():
         deltas.append(Delta(extra=flat, config=(config,)))
     for other in deltas[1:]:
         with pytest.raises(
-            InputError, match=r"bottlenecks one and .* cannot be added: they must have"
+            InputError, match=r"bottleneck adapters one and .* cannot be added: they must have"
         ):
             deltas[0] + other
-    with pytest.raises(InputError, match="module lora cannot be multiplied by 2"):
+    with pytest.raises(InputError, match="adapter lora cannot be multiplied by 2"):
         Lora().scaled({}, 2.0)
-    with pytest.raises(InputError, match="modules lora and one cannot be added"):
+    with pytest.raises(InputError, match="adapters lora and one cannot be added"):
         Lora().joined({}, deltas[0].config[0], {})

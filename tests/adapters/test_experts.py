@@ -109,15 +109,15 @@ def test_its_line_its_router_and_what_is_refused():
     assert write_module(ADAPTER) == "experts = experts(num=3)"
     assert routers_of((ADAPTER, Lora()), ()) == {"experts": 0.01}
     for fields, match in (
-        ({"num": 1}, "experts are 2 or more"),
-        ({"top": 5}, "top is from 1 to their number"),
+        ({"num": 1}, "experts need num of at least 2"),
+        ({"top": 5}, "top from 1 to num"),
         ({"balance": -1.0}, "must be at least 0"),
-        ({"sites": ("mlp/in",)}, "the site of experts is 'after_mlp'"),
+        ({"sites": ("mlp/in",)}, "experts support only the site 'after_mlp'"),
     ):
         with pytest.raises(InputError, match=match):
             Experts(**fields)
     other = Lora(name="other", sites=("mlp/in",))
-    with pytest.raises(InputError, match="another one both use the site encoder/mlp/in"):
+    with pytest.raises(InputError, match="another adapter both use the site encoder/mlp/in"):
         learner("bert", ADAPTER, other)
     with pytest.raises(InputError, match="Stack > experts replaces the feed-forward bl"):
         learner("bert", ADAPTER, Lora(name="other"), use=parse_trees("Stack(other, experts)"))

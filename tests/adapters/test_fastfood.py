@@ -51,9 +51,12 @@ def test_d_numbers_train_and_begin_as_the_base():
 
 def test_what_is_refused():
     for options, message in (
-        ({"d": 5, "lambdas": True}, "d 5 must be above the 5 lambdas"),
-        ({"d": 300}, r"z has 300 numbers, but model/\S+ has 128 in a layer: .* fold=True"),
-        ({"d": 2**22, "projection": "dense"}, "a dense matrix for .* above 268435456"),
+        ({"d": 5, "lambdas": True}, "d 5 must be above 5, the number of lambdas"),
+        ({"d": 300}, r"z has 300 values, but model/\S+ has only 128 per layer; .* fold=True"),
+        (
+            {"d": 2**22, "projection": "dense"},
+            "a dense projection matrix for .* maximum is 268435456",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             learner("bert", Fastfood(targets=KERNELS, **options))

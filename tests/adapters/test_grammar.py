@@ -58,47 +58,56 @@ def test_every_method_is_written_in_few_words(method):
         ("lora(r=8)", r"^column 1 of .*: expected NAME = METHOD"),
         ("a = b = lora()", "expected NAME = METHOD"),
         ("a = lora(); b = lora()", "column 13 of .*: expected NAME = METHOD"),
-        ("rte = lorra(r=8)", "column 7 .*: no method is called lorra; did you mean lora"),
-        ("rte = os.system('x')", "os has no adapter system"),
-        ("rte = lora", r"a method needs brackets: lora\(\)"),
+        ("rte = lorra(r=8)", "column 7 .*: unknown adapter method lorra; did you mean lora"),
+        ("rte = os.system('x')", "Python module os has no adapter class system"),
+        ("rte = lora", r"a method needs brackets, such as lora\(\)"),
         ("rte = 3", r"column 7 of .*: expected METHOD\(OPTION=VALUE"),
         ("rte = lora(8)", "column 12 of .*: options of lora have names"),
         ("a = copy('model', 3)", "column 10 of .*: of must be a tuple of a string: got"),
         ("a = copy('model', of='model')", "an option is given twice"),
         (
             "a = copy(of='model', sites='mlp')",
-            "column 5 .*: sites cannot be set here: of selects what is copied",
+            "column 5 .*: sites cannot be set for this adapter; of selects what to copy",
         ),
         ("a = layers(last=0)", "column 5 of .*: last must be at least 1: got 0"),
         ("rte = lora(**{})", "options of lora have names"),
-        ("rte = lora(rnk=8)", "column 12 .*: lora has no option rnk; did you mean rank.* it has s"),
+        (
+            "rte = lora(rnk=8)",
+            "column 12 .*: method lora has no option rnk; did you mean rank.* its options are s",
+        ),
         ("b = seq_bn(r=8)", "seq_bn has no option r"),
         ("b = seq_bn(name='x')", "seq_bn has no option name"),
         ("rte = lora(r='8')", "column 14 of .*: r must be a whole number: got '8'"),
         ("rte = lora(r=True)", "r must be a whole number: got True"),
-        ("rte = lora(r=rank)", "column 14 .*: the value of r is not a number, string or tuple"),
+        ("rte = lora(r=rank)", "column 14 .*: the value of r must be a number, string or tuple"),
         ("rte = lora(sites=(1,))", "sites must be a tuple of a string"),
         ("b = seq_bn(init='mum')", "init must be 'bert' or 'mam' or 'houlsby': got 'mum'"),
         ("rte = lora(r=0)", "column 7 of .*: rank must be at least 1: got 0"),
         ("rte = lora(r=1, rank=2)", "an option is given twice"),
-        ("é.x = lora()", "column 1 of .*: the name of a module is an identifier"),
+        ("é.x = lora()", "column 1 of .*: the name of an adapter must be an identifier"),
         ("RTE = lora()", "lower-case letters"),
         (
             "head = lora()",
-            "column 1 of .*: a module may not be called 'head': the name is reserved for a p",
+            "column 1 of .*: an adapter may not be called 'head'",
         ),
         ("a = hyper(tasks=0)", "column 5 of .*: tasks must be at least 1: got 0"),
         ("a = sparse(density=2)", r"column 5 .*: density must be in \(0, 1\]: got 2.0"),
-        ("a = Stack(b, c)", "column 5 of .*: Stack composes modules: give it in adapters.use"),
-        ("u = lora() + parbn()", "column 14 of .*: no method is called parbn; did you mean par_bn"),
-        ("é = parbn(x='é')", "column 5 of .*: no method is called parbn; did you mean par_bn"),
+        (
+            "a = Stack(b, c)",
+            "column 5 of .*: the block Stack composes adapters and is only allowed in adapters.use",
+        ),
+        (
+            "u = lora() + parbn()",
+            "column 14 of .*: unknown adapter method parbn; did you mean par_bn",
+        ),
+        ("é = parbn(x='é')", "column 5 of .*: unknown adapter method parbn; did you mean par_bn"),
         ("u = lora() - par_bn()", "column 5 of .*: expected METHOD"),
-        ("a = lora(alpha=0)", "column 5 of .*: alpha must be finite and not 0: got 0.0"),
+        ("a = lora(alpha=0)", "column 5 of .*: alpha must be finite and not 0, got 0.0"),
         ("a = lora(alpha=1e999)", "column 16 of .*: alpha must be a finite number"),
         (f"a = lora(alpha={10**400})", "alpha must be a finite number"),
-        ("b = seq_bn(reduction=0)", "reduction must be above 0: got 0.0"),
-        ("b = seq_bn(scale=0)", "scale must be finite and not 0: got 0.0"),
-        ("a = lora(\nr=8)", "^column 10 of .*: a module is one line"),
+        ("b = seq_bn(reduction=0)", "reduction must be above 0, got 0.0"),
+        ("b = seq_bn(scale=0)", "scale must be finite and not 0, got 0.0"),
+        ("a = lora(\nr=8)", "^column 10 of .*: an adapter must be described on one line"),
         ("p = params(train='(')", "is not a regular expression"),
         ("a = lora(r=1)\0", "column"),
         ("a = " + "(" * 300, "column"),
@@ -126,7 +135,7 @@ def test_a_custom_method_is_named_by_its_class_and_only_read_where_that_is_trust
     monkeypatch.chdir(tmp_path)
     (tmp_path / "methods_of_mine.py").write_text(METHOD)
     line = "m = methods_of_mine.Mine(r=4, extra=5)"
-    with pytest.raises(InputError, match=r"column 5 of .* not of t5x_lite.*--trust-project"):
+    with pytest.raises(InputError, match=r"column 5 of .* not part of t5x_lite.*--trust-project"):
         parse_module(line)
     before = project.opened()
     try:
@@ -134,7 +143,7 @@ def test_a_custom_method_is_named_by_its_class_and_only_read_where_that_is_trust
             adapter = parse_module(line)
             assert (type(adapter).__name__, adapter.rank, adapter.extra) == ("Mine", 4, 5)
             assert write_module(adapter) == "m = methods_of_mine.Mine(rank=4, extra=5)"
-            with pytest.raises(InputError, match=r"has no adapter Min; did you mean Mine\?"):
+            with pytest.raises(InputError, match=r"has no adapter class Min; did you mean Mine\?"):
                 parse_module("m = methods_of_mine.Min()")
             with pytest.raises(InputError, match="cannot be imported"):
                 parse_module("m = methods_of_nobody.Mine()")

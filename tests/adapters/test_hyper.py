@@ -106,7 +106,10 @@ def test_lines():
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        ("h", r"h is a hypernetwork of 3 tasks: name one of them, as Task\(h, of=0\)"),
+        (
+            "h",
+            r"h is a hypernetwork of 3 tasks; select a task .* such as Task\(h, of=0\)",
+        ),
         ("Stack(h)", r"Stack > h is a hypernetwork of 3 tasks"),
         ("Task(h, of=3)", r"Task\(h, of=3\): h has tasks 0 to 2"),
         ("Task(h), Task(a)", r"Task\(a\): a is not a hypernetwork"),
@@ -122,11 +125,13 @@ def test_trees_that_cannot_be(use, message):
 
 def test_configs_that_cannot_be():
     for text in ("Task(Stack(h))", "Task(h, h)", "Task(None)"):
-        with pytest.raises(InputError, match=r"one child, the name|no place for None"):
+        with pytest.raises(InputError, match=r"one child, the name|does not support None"):
             parse_trees(text)
     with pytest.raises(InputError, match="of must be at least 0: got -1"):
         parse_trees("Task(h, of=-1)")
-    with pytest.raises(InputError, match="one width for all layers, and no trained scales"):
+    with pytest.raises(
+        InputError, match="one width for all layers, and does not support trained scales"
+    ):
         hyper(ln_before=True)
     with pytest.raises(InputError, match="embedding must be at least 1"):
         dataclasses.replace(H, embedding=0)

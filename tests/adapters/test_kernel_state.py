@@ -23,7 +23,10 @@ def test_some_layers_of_a_stack():
 
 def test_rows_that_differ():
     state = KernelState(jnp.zeros((1, 3)), None, has_bias=False)
-    with pytest.raises(InputError, match="rows have no kernel in common"):
+    with pytest.raises(InputError, match="each row would need its own kernel"):
         state.check_ids(MultiTask(("a", "b")))
-    with pytest.raises(InputError, match="a Route cannot be merged: tokens have no kernel"):
+    with pytest.raises(
+        InputError,
+        match="a Route block cannot be merged, because each token would need its own kernel",
+    ):
         state.read()

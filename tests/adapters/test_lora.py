@@ -92,9 +92,11 @@ def test_the_table_of_tokens(host):
 def test_the_table_is_named_by_its_word_alone():
     made, _ = learner("bert", Lora(rank=2, sites=(".*",)))
     assert not any("embedding" in path for path in flatten(made.shapes["adapters"]))
-    with pytest.raises(InputError, match="dora does not support the site 'embedding': remove one"):
+    with pytest.raises(
+        InputError, match="dora does not support the site 'embedding'; use only one"
+    ):
         Lora(dora=True, sites=("embedding",))
-    with pytest.raises(InputError, match="another one both use the site model/embedding/token"):
+    with pytest.raises(InputError, match="another adapter both use the site model/embedding/token"):
         learner("bert", Lora(sites=("embedding",)), Copy(of=("model/embedding/token",)))
 
 

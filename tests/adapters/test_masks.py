@@ -164,15 +164,19 @@ def test_pruned_weights_stay_0_and_rounds():
 def test_what_is_refused():
     with pytest.raises(InputError, match=r"density must be in \(0, 1\]: got 0"):
         Supermask(density=0.0)
-    with pytest.raises(InputError, match="are more than the 10 steps"):
+    with pytest.raises(InputError, match="exceed the number of steps, 10"):
         Movement(steps=10, warmup=8, cooldown=3)
-    with pytest.raises(InputError, match="tau of by='sigmoid' must be between 0 and 1: got 2"):
+    with pytest.raises(InputError, match="tau must be between 0 and 1 for by='sigmoid', got 2"):
         Supermask(by="sigmoid", tau=2.0)
-    with pytest.raises(InputError, match="sites cannot be set here: targets selects the arrays"):
+    with pytest.raises(
+        InputError, match="sites cannot be set for this adapter; targets selects the arrays"
+    ):
         Prune(sites=("mlp/in",))
     with pytest.raises(InputError, match="'prune': 'modle' matches no parameter of the model"):
         learner("bert", Prune(targets=("modle",)))
-    with pytest.raises(InputError, match=r"norm/\w+ has no rows: exclude it by targets"):
+    with pytest.raises(
+        InputError, match=r"norm/\w+ is a vector without rows; exclude the array with targets"
+    ):
         learner("bert", Prune(targets=("model/.*norm/.*",), structure="rows"))
-    with pytest.raises(InputError, match=f"both use the site model/{WI}: remove one from"):
+    with pytest.raises(InputError, match=f"both use the site model/{WI}; remove one of them from"):
         learner("bert", Supermask(targets=TARGETS), Prune(targets=TARGETS))

@@ -48,7 +48,7 @@ def test_norms_and_chosen_paths():
         learner("bert", Params(train=("modle",)))
     made, _ = learner("bert", Params(train=(".*",)), train=("adapters/params",))
     assert trained(made).keys() == {"model"}
-    with pytest.raises(InputError, match=r"'params' names nothing to train: give it train='model/"):
+    with pytest.raises(InputError, match=r"'params' selects no parameters; set train='model/"):
         learner("bert", Params())
     with pytest.raises(InputError, match=r"train: '\(' is not a regular expression"):
         Params(train=("(",))

@@ -66,16 +66,24 @@ def test_fusions_have_layers_where_their_modules_stand():
 @pytest.mark.parametrize(
     ("host", "use", "message"),
     [
-        ("bert", "Fuse(a, Stack(b, x))", r"Fuse > Stack > lora 'x' is at encoder/attention"),
+        (
+            "bert",
+            "Fuse(a, Stack(b, x))",
+            r"Fuse > Stack > lora 'x' uses the site encoder/attention",
+        ),
         ("t5", "Split(a, b, splits=(1, 'rest'))", "Split > bottleneck 'a' is in a decoder"),
-        ("bert", "Stack(a, n)", "Stack > norms 'n' has no site for a block to compose"),
+        (
+            "bert",
+            "Stack(a, n)",
+            "Stack > norms 'n' has no site in the model, so a block cannot compose it",
+        ),
         ("bert", "Average(a, t)", "Average > lora 't' has no site"),
         (
             "bert",
             "Stack(a, b), a",
-            "'a' and another one both use the site encoder/after_mlp: .* as Stack\\(a, b\\)",
+            "'a' and another adapter both use the site encoder/after_mlp; .* as Stack\\(a, b\\)",
         ),
-        ("bert", "Fuse(a, b, name='at')", "the name 'at' is not allowed for a fusion"),
+        ("bert", "Fuse(a, b, name='at')", "the name 'at' is reserved and not allowed for a fusion"),
     ],
 )
 def test_what_has_no_place(host, use, message):

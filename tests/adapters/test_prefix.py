@@ -177,7 +177,7 @@ def test_without_its_network_it_gives_the_same(host, dtype):
     made, batch = learner(host, PREFIX, dtype=dtype)
     params = random(made.shapes)
     flat, own = ejected(PREFIX, params, dtype=dtype)
-    with pytest.raises(InputError, match="no parameter is at adapters/other/"):
+    with pytest.raises(InputError, match="no parameters are at adapters/other/"):
         ejected(dataclasses.replace(PREFIX, name="other"), params)
     assert flat == dataclasses.replace(PREFIX, flat=True)
     assert ejected(flat, own) == (flat, own)
@@ -256,10 +256,10 @@ def test_two_in_a_stack_are_all_of_their_keys():
 def test_what_cannot_be():
     with pytest.raises(InputError, match="length must be at least 1: got 0"):
         Prefix(length=0)
-    with pytest.raises(InputError, match=r"no site is called 'attention/prefx'; did you mean"):
+    with pytest.raises(InputError, match=r"the model has no site 'attention/prefx'; did you mean"):
         learner("bert", Prefix(sites=("attention/prefx",)))
     with pytest.raises(
-        InputError, match="'b' and another one both use the site encoder/attention/prefix"
+        InputError, match="'b' and another adapter both use the site encoder/attention/prefix"
     ):
         learner("bert", PREFIX, Prefix(name="b"))
     made, _ = learner("bert", PREFIX, Lora())
@@ -267,7 +267,9 @@ def test_what_cannot_be():
         made.merged(random(made.shapes))
     model, objective, _ = HOSTS["bert"]
     for use in ("Average(prefix, lora)", "Fuse(prefix, lora)"):
-        with pytest.raises(InputError, match=r"prefix 'prefix' is at encoder/attention/prefix"):
+        with pytest.raises(
+            InputError, match=r"prefix 'prefix' uses the site encoder/attention/prefix"
+        ):
             Learner.of(model, objective, adapters=(PREFIX, Lora()), use=parse_trees(use))
 
 
@@ -355,13 +357,13 @@ def test_its_place_is_to_the_left_of_a_t5s_tokens():
 
 def test_what_has_no_place():
     left = dataclasses.replace(PREFIX, place="left")
-    with pytest.raises(InputError, match="in a DeBERTa a prefix has content and no position"):
+    with pytest.raises(InputError, match="a prefix cannot have a position in DeBERTa"):
         learner("deberta", left)
-    with pytest.raises(InputError, match="has no gate: remove one of the two"):
+    with pytest.raises(InputError, match="does not support a gate; use only one of them"):
         Prefix(place="left", gate="real_tokens")
     with pytest.raises(InputError, match="place"):
         parse_module("x = prefix(place='right')")
     other = Lora(name="other")
-    with pytest.raises(InputError, match="nothing else can be before or after it"):
+    with pytest.raises(InputError, match="cannot be composed with other adapters"):
         learner("bert", left, other, use=parse_trees("Stack(other, prefix)"))
     assert "first text" in left.unpackable

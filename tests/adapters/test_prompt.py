@@ -105,7 +105,9 @@ def test_packed_rows_are_refused():
     options = {"steps": 1, "optimizer": AdamW(schedule=Constant(value=0.1))}
     options |= {"adapters": Adapters(add=("p = prompt(length=2)",))}
     data = {"task": "tasks.text:span_corruption", "vocabulary": "v"}
-    with pytest.raises(InputError, match="comes before rows, which must be of one document: set"):
+    with pytest.raises(
+        InputError, match="is inserted before each row, which must be of one document: set"
+    ):
         Experiment(model=model, objective=Seq2Seq(), data=Data(**data), **options)
     Experiment(model=model, objective=Seq2Seq(), data=Data(**data, pack=False), **options)
     made, batch = learner("t5", PROMPT)
@@ -118,19 +120,19 @@ def test_packed_rows_are_refused():
 def test_what_cannot_be():
     for fields, message in (
         ({"length": 0}, "length must be at least 1: got 0"),
-        ({"among": (5, 5)}, r"among must be two token ids, the smaller first: got \(5, 5\)"),
-        ({"sites": ("mlp",)}, "the site of a prompt is 'prompt'"),
+        ({"among": (5, 5)}, r"among must be two ascending token ids, got \(5, 5\)"),
+        ({"sites": ("mlp",)}, "a prompt supports only the site 'prompt'"),
     ):
         with pytest.raises(InputError, match=message):
             Prompt(**fields)
     with pytest.raises(
         InputError,
-        match=r"'prompt': among \(3, 17\) is beyond .* has 16 rows: give among=\(3, 16\)",
+        match=r"'prompt': among \(3, 17\) exceeds .* has 16 rows; set among=\(3, 16\)",
     ):
         learner("t5", Prompt(init="vocab", among=(3, 17)))
     learner("t5", Prompt(init="vocab"))  # of a smaller table all
     narrow = BertConfig(**{**ENCODER, "embedding_size": 4})
-    with pytest.raises(InputError, match="init 'vocab' needs a token embedding of d_model 8 col"):
+    with pytest.raises(InputError, match="init 'vocab' needs a token embedding of width 8 "):
         Learner.of(narrow, HOSTS["bert"][1], adapters=(PROMPT,))
     made, _ = learner("bert", Prompt(), Lora())
     with pytest.raises(
@@ -139,10 +141,14 @@ def test_what_cannot_be():
         made.merged(random(made.shapes))
     model, objective, _ = HOSTS["bert"]
     use = parse_trees("Stack(prompt, lora)")
-    with pytest.raises(InputError, match="prompt 'prompt' comes before the tokens: name it out"):
+    with pytest.raises(InputError, match="prompt 'prompt' inserts a prompt before the tokens"):
         Learner.of(model, objective, adapters=(Prompt(), Lora()), use=use)
-    with pytest.raises(InputError, match="'b' and another one both use the site encoder/prompt"):
+    with pytest.raises(
+        InputError, match="'b' and another adapter both use the site encoder/prompt"
+    ):
         learner("bert", Prompt(), Prompt(name="b"))
     lm = LMConfig(**SIZES, d_kv=4, num_layers=1).build(rngs=nnx.Rngs(0))
-    with pytest.raises(InputError, match=r"needs an encoder, and a LM has none: prefix\(\) is"):
+    with pytest.raises(
+        InputError, match=r"needs a model with an encoder, but a LM .* use prefix\(\)"
+    ):
         Prompt().build(lm, rngs=nnx.Rngs(0))

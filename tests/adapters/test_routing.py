@@ -145,7 +145,7 @@ def test_the_loss_is_balanced(host):
 
 @pytest.mark.parametrize("options", [{"balance": -0.1}, {"balance": 0.1, "kind": "free"}])
 def test_a_balance_that_cannot_be(options):
-    with pytest.raises(InputError, match="balance must not be negative, and must be 0 for free"):
+    with pytest.raises(InputError, match="balance must be at least 0, and 0 if kind is 'free'"):
         Route(("a", "b"), **options)
 
 
@@ -217,9 +217,19 @@ def test_free_weights_combine_changes():
 @pytest.mark.parametrize(
     ("host", "modules", "use", "message"),
     [
-        ("t5", (Ia3(name="a"), Ia3(name="b")), "Route(a, b)", "Route composes adapters only after"),
-        ("bert", LORAS, "Route(a, b, name='at')", "the name 'at' is not allowed for a router"),
-        ("bert", LORAS, "Stack(Route(a, b, name='r'), Route(b, a, name='r'))", "two routers are"),
+        ("t5", (Ia3(name="a"), Ia3(name="b")), "Route(a, b)", "Route supports adapters only after"),
+        (
+            "bert",
+            LORAS,
+            "Route(a, b, name='at')",
+            "the name 'at' is reserved and not allowed for a router",
+        ),
+        (
+            "bert",
+            LORAS,
+            "Stack(Route(a, b, name='r'), Route(b, a, name='r'))",
+            "two router blocks are",
+        ),
     ],
 )
 def test_what_cannot_be(host, modules, use, message):
@@ -230,8 +240,8 @@ def test_what_cannot_be(host, modules, use, message):
 def test_it_trains_and_is_not_merged():
     made, _ = learner("bert", *LORAS, use=parse_trees("Route(a, b, name='r')"))
     assert made.trains(f"{ROUTER}/attention/query/logits/kernel")
-    with pytest.raises(InputError, match="a Route cannot be merged"):
+    with pytest.raises(InputError, match="a Route block cannot be merged"):
         made.merged(random(made.shapes))
     deberta, batch = learner("deberta", *LORAS, use=parse_trees("Route(a, b)"))
-    with pytest.raises(InputError, match="projects distances once for all rows"):
+    with pytest.raises(InputError, match="projects relative positions once for all rows"):
         outputs(deberta, random(deberta.shapes), batch)

@@ -24,7 +24,10 @@ def test_each_row_of_its_own_array():
     arrays = [jnp.full((4, 1, 2), 1.0), jnp.full((4, 1, 2), 2.0)]
     assert chosen_rows(state, arrays)[:, 0, 0].tolist() == [2.0, 1.0, 0.0, 2.0]
     block = MultiTask(("a", "b"))
-    for ids, message in ((None, "needs the feature adapter_ids"), (IDS[:3], "have 3 rows, but")):
+    for ids, message in (
+        (None, "needs the batch feature adapter_ids"),
+        (IDS[:3], "have 3 rows, but"),
+    ):
         with pytest.raises(InputError, match=message):
             HiddenState(state.hidden, ids).check_ids(block)
 

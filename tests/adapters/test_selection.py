@@ -36,10 +36,10 @@ def test_how_many():
     assert count_of(1000, density=0.0125) == 12
     assert count_of(10, k=10) == 10
     for options, reason in (
-        ({}, "either k"),
-        ({"k": 1, "density": 0.5}, "either k"),
-        ({"density": 1.5}, "from 0 to 1: got 1.5"),
-        ({"k": 11}, "from 0 to the number of entries, 10: got 11"),
+        ({}, "exactly one of k"),
+        ({"k": 1, "density": 0.5}, "exactly one of k"),
+        ({"density": 1.5}, "from 0 to 1, got 1.5"),
+        ({"k": 11}, "from 0 to the number of entries .10., got 11"),
     ):
         with pytest.raises(InputError, match=reason):
             count_of(10, **options)

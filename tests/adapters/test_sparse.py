@@ -162,17 +162,17 @@ def test_what_is_refused():
     wrong: Any = (
         ({"density": 0.0}, r"density must be in \(0, 1\]"),
         ({"rounds": 0}, "rounds must be at least 1"),
-        ({"rounds": 2, "select": "magnitude"}, "rounds are only for select='lottery'"),
-        ({"full_steps": 2, "select": "fisher"}, "select='fisher' has no full phase"),
+        ({"rounds": 2, "select": "magnitude"}, "rounds are only supported with select='lottery'"),
+        ({"full_steps": 2, "select": "fisher"}, "not supported with select='fisher'"),
         ({"l1": -1.0}, "must be at least 0"),
-        ({"entries": ((WI, 0),)}, "at least one number each"),
+        ({"entries": ((WI, 0),)}, "at least one entry of each listed array"),
     )
     for options, message in wrong:
         with pytest.raises(InputError, match=message):
             SparseTuning(**options)
     with pytest.raises(InputError, match="its entries are not selected yet; `t5x-lite train`"):
         learner("bert", SparseTuning())
-    with pytest.raises(InputError, match="the model has no array x with 1 entries"):
+    with pytest.raises(InputError, match="needs 1 entries of the array x"):
         learner("bert", SparseTuning(entries=(("x", 1),)))
     with pytest.raises(InputError, match="l must be below 0 and r above 1"):
         Diff(l=0.0)

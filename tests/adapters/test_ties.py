@@ -68,7 +68,9 @@ def test_it_is_of_products_and_not_of_factors():
 
 def test_what_is_refused():
     delta = Delta({"a": Dense(np.ones(3, np.float32))})
-    with pytest.raises(InputError, match=r"may not be negative: got \(1, -1\); subtract the delta"):
+    with pytest.raises(
+        InputError, match=r"must not be negative, got \(1, -1\); subtract the delta"
+    ):
         merge([delta, delta], Ties(), weights=(1, -1))
     with pytest.raises(InputError, match=r"density must be in \(0, 1\]: got 0"):
         Ties(density=0.0)

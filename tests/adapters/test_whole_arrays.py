@@ -66,7 +66,7 @@ def test_sums_stand_together_and_others_do_not():
     learner("bert", Shift(), sparse)
     with pytest.raises(InputError, match=f"both use the site model/{NORM}"):
         learner("bert", Shift(), Shift(name="b"))
-    with pytest.raises(InputError, match="targets names no array"):
+    with pytest.raises(InputError, match="targets selects no array"):
         Shift(targets=())
     with pytest.raises(InputError, match="is not a regular expression"):
         Shift(targets=("(",))

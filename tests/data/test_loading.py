@@ -90,7 +90,10 @@ def test_rows_without_room_for_the_words_are_refused(supervised, vocabulary):
     from t5x_lite.data import loading
 
     length = len(vocabulary.encode(" target:"))
-    with pytest.raises(InputError, match=f"has {length} tokens, and inputs have at most {length}"):
+    with pytest.raises(
+        InputError,
+        match=f"has {length} tokens, which leaves no room for text in inputs of at most {length}",
+    ):
         loading.load_task(dataclasses.replace(supervised, inputs_length=length), vocabulary)
 
 

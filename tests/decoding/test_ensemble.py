@@ -73,7 +73,7 @@ def test_an_ensemble_is_prepared_member_by_member(markov):
 
 
 def test_one_vocabulary():
-    with pytest.raises(InputError, match=r"share a vocabulary: got sizes \[4, 5\]"):
+    with pytest.raises(InputError, match=r"share a vocabulary, got vocabulary sizes \[4, 5\]"):
         average([jnp.zeros((1, 4)), jnp.zeros((1, 5))])
     with pytest.raises(InputError, match="at least one"):
         Ensemble([])

@@ -151,5 +151,5 @@ def test_sampling_the_likeliest_alone_is_greedy(hashed):
 
 
 def test_sampling_needs_keys(hashed):
-    with pytest.raises(ValueError, match="a key for each input"):
+    with pytest.raises(ValueError, match="a random key for each input"):
         decode(hashed(), INPUTS, decoding=SAMPLING)

@@ -131,7 +131,7 @@ def test_shards_over_all_chips_are_warned_of(size):
     assert planned(path, topology, how="not compiled")["warnings"] == []
     everywhere = ("--mesh.data=1", "--mesh.fsdp=64")
     assert planned(path, topology, *everywhere, how="not compiled")["warnings"] == [
-        f"axis 'embed' of size {d_model} is cut over fsdp 64 into shards of {d_model // 64}, "
-        "narrower than a tile of 128: gradients are then all-reduced whole; "
+        f"axis 'embed' of size {d_model} is split over fsdp 64 into shards of {d_model // 64}, "
+        "narrower than a tile of 128, so complete gradients are all-reduced; "
         f"set --mesh.data {64 // fsdp} --mesh.fsdp {fsdp}"
     ]

@@ -97,7 +97,7 @@ def test_words_need_room_and_are_those_of_all_members(tiny_run, model, monkeypat
     with pytest.raises(InputError, match=r"read inputs differently \(data\.layout\): an ensemble"):
         Checkpoint.load([str(tiny_run)] * 2)
     length = len(model.vocabulary.encode(" target:"))
-    with pytest.raises(InputError, match="there is no room for a text; raise their length"):
+    with pytest.raises(InputError, match="leaves no room for text in inputs"):
         Checkpoint.load([str(tiny_run)], inputs_length=length)
 
 

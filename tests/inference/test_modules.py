@@ -97,7 +97,7 @@ def test_a_loaded_module_stays_as_it_was(part, run, place, tiny_experiment):
 @pytest.mark.exhaustive
 def test_two_at_one_site_and_nothing_that_trains(part, run):
     adapters = Adapters(add=("b = lora(r=2)",), load=(f"old={part}",))
-    with pytest.raises(InputError, match=r"remove one from --adapters.use"):
+    with pytest.raises(InputError, match=r"remove one of them from --adapters.use"):
         run("twice", 5, adapters=adapters)
     with pytest.raises(InputError, match="everything is frozen, so nothing would be trained"):
         run("frozen", 5, adapters=Adapters(load=(f"old={part}",)))

@@ -36,19 +36,27 @@ def test_a_layout_that_fits_a_task(layout, there):
     ("layout", "there", "message"),
     [
         (layouts.LM(), BOTH, "use concat_lm or prefix_lm or seq2seq or a task such as tasks.text"),
-        (layouts.Seq2Seq(), ["targets"], "seq2seq shows inputs and targets, and the task gives ta"),
-        (layouts.Seq2Seq(), ["inputs"], "the task gives inputs: use encoder or a task such as ta"),
-        (layouts.Groups(), BOTH, "groups shows query and positives and negatives, and the task g"),
+        (
+            layouts.Seq2Seq(),
+            ["targets"],
+            "seq2seq needs the features inputs and targets, but the task has ta",
+        ),
+        (layouts.Seq2Seq(), ["inputs"], "the task has inputs; use encoder or a task such as ta"),
+        (
+            layouts.Groups(),
+            BOTH,
+            "groups needs the features query and positives and negatives, but the task h",
+        ),
         (
             layouts.Encoder(),
             QUERIES,
-            "gives negatives and positives and query: use groups or ranked or a t",
+            "has negatives and positives and query; use groups or ranked or a t",
         ),
         (layouts.Labelled(), BOTH, "a task such as tasks.glue:sst2"),
-        (layouts.Seq2Seq(), ["inputs", "labels"], "gives inputs and labels: use labelled or a ta"),
-        (layouts.Encoder(), ["inputs", "token_labels"], "inputs and token_labels: use tokens or a"),
+        (layouts.Seq2Seq(), ["inputs", "labels"], "has inputs and labels; use labelled or a ta"),
+        (layouts.Encoder(), ["inputs", "token_labels"], "inputs and token_labels; use tokens or a"),
         (layouts.Tokens(), ["inputs", "labels"], "use labelled or a task such as tasks.tokens:co"),
-        (layouts.Encoder(), ["idx"], "the task gives idx: use a task such as tasks.encoder:d"),
+        (layouts.Encoder(), ["idx"], "the task has idx; use a task such as tasks.encoder:d"),
     ],
 )
 def test_a_layout_that_does_not_fit_names_those_that_do(layout, there, message):
@@ -73,7 +81,7 @@ class Images(layouts.Layout):
 def test_a_layout_of_one_s_own_is_named_after_its_class_and_changes_no_other():
     assert Images().identity() == {"layout": "Images"}
     assert Images().of_task(["pixels"]) == Images()
-    with pytest.raises(InputError, match=r"the task gives pixels: use a task such as tasks\.encod"):
+    with pytest.raises(InputError, match=r"the task has pixels; use a task such as tasks\.encod"):
         layouts.Encoder().check(["pixels"])
     layouts.Seq2Seq().check([*BOTH, "pixels"])
     with pytest.raises(TypeError, match="Images does not define lay_out"):
@@ -86,29 +94,33 @@ def test_a_layout_of_one_s_own_is_named_after_its_class_and_changes_no_other():
         (
             layouts.Groups(),
             BOTH,
-            "groups shows query and positives and negatives, and",
+            "groups needs the features query and positives and negatives, but",
         ),
         (
             layouts.Encoder(),
             BOTH,
-            "encoder shows inputs, and the task gives inputs and",
+            "encoder needs the features inputs, but the task has inputs and",
         ),
         (
             layouts.Encoder(),
             ["targets"],
-            "gives targets: use lm or a task such as tasks.e",
+            "has targets; use lm or a task such as tasks.e",
         ),
-        (layouts.LM(), ["inputs"], "lm shows targets, and the task gives inputs: use encoder or a"),
-        (layouts.LM(), BOTH, "inputs and targets: use concat_lm or prefix_lm or seq2seq or a"),
+        (
+            layouts.LM(),
+            ["inputs"],
+            "lm needs the features targets, but the task has inputs; use encoder or a",
+        ),
+        (layouts.LM(), BOTH, "inputs and targets; use concat_lm or prefix_lm or seq2seq or a"),
         (
             layouts.PrefixLM(),
             ["targets"],
-            "prefix_lm shows inputs and targets, and the task",
+            "prefix_lm needs the features inputs and targets, but the task",
         ),
         (
             layouts.Seq2Seq(),
             ["targets"],
-            "seq2seq shows inputs and targets, and the task",
+            "seq2seq needs the features inputs and targets, but the task",
         ),
     ],
 )

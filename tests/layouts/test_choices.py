@@ -42,7 +42,9 @@ def test_the_shapes_are_known_without_examples():
 
 def test_more_choices_than_a_row_has_are_refused():
     three = [{"choices": [2, 3] * 3, "labels": [0, 0]}]
-    with pytest.raises(InputError, match=r"has 3 choices: set --data\.layout\.num 3"):
+    with pytest.raises(
+        InputError, match=r"has 3 choices, but data.layout.num is 2; set --data\.layout\.num 3"
+    ):
         made(layouts.Choices(), [0], examples=three, pack=False)
     with pytest.raises(InputError, match="must be at least 2: got 1"):
         layouts.Choices(num=1)

@@ -43,7 +43,9 @@ def test_scores_are_floats_and_nan_where_there_is_none():
 
 def test_what_contradicts_the_task_is_refused():
     for scores, there in ((True, ["inputs", "labels"]), (False, ["inputs", "labels", "scores"])):
-        with pytest.raises(InputError, match=f"scores is {scores}, and the task gives .*leave it"):
+        with pytest.raises(
+            InputError, match=f"scores is {scores}, but the task has .*unset data.layout.scores"
+        ):
             layouts.Labelled(scores=scores).of_task(there)
 
 

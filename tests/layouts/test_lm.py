@@ -42,8 +42,8 @@ def test_inputs_end_in_words_or_in_eos():
     with pytest.raises(InputError) as error:
         layout.ending(vocabulary, length=9)
     assert str(error.value) == (
-        "data.layout.separator ' target: ' has 9 tokens, and inputs have at most 9: there is no "
-        "room for a text; raise their length"
+        "data.layout.separator ' target: ' has 9 tokens, which leaves no room for "
+        "text in inputs of at most 9 tokens; increase data.inputs_length"
     )
 
 
@@ -53,9 +53,11 @@ def test_a_separator_without_words_is_refused(tiny_vocabulary):
     vocabulary = load_vocabulary(tiny_vocabulary)
     target = [*vocabulary.encode("target:")]
     assert layouts.ConcatLM(separator=" target: ").ending(vocabulary) == (*target,)
-    with pytest.raises(InputError, match=r"separator ' ' has no tokens in this vocabulary: write"):
+    with pytest.raises(InputError, match=r"separator ' ' has no tokens in this vocabulary; set it"):
         layouts.ConcatLM(separator=" ").ending(vocabulary)
-    with pytest.raises(InputError, match=r"separator 'a <pad>' holds padding: write words, such"):
+    with pytest.raises(
+        InputError, match=r"separator 'a <pad>' contains the padding token; set it to words, such"
+    ):
         layouts.ConcatLM(separator="a <pad>").ending(load_vocabulary("bytes-hf"))
 
 
@@ -77,16 +79,20 @@ def test_what_a_cache_is_made_with():
     plain.check_fixed({})
     layouts.PrefixLM(separator=" target:").check_fixed(words.fixed())
     for layout, fixed, message in [
-        (words, {}, "separator '', and it is ' target:': set --data.layout.separator '', or write"),
+        (
+            words,
+            {},
+            "separator '', but data.layout.separator is ' target:'; set ",
+        ),
         (
             plain,
             words.fixed(),
-            "separator ' target:', and it is '': set --data.layout.separator ' ",
+            "separator ' target:', but data.layout.separator is ''; set --data.layout.separator ' ",
         ),
         (
             layouts.Seq2Seq(),
             words.fixed(),
-            "which data.layout seq2seq does not have: write another",
+            "but data.layout seq2seq has no such field; write another",
         ),
     ]:
         with pytest.raises(InputError) as error:

@@ -65,5 +65,5 @@ def test_it_is_a_layout_of_pairs_with_rows_of_its_own():
     assert layout.longest_stored(np.array([5, 6]), lengths).tolist() == [7, 9]
     with pytest.raises(InputError, match=r"data\.targets_length 10 must be at least 3 more"):
         layout.lengths(inputs=8, targets=10)
-    with pytest.raises(InputError, match="has rows"):
+    with pytest.raises(InputError, match="its rows are"):
         layouts.Ranked(begins_with_cls=False)

@@ -18,5 +18,5 @@ def test_packed_examples_share_a_row_with_their_segments_and_positions():
 
 
 def test_examples_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="more than its 8 tokens"):
+    with pytest.raises(ValueError, match="more tokens than the row length of 8"):
         made(layouts.Seq2Seq(), [0, 0], inputs=8)

@@ -106,7 +106,9 @@ def test_a_span_that_fits_is_not_cut():
 
 
 def test_a_document_of_one_span_is_refused():
-    with pytest.raises(InputError, match="a document has 1 spans, and a row has 2: leave it out"):
+    with pytest.raises(
+        InputError, match="a document has 1 spans, but a row needs 2; remove the document"
+    ):
         LAYOUT.drawn(example([5]))
 
 
@@ -114,5 +116,7 @@ def test_its_task_is_told_by_its_feature():
     assert LAYOUT.fits(["spans"])
     assert not layouts.Encoder().fits(["spans"])
     assert LAYOUT.identity() == {"layout": "spans"}
-    with pytest.raises(InputError, match=r"data\.layout spans shows spans.* use encoder or"):
+    with pytest.raises(
+        InputError, match=r"data\.layout spans needs the features spans.* use encoder or"
+    ):
         LAYOUT.check(["inputs"])

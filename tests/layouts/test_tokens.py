@@ -42,5 +42,5 @@ def test_the_shapes_are_known_without_examples():
 
 def test_each_token_has_a_label():
     short = [{"inputs": [2, 5, 3], "token_labels": [0, 1]}]
-    with pytest.raises(InputError, match=r"an example has 3 inputs and 2 token_labels: a task of"):
+    with pytest.raises(InputError, match=r"an example has 3 input tokens, but 2 token_labels"):
         made(layouts.Tokens(), [0], examples=short, tokens=BERT)

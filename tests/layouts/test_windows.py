@@ -23,9 +23,9 @@ def test_rows_are_those_of_labelled():
 def test_it_is_for_tasks_that_number_their_windows():
     there = ["inputs", "labels", "window"]
     assert layouts.Windows().of_task(there) == layouts.Windows()
-    with pytest.raises(InputError, match=r"gives inputs and labels: use labelled or a task such"):
+    with pytest.raises(InputError, match=r"has inputs and labels; use labelled or a task such"):
         layouts.Windows().check(there[:2])
-    with pytest.raises(InputError, match=r"gives inputs and labels and window: use windows or a"):
+    with pytest.raises(InputError, match=r"has inputs and labels and window; use windows or a"):
         layouts.Labelled().check(there)
 
 
@@ -34,7 +34,8 @@ def test_what_a_position_and_a_cache_hold():
     assert layout.identity() == {"layout": "windows", "doc_stride": 3, "query_length": 64}
     layout.check_fixed({"doc_stride": 3, "query_length": 64})
     with pytest.raises(
-        InputError, match=r"^was made with data\.layout\.doc_stride 128, and it is 3"
+        InputError,
+        match=r"^was made with data\.layout\.doc_stride 128, but data\.layout\.doc_stride is 3",
     ):
         layout.check_fixed(layouts.Windows().fixed())
     for field in ("doc_stride", "query_length"):

@@ -127,7 +127,7 @@ def test_a_prefix_language_model_trains(experiment, tmp_path):
         ),
         (
             {"layout": layouts.LM()},
-            "lm shows targets, and the task gives inputs and targets",
+            "lm needs the features targets, but the task has inputs and targets",
         ),
     ],
 )

@@ -242,13 +242,13 @@ def test_refuses_parameters_that_do_not_fit_their_axes():
         transformation.init({"wo": jnp.ones((2, 2))})
     with pytest.raises(ValueError, match="wi must have a tuple of logical axes"):
         transformation.init({"wi": jnp.ones(2)})
-    with pytest.raises(ValueError, match="pass them to update"):
+    with pytest.raises(ValueError, match="pass params to update"):
         transformation.update({}, {}, None)
 
 
 def test_refuses_a_half_named_parameter_of_higher_rank():
     transformation = make(rate, {"w": ("embed", "mlp", "bottleneck")})
-    with pytest.raises(ValueError, match="rank 3 must have its axes among rows"):
+    with pytest.raises(ValueError, match="rank 3 must be a row axis"):
         transformation.init({"w": jnp.ones((2, 2, 2))})
 
 

@@ -137,7 +137,7 @@ def test_groups_are_clipped_apart():
     np.testing.assert_allclose(updates["a"]["w"], [-0.6 / 1.6], rtol=1e-6)
     np.testing.assert_allclose(updates["a"]["v"], [-0.8 / 1.8], rtol=1e-6)
     np.testing.assert_allclose(updates["b"], [-0.5 / 1.5], rtol=1e-6)
-    with pytest.raises(InputError, match=r"'c/\.\*' matches no path that is left"):
+    with pytest.raises(InputError, match=r"'c/\.\*' matches no parameter path"):
         made("a/.*", "c/.*")
     with pytest.raises(InputError, match=r"clip_groups: '\('"):
         made("(")
@@ -222,12 +222,12 @@ def test_parameters_have_rates_of_their_own(optimizer):
 @pytest.mark.parametrize(
     ("rates", "message"),
     [
-        (("heads/.*=2",), "'heads/.*' matches no path that is left"),
-        (("model/.*=2", "model/wi=3"), "'model/wi' matches no path that is left"),
-        (("model/wi",), "are PATTERN=FACTOR with a factor of at least 0"),
-        (("model/wi=fast",), "are PATTERN=FACTOR"),
-        (("model/wi=-1",), "are PATTERN=FACTOR"),
-        (("model/wi=nan",), "are PATTERN=FACTOR"),
+        (("heads/.*=2",), "pattern 'heads/.*' matches no parameter path"),
+        (("model/.*=2", "model/wi=3"), "pattern 'model/wi' matches no parameter path"),
+        (("model/wi",), "must be PATTERN=FACTOR with a factor of at least 0"),
+        (("model/wi=fast",), "must be PATTERN=FACTOR"),
+        (("model/wi=-1",), "must be PATTERN=FACTOR"),
+        (("model/wi=nan",), "must be PATTERN=FACTOR"),
         (("model/(=2",), "optimizer.rates"),
     ],
 )

@@ -67,7 +67,7 @@ def test_values(schedule, values):
         (lambda: InverseSquareRoot(warmup_steps=0), "warmup_steps must be at least 1"),
         (
             lambda: Linear(total_steps=10, warmup_steps=11),
-            "Linear: total_steps must be more than warmup_steps; got 10 and 11",
+            "Linear: total_steps 10 must be more than warmup_steps 11",
         ),
         (lambda: Linear(total_steps=0), "total_steps must be at least 1"),
         (lambda: Linear(total_steps=5, warmup_steps=-1), "warmup_steps must be at least 0"),
@@ -77,7 +77,7 @@ def test_values(schedule, values):
             r"cut_fraction must be in \(0, 1\): got 1.0",
         ),
         (lambda: Triangular(total_steps=99, ratio=0.5), "ratio must be at least 1: got 0.5"),
-        (lambda: Cosine(total_steps=10, warmup_steps=10), "Cosine: total_steps must be more"),
+        (lambda: Cosine(total_steps=10, warmup_steps=10), "Cosine: total_steps 10 must be more"),
         (lambda: Warmup(steps=0, then=Constant()), "Warmup: steps must be at least 1"),
         (
             lambda: LinearDecayTail(body=Constant(), total_steps=10, fraction=2.0),

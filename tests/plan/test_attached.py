@@ -42,19 +42,21 @@ def test_the_same_slice_turned_is_the_same():
     [
         (
             devices(2, 4),
-            "attached are 8 x TPU v5 lite, 2x4 chips in 1 slice(s), and v5e:8x8 has 64 x TPU v5 "
-            "lite, 8x8 chips in 1 slice(s): give the command on all its hosts at once, or leave "
-            "--topology away",
+            "the attached devices are 8 x TPU v5 lite, 2x4 chips in 1 slice(s), but v5e:8x8 has "
+            "64 x TPU v5 lite, 8x8 chips in 1 slice(s); run the command on all hosts of the "
+            "slice at the same time, or omit --topology",
         ),
         (
             devices(16, 4),
-            "attached are 64 x TPU v5 lite, 16x4 chips in 1 slice(s), and v5e:8x8 has 64 x TPU v5 "
-            "lite, 8x8 chips in 1 slice(s): plan for what is there: leave --topology away",
+            "the attached devices are 64 x TPU v5 lite, 16x4 chips in 1 slice(s), but v5e:8x8 "
+            "has 64 x TPU v5 lite, 8x8 chips in 1 slice(s); omit --topology to plan for the "
+            "attached devices",
         ),
         (
             devices(8, 8, kind="TPU v6 lite"),
-            "attached are 64 x TPU v6 lite, 8x8 chips in 1 slice(s), and v5e:8x8 has 64 x TPU v5 "
-            "lite, 8x8 chips in 1 slice(s): plan for what is there: leave --topology away",
+            "the attached devices are 64 x TPU v6 lite, 8x8 chips in 1 slice(s), but v5e:8x8 "
+            "has 64 x TPU v5 lite, 8x8 chips in 1 slice(s); omit --topology to plan for the "
+            "attached devices",
         ),
     ],
 )
@@ -69,8 +71,8 @@ def test_memory():
 
 def test_less_memory():
     assert less_memory(15 * GIB, int(15.75 * GIB)) == (
-        "a device offers 15.00 GiB and its kind has 15.75: another process may hold some, or "
-        "XLA_PYTHON_CLIENT_MEM_FRACTION may say so"
+        "a device offers only 15.00 of its 15.75 GiB of memory; another process may use memory, or "
+        "XLA_PYTHON_CLIENT_MEM_FRACTION may limit it"
     )
     assert less_memory(int(15.7 * GIB), int(15.75 * GIB)) is None
     assert less_memory(None, GIB) is None

@@ -31,8 +31,8 @@ def test_widest(size, parts, expected):
 def test_a_narrow_shard_is_one_line_with_a_remedy():
     (line,) = narrow_shards(mesh(fsdp=64), AXES, shapes(2048, 5120))
     assert line == (
-        "axis 'embed' of size 2048 is cut over fsdp 64 into shards of 32, narrower than a tile of "
-        "128: gradients are then all-reduced whole; set --mesh.data 4 --mesh.fsdp 16"
+        "axis 'embed' of size 2048 is split over fsdp 64 into shards of 32, narrower than a tile "
+        "of 128, so complete gradients are all-reduced; set --mesh.data 4 --mesh.fsdp 16"
     )
 
 
@@ -43,7 +43,7 @@ def test_what_is_set_makes_it_well():
 def test_each_axis_has_its_line():
     first, second = narrow_shards(mesh(data=2, fsdp=8, tensor=16), AXES, shapes(768, 1024))
     assert first.endswith("set --mesh.data 4 --mesh.fsdp 4")
-    assert second.startswith("axis 'mlp' of size 1024 is cut over tensor 16 into shards of 64, ")
+    assert second.startswith("axis 'mlp' of size 1024 is split over tensor 16 into shards of 64, ")
     assert second.endswith("set --mesh.data 4 --mesh.tensor 8")
 
 

@@ -160,7 +160,7 @@ def test_the_costliest_operations_are_listed():
 def test_memory_that_is_not_known():
     unknown = sheet(chip=Chip(), devices=("cpu", "cpu:8"))
     assert unknown.fits is None
-    assert "the memory of a cpu device is not known" in unknown.text()
+    assert "the memory size of a cpu device is unknown" in unknown.text()
 
 
 def test_a_step_that_did_not_compile():

@@ -16,7 +16,7 @@ def test_an_unknown_topology_is_one_line_that_lists_the_known(name):
         topology_devices(name)
     message = str(raised.value)
     assert message.startswith(
-        f"unknown topology {name!r}; known are GENERATION:SHAPE of v4: 2x2x1 "
+        f"unknown topology {name!r}; use GENERATION:SHAPE with one of these shapes: v4: 2x2x1 "
     )
     assert "v5e: 2x2 2x4 4x4 4x8 8x8 8x16 16x16;" in message
     assert "\n" not in message
@@ -27,7 +27,7 @@ def test_without_libtpu_the_extra_is_named(monkeypatch):
     with pytest.raises(InputError) as raised:
         topology_devices("v5e:2x2")
     assert str(raised.value) == (
-        f"--topology v5e:2x2 needs libtpu, which is not installed: {install_command('plan')}"
+        f"--topology v5e:2x2 needs libtpu, which is not installed; run {install_command('plan')}"
     )
 
 
@@ -65,5 +65,8 @@ def test_every_topology_that_is_offered_exists():
 def test_cpu_devices():
     there = len(jax.devices("cpu"))
     assert cpu_devices(1) == jax.devices("cpu")[:1]
-    with pytest.raises(InputError, match=rf"cpu:{there + 1}: JAX has started with {there} CPU dev"):
+    with pytest.raises(
+        InputError,
+        match=rf"cpu:{there + 1} needs {there + 1} CPU devices, but JAX has started with {there}",
+    ):
         cpu_devices(there + 1)

@@ -51,7 +51,7 @@ def test_each_cache_trains_its_module(both, tmp_path):
     own = dataclasses.replace(both, data=dataclasses.replace(both.data, cache=str(tmp_path / "en")))
     found = evaluate(own, [str(tmp_path / "run")], use="a")
     assert np.isfinite(found["validation/loss"])
-    with pytest.raises(InputError, match="gives rows of a batch different modules"):
+    with pytest.raises(InputError, match="uses different adapters for different rows"):
         evaluate(own, [str(tmp_path / "run")])
 
 

@@ -144,7 +144,7 @@ def test_what_does_not_fit_is_printed_and_raised(tiny_experiment, one_device, mo
         ({"topology": "v5e:2x2", "devices": "cpu:8"}, "pass one of --topology"),
         ({"devices": "gpu:8"}, "--devices must be cpu:N, got 'gpu:8'"),
         ({"devices": "cpu:0"}, "--devices must be cpu:N, got 'cpu:0'"),
-        ({"topology": "v9:2x2"}, "unknown topology 'v9:2x2'; known are"),
+        ({"topology": "v9:2x2"}, "unknown topology 'v9:2x2'; use"),
     ],
 )
 def test_devices_that_are_none(tiny_experiment, options, message):
@@ -188,10 +188,10 @@ def test_an_attached_slice_is_held_against_the_topology(monkeypatch, caplog):
     assert planning._attached("v5e:2x2", None, there) == (there, "v5e:2x2")
     name = "attached: 4 x TPU v5 lite, 2x2 chips in 1 slice(s)"
     assert planning._attached(None, None, there) == (there, name)
-    with pytest.raises(InputError, match=r"^--attached: attached are 2 x TPU v5 lite, .* on all"):
+    with pytest.raises(InputError, match=r"^--attached: the attached devices are 2 x .* on all"):
         planning._attached("v5e:2x2", None, there[:2])
     assert planning._own_memory(there, None) == 14.0
-    assert "a device offers 14.00 GiB and its kind has 15.75" in caplog.text
+    assert "a device offers only 14.00 of its 15.75 GiB" in caplog.text
     assert planning._own_memory(there, 8.0) == 8.0
 
 

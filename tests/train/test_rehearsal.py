@@ -30,7 +30,9 @@ def test_what_training_would_refuse_is_refused(tiny_experiment, tmp_path):
     with pytest.raises(InputError, match=r"model\.vocab_size 8 is smaller than the vocabulary"):
         rehearse(dataclasses.replace(tiny_experiment, model=model))
     adapters = Adapters(add=("a = movement(warmup=100)",))
-    with pytest.raises(InputError, match=r"warmup 100 and cooldown 0 of 'a' are more than the \d+"):
+    with pytest.raises(
+        InputError, match=r"'a': warmup 100 plus cooldown 0 exceed the number of steps, \d+"
+    ):
         rehearse(dataclasses.replace(tiny_experiment, adapters=adapters))
 
 

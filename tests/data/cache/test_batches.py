@@ -188,7 +188,7 @@ def test_a_damaged_position_is_refused(train):
         ({"inputs_length": 64}, "was made for data.inputs_length 32, and it is 64: set"),
         (
             {"layout": layouts.LM()},
-            "layout lm shows targets, and the task gives inputs and",
+            "layout lm needs the features targets, but the task has inputs and",
         ),
         ({"task": "tasks.text:prefix_lm"}, "'tasks.text:prefix_lm', and data.cache was made of"),
         ({"cache": "nowhere"}, "nowhere is not a cache"),
@@ -292,7 +292,9 @@ def test_a_mixture_of_two_kinds_of_examples_is_refused(
     train, mixture, tmp_path, small_cache, recipes
 ):
     lm = small_cache(tmp_path / "lm", {"train": [[np.array([5])]]}, recipes.targets)
-    with pytest.raises(InputError, match="shows inputs and targets, and the task gives targets"):
+    with pytest.raises(
+        InputError, match="needs the features inputs and targets, but the task has targets"
+    ):
         train(cache=(mixture["cache"][0], f"{lm}=1"))
 
 

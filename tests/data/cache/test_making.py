@@ -136,7 +136,7 @@ def test_words_at_the_end_of_inputs(data, vocabulary, tmp_path, tiny_glue, bake)
     )
     if not bake:
         short = dataclasses.replace(from_cache, inputs_length=2)
-        with pytest.raises(InputError, match="there is no room for a text"):
+        with pytest.raises(InputError, match="leaves no room for text"):
             next(data_batches.eval_batches(short, vocabulary))
 
 

@@ -86,7 +86,7 @@ def test_another_layout_is_refused(data, vocabulary):
     from t5x_lite.data import batches as data_batches
 
     other = dataclasses.replace(data, layout=layouts.Labelled())
-    with pytest.raises(InputError, match="the task gives choices and labels: use choices or a ta"):
+    with pytest.raises(InputError, match="the task has choices and labels; use choices or a ta"):
         next(data_batches.eval_batches(other, vocabulary))
 
 

@@ -93,7 +93,7 @@ def test_documents_of_files_become_examples(tmp_path, words):
     # The second document has one span; the others have 3 and 4.
     assert [np.sum(one["spans"] == 2) for one in found] == [3, 4, 3, 4]
     assert [one[KEY].tolist() for one in found] == [[5, 0, 0], [5, 0, 1], [5, 1, 0], [5, 1, 1]]
-    with pytest.raises(InputError, match=r"data\.layout encoder shows inputs"):
+    with pytest.raises(InputError, match=r"data\.layout encoder needs the features inputs"):
         encoder.spans(arguments(tmp_path, words, layouts.Encoder()))
 
 

@@ -216,7 +216,9 @@ def test_a_cache_of_other_lengths_or_another_layout_is_refused(data, vocabulary,
     with pytest.raises(InputError, match=r"was made for data\.inputs_length 64, and it is 128"):
         data_batches.train_batches(longer, vocabulary, seed=0)
     other = dataclasses.replace(data, cache=cache, layout=layouts.Seq2Seq())
-    with pytest.raises(InputError, match="seq2seq shows inputs and targets, and the task gives"):
+    with pytest.raises(
+        InputError, match="seq2seq needs the features inputs and targets, but the task has"
+    ):
         data_batches.train_batches(other, vocabulary, seed=0)
 
 

@@ -173,7 +173,10 @@ def test_a_task_and_its_cache_give_the_same_rows(vocabulary, tmp_path, english_l
         )
     for changed, message in (
         ({"positives": "sample" if layout.positives == "each" else "each"}, "was made with data"),
-        ({"negatives_top": 300}, r"holds the first 200 negatives of a query, .*-top 200, or write"),
+        (
+            {"negatives_top": 300},
+            r"has only the first 200 negatives of each query, .*-top 200, or write",
+        ),
     ):
         other = dataclasses.replace(layout, teacher=False, **changed)
         with pytest.raises(InputError, match=message):

@@ -140,7 +140,10 @@ def test_windows_are_rows_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path
     assert sum(np.count_nonzero(batch["labels"][:, 0]) for batch in held_out) == 23
     for layout, message in (
         (layouts.Windows(doc_stride=4), r"cache .*: set --data\.layout\.doc-stride 3, or write"),
-        (layouts.Labelled(), "labelled shows inputs and labels, .* use windows or a task"),
+        (
+            layouts.Labelled(),
+            "labelled needs the features inputs and labels, .* use windows or a task",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             data_batches.train_batches(
@@ -190,6 +193,6 @@ def test_a_task_of_classes_has_no_windows(data, vocabulary, tmp_path):
     (tmp_path / "SST-2" / "train.tsv").write_text("sentence\tlabel\ndog\t1\n")
     other = dataclasses.replace(data, task="tasks.glue:sst2")
     with pytest.raises(
-        InputError, match=r"windows shows .* use labelled or a task such as tasks\.sq"
+        InputError, match=r"windows needs the features .* use labelled or a task such as tasks\.sq"
     ):
         next(data_batches.train_batches(other, vocabulary, seed=0))

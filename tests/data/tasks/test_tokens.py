@@ -238,5 +238,5 @@ def test_another_layout_is_refused(data, vocabulary):
     from t5x_lite.data import batches as data_batches
 
     other = dataclasses.replace(data, layout=layouts.Labelled())
-    with pytest.raises(InputError, match="the task gives inputs and token_labels: use tokens or a"):
+    with pytest.raises(InputError, match="the task has inputs and token_labels; use tokens or a"):
         next(data_batches.eval_batches(other, vocabulary))
