@@ -80,7 +80,7 @@ def run(
     manifest. A failed job starts again from the beginning.
     """
     if not inputs:
-        raise InputError("there is no input; give WET or WARC files")
+        raise InputError("no input was given; give WET or WARC files")
     if not 1 <= num_shards <= 99_999:
         raise InputError("--num-shards must be between 1 and 99999")
     found = pipeline_options(runner, options)

@@ -212,7 +212,7 @@ class Job:
 
 
 def _read_manifest(directory: AnyPath) -> dict[str, Any] | None:
-    """Return the manifest in a local directory or a bucket, or None if there is none."""
+    """Return the manifest in a local directory or a bucket, or None if it does not exist."""
     if isinstance(directory, Path):
         return read_manifest(directory)
     manifest_there = directory / MANIFEST_NAME

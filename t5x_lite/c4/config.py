@@ -188,9 +188,9 @@ def paper() -> Cleaning:
 def preset(name: str = "released", variant: str = "en") -> Cleaning:
     """Return the cleaning rules of a preset and a variant of C4."""
     if name not in PRESETS:
-        raise InputError(f"there is no C4 preset {name!r}; choose one of {', '.join(PRESETS)}")
+        raise InputError(f"C4 has no preset {name!r}; choose one of {', '.join(PRESETS)}")
     if variant not in VARIANTS:
-        raise InputError(f"there is no C4 variant {variant!r}; choose one of {', '.join(VARIANTS)}")
+        raise InputError(f"C4 has no variant {variant!r}; choose one of {', '.join(VARIANTS)}")
     base = released() if name == "released" else paper()
     if variant == "en.noclean":
         return dataclasses.replace(

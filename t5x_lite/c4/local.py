@@ -350,7 +350,7 @@ def run(
     if workers < 0 or num_shards < 1 or num_shards > 99_999:
         raise InputError("--workers must be at least 0, and --num-shards between 1 and 99999")
     if not inputs:
-        raise InputError("there is no input; give WET or WARC files")
+        raise InputError("no input was given; give WET or WARC files")
     ordered = tuple(sorted(inputs, key=lambda file: file.path))
     description = describe_run(
         cleaning=cleaning,

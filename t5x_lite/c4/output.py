@@ -269,7 +269,7 @@ def write_manifest(directory: Path, content: bytes) -> None:
 
 
 def read_manifest(directory: Path) -> dict[str, Any] | None:
-    """Return the manifest of an output directory, or None if there is none."""
+    """Return the manifest of an output directory, or None if it does not exist."""
     path = directory / MANIFEST_NAME
     try:
         found = json.loads(path.read_bytes())
@@ -519,7 +519,7 @@ class Part:
                 end = file.seek(-_TAIL.size, os.SEEK_END)
                 size, magic = _TAIL.unpack(file.read())
                 if magic != _MAGIC:
-                    raise ValueError("there is no table at the end")
+                    raise ValueError("its table of blocks is missing")
                 file.seek(end - size)
                 blocks, self.extra = msgpack.unpackb(
                     self._decompress(file.read(size)),

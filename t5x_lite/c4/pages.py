@@ -68,7 +68,7 @@ def is_validation(url: str, *, modulus: int = 1000) -> bool:
 
 
 def host(url: str) -> str:
-    """Return the host of a URL in lower case, without user and port; "" if there is no host."""
+    """Return the host of a URL in lower case, without user and port; "" if the host is missing."""
     _, mark, rest = url.partition("://")
     name = rest if mark else url
     for mark in "/?#\\":
@@ -220,7 +220,7 @@ class Tally:
         self.lengths[stage][len(page.text).bit_length()] += 1
 
     def drop_page(self, stage: str, rule: str, page: Page | None = None) -> None:
-        """Count a page that a rule drops; `page` is None if the record is damaged."""
+        """Count a page that a rule drops, or with `page=None` a damaged record."""
         counts = self._rule(stage, rule)
         counts["pages"] += 1
         if page is not None:

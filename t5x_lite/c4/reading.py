@@ -207,7 +207,7 @@ def expand_inputs(inputs: Sequence[str], *, base: str = "") -> list[Input]:
     """Return the files that inputs (files, globs, directories, lists) name, sorted by path."""
     if not inputs:
         raise InputError(
-            "there is no input; give WET or WARC files, globs, directories or lists of paths"
+            "no input was given; give WET or WARC files, globs, directories or lists of paths"
         )
     paths: set[str] = set()
     for given in inputs:

@@ -36,7 +36,7 @@ class Columns:
       inputs: input text with column names in braces, such as "review: {text}". For unlabelled text,
         the complete text; "" is "{text}".
       second: second text of a pair with column names in braces, such as "{hypothesis}", for an
-        encoder; "" if there is no second text.
+        encoder; "" for no second text.
       targets: target text or label with column names in braces, such as "{label}". A test split may
         lack the column.
       labels: all possible targets, each either as in the file ("negative") or with the word that
@@ -50,9 +50,9 @@ class Columns:
       validation: files of the validation split; same format as `train`.
       test: files of the test split; same format as `train`.
       min_score: minimum score of a pair in parallel files with scores; None keeps all pairs.
-      hold_out: if there are no validation files, one training row in this many is held out for
-        validation, chosen by a hash of its inputs. 0 holds out no rows, or one document in 100 of
-        unlabelled text.
+      hold_out: without validation files, one training row in this many is held out for validation,
+        chosen by a hash of its inputs. 0 holds out no rows, or one document in 100 of unlabelled
+        text.
       stream: if True, rows are read as needed and shuffled through data.shuffle_buffer; if False,
         all rows are kept in memory and permuted completely. None chooses by the size of the files.
     """

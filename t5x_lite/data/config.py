@@ -35,10 +35,10 @@ turns the inputs "who wrote Emma" into
 
     question: who wrote Emma context: Emma Emma is a novel by Jane Austen. Jane Austen An author ...
 
-The query id in the run is the example's "id", or "idx" if there is no "id": an id of SQuAD,
-TriviaQA or RACE, the row number in GLUE, SWAG and your own tables (from 0), or data.columns.id.
-Passages are "title text", best first. Passages are truncated until the row fits data.inputs_length;
-the question is never truncated.
+The query id in the run is the example's "id", or "idx" if "id" is missing: an id of SQuAD, TriviaQA
+or RACE, the row number in GLUE, SWAG and your own tables (from 0), or data.columns.id. Passages are
+"title text", best first. Passages are truncated until the row fits data.inputs_length; the question
+is never truncated.
 
 Source: Lewis et al. 2020, "Retrieval-Augmented Generation", section 2. The text has the form of
 Izacard and Grave 2021, "Leveraging Passage Retrieval with Generative Models", section 3, with all
@@ -364,7 +364,7 @@ class Data:
         "CACHE=INDEX", such as "mnli=0"; CACHE is the cache's directory or its last path component.
         Rows then have the feature `adapter_ids`.
       own_negatives: caches of data.cache, named as in `adapter_of`, that do not use in-batch
-        negatives: a query is compared only with passages of its own row, such as in class or
+        negatives: a query is compared only with passages in the same row, such as in class or
         cluster data. Directories with names ending in no_in_batch_neg, as in FlagEmbedding's files,
         are always included. Rows of Groups() then have the feature `own_negatives`.
     """

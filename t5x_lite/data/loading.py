@@ -426,7 +426,7 @@ def _tell_constants(data: Data, mixture: Mixture) -> None:
 
 
 def _num_examples(one: Present, *, at_most: int | None) -> int:
-    """Count the examples of a task's training split; raise InputError if there are none."""
+    """Count the examples of a task's training split; raise InputError if it is empty."""
     check_split(one.data, one.task, split="train")
     source = one.task.source.get_dataset(split="train", shuffle=False)
     number = int(source.cardinality())

@@ -62,7 +62,7 @@ def parse_sources(cache: str | Sequence[str]) -> list[tuple[str, Fraction]]:
       Pairs (directory, rate) in the given order; the rates add up to 1.
 
     Raises:
-      InputError: if there is no directory, a directory occurs twice, or a rate is missing or not a
+      InputError: if `cache` is empty, a directory occurs twice, or a rate is missing or not a
         positive number.
     """
     texts = [cache] if isinstance(cache, str) else list(cache)
@@ -80,7 +80,7 @@ def parse_sources(cache: str | Sequence[str]) -> list[tuple[str, Fraction]]:
 
 
 def split_rate(text: str) -> tuple[str, Fraction | None]:
-    """Split "DIRECTORY=RATE" into the directory and the rate; the rate is None if it is missing."""
+    """Split "DIRECTORY=RATE" into the directory and the rate, which may be missing (None)."""
     directory, _, rate = text.rpartition("=")
     if directory and not Path(text).exists() and _RATE.fullmatch(rate):
         return directory, Fraction(rate)

@@ -177,7 +177,7 @@ class Mixture:
         )
 
     def _named(self, name: str) -> list[Member]:
-        """Return the members to which a name refers; raise InputError if there are none."""
+        """Return the members to which a name refers; raise InputError for an unknown name."""
         named = [member for member in self.members if name in _labels(member)]
         if named:
             return named

@@ -266,7 +266,7 @@ def marked_pronoun(record: Mapping[str, Any]) -> str:
     and indices may count punctuation as words.
 
     Raises:
-      InputError: if there is no pronoun within ten words of the index.
+      InputError: if the pronoun does not occur within ten words of the index.
     """
     text, pronoun, index = record["text"], record["span2_text"], record["span2_index"]
     starts = [word.start() for word in re.finditer(r"\S+", text)]

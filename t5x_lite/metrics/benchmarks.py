@@ -334,8 +334,8 @@ def _task_metrics(metrics: Mapping[str, float], split: str, name: str) -> dict[s
 def benchmark_scores(tasks: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, Any]]:
     """Return the scores of all benchmarks with one of these tasks, as a JSON object.
 
-    The form is {"GLUE": {"score", "rows", "missing"}}. If a row is missing, the benchmark's score
-    is None.
+    The form is {"GLUE": {"score", "rows", "missing"}}. A benchmark with a missing row has the score
+    None.
     """
     found = {}
     for benchmark in BENCHMARKS:

@@ -266,7 +266,7 @@ def check_lengths(targets: Sequence[Any], predictions: Sequence[Any]) -> None:
             f"targets and {len(predictions)} predictions"
         )
     if len(targets) == 0:
-        raise ValueError("a metric needs at least one target, but there are none")
+        raise ValueError("a metric needs at least one target, but the targets are empty")
 
 
 def _class_f1(true: np.ndarray, predicted: np.ndarray) -> float:

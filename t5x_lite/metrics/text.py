@@ -156,8 +156,8 @@ def squad_v2(
 
     Args:
       targets: accepted answers of each question; [""] if the question has no answer.
-      predictions: {"value": answer or "" for no answer, "null_odds": odds that there is no answer}
-        for each question.
+      predictions: {"value": answer, or "" for no answer; "null_odds": odds of no answer} for each
+        question.
 
     Returns:
       "exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact" and "NoAns_f1"; and "best_exact",
@@ -194,7 +194,7 @@ def best_threshold(
 
     Args:
       gains: increase of the sum of scores by each answer, compared with the answer "".
-      odds: odds of each question that there is no answer.
+      odds: odds of no answer, for each question.
       num_without: number of questions without an answer, for which "" has a score of 1.
     """
     order = np.argsort(odds, kind="stable")

@@ -10,8 +10,8 @@ metric is an empty cell.
 Runs that differ only in their seed form a group. A group has the mean and the sample standard
 deviation of each metric at the end and at each run's best step. As in table 1 of the T5 paper
 (Raffel et al. 2020), a value within two standard deviations of the best value is bold. The standard
-deviation is that of the group with the most runs, or of the best group if several have the most
-runs.
+deviation is taken from the group with the most runs, or from the best group if several have the
+most runs.
 """
 
 import dataclasses

@@ -153,8 +153,8 @@ class Run:
     def headlines(self) -> list[str]:
         """Return the names of the most important metrics: the task's metric, and then the loss.
 
-        The task's metric is checkpoints.best or the score. If there is none, as in pretraining, the
-        loss is first.
+        The task's metric is checkpoints.best or the score. Without such a metric, as in
+        pretraining, the loss is first.
         """
         names = self.measured
         lowest = [name for name in names if self.mode(name) == "min"]
@@ -211,7 +211,7 @@ def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """Yield ("file:line", object) for each line; the object is None for an incomplete last line."""
+    """Yield ("file:line", object) for each line, or None as object for an incomplete last line."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:

@@ -108,7 +108,7 @@ def test_validation_may_be_a_part_of_the_training_rows(tmp_path):
     assert 4 <= len(held_out) <= 16
     (tmp_path / "dev.csv").write_text("text,stars\nFine,5\n")
     assert columns.splits(str(tmp_path))["validation"] == (tmp_path / "dev.csv",)
-    with pytest.raises(InputError, match="hold_out must be 0 or at least 2: got 1"):
+    with pytest.raises(InputError, match="hold_out must be 0 or at least 2, but is 1"):
         Columns(hold_out=1)
 
 
@@ -132,7 +132,7 @@ def test_an_empty_label_is_refused_in_each_format(tmp_path, caplog):
             columns.known_labels([tmp_path / name])
     (tmp_path / "one.csv").write_text("text,stars\na,1\nb,1\n")
     assert columns.known_labels([tmp_path / "one.csv"]) == ("1",)
-    assert "each training row has the label '1'" in caplog.text
+    assert "all training rows have the label '1'" in caplog.text
 
 
 def test_an_empty_entry_is_refused_where_it_is_used(tmp_path):

@@ -50,7 +50,7 @@ def test_the_first_of_a_long_split(data, vocabulary, caplog):
     assert found == [Demonstration("Q: it rains", "wet")]
     (told,) = [message for message in caplog.messages if "sampled from" in message]
     assert told.endswith(
-        "are sampled from the first 2 of its split train; --evaluation.few-shot.pool changes it"
+        "from the first 2 examples of split train; --evaluation.few-shot.pool changes this number"
     )
 
 

@@ -67,5 +67,5 @@ def test_what_is_wrong():
 
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "pytrec_eval", None)
-    with pytest.raises(InputError, match="need the package pytrec-eval-terrier"):
+    with pytest.raises(InputError, match="need pytrec-eval-terrier"):
         ranking.check_installed()

@@ -112,4 +112,4 @@ def test_table():
     ]
     wnli = {"glue_wnli": Standing(step=5, metrics={"accuracy": 0.5})}
     assert table(whole | wnli).splitlines()[-1] == "SuperGLUE: 50.00"
-    assert table({}) == "no task was measured"
+    assert table({}) == "no task was evaluated"

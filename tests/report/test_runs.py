@@ -255,7 +255,7 @@ def test_a_partial_last_line_is_left_out(tmp_path):
     run = write_run(tmp_path / "run", metrics='{"step": 1, "loss": 2.0}\n{"step": 2, "lo')
     (run / "samples.jsonl").write_bytes(b'{"step": 1, "inputs": "\xc3')
     _, outline = report(run)
-    assert "The last line of metrics.jsonl is incomplete and was left out." in outline.words
+    assert "The last line of metrics.jsonl is incomplete and was ignored." in outline.words
     assert "step 1: training 2" in outline.words
 
 
@@ -299,7 +299,7 @@ def test_other_bad_input(tmp_path):
         write_report(tmp_path)
     run = write_run(tmp_path / "run", metrics=lines({"step": 1, "loss": 1.0}))
     for output in (run / "none" / "a.html", run / "metrics.jsonl" / "a.html", run):
-        with pytest.raises(InputError, match="cannot write the report"):
+        with pytest.raises(InputError, match="cannot be written"):
             write_report(run, output)
     assert [file.name for file in tmp_path.iterdir()] == ["run"]
     (run / "samples.jsonl").write_text('{"step": 1, "inputs": "a", "targets": "b"}\n')

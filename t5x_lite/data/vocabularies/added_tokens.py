@@ -239,8 +239,8 @@ class Stated:
         """Return all added tokens with the ids that transformers' Python tokenizers assign.
 
         Args:
-          id_of: function that returns the id of a piece of the model, or None if there is no such
-            piece.
+          id_of: function that returns the id of a piece of the model, or None if the piece does not
+            exist.
           size: number of ids of the model.
           known: special tokens of the tokenizer itself, which are excluded.
         """
@@ -268,7 +268,10 @@ _NOT_IMPLEMENTED: Mapping[str, Sequence[Any]] = {
     "wordpieces_prefix": ("##",),
     "clean_text": (True,),
 }
-"""Settings that change ids and are not implemented, with their supported values besides None."""
+"""Settings that change ids and are not implemented, with the values that are supported.
+
+None is always supported.
+"""
 
 
 def check_settings(config: Mapping[str, Any], *, where: object) -> None:
@@ -324,7 +327,7 @@ def read_object(path: DataPath) -> Mapping[str, Any]:
 
 
 def _merged(config: Mapping[str, Any], special_map: Mapping[str, Any]) -> dict[str, Any]:
-    """Return special_tokens_map.json's special tokens, merged with those of the config."""
+    """Return the special tokens of special_tokens_map.json, merged into the config's entries."""
     names = [f"{role}_token" for role in ROLES]
     found = {name: special_map[name] for name in names if special_map.get(name) is not None}
     for name in _LISTS:

@@ -79,7 +79,7 @@ def encoder_tokens(vocabulary: Vocabulary) -> EncoderTokens:
     """Return the special ids and the word boundaries of a vocabulary for rows of an encoder.
 
     Raises:
-      InputError: if there are no sentinels for [CLS] and [MASK], or word boundaries are unknown.
+      InputError: if sentinels for [CLS] and [MASK] are missing, or word boundaries are unknown.
     """
     if isinstance(vocabulary, Tokenizer):
         return EncoderTokens(

@@ -12,7 +12,7 @@ tokenizer_config.json are applied.
 The ids are the same as from the SentencePiece library, for composed and decomposed text (NFC and
 NFD; Korean and Vietnamese are often written in NFD). Ids may differ in three cases: repeated
 characters such as "*****", which can be split into the same pieces in several orders; half-width
-kana with a voicing mark and letters with several marks, if there is no composed character; and the
+kana with a voicing mark and letters with several marks, without a composed character; and the
 control character U+0085. A given tokenizer.json is used unchanged, as in transformers' fast
 tokenizers: without an NFC step it splits decomposed text into other pieces than the library.
 

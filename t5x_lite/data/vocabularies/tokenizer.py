@@ -283,8 +283,7 @@ def _read(path: DataPath) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InputError(
-            f"cannot read vocabulary {path}: {reason(error)}; give a vocab.txt or a "
-            "tokenizer.json"
+            f"cannot read vocabulary {path}: {reason(error)}; give a vocab.txt or a tokenizer.json"
         ) from error
 
 

@@ -69,7 +69,9 @@ def test_a_split_that_is_not_there_is_refused(directory):
 
 
 def test_what_is_no_cache_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"is not a cache: it has no cache\.json; write one with"):
+    with pytest.raises(
+        InputError, match=r"is not a cache, because it has no cache\.json; write a cache with"
+    ):
         Cache(tmp_path)
     (tmp_path / "a").write_text("")
     with pytest.raises(InputError, match=r"cannot read cache .*Not a directory"):
@@ -97,7 +99,7 @@ def test_another_format_is_refused(directory):
     index = json.loads((directory / INDEX_NAME).read_text())
     (directory / INDEX_NAME).write_text(json.dumps(index | {"format": 3}))
     with pytest.raises(
-        InputError, match="has format 3, and this version reads formats 1 and 2"
+        InputError, match="has format 3, but this version reads only formats 1 and 2"
     ) as error:
         Cache(directory)
     one_line(error)

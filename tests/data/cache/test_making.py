@@ -260,11 +260,11 @@ def my_tasks(tmp_path, monkeypatch):
     ("name", "message"),
     [
         ("no_placeholder", "put a seqio.CacheDatasetPlaceholder() after its tokenization, or"),
-        ("after", "does _mine after its CacheDatasetPlaceholder, which cannot be done where"),
-        ("corruption", "does the corruption _split after its CacheDatasetPlaceholder"),
+        ("after", "uses _mine after its CacheDatasetPlaceholder, but this preprocessor cannot run"),
+        ("corruption", "uses the corruption _split after its CacheDatasetPlaceholder"),
         ("text", "does tokenize after its CacheDatasetPlaceholder"),
-        ("late", "inputs must be a sequence of token ids at the CacheDatasetPlaceholder, and is"),
-        ("dropped", "drops or reorders examples behind stages.number"),
+        ("late", "inputs must be a sequence of token ids at the CacheDatasetPlaceholder, but is"),
+        ("dropped", "drops or reorders examples after stages.number"),
     ],
 )
 def test_a_task_that_cannot_be_cached_is_refused(

@@ -77,7 +77,7 @@ def test_encode_batch_equals_encode(vocabulary):
 def test_no_extra_ids(model_path):
     vocabulary = load_vocabulary(model_path, extra_ids=0)
     assert vocabulary.size == SIZE
-    with pytest.raises(InputError, match="extra_ids must be at least 0, got -1"):
+    with pytest.raises(InputError, match="extra_ids must be at least 0, but is -1"):
         load_vocabulary(model_path, extra_ids=-1)
     with pytest.raises(InputError, match="extra_ids must be at most 65536, got 2147483648"):
         load_vocabulary(model_path, extra_ids=1 << 31)
@@ -136,7 +136,7 @@ def test_other_special_ids_are_refused(tmp_path):
         sentencepiece.SentencePieceTrainer.Train(
             sentence_iterator=iter(PROSE), model_writer=writer, vocab_size=SIZE, minloglevel=2
         )
-    with pytest.raises(InputError, match=r"must be \(0, 1, 2\), got \(-1, 2, 0\)"):
+    with pytest.raises(InputError, match=r"must be \(0, 1, 2\), but are \(-1, 2, 0\)"):
         load_vocabulary(path)
 
 
@@ -196,8 +196,8 @@ def test_training_follows_t5(vocabulary):
         (["", "  \n"], 60, "empty text"),
         (["\u200b", "\u2585"], 60, "empty text"),
         (["hello world this is text"], 30, "too little text for 30 pieces; .* at most 16"),
-        (["hello world this is text"], 12, "12 pieces cannot hold .* at least 15"),
-        (PROSE, 3, "at least 4 pieces, got --size 3"),
+        (["hello world this is text"], 12, "12 pieces are fewer than .* at least 15"),
+        (PROSE, 3, "at least 4 pieces, but --size is 3"),
     ],
 )
 def test_text_and_size_that_do_not_fit(tmp_path, lines, size, message):
@@ -214,7 +214,7 @@ def test_required_characters_have_a_piece(tmp_path):
     assert vocabulary.unk_id not in vocabulary.encode(text)
     assert vocabulary.decode(vocabulary.encode(text)) == text
     assert all(vocabulary.unk_id not in vocabulary.encode(character) for character in ASCII)
-    with pytest.raises(InputError, match=r"ASCII characters that it keeps \(--no-ascii drops"):
+    with pytest.raises(InputError, match=r"ASCII \(--no-ascii excludes"):
         train_sentencepiece(PROSE, size=90, output_dir=tmp_path, required=ASCII)
 
 

@@ -257,7 +257,7 @@ def test_an_added_token_that_normalizes_to_nothing(changed):
     strip = {"type": "Strip", "strip_left": True, "strip_right": True}
     flags = {"lstrip": False, "rstrip": False, "single_word": False, "special": False}
     token = {"id": 400, "content": "\n", "normalized": True, **flags}
-    with pytest.raises(InputError, match=r"leaves nothing of the added token '\\n'"):
+    with pytest.raises(InputError, match=r"makes the added token '\\n' empty"):
         load_vocabulary(changed(normalizer=strip, added_tokens=[token]))
 
 
@@ -290,9 +290,9 @@ def test_vocab_json_and_merges_are_read_as_the_tokenizer_json(bpe_files, byte_le
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("merges.txt", None, r"merges.txt: no such file, and vocab.json is read with it"),
-        ("merges.txt", b"d o\nq zz\n", r"merges.txt:2: 'q zz' is not two pieces of vocab.json"),
-        ("merges.txt", b"\xff", r"merges.txt: not UTF-8"),
+        ("merges.txt", None, r"merges.txt does not exist, but is needed with vocab.json"),
+        ("merges.txt", b"d o\nq zz\n", r"merges.txt:2: 'q zz' must be two pieces of vocab.json"),
+        ("merges.txt", b"\xff", r"merges.txt is not UTF-8"),
         ("vocab.json", b"[1]", r"must be a JSON object"),
         ("vocab.json", b'{"a": "b"}', r"vocab.json: must be a JSON object of pieces"),
         ("vocab.json", b"{", r"vocab.json: not JSON"),
@@ -313,5 +313,5 @@ def test_an_id_far_beyond_the_pieces_is_refused(tmp_path):
     content = json.loads(path.read_text())
     content["model"]["vocab"]["dog"] = 2**31 - 1
     path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match="one of them has the id 2147483647; download it again"):
+    with pytest.raises(InputError, match="the largest id is 2147483647; download the file again"):
         load_vocabulary(path)
