@@ -249,7 +249,7 @@ def load_bad_words(path: str | os.PathLike[str]) -> list[str]:
     try:
         lines = read_whole(path, most=LONGEST_LINE).decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cleaning.bad_words: cannot read {path}: {error}") from error
+        raise InputError(f"cannot read the list {path} of cleaning.bad_words: {error}") from error
     entries = list(dict.fromkeys(filter(None, map(str.strip, lines))))
     if not entries:
         raise InputError(f"cleaning.bad_words: {path} has no entries; give one entry per line")
@@ -416,7 +416,9 @@ def _urls(files: Iterable[Path]) -> Iterator[str]:
             with file.open(encoding="utf-8", errors="replace") as lines:
                 yield from filter(None, map(str.strip, lines))
         except OSError as error:
-            raise InputError(f"cleaning.urls: cannot read {file}: {error.strerror}") from error
+            raise InputError(
+                f"cannot read the list {file} of cleaning.urls: {error.strerror}"
+            ) from error
 
 
 def _number(url: str) -> int:
@@ -431,4 +433,4 @@ def _read(path: Path, *, field: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cleaning.{field}: cannot read {path}: {error}") from error
+        raise InputError(f"cannot read the list {path} of cleaning.{field}: {error}") from error

@@ -146,7 +146,7 @@ def _most_breaks(text: str) -> int:
 
 @functools.cache
 def load_counter(*, installed: bool = True) -> SentenceCounter:
-    """Return a sentence counter with punkt's installed parameters, or the built-in ones."""
+    """Return a sentence counter with punkt's installed or built-in English parameters."""
     try:
         import nltk
         from nltk.tokenize import punkt
@@ -198,7 +198,7 @@ def _tokenizer(parameters: Any) -> Any:
 
 
 def _untimed(pattern: Any) -> Any:
-    """Return the compiled pattern inside NLTK's wrapper with a time limit, if there is one."""
+    """Return the compiled pattern, without NLTK's wrapper that limits the time."""
     return getattr(pattern, "_rx", pattern)
 
 
@@ -215,7 +215,7 @@ _Lines = dict[str, list[str]]
 def clean_page(
     page: Page, cleaning: Cleaning, counter: SentenceCounter, tally: Tally
 ) -> Page | None:
-    """Return the page with the lines that stage 4 keeps, or None if too little remains."""
+    """Return the page with the lines that all rules keep, or None if too little remains."""
     tally.page_in("clean", page)
     if not cleaning.clean_lines:
         tally.page_out("clean", page)
@@ -301,7 +301,7 @@ def _phrase_rule(line: str, cleaning: Cleaning) -> str:
 
 
 def _watched(text: str, cleaning: Cleaning) -> bool:
-    """Return whether a line of a text could contain a phrase of a phrase rule."""
+    """Return whether a line of a text could contain a phrase of the phrase rules."""
     if cleaning.drop_braces and "{" in text:
         return True
     phrases = cleaning.policies
@@ -346,7 +346,7 @@ def _enough_sentences(lines: list[str], minimum: int, counter: SentenceCounter) 
 
 CLD3_MIN_BYTES = 100
 CLD3_MAX_BYTES = 10_000
-"""c4_utils.detect_languages: "CLD3 is not expected to work well on very short documents." """
+"""Maximum bytes of text for CLD3, from c4_utils.detect_languages."""
 
 Guess = tuple[str, float, str]
 """Type of an identifier's result: language, probability, and the rule that drops the page or ""."""

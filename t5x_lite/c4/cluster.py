@@ -99,7 +99,9 @@ def _carried(field: str, path: str) -> dict[str, bytes]:
             return {}
         return {file.name if folder else _ALONE: file.read_bytes() for file in files}
     except OSError as error:
-        raise InputError(f"cleaning.{field}: cannot read {path}: {error.strerror}") from error
+        raise InputError(
+            f"cannot read the list {path} of cleaning.{field}: {error.strerror}"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -281,7 +283,7 @@ class Work:
 
 
 class Read(Work):
-    """Step from the path of a file to its pages, including the filters of stage 2."""
+    """Step from the path of a file to its pages, filtered by length and domain."""
 
     def __call__(self, element: str, tally: Tally) -> Iterator[Page]:
         for page in read_pages(element, self.rules.cleaning, tally):
@@ -291,7 +293,7 @@ class Read(Work):
 
 
 class Clean(Work):
-    """Step from a page to the page with the lines that stage 4 keeps."""
+    """Step from a page to the page with the lines that the cleaning rules keep."""
 
     def __call__(self, element: Page, tally: Tally) -> Iterator[Page]:
         kept = self.rules.after_urls(element, tally)
@@ -300,14 +302,14 @@ class Clean(Work):
 
 
 class CleanNewest(Clean):
-    """Step from all pages with one URL to the newest page, with the lines that stage 4 keeps."""
+    """Step from all pages with one URL to the newest page, with the lines that the rules keep."""
 
     def __call__(self, element: tuple[bytes, Iterable[Page]], tally: Tally) -> Iterator[Page]:
         yield from super().__call__(self.rules.newest(element[1], tally), tally)
 
 
 class Finish(Work):
-    """Step from a page to the page after stages 6 and 7."""
+    """Step from a page to the page after the language filter and the bad-words filter."""
 
     def __call__(self, element: Page, tally: Tally) -> Iterator[Page]:
         kept = self.rules.finish(element, tally)
@@ -424,7 +426,7 @@ def _copy(source: Path, target: str) -> None:
 
 
 def _rest(page: Page) -> tuple[str, str]:
-    """Return the fields of a page that `page_rank` does not include."""
+    """Return the fields of a page that are not part of `page_rank`."""
     return page.content_length, page.content_type
 
 

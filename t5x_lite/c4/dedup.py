@@ -173,7 +173,7 @@ def find_losers(
 
 
 def read_losers(losers: Path, bucket: int) -> dict[int, list[int]]:
-    """Return the numbers of the lost lines or spans of each page in a bucket."""
+    """Return the indices of the lines or spans that each page of a bucket loses."""
     with _connect(threads=1) as database:
         found = database.execute(
             f"SELECT page, position FROM read_parquet({_quoted(losers)}) WHERE bucket = ?",
@@ -186,7 +186,7 @@ def read_losers(losers: Path, bucket: int) -> dict[int, list[int]]:
 
 
 def page_lines(text: str) -> list[str]:
-    """Return the lines of a page, in the numbering of lost lines."""
+    """Return the lines of a page; deduplication numbers lines by their index in this list."""
     return text.split("\n")
 
 
@@ -209,7 +209,10 @@ def remove_lines(
     counter: SentenceCounter,
     tally: Tally,
 ) -> Page | None:
-    """Return the page without duplicate lines (stage 5 of `released`), or None if it is dropped."""
+    """Return the page without lines that other pages keep and without repeated lines.
+
+    The result is None if too little text remains.
+    """
     tally.page_in("dedup", page)
     elsewhere: list[str] = []
     above: list[str] = []
@@ -263,7 +266,10 @@ def remove_spans(
     counter: SentenceCounter,
     tally: Tally,
 ) -> Page | None:
-    """Return the page without duplicate spans (stage 5 of `paper`), or None if it is dropped."""
+    """Return the page without spans that other pages keep and without repeated spans.
+
+    The result is None if too little text remains.
+    """
     tally.page_in("dedup", page)
     lines = page.text.split("\n")
     divided = [counter.sentences(line) for line in lines]
@@ -297,7 +303,7 @@ def _keys(sentences: Sequence[str], n: int) -> list[bytes]:
 
 
 def _removed(keys: Sequence[bytes], lost: Collection[int], n: int) -> set[int]:
-    """Return the indices of the sentences that are removed with lost windows."""
+    """Return the indices of the sentences to remove, given the indices of lost windows."""
     kept: dict[bytes, int] = {}
     gone: set[bytes] = set()
     removed: set[int] = set()

@@ -125,7 +125,7 @@ def _rules(cleaning: Cleaning) -> Rules:
 
 
 def read_file(plan: Plan, number: int) -> None:
-    """Run stages 1 and 2 for an input file, and write its pages by bucket."""
+    """Read an input file, apply the first filters, and write its pages by bucket."""
     path = plan.part("read", number)
     if path.exists():
         return
@@ -143,7 +143,7 @@ def read_file(plan: Plan, number: int) -> None:
 
 
 def clean_bucket(plan: Plan, bucket: int) -> None:
-    """Run stages 3 and 4 for a bucket, and write the pages and their deduplication keys."""
+    """Clean the pages of a bucket, and write the pages and their deduplication keys."""
     path = plan.part("clean", bucket)
     if path.exists():
         return
@@ -193,7 +193,7 @@ def _entries(rules: Rules, page: Page, number: int) -> Iterator[tuple[bytes, byt
 
 
 def find_all(plan: Plan, *, threads: int, memory_limit: int) -> None:
-    """Find the keys that each page loses in deduplication (stage 5)."""
+    """Find the keys that each page loses in deduplication."""
     if plan.losers.exists():
         return
     find_losers(
@@ -206,7 +206,7 @@ def find_all(plan: Plan, *, threads: int, memory_limit: int) -> None:
 
 
 def filter_bucket(plan: Plan, bucket: int) -> None:
-    """Run stages 5 to 7 for a bucket, and write its pages by shard."""
+    """Deduplicate and filter the pages of a bucket, and write its pages by shard."""
     path = plan.part("filter", bucket)
     if path.exists():
         return
@@ -230,7 +230,7 @@ def filter_bucket(plan: Plan, bucket: int) -> None:
 
 
 def write_one(plan: Plan, which: tuple[str, int]) -> None:
-    """Run stage 8 for a shard: write its files."""
+    """Write the files of a shard."""
     split, shard = which
     path = plan.shard(split, shard)
     if path.exists():

@@ -246,7 +246,9 @@ def _digest(field: str, path: Path) -> str:
                 content.update(f"{file.name}\0".encode())
                 content.update(hashlib.sha256(file.read_bytes()).digest())
     except OSError as error:
-        raise InputError(f"cleaning.{field}: cannot read {path}: {error.strerror}") from error
+        raise InputError(
+            f"cannot read the list {path} of cleaning.{field}: {error.strerror}"
+        ) from error
     return content.hexdigest()
 
 

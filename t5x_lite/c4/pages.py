@@ -368,7 +368,7 @@ class Tally:
 
 
 _KEPT = ("written", "kept")
-"""Stage and rule for samples of written pages."""
+"""Stage and rule under which samples of written pages are stored."""
 _COUNTERS = ("languages", "domains", "damage", "notes")
 
 

@@ -81,7 +81,7 @@ class Rules:
         return kept
 
     def newest(self, pages: Iterable[Page], tally: Tally) -> Page:
-        """Return the newest of all pages with one normalized URL (stage 3)."""
+        """Return the newest of all pages with one normalized URL."""
         kept = None
         for page in pages:
             kept = self.newer(kept, page, tally)
@@ -103,7 +103,7 @@ class Rules:
         return winner
 
     def after_urls(self, page: Page, tally: Tally) -> Page | None:
-        """Apply the list of URLs, mC4's paragraph rule and the line rules (stage 4)."""
+        """Apply the list of URLs, mC4's paragraph rule and the line rules."""
         kept: Page | None = page
         if self.cleaning.urls:
             kept = self._urls.keep(page, tally)
@@ -122,7 +122,7 @@ class Rules:
         return []
 
     def remove(self, page: Page, lost: Collection[int], tally: Tally) -> Page | None:
-        """Remove the lines or spans with these numbers, which other pages keep (stage 5)."""
+        """Remove the lines or spans with these indices, which other pages keep."""
         if self.cleaning.dedup == "lines":
             return remove_lines(page, lost, self.cleaning, self.counter, tally)
         if self.cleaning.dedup == "spans":
@@ -130,7 +130,7 @@ class Rules:
         return page
 
     def finish(self, page: Page, tally: Tally) -> Page | None:
-        """Apply the language rule and the bad-words rule (stages 6 and 7)."""
+        """Apply the language filter and the bad-words filter."""
         kept: Page | None = page
         if self.cleaning.languages:
             kept = self._language.keep(page, tally)
@@ -139,7 +139,7 @@ class Rules:
         return kept
 
     def split(self, page: Page) -> str:
-        """Return the name of the split to which a page is written (stage 8).
+        """Return the name of the split to which a page is written.
 
         Source: c4.C4._split_generators: "train" and "validation", or "fr" and "fr-validation".
         """

@@ -344,7 +344,7 @@ class _Stream:
         return None if event is None else _Segment(self, event)
 
     def joins(self) -> Start | None:
-        """Take the start of the next member if it may continue a record of the previous member."""
+        """Return the start of the next gzip member if it continues the previous record, or None."""
         held: list[Event] = []
         seen = b""
         while len(seen) < len(b"WARC/") and (event := self.next()) is not None:

@@ -130,8 +130,8 @@ class Batches(Iterator[dict[str, np.ndarray]]):
     def epoch(self) -> float | None:
         """The number of passes over the data; in a mixture, over its most repeated source.
 
-        For a streamed task, only complete passes are counted. None if the source does not count
-        them.
+        Only complete passes of a streamed task are counted. None if the source does not count
+        passes.
         """
         return None if math.isnan(self._epoch) else self._epoch
 
@@ -237,7 +237,7 @@ def _training_stream(
 def training_sources(
     data: Data, vocabulary: Vocabulary, *, seed: int, tells: bool = False
 ) -> list[Source]:
-    """Return the training examples of the caches in data.cache, or of the tasks in data.task."""
+    """Return the sources of training examples: caches of data.cache, or tasks of data.task."""
     if data.cache:
         return truncated(data, open_sources(data, vocabulary, split="train"))
     if data.refresh.period:

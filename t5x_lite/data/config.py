@@ -175,7 +175,7 @@ class Batches:
     """Configuration of the division of rows into batches, such as `Fixed()` or `Bucketed(...)`."""
 
     def buckets(self) -> tuple[tuple[int, int], ...]:
-        """Return the static shapes (row length, rows), shortest first; () if there is only one."""
+        """Return the static shapes (row length, rows), shortest first, or () for a single shape."""
         return ()
 
     def identity(self) -> dict[str, Any]:
@@ -250,8 +250,8 @@ class Scheduled(Bucketed):
     Attributes:
       small: minimum number of examples of a cache per shape; fewer examples are moved to the next
         longer shape.
-      drop: minimum number of examples per cache and shape after this; if there are fewer examples,
-        or too few for a batch, they are never used.
+      drop: minimum number of examples per cache and shape, after moving examples to longer shapes;
+        fewer examples, or too few for a batch, are never used.
     """
 
     small: Whole
@@ -290,8 +290,8 @@ def bucket_of(
     """Return the index of each row's bucket: the first that is long enough, or else the last.
 
     Args:
-      lengths: tokens of each row.
-      buckets: static shapes, as `Batches.buckets` returns them.
+      lengths: number of tokens of each row.
+      buckets: static shapes, the result of `Batches.buckets`.
     """
     edges = np.array([length for length, _ in buckets])
     return np.minimum(np.searchsorted(edges, lengths), len(edges) - 1)

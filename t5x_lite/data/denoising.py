@@ -103,9 +103,9 @@ def noise_counts(length: int, noise_density: float, *, mean_span_length: float) 
       ValueError: if noise_density or mean_span_length is out of range.
     """
     if not 0 < noise_density < 1:
-        raise ValueError(f"noise_density must be between 0 and 1, got {noise_density}")
+        raise ValueError(f"noise_density must be between 0 and 1, but is {noise_density}")
     if mean_span_length < 1:
-        raise ValueError(f"mean_span_length must be at least 1, got {mean_span_length}")
+        raise ValueError(f"mean_span_length must be at least 1, but is {mean_span_length}")
     if length < 2:
         return 0, 0
     noise = int(np.rint(np.float32(length) * np.float32(noise_density)))
@@ -148,7 +148,8 @@ def random_spans_lengths(
 
     if inputs_length < 3:
         raise ValueError(
-            f"span corruption needs an inputs_length of at least 3, got {inputs_length}"
+            "span corruption needs an inputs_length of at least 3, but inputs_length is "
+            f"{inputs_length}"
         )
     raw = 2
     while lengths(raw + 1)[0] <= inputs_length:
@@ -299,7 +300,7 @@ def replace_spans(
 def _with_sentinels(
     tokens: np.ndarray, keep: np.ndarray, starts: np.ndarray, sentinel_start: int
 ) -> np.ndarray:
-    """Return the tokens with `keep`, and one sentinel for each span that begins at `starts`."""
+    """Return the kept tokens, with one sentinel at the start of each removed span."""
     marked, kept = tokens.copy(), keep.copy()
     marked[starts] = np.arange(sentinel_start, sentinel_start - len(starts), -1)
     kept[starts] = True
@@ -363,8 +364,9 @@ def invert(
     begin = [side[0] == sentinel_start for side in (inputs, targets)]
     if begin[0] == begin[1]:
         raise ValueError(
-            f"inputs and targets do not fit: sentinel {sentinel_start} must be at position 0 of "
-            f"either inputs or targets, but is in {'both' if begin[0] else 'neither'}"
+            f"inputs and targets do not fit together: sentinel {sentinel_start} must be at "
+            "position 0 of either inputs or targets, but is in "
+            f"{'both' if begin[0] else 'neither'}"
         )
     sides = [_split(side, sentinel_start) for side in (inputs, targets)]
     (kept, _), (noise, in_targets) = sides
@@ -435,7 +437,7 @@ def chunk_lengths(denoiser: Denoiser, inputs_length: int) -> tuple[int, int]:
 
 
 def _longest_suffix(length: int, denoiser: Denoiser) -> int:
-    """Return the maximum length of the S denoiser's targets, which gives the right mean length."""
+    """Return the maximum length of the S denoiser's targets; lengths are uniform from 1."""
     return max(min(round(2 * denoiser.noise_density * length) - 1, length - 1), 1)
 
 
@@ -448,7 +450,7 @@ def _draw(
     room: tuple[int, ...],
     sequential_share: float,
 ) -> tuple[Denoiser, int, int, int]:
-    """Sample the denoiser of an example, start and length of its text, and S's targets length."""
+    """Sample an example's denoiser, the start and length of its text, and S's targets length."""
     which, where, suffix = example_rng(seed, epoch, index, stream=DENOISER).random(3)
     others = len(DENOISERS) - 1
     number = others

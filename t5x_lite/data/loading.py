@@ -69,8 +69,8 @@ def load_task(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> seqio.Tas
         ) from error
     if not isinstance(task, seqio.Task):
         raise InputError(
-            f"data.task {data.task!r} must return a seqio.Task, got {type(task).__name__}"
-            f"{other_tasks(data.task)}"
+            f"data.task {data.task!r} must return a seqio.Task, but returned "
+            f"{type(task).__name__}{other_tasks(data.task)}"
         )
     if data.languages and not getattr(task.source, "language", ""):
         raise InputError(
@@ -124,10 +124,7 @@ def look_at(
     name: str,
     split: str = "train",
 ) -> None:
-    """Raise InputError if a split has no examples, and warn of unknown tokens in the first ones.
-
-    An empty split would otherwise be repeated endlessly.
-    """
+    """Raise InputError if a split is empty, and warn of unknown tokens in its first examples."""
     examples = examples_of(data, task, split=split)
     if vocabulary is not None:
         unknown_tokens.tell(name, examples, vocabulary)
@@ -175,7 +172,7 @@ def dataset_of(data: Data, task: seqio.Task, *, split: str, **options) -> tf.dat
 
 
 def truncated(data: Data, task: seqio.Task, *, seed: int) -> seqio.Task:
-    """Return the task limited by data.first_documents or data.first_tokens, if one is set."""
+    """Limit a task to its first examples if data.first_documents or data.first_tokens is set."""
     if "train" not in task.splits:
         return task
     if data.first_documents is not None:
@@ -390,7 +387,7 @@ def _is_there(one: Present, split: str) -> bool:
 def rates_of(
     data: Data, trained: Sequence[Present], *, anew: bool, tells: bool = False
 ) -> list[float]:
-    """Return the mixture's rate of each task; missing numbers of examples are counted."""
+    """Return the mixture's rate of each task; unknown numbers of examples are counted."""
     mixture = find_mixture(data)
     if mixture is None:
         return [1.0]

@@ -136,7 +136,7 @@ class Mixture:
         return [find_task(member.task)(arguments) for member in self.members]
 
     def unanswered(self, member: Member) -> str:
-        """Return the reason why a model of this mixture cannot answer a task; "" if it can."""
+        """Return the reason why a model of this mixture cannot answer a task, or "" if it can."""
         trained = {other.task for other in self.members if other.is_trained}
         if not member.form_of or trained & set(member.form_of):
             return ""
@@ -240,7 +240,7 @@ class Mixture:
 
 
 def _labels(member: Member) -> tuple[str, ...]:
-    """Return the names that always refer to a member in leave_out."""
+    """Return the names with which data.mixing.leave_out may refer to a member."""
     of_cache = names_of(member.cache) if member.cache else ()
     return member.task, parts_of(member.task)[0], member.name, *of_cache
 

@@ -24,9 +24,9 @@ FORMER_LAYOUTS = {"pairs": "groups"}
 FROM_CACHE = b"t5x_lite cache position 1\n"
 
 _SAYS = {
-    ON_THE_FLY: "from a task without a cache; unset data.cache",
-    **dict.fromkeys(FORMER, "from a task without a cache; unset data.cache"),
-    FROM_CACHE: "from a cache; set data.cache",
+    ON_THE_FLY: "from a task without a cache; unset data.cache or start a new run",
+    **dict.fromkeys(FORMER, "from a task without a cache; unset data.cache or start a new run"),
+    FROM_CACHE: "from a cache; set data.cache or start a new run",
 }
 
 
@@ -39,7 +39,7 @@ def unseal(kind: bytes, state: bytes) -> bytes:
     """Return the content of a saved data position; raise InputError if it is damaged."""
     for other, says in _SAYS.items():
         if other != kind and state.startswith(other):
-            raise InputError(f"the saved data position is {says}, or start a new run")
+            raise InputError(f"the saved data position is {says}")
     start = len(kind) + hashlib.sha256().digest_size
     digest, body = state[len(kind) : start], state[start:]
     if not state.startswith(kind) or hashlib.sha256(body).digest() != digest:

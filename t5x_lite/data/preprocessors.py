@@ -400,7 +400,7 @@ def _match(premise: Sequence[str], hypothesis: Sequence[str], index: int) -> _Ma
 
 
 def _fitting(words: Sequence[str], hypothesis: Sequence[str]) -> int:
-    """Return the largest number of first words that occur as a phrase in the hypothesis."""
+    """Return the number of first words that occur in the hypothesis as one phrase."""
     text = " ".join(hypothesis)
     for count in range(len(words)):
         if " ".join(words[: count + 1]) not in text:
@@ -409,13 +409,13 @@ def _fitting(words: Sequence[str], hypothesis: Sequence[str]) -> int:
 
 
 def _without_beginning(candidate: str) -> str:
-    """Return the candidate from its last article on."""
+    """Return the part of a candidate from its last article on."""
     words = candidate.split(" ")
     return " ".join(words[max((words.index(a) for a in _ARTICLES if a in words), default=0) :])
 
 
 def _as_in(hypothesis: str, candidate: str) -> str | None:
-    """Return the candidate with the hypothesis's upper case, without "'s"; None if it is absent."""
+    """Return the candidate as the hypothesis spells it, without "'s"; None if it is absent."""
     words = (rf"{re.escape(word)}[.,?!]?" for word in candidate.split(" "))
     match = re.search(f"({' '.join(words)})", hypothesis, re.IGNORECASE)
     if match is None:

@@ -166,7 +166,7 @@ def _training_source(one: Present, vocabulary: Vocabulary, *, rate: Fraction, se
 
 
 def _recipe(one: Present, vocabulary: Vocabulary, *, split: str) -> tuple[Recipe, bool]:
-    """Return the recipe of a task, and True if all preprocessors run before the recipe."""
+    """Return the recipe of a task, and whether all preprocessors run before the recipe."""
     one.data.layout.of_task(tuple(one.task.output_features))  # raises if it does not fit the task
     try:
         recipe = recipe_of(one.data, vocabulary, one.task, bake=False)
@@ -343,7 +343,7 @@ def _whole(one: Present, recipe: Recipe, *, seed: int) -> Feed:
 
 
 def _first_marked(dataset: Any) -> Any:
-    """Set the feature `EPOCH` of one pass to 1 in the first element, and to 0 in the others."""
+    """Set the feature `EPOCH` to 1 in the first example of a pass, and else to 0."""
     if not isinstance(dataset.element_spec, Mapping):
         return dataset
     return dataset.enumerate().map(

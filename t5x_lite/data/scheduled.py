@@ -359,7 +359,7 @@ class Scheduled:
         return found
 
     def _starts(self, epoch: int) -> Int[np.ndarray, " _"]:
-        """Return the index of each group's first batch in an epoch, and the total of batches."""
+        """Return the index of each group's first batch in an epoch, and the batch count."""
         counts = [group.before(epoch + 1) - group.before(epoch) for group in self.groups]
         return np.cumsum([0, *counts])
 

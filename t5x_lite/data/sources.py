@@ -322,7 +322,7 @@ class Source:
     def examples(
         self, counts: Int[np.ndarray, " n"], *, seed: int, shuffle: bool
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """Return the epoch and the index of examples, by their numbers in this source.
+        """Return the epoch and the index of examples, given their numbers in this source.
 
         Args:
           counts: numbers of the examples in the order of training, across epochs.

@@ -172,7 +172,7 @@ class Stream:
         )
 
     def _before_the_end(self, places: Int[np.ndarray, " n"]) -> int:
-        """Return the number of positions before the first one at which a source would repeat."""
+        """Return the number of positions before a source would repeat."""
         sources, counts = self._schedule.at(places)
         there = np.ones(len(places), bool)
         for k, source in enumerate(self.sources):
@@ -183,7 +183,7 @@ class Stream:
     def _at(
         self, places: Int[np.ndarray, " n"]
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """Return the source, the epoch and the index of the examples at positions of the run."""
+        """Return the source, the epoch and the index of the example at each position of the run."""
         sources, counts = self._schedule.at(places)
         epochs, indices = np.zeros_like(counts), np.zeros_like(counts)
         for k in range(len(self.sources)):
@@ -268,7 +268,7 @@ class Stream:
     def rows(
         self, numbers: Int[np.ndarray, " n"], *, num_rows: int, lengths: Mapping[str, int]
     ) -> dict[str, np.ndarray]:
-        """Return one row per example, by the numbers of the examples in the run."""
+        """Return one row per example, given the numbers of the examples in the run."""
         return self._laid_out(self._at(numbers), num_rows=num_rows, lengths=lengths)
 
     def rows_of(
@@ -280,7 +280,7 @@ class Stream:
         num_rows: int,
         lengths: Mapping[str, int],
     ) -> dict[str, np.ndarray]:
-        """Return one row per example of source k, by the indices of the examples in this source."""
+        """Return one row per example of source k, given the examples' indices in this source."""
         where = np.full_like(indices, k), np.full_like(indices, epoch), indices
         return self._laid_out(where, num_rows=num_rows, lengths=lengths)
 
@@ -333,7 +333,7 @@ class Stream:
         return self._layout.longest_stored(found, lengths)
 
     def longest_texts(self, numbers: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """Return the length of each example's longest text, by the examples' numbers in the run.
+        """Return the length of each example's longest text, given the examples' numbers in the run.
 
         If rows have one text, the length is computed from the stored lengths. Otherwise the
         examples are read.
@@ -363,7 +363,7 @@ class Stream:
         epochs: Int[np.ndarray, " n"],
         indices: Int[np.ndarray, " n"],
     ) -> list[dict[str, np.ndarray]]:
-        """Return corrupted and trimmed examples, by their source, epoch and index."""
+        """Return corrupted and trimmed examples, given their source, epoch and index."""
         examples: list[dict[str, np.ndarray]] = [{} for _ in sources]
         for k, source in enumerate(self.sources):
             of = np.flatnonzero(sources == k)

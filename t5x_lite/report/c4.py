@@ -51,7 +51,10 @@ def write_report(output: str, tally: Tally, about: Mapping[str, Any]) -> None:
 
 
 def stats(tally: Tally, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of stats.json: `about`, and the tally with only the largest domains."""
+    """Return the content of stats.json: the configuration, and all counts of the tally.
+
+    Only the largest domains are included.
+    """
     counts = tally.to_json()
     counts["domains"] = dict(largest(tally.domains, DOMAINS_KEPT))
     return {**about, "num_domains": num_domains(tally), **counts}

@@ -42,7 +42,7 @@ PAGE = "compare.html"
 _NOT_COMPARED = ("--workdir",)
 _SEED = "--seed"
 _OF_RUN = ("--tracking.", "--hosts.", "--compilation-cache", "--profile.", "--log-period")
-"""Prefixes of options that do not change the trained model."""
+"""Prefixes of options that do not affect the trained model."""
 _LENGTHS = ("--steps", "total-steps", "warmup-steps")
 _WITHIN = 2.0
 """Number of standard deviations from the best value within which a value is bold."""
@@ -245,7 +245,7 @@ def _metrics_of(groups: Sequence[Group]) -> list[str]:
 
 
 def _table(groups: Sequence[Group]) -> dict[tuple[str, str], list[Spread | None]]:
-    """Return the spreads of all groups for each ("last" or "best", metric)."""
+    """Return the spread of each metric at the end and at the best step, for all groups."""
     found: dict[tuple[str, str], list[Spread | None]] = {}
     for metric in _metrics_of(groups):
         runs = [run for group in groups for run in group.runs]

@@ -55,7 +55,7 @@ def test_a_large_list_stays_where_it_is(tmp_path, monkeypatch):
 
 
 def test_a_list_that_is_missing_is_named():
-    with pytest.raises(InputError, match=r"cleaning\.bad_words: cannot read no/list"):
+    with pytest.raises(InputError, match=r"cannot read the list no/list of cleaning\.bad_words"):
         CarriedRules(Cleaning(bad_words="no/list"))
 
 

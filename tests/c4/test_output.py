@@ -148,7 +148,7 @@ def test_manifest(tmp_path):
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(InputError, match="is not a manifest"):
         read_manifest(tmp_path)
-    with pytest.raises(InputError, match=r"cleaning.urls: cannot read .*none"):
+    with pytest.raises(InputError, match=r"cannot read the list .*none of cleaning.urls"):
         describe_run(
             cleaning=dataclasses.replace(Cleaning(), urls=str(tmp_path / "none")),
             inputs=[],

@@ -461,7 +461,7 @@ def my_tasks(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("stars", "must return a seqio.Task, got module; did you mean starts_with?"),
+        ("stars", "must return a seqio.Task, but returned module; did you mean starts_with?"),
         (
             "starts_with",
             "failed (AttributeError: 'TaskArguments' object has no attribute 'startswith'); a task "

@@ -35,7 +35,7 @@ def test_lengths_are_those_of_t5(inputs_length, density, mean, lengths):
 
 
 def test_lengths_refuse_inputs_that_hold_no_span():
-    with pytest.raises(ValueError, match="at least 3, got 2"):
+    with pytest.raises(ValueError, match="at least 3, but inputs_length is 2"):
         random_spans_lengths(2, 0.15, 3.0)
 
 

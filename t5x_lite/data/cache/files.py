@@ -241,7 +241,7 @@ class FlatExamples:
         counts[:, 0] -= starts
         counts[:, 1:] -= ends[:, :-1]
         if counts.size and counts.min() < 0:
-            raise ValueError("an example ends before its start")
+            raise ValueError("the end of an example is before its start")
         return shards, starts, counts
 
     def read(self, indices: Int[np.ndarray, " n"]) -> tuple[list[bytes], Int[np.ndarray, "n F"]]:
@@ -390,7 +390,7 @@ class Index:
         _check_counts(**{name: self.vocabulary[name] for name in ("extra_ids", "size")})
         texts = (self.task, self.vocabulary["digest"], self.converted)
         if not all(type(text) is str for text in texts) or type(self.has_metrics) is not bool:
-            raise ValueError("the task, has_metrics or the vocabulary has a wrong type")
+            raise ValueError("task, has_metrics or vocabulary has a wrong type")
         if self.baked is not None and type(self.baked) is not int:
             raise ValueError("baked is not a number")
         if self.documents is not None:

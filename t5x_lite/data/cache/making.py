@@ -150,7 +150,7 @@ def stored_examples(job: Job, dataset: Any) -> Iterator[list[np.ndarray]]:
 
 
 def features_of(dataset: Any, recipe: Recipe, task: str) -> tuple[str, ...]:
-    """Return the names of the features to store; raise InputError unless they are token ids."""
+    """Return the names of the features to store; raise InputError if one is not token ids."""
     there = dataset.element_spec
     for name in recipe.stored:
         if name not in there:
@@ -422,7 +422,7 @@ def checksums_path(directory: Path, split: str) -> Path:
 
 
 def progress_path(directory: Path, split: str) -> Path:
-    """Return the path of the record of complete shards, which allows a command to resume."""
+    """Return the path of the progress file, from which an interrupted command resumes."""
     return directory / f"{split}.progress.json"
 
 

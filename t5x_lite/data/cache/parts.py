@@ -145,7 +145,7 @@ def check_shards(job: Job, split: str, count: int) -> None:
 
 
 def _counting(dataset: Any, raw: Any, *, may_number: bool) -> set[str]:
-    """Return the names of steps that depend on more than neighboring examples."""
+    """Return the names of preprocessors that depend on more than neighboring examples."""
     found, numbered = set(), 0
     for node in _nodes(dataset, raw):
         name = type(node).__name__
@@ -159,7 +159,7 @@ def _counting(dataset: Any, raw: Any, *, may_number: bool) -> set[str]:
 
 
 def _nodes(dataset: Any, raw: Any) -> Iterator[Any]:
-    """Yield a dataset and, recursively, its inputs, down to but without `raw`."""
+    """Yield a dataset and, recursively, the datasets that it is derived from, up to `raw`."""
     if dataset is raw:
         return
     yield dataset

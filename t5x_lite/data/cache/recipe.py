@@ -92,7 +92,7 @@ class Recipe:
             )
         flags, lengths = self.outputs.values(), self.lengths or {}
         if not all(type(flag) is bool for flag in flags) or type(self.eos_id) is not int:
-            raise ValueError("outputs or eos_id has a wrong type")
+            raise ValueError("outputs must be booleans and eos_id an integer")
         if not all(k in self.outputs and type(v) is int and v > 0 for k, v in lengths.items()):
             raise ValueError(
                 f"lengths must be positive integers for outputs, but is {str(lengths)[:60]}"

@@ -157,7 +157,10 @@ def as_added(entry: Any, *, where: object, number: Any = None, special: bool = F
                 f"{where}: {name} of the token {_short(content)} must be true or false"
             )
     if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
-        raise InputError(f"{where}: the id of the token {_short(content)} is {_short(number)}")
+        raise InputError(
+            f"{where}: the id of the token {_short(content)} must be an integer, but is "
+            f"{_short(number)}"
+        )
     return AddedToken(content=content, id=number, **flags)
 
 
@@ -322,7 +325,7 @@ def read_object(path: DataPath) -> Mapping[str, Any]:
             f"vocabulary {path} is not JSON ({error}); fix or remove the file"
         ) from error
     if not isinstance(found, dict):
-        raise InputError(f"vocabulary {path}: must be a JSON object, but is {_short(found)}")
+        raise InputError(f"vocabulary {path} must be a JSON object, but is {_short(found)}")
     return found
 
 

@@ -128,7 +128,7 @@ def _surfaces(vocabulary: SentencePiece | Bytes) -> Iterable[str]:
 
 
 def _tokenizer_kinds(vocabulary: Tokenizer) -> UInt8[np.ndarray, " V"]:
-    """Return for each piece of a tokenizer whether it begins, continues or is a word."""
+    """Return for each piece whether it begins a word, continues a word, or is a word."""
     description, pieces = vocabulary.description(), vocabulary.pieces()
     special = set(vocabulary.special_ids) - {vocabulary.unk_id}
     model = description["model"]

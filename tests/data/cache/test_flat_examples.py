@@ -87,7 +87,7 @@ def test_every_flipped_bit_is_found_and_named(tmp_path):
     ("ends", "told"),
     [
         ([2, 3], "0 does not fit the ends of its examples"),
-        ([5, 4], "an example ends before its start"),
+        ([5, 4], "the end of an example is before its start"),
     ],
 )
 def test_wrong_ends_are_refused(tmp_path, ends, told):
