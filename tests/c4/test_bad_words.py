@@ -153,7 +153,7 @@ def test_one_list_for_many_languages_is_refused(tmp_path):
 
 
 def test_empty_entries_and_capitals(tmp_path, caplog):
-    with pytest.raises(InputError, match='holds ""'):
+    with pytest.raises(InputError, match='contains ""'):
         BadWords(["a", ""])
     (tmp_path / "list").write_text("\ufeffa\nB\na\n", encoding="utf-8")
     with caplog.at_level(logging.WARNING):

@@ -122,11 +122,11 @@ def test_a_job_begins_ends_and_is_complete(output):
 def test_another_run_is_refused(output):
     given, _ = output
     Job(given, RUN).close()
-    with pytest.raises(InputError, match="num_shards was 3, and is now 4"):
+    with pytest.raises(InputError, match="num_shards was 3, but num_shards is now 4"):
         Job(given, {**RUN, "num_shards": 4})
     Job(given, RUN).close()  # the same goes on
     finished(given)
-    with pytest.raises(InputError, match="num_shards was 3, and is now 4"):
+    with pytest.raises(InputError, match="num_shards was 3, but num_shards is now 4"):
         Job(given, {**RUN, "num_shards": 4})
 
 

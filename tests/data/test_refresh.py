@@ -26,7 +26,7 @@ def test_identity():
     [
         ({"period": -1}, "period must be at least 0: got -1"),
         ({"top": 0}, "top must be at least 1"),
-        ({"period": 3}, "needs --data.refresh.directory"),
+        ({"period": 3}, "data.refresh.directory is not"),
     ],
 )
 def test_wrong_fields(fields, message):

@@ -61,7 +61,7 @@ def test_what_is_wrong():
         ranking.retrieval({}, {})
     with pytest.raises(ValueError, match="the query 'q' has no ranking"):
         ranking.retrieval({"q": {"a": 1}}, {})
-    with pytest.raises(ValueError, match="the ranking of the query 'q' has a document twice"):
+    with pytest.raises(ValueError, match="the ranking of the query 'q' contains a document twice"):
         ranking.retrieval({"q": {"a": 1}}, {"q": ["a", "a"]})
 
 

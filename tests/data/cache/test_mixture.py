@@ -209,7 +209,7 @@ def test_rates_that_are_given_stand(caches):
     ]
     assert mixed_sources(data(caches[0])) == [(caches[0], 1)]
     for cache in (given, caches[0]):
-        with pytest.raises(InputError, match="given without rates"):
+        with pytest.raises(InputError, match="several caches without rates"):
             mixed_sources(data(cache, temperature=2.0))
     with pytest.raises(InputError, match="has no rate"):
         mixed_sources(data((f"{caches[0]}=1", caches[1])))

@@ -87,7 +87,7 @@ def test_a_directory_that_is_there_is_refused(tmp_path):
     with new_cache(tmp_path / "empty") as directory:
         (directory / "file").touch()
     for _ in range(2):
-        with pytest.raises(InputError, match="is there already"), new_cache(tmp_path / "empty"):
+        with pytest.raises(InputError, match="already exists"), new_cache(tmp_path / "empty"):
             pass
     assert (tmp_path / "empty" / "file").exists()
 
