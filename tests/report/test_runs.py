@@ -306,7 +306,7 @@ def test_other_bad_input(tmp_path):
     with pytest.raises(InputError, match=r"samples\.jsonl:1 has no 'prediction'"):
         write_report(run)
     (run / "config.json").write_text('{\n"steps": }')
-    with pytest.raises(InputError, match=r"config\.json:2: not readable JSON"):
+    with pytest.raises(InputError, match=r"config\.json:2 is not JSON"):
         write_report(run)
 
 
