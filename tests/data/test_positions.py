@@ -44,7 +44,9 @@ def test_the_other_kind_is_named():
 
 def test_all_that_differs_is_named():
     check_identity({"seed": 1}, {"seed": 1})
-    with pytest.raises(InputError, match=r"other data: pack True \(now None\), seed 1 \(now 2\)$"):
+    with pytest.raises(
+        InputError, match=r"other settings: pack True \(now None\), seed 1 \(now 2\)$"
+    ):
         check_identity({"seed": 1, "pack": True}, {"seed": 2})
 
 

@@ -118,7 +118,7 @@ def test_another_format_is_refused(directory):
 def test_a_damaged_index_is_refused(directory, change):
     index = directory / INDEX_NAME
     index.write_text(change(index.read_text()))
-    with pytest.raises(InputError, match=r"cache\.json is .*: copy it again") as error:
+    with pytest.raises(InputError, match=r"cache\.json is .*; copy the cache again") as error:
         Cache(directory)
     one_line(error)
 
@@ -199,7 +199,7 @@ def test_a_flipped_record_is_found_when_it_is_read(directory, examples):
     flip(directory / name, (directory / name).read_bytes().find(record) + 4)
     split = Cache(directory).split("train")
     split.read(np.array([0, 1, 3]))
-    told = rf"cache .* is damaged \(example 2 in {name} does not fit its checksum\): copy it again"
+    told = rf"cache .* is damaged \(example 2 in {name} does not fit its checksum\); copy"
     with pytest.raises(InputError, match=told) as error:
         split.read(np.arange(60))
     one_line(error)

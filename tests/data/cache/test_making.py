@@ -290,7 +290,7 @@ def test_which_lengths_and_which_eos(data, vocabulary, tmp_path, my_tasks, caplo
     index = write_cache(one, vocabulary, tmp_path / "c")
     assert (index.recipe.eos, index.recipe.lengths) == ("before_trim", None)
     assert set(index.splits) == {"train"}
-    assert "split validation has no example" in caplog.text
+    assert "skipping split validation, because it has no examples" in caplog.text
     assert not list((tmp_path / "c").glob("validation*"))
     two = dataclasses.replace(data, task=f"{my_tasks}:mapped")
     index = write_cache(two, vocabulary, tmp_path / "d", splits=["train"])

@@ -206,7 +206,7 @@ def test_tokens_added_to_a_vocab_txt(tmp_path, name):
 def test_an_added_token_at_an_id_that_is_not_the_next(tmp_path):
     path = tokenizer_files.write_wordpiece(tmp_path)
     (tmp_path / "added_tokens.json").write_text(json.dumps({"[ENT]": 500}))
-    with pytest.raises(InputError, match=r"'\[ENT\]' has the id 500 in its file"):
+    with pytest.raises(InputError, match=r"'\[ENT\]' has the id 500 in its file, but the id"):
         load_vocabulary(path)
 
 
