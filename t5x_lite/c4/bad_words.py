@@ -115,7 +115,6 @@ class FirstBytes:
 
 
 def _hash(windows: np.ndarray) -> np.ndarray:
-    """Return the table index for the first bytes of each window."""
     hashes = windows << _UNUSED_BITS
     hashes *= _FACTOR
     hashes >>= _SHIFT
@@ -265,7 +264,6 @@ def load_bad_words(path: str | os.PathLike[str]) -> list[str]:
 
 
 def _lists(folder: Path, cleaning: Cleaning) -> dict[str, BadWords]:
-    """Return the list of bad words of each language in a directory, without allowed entries."""
     entries: dict[str, dict[str, None]] = {}
     for path in sorted(folder.iterdir()):
         named = _LIST_NAME.fullmatch(path.name)
@@ -309,7 +307,6 @@ def _has_no_case(entry: str) -> bool:
 
 
 def _is_word(character: str) -> bool:
-    r"""Return whether a character is matched by `\w` of a regular expression."""
     return character.isalnum() or character == "_"
 
 

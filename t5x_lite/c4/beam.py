@@ -347,6 +347,5 @@ def _counts(domains: dict[str, int]) -> list[tuple[str, int]]:
 def _largest_of_group(
     element: tuple[int, Iterable[tuple[str, int]]],
 ) -> tuple[int, list[tuple[str, int]]]:
-    """Return the number of domains in a group, and its domains with the most pages."""
     counts = list(element[1])
     return len(counts), largest(counts)

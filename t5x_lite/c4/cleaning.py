@@ -198,7 +198,6 @@ def _tokenizer(parameters: Any) -> Any:
 
 
 def _untimed(pattern: Any) -> Any:
-    """Return the compiled pattern, without NLTK's wrapper that limits the time."""
     return getattr(pattern, "_rx", pattern)
 
 
@@ -335,7 +334,6 @@ def _words(phrases: tuple[str, ...]) -> tuple[bytes, ...] | None:
 
 
 def _enough_sentences(lines: list[str], minimum: int, counter: SentenceCounter) -> bool:
-    """Return whether lines have at least `minimum` sentences in total."""
     missing = minimum - len(lines)
     for line in lines:
         if missing <= 0:

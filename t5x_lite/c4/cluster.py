@@ -214,7 +214,6 @@ class Job:
 
 
 def _read_manifest(directory: AnyPath) -> dict[str, Any] | None:
-    """Return the manifest in a local directory or a bucket, or None if it does not exist."""
     if isinstance(directory, Path):
         return read_manifest(directory)
     manifest_there = directory / MANIFEST_NAME
@@ -225,7 +224,6 @@ def _read_manifest(directory: AnyPath) -> dict[str, Any] | None:
 
 
 def _refuse_other(output: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise InputError if a directory or bucket has the output of another run."""
     try:
         refuse_other(Path(output), before, now)
     except InputError as error:
@@ -420,13 +418,11 @@ class Write(Work):
 
 
 def _copy(source: Path, target: str) -> None:
-    """Copy a file to a bucket, where an object is either complete or absent."""
     with source.open("rb") as file, open_path(target).open("wb") as copy:
         shutil.copyfileobj(file, copy, _COPY_BYTES)
 
 
 def _rest(page: Page) -> tuple[str, str]:
-    """Return the fields of a page that are not part of `page_rank`."""
     return page.content_length, page.content_type
 
 

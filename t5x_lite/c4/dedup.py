@@ -209,10 +209,7 @@ def remove_lines(
     counter: SentenceCounter,
     tally: Tally,
 ) -> Page | None:
-    """Return the page without lines that other pages keep and without repeated lines.
-
-    The result is None if too little text remains.
-    """
+    """Return the page without duplicate lines, or None if too little text remains."""
     tally.page_in("dedup", page)
     elsewhere: list[str] = []
     above: list[str] = []
@@ -266,10 +263,7 @@ def remove_spans(
     counter: SentenceCounter,
     tally: Tally,
 ) -> Page | None:
-    """Return the page without spans that other pages keep and without repeated spans.
-
-    The result is None if too little text remains.
-    """
+    """Return the page without duplicate spans, or None if too little text remains."""
     tally.page_in("dedup", page)
     lines = page.text.split("\n")
     divided = [counter.sentences(line) for line in lines]

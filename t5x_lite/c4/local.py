@@ -246,7 +246,6 @@ def write_one(plan: Plan, which: tuple[str, int]) -> None:
 
 
 def _buckets_of(shard: int, num_shards: int, num_buckets: int) -> range:
-    """Return the buckets that contain a shard's pages."""
     first = -(-shard * _DIGEST_SPACE // num_shards)
     last = -(-(shard + 1) * _DIGEST_SPACE // num_shards) - 1
     return range(first * num_buckets // _DIGEST_SPACE, last * num_buckets // _DIGEST_SPACE + 1)
@@ -501,7 +500,6 @@ def _find(plan: Plan, _: int, *, threads: int, memory_limit: int) -> None:
 
 
 def _splits(cleaning: Cleaning, tally: Tally) -> list[str]:
-    """Return the names of the output's splits, including splits without pages."""
     if not cleaning.splits_by_language:
         return ["train", "validation"] if cleaning.validation_modulus else ["train"]
     languages = {split.removesuffix("-validation") for split in tally.splits}

@@ -236,7 +236,6 @@ def describe_run(
 
 
 def _digest(field: str, path: Path) -> str:
-    """Return the SHA-256 of a file, or of the names and contents of a directory's files."""
     content = hashlib.sha256()
     try:
         if not path.is_dir():
@@ -316,7 +315,6 @@ class Workdir:
         self._remove_unfinished()
 
     def _remove_unfinished(self) -> None:
-        """Remove the unfinished files of a killed process."""
         left = [path for pattern in _UNFINISHED for path in self.output.glob(pattern)]
         for path in [*left, *self.work.glob("*/.*")]:
             path.unlink(missing_ok=True)

@@ -373,7 +373,6 @@ _COUNTERS = ("languages", "domains", "damage", "notes")
 
 
 def _keep(samples: list[_Sample], new: _Sample) -> None:
-    """Insert a sample into a sorted list with one sample per URL, up to `SAMPLES` samples."""
     for index, old in enumerate(samples):
         if old[0] == new[0]:
             samples[index] = min(old, new)
@@ -383,7 +382,6 @@ def _keep(samples: list[_Sample], new: _Sample) -> None:
 
 
 def _order(stages: Iterable[str]) -> list[str]:
-    """Return known stages in the order of the pipeline, then other stages by name."""
     known = {stage: index for index, stage in enumerate(STAGES)}
     return sorted(stages, key=lambda stage: (known.get(stage, len(known)), stage))
 

@@ -153,7 +153,6 @@ def _deflate_bits(body: bytes) -> int:
 
 
 def _without_chunks(body: bytes) -> bytes:
-    """Return the content of a chunked body; other bodies are returned unchanged."""
     parts, at = [], 0
     while len(parts) < _MOST_CHUNKS:
         size = _CHUNK_SIZE.match(body, at)
@@ -244,7 +243,6 @@ def _absolute(path: str) -> str:
 
 
 def _glob(pattern: str) -> Iterator[str]:
-    """Yield the files that match a glob pattern, locally or in a bucket."""
     if not is_remote(pattern):
         found = glob.glob(pattern, recursive=True)
         yield from (_absolute(path) for path in found if os.path.isfile(path))

@@ -91,10 +91,7 @@ class Rules:
         return kept
 
     def newer(self, kept: Page | None, page: Page, tally: Tally) -> Page:
-        """Return the newer of the page kept so far and the next page with the same URL.
-
-        Pass the final page to `tally.page_out`.
-        """
+        """Return the newer of the kept page and the next page with the same URL."""
         tally.page_in("url_dedup", page)
         if kept is None:
             return page

@@ -590,7 +590,6 @@ class _Parser:
             length -= size
 
     def _seek(self) -> None:
-        """Consume the bytes before the next version line, or the complete segment."""
         segment = self._segment
         while True:
             stop = segment.next_version(0)

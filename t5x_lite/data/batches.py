@@ -62,10 +62,7 @@ _WINDOWS = 256
 
 
 class Batches(Iterator[dict[str, np.ndarray]]):
-    """Endless iterator over the batches of one process, which prefetches them in a thread.
-
-    A batch contains this process's rows of the global batch.
-    """
+    """Endless iterator over one process's rows of each global batch, prefetched in a thread."""
 
     def __init__(
         self,
@@ -293,7 +290,6 @@ def _refreshes(data: Data, sources: Sequence[Source]) -> Refreshes | None:
 
 
 def _is_natural(data: Data) -> bool:
-    """Return whether each epoch contains each example of each cache exactly once."""
     texts = [data.cache] if isinstance(data.cache, str) else data.cache
     rated = any(split_rate(text)[1] is not None for text in texts)
     if data.mixing != Mixing() or find_mixture(data) is not None:
@@ -329,7 +325,6 @@ def open_sources(
 
 
 def _are_members(data: Data, tasks: Sequence[str]) -> bool:
-    """Return whether data.task is a mixture that contains all these tasks."""
     mixture = find_mixture(data)
     return mixture is not None and set(tasks) <= {member.task for member in mixture.members}
 
@@ -373,10 +368,7 @@ def _check(cache: Cache, data: Data, vocabulary: Vocabulary) -> None:
 
 
 def _check_final_sentinel(cache: Cache, data: Data) -> None:
-    """Raise InputError if a cache and the config differ in `final_sentinel`.
-
-    Caches without span corruption, such as caches with labels, are not checked.
-    """
+    """Raise InputError if a cache and the config differ in `final_sentinel`."""
     recipe = cache.index.recipe
     ends = bool(recipe.options.get("final_sentinel", False))
     if not recipe.corruption or ends == data.final_sentinel:

@@ -6,8 +6,7 @@ turns the row text="Fine.", stars="5" of a JSONL, CSV, TSV, Parquet or Arrow fil
 
     {"inputs": "review: Fine.", "targets": "good"}
 
-`data.formats.table_splits` chooses the files of each split. The rows of several files are
-concatenated.
+`data.formats.table_splits` chooses the files of each split.
 """
 
 import logging
@@ -97,10 +96,7 @@ class Columns:
                 )
 
     def splits(self, directory: str) -> dict[str, tuple[Table, ...]]:
-        """Return the tables of each split.
-
-        With `hold_out` and without validation files, "validation" has the tables of "train".
-        """
+        """Return the tables of each split; with `hold_out`, two splits may share tables."""
         own = {name: getattr(self, name) for name in SPLITS}
         found = table_splits(directory, patterns=own)
         if self.hold_out and "train" in found and "validation" not in found:

@@ -209,9 +209,6 @@ def iid_noise_mask(
       length: number of tokens of the chunk.
       rng: random numbers from `example_rng`.
       noise_density: probability that a token is noise, independently of the others.
-
-    Returns:
-      Mask [length], true where the token is noise.
     """
     return rng.random(length) < noise_density
 
@@ -252,9 +249,6 @@ def iid_spans(length: int, noise_density: float) -> tuple[float, float]:
     Args:
       length: number of tokens of the chunk, >= 1.
       noise_density: probability that a token is noise.
-
-    Returns:
-      (mean, standard deviation) of the number of noise spans.
     """
     begins = noise_density * (1 - noise_density)
     # A span begins at the first token, or where noise follows a kept token; never twice in a row.
@@ -311,10 +305,6 @@ def drop(
     tokens: Int32[np.ndarray, " n"], mask: Bool[np.ndarray, " n"]
 ) -> dict[str, Int32[np.ndarray, " _"]]:
     """Return kept tokens as inputs and noise tokens as targets, without sentinels.
-
-    Args:
-      tokens: token ids.
-      mask: true where a token is noise.
 
     Returns:
       {"inputs", "targets"}: token ids without EOS.
@@ -621,18 +611,8 @@ def iid_replace_spans(
 ) -> dict[str, Int[np.ndarray, " _"]]:
     """Replace spans of i.i.d. noise by sentinels: the T5 paper's baseline objective ("u_u").
 
-    Args:
-      tokens: token ids [n].
-      seed: the run's seed.
-      epoch: number of completed passes over the data.
-      index: the chunk's position in the unshuffled data.
-      sentinel_start: id of the first sentinel; the next sentinels have descending ids. If there are
-        more spans than sentinels, ids of ordinary tokens are used.
-      noise_density: probability that a token is noise.
-      final_sentinel: True to end the targets in a sentinel also if the text ends in noise.
-
-    Returns:
-      {"inputs", "targets"}: int32 token ids without EOS.
+    Arguments and results are the same as in `span_corruption`; noise_density is the probability
+    that a token is noise. If there are more spans than sentinels, ids of ordinary tokens are used.
     """
     tokens = np.asarray(tokens, np.int32)
     mask = _iid_mask(len(tokens), seed, epoch, index, noise_density=noise_density)
@@ -706,14 +686,7 @@ def deshuffling(
 ) -> dict[str, Int[np.ndarray, " n"]]:
     """Shuffle the tokens of the inputs; the targets keep the original order ("all_permute").
 
-    Args:
-      tokens: token ids [n].
-      seed: the run's seed.
-      epoch: number of completed passes over the data.
-      index: the chunk's position in the unshuffled data.
-
-    Returns:
-      {"inputs", "targets"}: int32 token ids without EOS; every order is equally likely.
+    Arguments and results are the same as in `span_corruption`; every order is equally likely.
     """
     tokens = np.asarray(tokens, np.int32)
     rng = example_rng(seed, epoch, index, stream=PERMUTATION)
@@ -725,15 +698,8 @@ def prefix_split(
 ) -> dict[str, Int[np.ndarray, " _"]]:
     """Split a chunk of text at a random position into inputs and targets (prefix language model).
 
-    Args:
-      tokens: token ids [n].
-      seed: the run's seed.
-      epoch: number of completed passes over the data.
-      index: the chunk's position in the unshuffled data.
-
-    Returns:
-      {"inputs", "targets"}: int32 token ids without EOS. The length of the inputs is uniform in [1,
-      n - 1]; with fewer than two tokens, inputs are empty.
+    Arguments and results are the same as in `span_corruption`. The length of the inputs is uniform
+    in [1, n - 1]; with fewer than two tokens, inputs are empty.
     """
     tokens = np.asarray(tokens, np.int32)
     start = _split_place(len(tokens), seed=seed, epoch=epoch, index=index)

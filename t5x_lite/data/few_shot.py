@@ -150,11 +150,11 @@ class Prompts:
     """Builder of the few-shot prompts of one task.
 
     Attributes:
-      config: number of examples and their presentation.
+      config: config of the prompts.
       length: maximum number of tokens of a prompt.
 
     Args:
-      config: number of examples and their presentation.
+      config: config of the prompts.
       pool: the examples to sample from, with different inputs.
       task: the task's name; part of the random seed.
       vocabulary: vocabulary of the inputs.
@@ -181,11 +181,7 @@ class Prompts:
         self._drawn: dict[int, list[int]] = {}
 
     def check(self, questions: Sequence[str]) -> None:
-        """Raise InputError if there are too few examples to sample from.
-
-        Args:
-          questions: texts of the questions; a question's own text is not shown as an example.
-        """
+        """Raise InputError if there are too few examples to sample from for a question."""
         if len(self._pool) <= self.config.examples:
             for question in dict.fromkeys(questions):
                 self._shown(Trial(seed=self.config.seeds[0]), question)
@@ -214,7 +210,6 @@ class Prompts:
         return [prompts[i] for i in range(len(questions))]
 
     def _written(self, trial: Trial, question: str) -> list[str]:
-        """Return the texts of the trial's examples, followed by the text of the question."""
         template = self.config.wordings[trial.template]
         asked = template.partition("{targets}")[0].rstrip()
         return [
@@ -256,7 +251,6 @@ class Prompts:
 
     @property
     def _key(self) -> int:
-        """Hash of the task's name, equal in all processes."""
         return zlib.crc32(self._task.encode())
 
 

@@ -151,11 +151,7 @@ def no_example(data: Data, *, split: str) -> InputError:
 
 
 def examples_of(data: Data, task: seqio.Task, *, split: str) -> Iterator[dict[str, Any]]:
-    """Return an iterator over a split's examples in order, as NumPy values.
-
-    Raises:
-      InputError: if the split is missing or empty.
-    """
+    """Return a split's examples in order, as NumPy values; raise InputError if it is empty."""
     check_split(data, task, split=split)
     dataset = deterministic(dataset_of(data, task, split=split, shuffle=False))
     examples = as_numpy(dataset)
@@ -344,7 +340,6 @@ def trained_members(
 
 
 def _without_data(data: Data, names: Sequence[str], *, reason: str) -> str:
-    """Return the error message about tasks without data, with the option that skips them."""
     option = f"--data.mixing.leave-out {' '.join([*data.mixing.leave_out, *names])}"
     if len(names) == 1:
         return f"{reason}; {option} trains without it"
@@ -412,7 +407,6 @@ def rates_of(
 
 
 def _tell_constants(data: Data, mixture: Mixture) -> None:
-    """Log each constant rate that data.mixing does not change."""
     for member in mixture.constants(data.mixing):
         _logger.info(
             "data.mixing.maximum and data.mixing.temperature do not change the constant rate of "

@@ -48,11 +48,7 @@ def unseal(kind: bytes, state: bytes) -> bytes:
 
 
 def share_of_batch(data: Data, process_count: int) -> int:
-    """Return the number of rows of a batch in each process.
-
-    Raises:
-      InputError: if a batch cannot be divided among the processes.
-    """
+    """Return the rows of a batch per process; raise InputError if a batch cannot be divided."""
     for shape in shapes_of(data):
         if shape.batch_size % process_count:
             raise InputError(

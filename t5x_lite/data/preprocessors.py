@@ -248,7 +248,6 @@ def wsc_simple(record: Mapping[str, Any], *, inputs: str = "wsc: {text}") -> dic
 
 
 def _blanked(record: Mapping[str, Any]) -> str:
-    """Return the text of a WSC record with X instead of the pronoun."""
     text, pronoun, index = record["text"], record["span2_text"], record["span2_index"]
     if text in _BLANKED:
         return _BLANKED[text]
@@ -375,7 +374,6 @@ def wnli_simple(record: Mapping[str, Any], *, inputs: str = "wsc: {text}") -> di
 
 
 def _words(sentence: str) -> list[str]:
-    """Return the words of a sentence in lower case, without final punctuation marks."""
     words = (re.sub(r"[.,?!]$", "", word) for word in sentence.strip().lower().split(" "))
     return [word for word in words if word]
 

@@ -273,7 +273,6 @@ class Feed:
 
 
 def _passes(one: Present, *, seed: int) -> shuffling.Passes | None:
-    """Return the order of the training examples in each pass, or None for the source's order."""
     source = one.task.source
     if not one.data.shuffle or not isinstance(source, stages.Source):
         return None
@@ -281,7 +280,6 @@ def _passes(one: Present, *, seed: int) -> shuffling.Passes | None:
 
 
 def _files(one: Present, *, seed: int) -> str | None:
-    """Return a description of the streamed files and their sizes, or None if unknown."""
     found = _passes(one, seed=seed)
     return None if found is None else found.size
 

@@ -359,7 +359,6 @@ class Scheduled:
         return found
 
     def _starts(self, epoch: int) -> Int[np.ndarray, " _"]:
-        """Return the index of each group's first batch in an epoch, and the batch count."""
         counts = [group.before(epoch + 1) - group.before(epoch) for group in self.groups]
         return np.cumsum([0, *counts])
 
@@ -449,6 +448,5 @@ def _members(data: Data, texts: Sequence[str], caches: Sequence[Cache]) -> tuple
 
 
 def _is_unlabelled(cache: Cache) -> bool:
-    """Return whether a cache contains unlabelled text: it has a corruption, or no inputs."""
     recipe = cache.index.recipe
     return bool(recipe.corruption) or tuple(recipe.outputs) == ("targets",)

@@ -41,7 +41,6 @@ def seqio_vocabulary(vocabulary: Vocabulary) -> Any:
 
 @functools.cache
 def _copy(model: bytes) -> Path:
-    """Copy a remote model to a local temporary file."""
     directory = tempfile.TemporaryDirectory(prefix="t5x_lite_")
     atexit.register(directory.cleanup)
     path = Path(directory.name, "sentencepiece.model")

@@ -65,12 +65,7 @@ class Held:
     """
 
     def __init__(self, features: Sequence[str], examples: Iterable[Sequence[np.ndarray]]):
-        """Store the examples in memory.
-
-        Args:
-          features: names of the stored features.
-          examples: arrays of the features of each example, int [_].
-        """
+        """Store examples, given the names of the features and the arrays of each example."""
         self._features = tuple(features)
         parts, lengths = [np.zeros(0, np.int32)], []
         for example in examples:
@@ -171,7 +166,6 @@ class Shuffled:
 
 
 def _packed(examples: Sequence[Sequence[np.ndarray]]) -> dict[str, Any]:
-    """Return arrays with the given examples, which `np.savez` can store."""
     parts = [part for example in examples for part in example]
     return {
         "width": np.array(len(examples[0]) if examples else 1),

@@ -204,7 +204,6 @@ def best_threshold(
 
 
 def _accepted(answers: Sequence[str]) -> list[str]:
-    """Return the normalized nonempty answers, or [""] if all are empty."""
     return [text for answer in answers if (text := normalize_answer(answer))] or [""]
 
 

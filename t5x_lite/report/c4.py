@@ -51,10 +51,7 @@ def write_report(output: str, tally: Tally, about: Mapping[str, Any]) -> None:
 
 
 def stats(tally: Tally, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of stats.json: the configuration, and all counts of the tally.
-
-    Only the largest domains are included.
-    """
+    """Return the content of stats.json: `about`, and the tally with only the largest domains."""
     counts = tally.to_json()
     counts["domains"] = dict(largest(tally.domains, DOMAINS_KEPT))
     return {**about, "num_domains": num_domains(tally), **counts}
@@ -181,7 +178,6 @@ def _bar_table(headings: tuple[str, ...], rows: list[tuple[str, str, list[str]]]
 
 
 def _kept(tally: Tally) -> str:
-    """Return the section with samples of the written pages."""
     samples = tally.kept_samples
     if not samples:
         return ""

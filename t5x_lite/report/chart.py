@@ -255,7 +255,6 @@ def _band(
 
 
 def _curve(series: Series, place: Callable[[Number, Number], tuple[float, float]]) -> str:
-    """Return the SVG line of a curve with tooltips, and dots for isolated points."""
     points = downsample(series.points)
     stretches: list[list[tuple[int, Number]]] = [[]]
     for step, value in points:

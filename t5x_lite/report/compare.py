@@ -245,7 +245,6 @@ def _metrics_of(groups: Sequence[Group]) -> list[str]:
 
 
 def _table(groups: Sequence[Group]) -> dict[tuple[str, str], list[Spread | None]]:
-    """Return the spread of each metric at the end and at the best step, for all groups."""
     found: dict[tuple[str, str], list[Spread | None]] = {}
     for metric in _metrics_of(groups):
         runs = [run for group in groups for run in group.runs]

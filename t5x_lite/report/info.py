@@ -168,7 +168,6 @@ def _training(experiment: Experiment) -> dict[str, Any]:
 
 
 def _made_by(origin: Origin, files: Mapping[str, bytes], step: Path) -> dict[str, Any]:
-    """Return the command and versions of a run, or the source of imported weights."""
     has_optimizer = (step / "optimizer").is_dir()
     imported = not has_optimizer and any(name.startswith("huggingface/") for name in files)
     words = "import hf" if imported else ""

@@ -314,7 +314,6 @@ def _read_classes(path: Path) -> dict[str, tuple[int, list[ClassRows]]]:
 
 
 def _class_rows(record: Mapping[str, Any]) -> list[ClassRows]:
-    """Return text tables of a task's class scores and confusion matrix."""
     rows = {**record["classes"], **record["averages"]}
     scores = [
         (name, *(f"{row[one]:.4f}" for one in ("precision", "recall", "f1")), f"{row['support']:,}")
@@ -385,7 +384,6 @@ def write_page(path: Path, page: str) -> Path:
 
 
 def _title(run: Run) -> str:
-    """Return the name and task of a run, such as "sst2: tasks.glue:sst2"."""
     return f"{run.name}: {run.task}" if run.task else run.name
 
 
@@ -437,7 +435,6 @@ def _facts(run: Run) -> list[tuple[str, str, str]]:
 
 
 def _totals(run: Run) -> list[tuple[str, str, str]]:
-    """Return estimates of the training time and the number of tokens from the logged rates."""
     number, last, items = report_chart.number, run.last_step, []
     steps = {step: rate for step, rate in run.finite("steps_per_second") if rate > 0}
     tokens = dict(run.finite("tokens_per_second"))

@@ -34,10 +34,10 @@ def test_a_truncated_position_is_damage():
 
 
 def test_the_other_kind_is_named():
-    with pytest.raises(InputError, match=r"is from a cache; set data\.cache, or start a new run"):
+    with pytest.raises(InputError, match=r"is from a cache; set data\.cache or start a new run"):
         unseal(ON_THE_FLY, seal(FROM_CACHE, b""))
     with pytest.raises(
-        InputError, match=r"is from a task without a cache; unset data\.cache, or start"
+        InputError, match=r"is from a task without a cache; unset data\.cache or start"
     ):
         unseal(FROM_CACHE, seal(ON_THE_FLY, b""))
 

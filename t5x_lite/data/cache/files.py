@@ -90,12 +90,7 @@ class Shards:
     def read(
         self, shards: Sequence[int], starts: Sequence[int], ends: Sequence[int]
     ) -> list[bytes]:
-        """Return the bytes [start, end) of each given shard.
-
-        Raises:
-          ValueError: if a shard is too short.
-          OSError: if a shard cannot be read.
-        """
+        """Return the bytes [start, end) of each given shard."""
         if self._blocks is not None:
             return self._from_blocks(self._blocks, shards, starts, ends)
         if self._in_bucket:
@@ -147,8 +142,6 @@ class Shards:
 
 
 class _File:
-    """File that is closed when the last object that uses the file is deleted."""
-
     def __init__(self, path: str | os.PathLike[str]):
         self.descriptor = os.open(path, os.O_RDONLY)
 
@@ -197,9 +190,6 @@ class FlatExamples:
       ends: uint32 [n, F], end of each feature of each example in its shard.
       checksums: uint32 [n], CRC-32 of the tokens of each example.
       dtype: dtype of the tokens.
-
-    Raises:
-      ValueError: if the size of a shard does not fit `ends`.
     """
 
     def __init__(

@@ -245,7 +245,6 @@ def new_cache(output: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _new_in_bucket(target: BucketPath) -> Iterator[Path]:
-    """Yield a temporary directory, which is copied to a bucket if the block succeeds."""
     if files_in(target):
         raise InputError(
             f"--output {target} already exists; give a new directory, or remove {target}"
@@ -560,7 +559,6 @@ _Run = Callable[[Job, str], Iterator[list[np.ndarray]]]
 
 
 def _write(job: Job, run: _Run, split: str, *, directory: Path, shard_bytes: int) -> SplitIndex:
-    """Write the examples of a split, and return the split's entry in the index."""
     writer = SplitWriter(
         directory,
         split,
@@ -586,7 +584,6 @@ def _telling(examples: Iterator[Any], *, split: str) -> Iterator[Any]:
 
 
 def _run(job: Job, split: str) -> Iterator[list[np.ndarray]]:
-    """Yield the stored features of all examples of a split."""
     if job.bake:
         lengths = trimmed_lengths(job.data)
         dataset = job.task.get_dataset(
@@ -637,7 +634,6 @@ def _run_in_workers(job: Job, split: str, *, num_workers: int) -> Iterator[list[
 
 
 def _split(tokens: np.ndarray, counts: np.ndarray) -> Iterator[list[np.ndarray]]:
-    """Split an array of tokens into the features of each example."""
     parts = iter(np.split(tokens, np.cumsum(counts)[:-1]))
     for _ in counts:
         yield list(itertools.islice(parts, counts.shape[1]))

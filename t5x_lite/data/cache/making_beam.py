@@ -90,7 +90,6 @@ def write_cache(
 
 
 def _counts(job: Job, splits: Sequence[str] | None) -> dict[str, int]:
-    """Return the number of source shards of each split to write."""
     counts = {}
     for split in splits or job.task.splits:
         counts[split] = len(shards_of(job, split))
@@ -111,7 +110,6 @@ def _counts(job: Job, splits: Sequence[str] | None) -> dict[str, int]:
 def _run(
     options: Any, work: PartWriter, shards: Sequence[tuple[str, int]], *, result: Path, runner: str
 ) -> list[Part]:
-    """Run the pipeline, and return the part of each shard."""
     try:
         with safe_path(), beam.Pipeline(options=options) as pipeline:
             build(pipeline, shards, work, result=str(result))

@@ -110,7 +110,6 @@ def shard_dataset(job: Job, split: str, number: int, count: int) -> Any:
 
 
 def _from_raw(job: Job, split: str, number: int, count: int) -> tuple[Any, Any]:
-    """Return the raw examples of a shard, and the task's output for these examples."""
     from t5x_lite.data.elements import seqio
 
     shard = seqio.ShardInfo(number, count) if count > 1 else None

@@ -38,7 +38,6 @@ Eos = Literal["after_trim", "before_trim", "none"]
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether a value is a number, a boolean, or a list of numbers."""
     if isinstance(value, list | tuple):
         return all(map(_is_number, value))
     return type(value) in (int, bool) or (type(value) is float and math.isfinite(value))

@@ -63,15 +63,7 @@ TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 
 
 def write_file(content: bytes, target: Path) -> Path:
-    """Write a file atomically, and return its path.
-
-    Args:
-      content: bytes of the file.
-      target: path of the file; missing parent directories are created.
-
-    Raises:
-      InputError: if the file cannot be written.
-    """
+    """Write a file atomically, create missing parent directories, and return its path."""
     try:
         with made_directory(target.parent):
             write_atomically(target, content)
@@ -126,9 +118,6 @@ def as_added(entry: Any, *, where: object, number: Any = None, special: bool = F
       where: path of the file for messages.
       number: id of the token; None if unknown.
       special: value of the flag if the entry lacks it.
-
-    Raises:
-      InputError: if the entry is malformed.
     """
     fields = {"content": entry} if isinstance(entry, str) else entry
     if not isinstance(fields, dict) or not isinstance(fields.get("content"), str):
@@ -307,11 +296,7 @@ def check_class(name: Any, known: Iterable[str], *, where: object, form: str) ->
 
 
 def read_object(path: DataPath) -> Mapping[str, Any]:
-    """Return the object in a JSON file, or {} if the file does not exist.
-
-    Raises:
-      InputError: if the file is unreadable or has no JSON object.
-    """
+    """Return the object in a JSON file, or {} if the file does not exist."""
     if not path.is_file():
         return {}
     try:
@@ -342,7 +327,6 @@ def _merged(config: Mapping[str, Any], special_map: Mapping[str, Any]) -> dict[s
 
 
 def _specials(config: Mapping[str, Any], *, where: object) -> list[AddedToken]:
-    """Return the control tokens that a config names, in the order in which they are added."""
     entries = [config.get(f"{role}_token") for role in ROLES]
     for name in _LISTS:
         found = config.get(name)

@@ -127,7 +127,6 @@ class Bytes:
 
     @property
     def num_sentinels(self) -> int:
-        """Number of sentinels."""
         return self.extra_ids
 
     @property
@@ -203,21 +202,13 @@ class Bytes:
 
 
 def read_bytes_vocabulary(path: DataPath, *, extra_ids: int) -> Bytes:
-    """Read a byte vocabulary from a bytes.json.
-
-    Raises:
-      InputError: if the file is unreadable or malformed.
-    """
+    """Read a byte vocabulary from a bytes.json."""
     layout = read_layout(path)
     return Bytes(layout=layout, extra_ids=extra_ids, added=read_added(path).get("added", ()))
 
 
 def read_added(path: DataPath) -> dict[str, Any]:
-    """Return the options except the layout in a bytes.json or special_tokens.json, by name.
-
-    Raises:
-      InputError: if the file is malformed.
-    """
+    """Return the options except the layout in a bytes.json or special_tokens.json, by name."""
     said = json.loads(path.read_bytes())
     found: dict[str, Any] = {}
     if entries := said.get("added_tokens"):
@@ -238,11 +229,7 @@ def read_added(path: DataPath) -> dict[str, Any]:
 
 
 def read_layout(path: DataPath) -> Layout:
-    """Return the layout in a bytes.json or special_tokens.json.
-
-    Raises:
-      InputError: if the file is unreadable or has no valid layout.
-    """
+    """Return the layout in a bytes.json or special_tokens.json."""
     try:
         layout = json.loads(path.read_text(encoding="utf-8"))["layout"]
     except OSError as error:

@@ -154,7 +154,6 @@ def _tokenizer_kinds(vocabulary: Tokenizer) -> UInt8[np.ndarray, " V"]:
 
 
 def _types(step: Any) -> list[str]:
-    """Return the types of a step in a tokenizer.json and of its nested steps."""
     if isinstance(step, list):
         return [found for part in step for found in _types(part)]
     if not isinstance(step, dict):
@@ -167,7 +166,6 @@ def _metaspace(piece: str) -> str:
 
 
 def _byte_level(piece: str) -> str:
-    """Return the text of a byte-level BPE piece, without bytes of incomplete characters."""
     bytes_of = _bytes_of_characters()
     known = bytes(bytes_of[character] for character in piece if character in bytes_of)
     return known.decode("utf-8", "ignore") or "x"
@@ -297,7 +295,6 @@ class TextRows:
 
     @property
     def pad_id(self) -> int:
-        """Padding id."""
         return self.vocabulary.pad_id
 
     @property

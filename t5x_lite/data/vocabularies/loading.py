@@ -116,10 +116,6 @@ class SentencePiece:
           legacy: value of the attribute `legacy`.
           add_prefix_space: value of the attribute `add_prefix_space`.
           fast: value of the attribute `fast`.
-
-        Raises:
-          InputError: if the file is not a readable SentencePiece model with these special ids, or
-            there are too many extra ids.
         """
         if extra_ids < 0:
             raise InputError(f"data.extra_ids must be at least 0, but is {extra_ids}")
@@ -312,7 +308,6 @@ class SentencePiece:
 
 
 def _load_processor(model_bytes: bytes, *, extra_ids: int, where: str) -> Any:
-    """Return a SentencePieceProcessor of the model with appended sentinels, as in seqio."""
     import sentencepiece
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
@@ -362,7 +357,6 @@ Vocabulary: TypeAlias = SentencePiece | Bytes | Tokenizer
 
 
 def _num_sentinels(processor: Any) -> int:
-    """Return the number of sentinels at the end of a model's pieces."""
     size = processor.GetPieceSize()
     numbers = itertools.takewhile(
         lambda i: processor.IdToPiece(size - 1 - i) == f"▁<extra_id_{i}>", range(size)
@@ -619,7 +613,6 @@ def frequent_characters(lines: Iterable[str], *, limit: int) -> tuple[str, str]:
 
 
 def _training_error(error: str, size: int, required: str) -> InputError:
-    """Return an InputError for SentencePiece's error message about the vocabulary size."""
     message = " ".join(error.split())
     largest = re.search(r"value <= (\d+)", message)
     if largest:

@@ -124,7 +124,6 @@ def read_xlm_spm(path: str | os.PathLike[str]) -> Tokenizer:
 
 
 def _xlm_tokenizer(model: Any, stated: Stated, *, where: DataPath) -> Any:
-    """Convert XLM-R's SentencePiece model to a tokenizer, as transformers does."""
     import tokenizers
     from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
     from tokenizers.processors import TemplateProcessing
@@ -159,7 +158,6 @@ def _xlm_tokenizer(model: Any, stated: Stated, *, where: DataPath) -> Any:
 
 
 def _read_model(path: DataPath) -> Any:
-    """Read a SentencePiece model as a protocol buffer."""
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
 
@@ -199,7 +197,6 @@ def composes(charsmap: bytes) -> bool:
 
 
 def _tokenizer(model: Any, stated: Stated, *, compose: bool, where: DataPath) -> Any:
-    """Convert a SentencePiece model to an equivalent tokenizer of the `tokenizers` package."""
     import tokenizers
     from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
     from tokenizers.processors import TemplateProcessing
@@ -271,7 +268,6 @@ def _tokenizer(model: Any, stated: Stated, *, compose: bool, where: DataPath) ->
 
 
 def _score(piece: Any) -> float:
-    """Return the score of a piece for the `tokenizers` package."""
     if piece.type == _BYTE:  # "<0x0A>" is a byte, and not six characters of a text
         return _NEVER
     return 0.0 if piece.type == _USER_DEFINED else piece.score

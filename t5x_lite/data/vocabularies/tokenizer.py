@@ -313,7 +313,6 @@ def _special_names(
 
 
 def _lines(content: bytes, *, where: DataPath) -> list[str]:
-    """Return the pieces of a vocab.txt; the id of a piece is its line number from 0."""
     try:
         pieces = content.decode().removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
@@ -341,7 +340,6 @@ def _wordpiece_options(
 
 
 def _wordpiece(pieces: Sequence[str], options: Mapping[str, Any], *, unknown: str) -> Any:
-    """Return BERT's WordPiece tokenizer, without special tokens."""
     import tokenizers
     from tokenizers import decoders, models, normalizers, pre_tokenizers
 
@@ -393,16 +391,13 @@ def load_tokenizer(content: bytes, *, where: DataPath) -> Any:
 def encoded(
     tokenizer: Any, texts: Sequence[str], *, where: DataPath, offsets: bool = False
 ) -> list[Any]:
-    """Encode texts without adding special tokens, in parallel threads.
+    """Encode texts with a tokenizers.Tokenizer in parallel, without adding special tokens.
 
     Args:
       tokenizer: a tokenizers.Tokenizer.
       texts: any strings.
       where: path of the tokenizer's file for messages.
       offsets: True to compute also the character positions of each token.
-
-    Raises:
-      InputError: if the tokenizer fails on a text.
     """
     encode = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
     with _panics_as_errors(f"vocabulary {where}: cannot encode one of {len(texts)} texts"):
@@ -563,11 +558,7 @@ def _plain_specials(names: Iterable[str], pieces: Sequence[str]) -> list[AddedTo
 
 
 def add_tokens(tokenizer: Any, tokens: Iterable[AddedToken], *, where: DataPath) -> None:
-    """Add tokens to a tokenizers.Tokenizer, in order.
-
-    Raises:
-      InputError: if the id of a token differs from the id in its file.
-    """
+    """Add tokens to a tokenizers.Tokenizer; raise InputError if the id of a token changes."""
     import tokenizers
 
     for token in tokens:
@@ -586,11 +577,7 @@ def add_tokens(tokenizer: Any, tokens: Iterable[AddedToken], *, where: DataPath)
 
 
 def add_stated(tokenizer: Any, stated: Stated, *, where: DataPath) -> None:
-    """Add the tokens of the JSON files next to a tokenizer.json.
-
-    Raises:
-      InputError: if the id of a token differs from the id in its file.
-    """
+    """Add the tokens of the JSON files next to a tokenizer.json."""
     there = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     special = [token for token in stated.special if token.content not in there]
     add_tokens(tokenizer, [*stated.explicit, *special], where=where)
@@ -616,7 +603,6 @@ def check_added(tokenizer: Any, *, where: DataPath) -> None:
 
 
 def _added_of(tokenizer: Any, *, without: Iterable[str]) -> tuple[AddedToken, ...]:
-    """Return the added tokens of a tokenizer by ascending id, except the given names."""
     names = {*without}
     return tuple(
         AddedToken(

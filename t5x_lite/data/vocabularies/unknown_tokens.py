@@ -102,7 +102,6 @@ def _unknown_characters(texts: Sequence[str], vocabulary: Vocabulary) -> str:
 
 
 def _percent(share: float) -> str:
-    """Format a fraction in percent, with one decimal below 1 %."""
     return f"{share:.0%}" if share >= 0.01 else f"{share:.1%}"
 
 
