@@ -84,7 +84,7 @@ def test_two_rows_with_one_id_are_refused(tmp_path):
 def test_columns_that_say_nothing_are_refused():
     with pytest.raises(InputError, match=r"data\.columns\.inputs must name a column in braces"):
         Columns(targets="{stars}").check()
-    with pytest.raises(InputError, match=r"data\.columns\.targets must name .* got 'stars'"):
+    with pytest.raises(InputError, match=r"data\.columns\.targets must name .* but is 'stars'"):
         Columns(inputs="{text}", targets="stars").check()
     with pytest.raises(InputError, match=r"data\.columns\.labels has '1' twice"):
         Columns(labels=("1=a", "1=b"))
@@ -119,7 +119,7 @@ def test_labels_may_come_from_the_data(tmp_path):
     assert Columns(inputs="{text}", targets="{stars}", labels=("10",)).known_labels(tables) == (
         "10",
     )
-    with pytest.raises(InputError, match="the label 'a=b' has a '='"):
+    with pytest.raises(InputError, match="the label 'a=b' contains '='"):
         Columns(inputs="{text}", targets="{word}").known_labels(tables)
 
 

@@ -89,7 +89,7 @@ def test_each_shape_is_a_config_of_one_shape():
         (
             {"targets_length": 12},
             "data.targets_length 12 and data.batch_size 2 differ from the longest of "
-            "data.batches, 10 and 2: set --data.targets-length 10 --data.batch-size 2, or change",
+            "data.batches, 10 and 2; set --data.targets-length 10 --data.batch-size 2, or change",
         ),
         ({"batch_size": 4}, "data.targets_length 10 and data.batch_size 4 differ from the longest"),
     ],

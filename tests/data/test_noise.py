@@ -71,7 +71,7 @@ def test_noise_counts_fit_whatever_the_density():
 
 @pytest.mark.parametrize(("density", "mean"), [(0.0, 3.0), (1.0, 3.0), (0.15, 0.5)])
 def test_noise_counts_refuse_what_has_no_meaning(density, mean):
-    with pytest.raises(ValueError, match=r"must be .*, got"):
+    with pytest.raises(ValueError, match=r"must be .*, but is"):
         noise_counts(10, density, mean_span_length=mean)
 
 

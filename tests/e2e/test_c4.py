@@ -196,7 +196,7 @@ def test_an_output_of_another_run_is_left_alone(here, capfd):
     assert run("--input crawl --output out --cleaning.languages --workers 1") == 0
     before = files("out")
     assert run("--input crawl --output out --cleaning.languages --cleaning.min-words 7") == 2
-    assert "min_words was 5, and is now 7" in capfd.readouterr().err
+    assert "min_words was 5, but cleaning.min_words is now 7" in capfd.readouterr().err
     assert files("out") == before
 
 

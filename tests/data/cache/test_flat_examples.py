@@ -100,7 +100,7 @@ def test_an_end_behind_the_shard_and_a_file_that_was_cut(tmp_path):
     with pytest.raises(ValueError, match="an example ends after the end of its shard"):
         written.read(np.array([1]))
     os.truncate(tmp_path / "0", 2)
-    with pytest.raises(ValueError, match="0 is cut off"):
+    with pytest.raises(ValueError, match="0 is truncated"):
         written.read(np.array([0]))
     with pytest.raises(FileNotFoundError):
         Shards([tmp_path / "none"], [3]).read([0], [0], [1])

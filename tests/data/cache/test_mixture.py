@@ -123,7 +123,9 @@ def test_rows_say_which_cache_they_are_of(caches):
         next(data_batches.train_batches(alone, vocabulary, seed=0))["adapter_ids"].tolist()
         == [1] * 8
     )
-    with pytest.raises(InputError, match=r"data\.adapter_of has no number for .*rte; it has cola"):
+    with pytest.raises(
+        InputError, match=r"data\.adapter_of has no number for .*rte, only for cola"
+    ):
         data_batches.train_batches(
             dataclasses.replace(numbered, adapter_of=("cola=0",)), vocabulary, seed=0
         )
@@ -179,8 +181,11 @@ def test_rows_say_which_caches_have_negatives_of_their_own(tmp_path, small_cache
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"adapter_of": ("cola",)}, "'cola' must be CACHE=NUMBER"),
-        ({"adapter_of": ("cola=-1",)}, "'cola=-1' must be CACHE=NUMBER"),
+        ({"adapter_of": ("cola",)}, "must be CACHE=NUMBER, such as mnli=0, but one is 'cola'"),
+        (
+            {"adapter_of": ("cola=-1",)},
+            "must be CACHE=NUMBER, such as mnli=0, but one is 'cola=-1'",
+        ),
         ({"adapter_of": ("cola=0", "cola=1")}, "gives cola two numbers"),
         ({"adapter_of": ("cola=0",), "pack": True}, "needs caches with one example per row"),
         (
@@ -259,7 +264,7 @@ def test_a_mixture_s_constant_rates_and_shared_examples_count(
     again = small_cache(
         tmp_path / "again", {"train": pairs(2)}, recipes.supervised, task="some.glue:mnli"
     )
-    with pytest.raises(InputError, match="and 2 caches"):
+    with pytest.raises(InputError, match="names 2 caches"):
         rates("some_mixtures:all", *three, str(again))
     # 30 and 10 examples count half each, beside 20 others; by itself, one is whole.
     eighths = [Fraction(3, 8), Fraction(1, 8), Fraction(4, 8)]
@@ -329,5 +334,5 @@ def test_caches_without_a_held_out_split_are_passed_over(
         strict=True,
     ):
         np.testing.assert_array_equal(one["encoder_input_tokens"], other["encoder_input_tokens"])
-    with pytest.raises(InputError, match="has no split 'test': there are train"):
+    with pytest.raises(InputError, match="has no split 'test'; its splits are train"):
         data_batches.eval_batches(mixed, byte_vocabulary, split="test")

@@ -50,7 +50,7 @@ def test_special_ids_and_size(vocabulary):
 
 @pytest.mark.parametrize("index", [-1, 100])
 def test_sentinel_outside_the_range_is_refused(vocabulary, index):
-    with pytest.raises(ValueError, match=r"in \[0, 100\).*got"):
+    with pytest.raises(ValueError, match=r"in \[0, 100\).*but is"):
         vocabulary.sentinel(index)
 
 
@@ -79,7 +79,7 @@ def test_no_extra_ids(model_path):
     assert vocabulary.size == SIZE
     with pytest.raises(InputError, match="extra_ids must be at least 0, but is -1"):
         load_vocabulary(model_path, extra_ids=-1)
-    with pytest.raises(InputError, match="extra_ids must be at most 65536, got 2147483648"):
+    with pytest.raises(InputError, match="extra_ids must not exceed 65536, but is 2147483648"):
         load_vocabulary(model_path, extra_ids=1 << 31)
 
 
@@ -116,7 +116,7 @@ def test_failed_save_leaves_nothing(vocabulary, tmp_path, monkeypatch):
 def test_not_a_model(tmp_path, content):
     path = tmp_path / "some.model"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"some\.model: not a SentencePiece model") as error:
+    with pytest.raises(InputError, match=r"some\.model is not a SentencePiece model") as error:
         load_vocabulary(path)
     assert "\n" not in str(error.value)
 
@@ -146,7 +146,9 @@ def test_model_that_already_holds_sentinels(tmp_path, vocabulary):
     model.pieces.add(piece="▁<extra_id_7>", score=0.0, type=4)
     path = tmp_path / "with_sentinels.model"
     path.write_bytes(model.SerializeToString())
-    with pytest.raises(InputError, match=r"already holds ▁<extra_id_7>; set data.extra_ids to 0"):
+    with pytest.raises(
+        InputError, match=r"already contains ▁<extra_id_7>; set data.extra_ids to 0"
+    ):
         load_vocabulary(path)
 
 

@@ -90,7 +90,7 @@ def test_a_tokenizer_json(byte_level):
 def test_the_special_pieces_may_have_other_names(tmp_path):
     path = tokenizer_files.write_wordpiece(tmp_path)
     path.write_text(path.read_text().replace("[MASK]", "<hidden>"))
-    with pytest.raises(InputError, match=r"no piece \[MASK\] or <mask>: use an encoder's"):
+    with pytest.raises(InputError, match=r"no piece \[MASK\] or <mask>; use an encoder's"):
         load_vocabulary(path)
     (tmp_path / "tokenizer_config.json").write_text('{"mask_token": "<hidden>"}')
     assert load_vocabulary(path).encode("the <hidden>") == [5, 4]
@@ -135,11 +135,11 @@ def test_there_are_no_sentinels(wordpiece):
     ("name", "content", "message"),
     [
         ("vocab.txt", b"a\nb\na\n", r"vocab.txt:3: 'a' is also on line 1"),
-        ("vocab.txt", b"a\n\xff\n", r"vocab.txt: not UTF-8 \(byte 2\)"),
+        ("vocab.txt", b"a\n\xff\n", r"vocab.txt is not UTF-8 \(byte 2\)"),
         ("vocab.txt", b"", r"no piece \[CLS\] or <s>, no piece \[SEP\]"),
         ("tokenizer.json", b"{}", r"not a tokenizer.json \("),
         ("tokenizer.json", b"\xff", r"not a tokenizer.json \("),
-        ("tokenizer_config.json", b"{", r"tokenizer_config.json: not JSON"),
+        ("tokenizer_config.json", b"{", r"tokenizer_config.json is not JSON"),
     ],
 )
 def test_what_is_no_vocabulary_is_refused(tmp_path, name, content, message):
@@ -294,8 +294,8 @@ def test_vocab_json_and_merges_are_read_as_the_tokenizer_json(bpe_files, byte_le
         ("merges.txt", b"d o\nq zz\n", r"merges.txt:2: 'q zz' must be two pieces of vocab.json"),
         ("merges.txt", b"\xff", r"merges.txt is not UTF-8"),
         ("vocab.json", b"[1]", r"must be a JSON object"),
-        ("vocab.json", b'{"a": "b"}', r"vocab.json: must be a JSON object of pieces"),
-        ("vocab.json", b"{", r"vocab.json: not JSON"),
+        ("vocab.json", b'{"a": "b"}', r"vocab.json must be a JSON object of pieces"),
+        ("vocab.json", b"{", r"vocab.json is not JSON"),
         ("tokenizer_config.json", b'{"tokenizer_class": "GPT2Tokenizer"}', "GPT2Tokenizer"),
     ],
 )
