@@ -1,20 +1,20 @@
-r"""Filters by list: bad words, news domains, OpenWebText's URLs.
+r"""Filters of C4 that use lists: bad words, news domains and OpenWebText's URLs.
 
 A page is dropped if it contains an entry of a list of bad words.
 
 Source: c4_utils.get_badwords_filter_fn. A page is bad if its lower-cased text contains an entry
-with a non-word character, or an end of the text, on either side: `(?:\W|^)(entry)(?:\W|$)`, every
-entry taken literally. The reference tries an alternation of 400 entries at every position. Here the
-text is normalized to bytes: ASCII letters, digits and underscores are kept, and everything else is
-a space. One lookup for all positions at once in a table of hashes finds the first bytes of entries.
-Entries that the table cannot hold (non-ASCII entries, languages without spaces) are found by one
-automaton (Aho and Corasick, 1975). All candidates are then checked exactly.
+between non-word characters or ends of the text: `(?:\W|^)(entry)(?:\W|$)`, with literal entries.
+The reference tries an alternation of 400 entries at every position. Here the text is normalized to
+bytes: ASCII letters, digits and underscores are kept, and everything else becomes a space. A table
+of hashes, which is looked up for all positions at once, finds the first bytes of entries. Entries
+that do not fit the table (non-ASCII entries, languages without spaces) are found by an automaton
+(Aho and Corasick, 1975). All candidates are then checked exactly.
 
     BadWords(["bad", "s&m"]).find("Not BAD!") == "bad"
     BadWords(["bad", "s&m"]).find("A badge, s and m") is None
 
-The user supplies the list; none is shipped. As in the reference, an entry with a capital letter is
-never found in lower-cased text; a warning names it.
+The user supplies the list. As in the reference, an entry with a capital letter is never found in
+lower-cased text; a warning gives the number of such entries.
 
 `FirstBytes` selects candidates among many entries with one table lookup per position.
 
@@ -23,12 +23,13 @@ and everything else is a space, including all bytes of non-ASCII characters.
 
     FirstBytes(["bad day"]).candidates("A BAD-day, badly.".encode()) == ["bad day"]
 
-The key of an entry is the space before it and its next five bytes, including the space after it:
-" bad d", and for the short "bad" every possible continuation of " bad ". The table holds a bit for
-a hash of these six bytes. Few other positions pass it; they are rejected by comparison. Entries of
-one byte are searched one by one.
+The key of an entry is a space followed by the entry's first five bytes, such as " bad d"; the short
+entry "bad" has a key for every possible continuation of " bad ". The table has one bit for a hash
+of these six bytes. The few other positions with the same hash are rejected by comparison. Entries
+of one byte are searched separately.
 
-The variants use two more lists: news domains (realnewslike) and URLs of OpenWebText (webtextlike).
+Two variants of C4 use other lists: news domains (realnewslike) and URLs of OpenWebText
+(webtextlike).
 
 Source: c4_utils.is_realnews_domain and filter_by_webtextlike. The user supplies these lists.
 """
@@ -53,7 +54,7 @@ from t5x_lite.data.formats.lines import read_whole
 _SPACE = ord(" ")
 _KEY = 6
 _PREFIX = 3
-"""Length of the keys of patterns: the shortest pattern in the table, with the space after it."""
+"""Number of bytes in a key: the shortest entry in the table, and the space after it."""
 _ALPHABET = b" 0123456789_abcdefghijklmnopqrstuvwxyz"
 _NORMAL = bytes(
     code if code in _ALPHABET else _SPACE
@@ -62,15 +63,15 @@ _NORMAL = bytes(
 _BITS = 19
 _UNUSED_BITS = np.uint64(64 - 8 * _KEY)
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
-"""Knuth's multiplicative hash: the golden ratio in 64 bits."""
+"""Factor of Knuth's multiplicative hash, the golden ratio in 64 bits."""
 _SHIFT = np.uint64(64 - _BITS)
 
 
 class FirstBytes:
-    """Table of entries by their first bytes.
+    """Hash table of the first bytes of entries, which finds candidates in a text.
 
     Args:
-      entries: ASCII entries; they are normalized here.
+      entries: ASCII entries, which are normalized by the constructor.
     """
 
     def __init__(self, entries: Iterable[str]):
@@ -94,7 +95,7 @@ class FirstBytes:
         self._table[_hash(np.frombuffer(b"".join(keys), "<u8"))] = True
 
     def candidates(self, text: bytes) -> list[str]:
-        """Return entries that occur between spaces in the normalized text, in normalized form."""
+        """Return the normalized entries that occur between spaces in the normalized text."""
         normal = b" " + text.translate(_NORMAL) + b"        "
         found = [entry for pattern, entry in self._short if pattern in normal]
         windows = np.ndarray((len(normal) - 8,), "<u8", normal, strides=(1,))
@@ -114,7 +115,6 @@ class FirstBytes:
 
 
 def _hash(windows: np.ndarray) -> np.ndarray:
-    """Return the table position for the first bytes of each window, as NumPy's index type."""
     hashes = windows << _UNUSED_BITS
     hashes *= _FACTOR
     hashes >>= _SHIFT
@@ -128,21 +128,22 @@ _FEW = 4
 
 
 class BadWords:
-    """Search for any of several entries in a text, as the reference's regular expression does.
+    """Search for bad words in a text, with the same result as the reference's regular expression.
 
     Args:
-      entries: words or phrases, taken literally, to be found in lower-cased text.
-      word_boundaries: if True, entries must be separate words; False for languages without spaces.
+      entries: words or phrases to find literally in lower-cased text.
+      word_boundaries: True if entries must be separate words; False for languages without spaces.
 
     Raises:
-      InputError: if an entry is "", which every page contains; or pyahocorasick is needed and
-        missing.
+      InputError: if an entry is "", or pyahocorasick is needed but not installed.
     """
 
     def __init__(self, entries: Iterable[str], *, word_boundaries: bool = True):
         found = list(dict.fromkeys(entries))
         if "" in found:
-            raise InputError('the list of bad words holds "", which every page contains: remove it')
+            raise InputError(
+                'the list of bad words contains "", which every page contains; remove the entry'
+            )
         self._boundaries = word_boundaries
         tabled = [entry for entry in found if word_boundaries and entry.isascii()]
         self._table = FirstBytes(tabled) if tabled else None
@@ -171,7 +172,7 @@ class BadWords:
         return None
 
     def _find_tabled(self, text: str, table: FirstBytes) -> str | None:
-        """Check the table's candidates exactly: for the table "é" and "&" are spaces."""
+        """Return a candidate of the table that the text really contains, or None."""
         lowered = None
         if not text.isascii() and any(map(text.__contains__, _LOWERED_TO_ASCII)):
             text = lowered = text.lower()
@@ -201,14 +202,14 @@ class BadWords:
 
 
 class BadWordsFilter:
-    """Bad-words stage with one list, or one per language.
+    """Stage 7 of C4: filter of pages by one list of bad words, or by one list per language.
 
     Args:
-      cleaning: the config; `bad_words` is the file or the folder of the lists.
-      entries: the list itself, instead of `bad_words`.
+      cleaning: config; its field `bad_words` is the path of a list, or of a directory of lists.
+      entries: list of bad words, instead of the file `bad_words`.
 
     Raises:
-      InputError: if a list cannot be read, or there is one list for several languages.
+      InputError: if a list cannot be read, or there is only one list for several languages.
     """
 
     def __init__(self, cleaning: Cleaning, *, entries: Sequence[str] = ()):
@@ -222,14 +223,14 @@ class BadWordsFilter:
             self._lists = _lists(path, cleaning)
         elif cleaning.splits_by_language:
             raise InputError(
-                f"cleaning.bad_words: {path} is one list, but the pages are of many languages: "
-                "give a folder of lists named en, fr, ..."
+                f"cleaning.bad_words: {path} is one list, but the pages have several languages; "
+                "give a directory of lists named en, fr, ..."
             )
         else:
             self._list = BadWords(load_bad_words(path))
 
     def keep(self, page: Page, tally: Tally) -> Page | None:
-        """Run stage 7: drop `bad_words_fraction` of the pages with a bad word, chosen by URL."""
+        """Return the page, or None if it has a bad word and its URL is in the fraction to drop."""
         tally.page_in("bad_words", page)
         words = self._list or self._lists.get(page.language.split("-")[0])
         if words is not None and words.find(page.text) is not None:
@@ -243,19 +244,19 @@ class BadWordsFilter:
 
 
 def load_bad_words(path: str | os.PathLike[str]) -> list[str]:
-    """Read the entries of a list, one per line; blank lines are ignored."""
+    """Return the entries of a list of bad words, one per line; blank lines are ignored."""
     try:
         lines = read_whole(path, most=LONGEST_LINE).decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cleaning.bad_words: cannot read {path}: {error}") from error
+        raise InputError(f"cannot read the list {path} of cleaning.bad_words: {error}") from error
     entries = list(dict.fromkeys(filter(None, map(str.strip, lines))))
     if not entries:
-        raise InputError(f"cleaning.bad_words: {path} holds no entry; give one per line")
+        raise InputError(f"cleaning.bad_words: {path} has no entries; give one entry per line")
     capitals = sum(entry != entry.lower() for entry in entries)
     if capitals:
         _LOGGER.warning(
-            "%s: %d entries have capital letters, which lower-cased text never has; "
-            "they are never found, as in the reference",
+            "%s: %d entries have capital letters and are never found in the lower-cased text, "
+            "as in the reference",
             path,
             capitals,
         )
@@ -263,7 +264,6 @@ def load_bad_words(path: str | os.PathLike[str]) -> list[str]:
 
 
 def _lists(folder: Path, cleaning: Cleaning) -> dict[str, BadWords]:
-    """Read lists by language ("fr" and "fr-CA-u-sd-caqc" are merged), without allowed entries."""
     entries: dict[str, dict[str, None]] = {}
     for path in sorted(folder.iterdir()):
         named = _LIST_NAME.fullmatch(path.name)
@@ -271,7 +271,8 @@ def _lists(folder: Path, cleaning: Cleaning) -> dict[str, BadWords]:
             entries.setdefault(named[1], {}).update(dict.fromkeys(load_bad_words(path)))
     if not entries:
         raise InputError(
-            f"cleaning.bad_words: {folder} has no list named by a language, such as en or fr.txt"
+            f"cleaning.bad_words: {folder} has no file with a language as its name, such as en "
+            "or fr.txt"
         )
     for allowed in cleaning.allowed_bad_words:
         language, _, entry = allowed.partition(":")
@@ -287,7 +288,8 @@ def _automaton(entries: Iterable[str]) -> Any:
         import ahocorasick
     except ImportError as error:
         raise InputError(
-            f"finding bad words needs pyahocorasick, which is missing: {install_command('c4')}"
+            "finding bad words needs pyahocorasick, which is not installed; "
+            f"{install_command('c4')}"
         ) from error
     automaton = ahocorasick.Automaton()
     for entry in entries:
@@ -297,11 +299,7 @@ def _automaton(entries: Iterable[str]) -> Any:
 
 
 def _has_no_case(entry: str) -> bool:
-    """Return whether lower-cased text contains an entry exactly if the text itself does.
-
-    No cased character becomes a caseless one, except for the dot of a lower-cased capital I with a
-    dot.
-    """
+    """Return whether lower-casing a text cannot change whether the text contains an entry."""
     return all(
         character == character.lower() == character.upper() and character != "\u0307"
         for character in entry
@@ -309,16 +307,15 @@ def _has_no_case(entry: str) -> bool:
 
 
 def _is_word(character: str) -> bool:
-    r"""Return whether `\w` matches; re and str agree on alphanumeric characters."""
     return character.isalnum() or character == "_"
 
 
 class DomainList:
-    """Filter that keeps only pages of some domains.
+    """Filter that keeps only pages of listed domains (realnewslike).
 
     Args:
-      domains: registered domain in lower case ("bbc.co.uk") to True, or to a list of the allowed
-        subdomains ("" is the domain itself).
+      domains: dict from a registered domain in lower case ("bbc.co.uk") to True, or to the list of
+        its allowed subdomains ("" is the domain itself).
     """
 
     def __init__(self, domains: Mapping[str, bool | list[str]]):
@@ -328,7 +325,7 @@ class DomainList:
         }
 
     def keep(self, page: Page, tally: Tally) -> Page | None:
-        """Return the page if its domain is in the list and its subdomain is allowed."""
+        """Return the page, or None if its domain or subdomain is not in the list."""
         tally.page_in("domains", page)
         rule = self._rule(host(normalize_url(page.url)))
         if rule:
@@ -338,10 +335,10 @@ class DomainList:
         return page
 
     def _rule(self, name: str) -> str:
-        """Return the rule that drops a host, or "".
+        """Return the rule that drops pages of a host, or "".
 
-        The reference uses tldextract to find the registered domain. The list holds only registered
-        domains, so the longest suffix of the host in the list is the registered domain.
+        The reference finds the registered domain with tldextract. Here the registered domain is the
+        longest suffix of the host in the list, because the list has only registered domains.
         """
         labels = name.split(".")
         for first in range(len(labels)):
@@ -355,12 +352,12 @@ class DomainList:
 
 
 def load_domains(path: str | os.PathLike[str]) -> DomainList:
-    """Read a JSON object {domain: true or list of subdomains}, as Grover publishes RealNews."""
+    """Read a JSON object {domain: true or list of subdomains}, such as Grover's RealNews."""
     text = _read(Path(path), field="domains")
     try:
         found: Any = json.loads(text)
     except ValueError as error:
-        raise InputError(f"cleaning.domains: {path} is not JSON: {error}") from error
+        raise InputError(f"cleaning.domains: {path} is not JSON ({error})") from error
     if not isinstance(found, dict) or not all(
         isinstance(allowed, bool) or _is_list_of_text(allowed) for allowed in found.values()
     ):
@@ -372,13 +369,13 @@ def load_domains(path: str | os.PathLike[str]) -> DomainList:
 
 
 class UrlList:
-    """Filter that keeps only pages with some URLs.
+    """Filter that keeps only pages with listed URLs (webtextlike).
 
-    URLs are held as sorted 64-bit hashes: 23 million URLs of OpenWebText take 0.2 GB, and an
-    unlisted page passes with a probability of one in 10**12.
+    URLs are stored as sorted 64-bit hashes: 23 million URLs of OpenWebText need 0.2 GB, and an
+    unlisted page is kept with a probability of one in 10**12.
 
     Args:
-      urls: the listed URLs; they are normalized here.
+      urls: listed URLs, which are normalized by the constructor.
     """
 
     def __init__(self, urls: Iterable[str]):
@@ -389,7 +386,7 @@ class UrlList:
         return len(self._numbers)
 
     def keep(self, page: Page, tally: Tally) -> Page | None:
-        """Return the page if its normalized URL is in the list."""
+        """Return the page, or None if its normalized URL is not in the list."""
         tally.page_in("urls", page)
         number = np.uint64(_number(normalize_url(page.url)))
         place = int(np.searchsorted(self._numbers, number))
@@ -401,12 +398,12 @@ class UrlList:
 
 
 def load_urls(path: str | os.PathLike[str]) -> UrlList:
-    """Read a file with one URL per line, or all *.txt files of a folder."""
+    """Read a file with one URL per line, or all *.txt files in a directory."""
     root = Path(path)
     files = sorted(root.glob("*.txt")) if root.is_dir() else [root]
     found = UrlList(_urls(files))
     if not len(found):
-        raise InputError(f"cleaning.urls: {path} holds no URL; give one per line")
+        raise InputError(f"cleaning.urls: {path} has no URLs; give one URL per line")
     return found
 
 
@@ -416,7 +413,9 @@ def _urls(files: Iterable[Path]) -> Iterator[str]:
             with file.open(encoding="utf-8", errors="replace") as lines:
                 yield from filter(None, map(str.strip, lines))
         except OSError as error:
-            raise InputError(f"cleaning.urls: cannot read {file}: {error.strerror}") from error
+            raise InputError(
+                f"cannot read the list {file} of cleaning.urls: {error.strerror}"
+            ) from error
 
 
 def _number(url: str) -> int:
@@ -431,4 +430,4 @@ def _read(path: Path, *, field: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cleaning.{field}: cannot read {path}: {error}") from error
+        raise InputError(f"cannot read the list {path} of cleaning.{field}: {error}") from error

@@ -1,4 +1,4 @@
-"""C4 on Apache Beam, for clusters: the stages of the local driver, with the same output.
+"""Driver of C4 for clusters, with Apache Beam; its output is the same as the local driver's.
 
     run(expand_inputs(["gs://B/wet.paths"]), "gs://B/c4", released(), runner="DataflowRunner",
         options=["--project=P", "--region=R", "--temp_location=gs://B/tmp"])
@@ -11,13 +11,12 @@
           -> language, bad words
           -> by shard: sort and write             GroupByKey
 
-Every stage gives its pages and, in the same collection, one tally of its counts per bundle. The
-tallies are merged at the end. If a runner repeats a bundle, the new tally replaces the lost one, so
-the counts are exact on every runner, unlike Beam's own counters.
+Every stage yields its pages and, in the same collection, one tally of counts per bundle. The
+tallies are merged at the end. If a runner repeats a bundle, only the tally of the successful run is
+used, so the counts are exact on every runner, unlike Beam's own counters.
 
 To work on every runner, the pipeline has no side inputs and no tagged outputs, keys are bytes, text
-and numbers, and everything ends in one collection of one element; docs/guides/c4.md gives the
-reasons.
+and numbers, and the result is a collection with one element (reasons: docs/guides/c4.md).
 """
 
 import json
@@ -75,13 +74,13 @@ def run(
     kinds: Sequence[Kind] = ("json",),
     report: Callable[[Tally], None] | None = None,
 ) -> Tally:
-    """Make C4 from files on a cluster, and wait for the job.
+    """Build C4 from WET or WARC files on a cluster, and return the tally of its pages.
 
-    If a job ended while this process was gone, running the same command again finishes it; a failed
-    job starts again from the beginning.
+    If this process ends before the job, run the same command again after the job's end to write the
+    manifest. A failed job starts again from the beginning.
     """
     if not inputs:
-        raise InputError("no input: give WET or WARC files")
+        raise InputError("no input was given; give WET or WARC files")
     if not 1 <= num_shards <= 99_999:
         raise InputError("--num-shards must be between 1 and 99999")
     found = pipeline_options(runner, options)
@@ -117,7 +116,9 @@ def run(
                 )
             result = job.read_result()
         if result is None:
-            raise RuntimeError(f"the pipeline ended without {job.result}; see the runner's log")
+            raise RuntimeError(
+                f"the pipeline ended without writing {job.result}; see the runner's log"
+            )
         if report is not None:
             report(result.tally)
         job.finish(result)
@@ -137,7 +138,7 @@ def build(
     kinds: tuple[Kind, ...] = ("json",),
     tally_every: int = 0,
 ) -> PValue:
-    """Add all stages to a pipeline."""
+    """Add all stages to a Beam pipeline, and return its last stage."""
     rules = CarriedRules(cleaning)
     tallies: list[PValue] = []
 
@@ -187,7 +188,7 @@ def build(
 def _all_shards(
     pipeline: beam.Pipeline, keyed: PValue, cleaning: Cleaning, num_shards: int
 ) -> PValue:
-    """Return the key of every output shard, including empty ones, of all languages with pages."""
+    """Return the keys of all output shards, including empty shards."""
     if cleaning.splits_by_language:
         languages = keyed | "language" >> beam.Map(_language) | "each once" >> beam.Distinct()
     else:
@@ -202,11 +203,11 @@ def _language(keyed: tuple[ShardKey, Page]) -> str:
 
 
 class _Stage(beam.DoFn):
-    """A step that gives its results, and tallies of them.
+    """Beam stage that runs a step, and yields the step's results and tallies.
 
     Args:
-      work: the step.
-      tally_every: elements per tally; 0 gives one only at the end of a bundle.
+      work: the step to run.
+      tally_every: number of elements per tally; 0 for one tally per bundle.
     """
 
     def __init__(self, work: Work, *, tally_every: int):
@@ -232,7 +233,7 @@ class _Stage(beam.DoFn):
                 yield WindowedValue(counts, MIN_TIMESTAMP, (GlobalWindow(),))
 
     def _counts(self) -> Iterator[str | dict[str, int]]:
-        """Yield the tally since the last one, as JSON, and separately the pages per domain."""
+        """Yield the counts since the last tally as JSON, and separately the pages per domain."""
         if self._tally.domains:
             yield dict(self._tally.domains)
             self._tally.domains.clear()
@@ -241,7 +242,7 @@ class _Stage(beam.DoFn):
 
 
 class _Keys(beam.DoFn):
-    """Step from a page to its keys."""
+    """Beam stage that yields the keys of each page's lines or spans."""
 
     def __init__(self, work: Keys):
         super().__init__()
@@ -255,7 +256,7 @@ class _Keys(beam.DoFn):
 
 
 def _domains(written: PValue) -> PValue:
-    """Sum the pages of domains by groups, so that no machine has to hold all of them."""
+    """Return the pages per domain, summed in groups, so that no machine needs all domains."""
     return (
         written
         | "write: domains" >> beam.Filter(_is_domains)
@@ -268,7 +269,7 @@ def _domains(written: PValue) -> PValue:
 
 
 class _Merge(beam.CombineFn):
-    """Merge of tallies, given as JSON."""
+    """Beam combiner that merges tallies given as JSON."""
 
     def create_accumulator(self) -> Tally:
         return Tally()
@@ -287,7 +288,7 @@ class _Merge(beam.CombineFn):
 
 
 class _Collect(beam.DoFn):
-    """Step that writes the tally, shards and groups of domains as the result; gives its path."""
+    """Beam stage that writes tally, shards and domains to the result file, and yields its path."""
 
     def __init__(self, path: str):
         super().__init__()
@@ -346,6 +347,5 @@ def _counts(domains: dict[str, int]) -> list[tuple[str, int]]:
 def _largest_of_group(
     element: tuple[int, Iterable[tuple[str, int]]],
 ) -> tuple[int, list[tuple[str, int]]]:
-    """Return the number of domains in a group, and its largest domains."""
     counts = list(element[1])
     return len(counts), largest(counts)

@@ -1,12 +1,13 @@
-"""Rules for lines and pages: line filters, sentences, lengths, languages.
+"""Cleaning rules of C4 for lines and pages: line filters, sentences, lengths and languages.
 
 `clean_page` filters the lines of a page, and drops the page if too little remains.
 
-Source: c4_utils.clean_page, with the same result for every line and page, given the same sentence
-tokenizer; section 2.2 of Raffel et al. (JMLR 2020) for the preset `paper`. The rules are applied to
-each line in this order: strip; drop a line with a word that is too long; remove citations; drop a
-line by its end mark, then by its number of words; "lorem ipsum" drops the page; "javascript" drops
-the line; "{" drops the page; a policy phrase drops the line. Then the page needs enough sentences.
+Source: c4_utils.clean_page, with the same result for every line and page if the sentence tokenizer
+is the same; section 2.2 of Raffel et al. (JMLR 2020) for the preset `paper`. The rules are applied
+to each line in this order: strip the line; drop a line with a word that is too long; remove
+citations; drop a line by its end mark, then by its number of words; "lorem ipsum" drops the page;
+"javascript" drops the line; "{" drops the page; a policy phrase drops the line. Finally a page with
+too few sentences is dropped.
 
     "Buy now" -> dropped, no end mark
     "See the map.[3] It is old." -> "See the map. It is old."
@@ -14,7 +15,7 @@ the line; "{" drops the page; a policy phrase drops the line. Then the page need
 Shortcuts make it fast without changing the result:
 
 * A word longer than the limit needs a line longer than the limit.
-* If the whole page does not contain a phrase, no line contains it. The exception is a line without
+* If the page does not contain a phrase, no line contains it. The exception is a line without
   a citation, where a phrase may appear by the removal ("java[1]script").
 * Every kept line has a word, and so at least one sentence. Punkt is only called if a page keeps
   fewer lines than it needs sentences, and only until there are enough.
@@ -23,20 +24,19 @@ Length rules drop pages that are too long, and pages with too few paragraphs.
 
 Source: c4_utils.is_valid_length and paragraph_filter (only mC4).
 
-C4 counts sentences with NLTK's punkt.
-
-Sentences as C4 counts them: NLTK's punkt.
+`SentenceCounter` counts sentences with NLTK's punkt, as in C4.
 
 Kiss and Strunk, "Unsupervised Multilingual Sentence Boundary Detection" (2006). Punkt's English
-parameters are used if they are installed (`NLTK_DATA`, tokenizers/punkt_tab). If not, a built-in
-list of abbreviations is used, so nothing must be downloaded. `SentenceCounter.name` records the
-choice for the manifest: the two may differ for a page with about the minimum number of sentences.
+parameters are used if they are installed (`NLTK_DATA`, tokenizers/punkt_tab). Otherwise a built-in
+list of abbreviations is used, so no download is needed. `SentenceCounter.name` records the
+parameters for the manifest, because results may differ for a page with about the minimum number of
+sentences.
 
     counter = load_counter()
     counter.sentences("Dr. Roberts came. He stayed.") == ["Dr. Roberts came.", "He stayed."]
     counter.at_least("One. Two. Three. Four.", 3)  # stops at the third
 
-The language stage identifies a page's language and keeps the configured ones.
+`LanguageIdentifier` identifies a page's language, and keeps pages in configured languages.
 
 Source: c4_utils.detect_english (langdetect, seed 0) for English C4, and detect_languages (CLD3) for
 mC4. langdetect samples at random: each page starts again from seed 0, so a page's language does not
@@ -57,7 +57,7 @@ from t5x_lite.data.formats.documents import ABBREVIATIONS
 
 
 def keep_length(page: Page, cleaning: Cleaning, tally: Tally) -> Page | None:
-    """Return the page unless its text has more than `max_chars` characters."""
+    """Return the page, or None if its text has more than `max_chars` characters."""
     tally.page_in("length", page)
     if cleaning.max_chars and len(page.text) > cleaning.max_chars:
         tally.drop_page("length", "too_long", page)
@@ -67,10 +67,10 @@ def keep_length(page: Page, cleaning: Cleaning, tally: Tally) -> Page | None:
 
 
 def keep_paragraphs(page: Page, cleaning: Cleaning, tally: Tally) -> Page | None:
-    """Return the page if `min_paragraphs` of its lines have at least `min_paragraph_chars`.
+    """Return the page, or None if fewer than `min_paragraphs` lines are long enough (mC4).
 
-    c4_utils.paragraph_filter always checks the three longest lines, whatever its `min_paragraphs`
-    is. This function checks `min_paragraphs` lines, which is the same for three.
+    c4_utils.paragraph_filter always checks the three longest lines, for any `min_paragraphs`. This
+    function checks the `min_paragraphs` longest lines, which is the same for three.
     """
     tally.page_in("paragraphs", page)
     wanted = cleaning.min_paragraphs
@@ -87,11 +87,11 @@ PUNKT_TAB = "punkt_tab/english"
 
 
 class SentenceCounter:
-    """Punkt with one set of parameters.
+    """Counter of sentences by NLTK's punkt.
 
     Attributes:
-      name: the parameters and the version of NLTK, for the manifest.
-      parameters: nltk's PunktParameters.
+      name: description of the parameters and the version of NLTK, for the manifest.
+      parameters: punkt's parameters, an nltk PunktParameters.
     """
 
     def __init__(self, parameters: Any, *, name: str):
@@ -105,9 +105,10 @@ class SentenceCounter:
         return [text[start:end] for start, end in self._tokenizer.span_tokenize(text)]
 
     def count(self, text: str, *, limit: int) -> int:
-        """Count the sentences of a text up to `limit`.
+        """Count the sentences of a text, up to `limit`.
 
-        Punkt takes about 15 microseconds per sentence; it is only called if bounds do not decide.
+        Punkt needs about 15 microseconds per sentence, so it is only called if simple bounds do not
+        give the result.
         """
         if limit <= 1 or _most_breaks(text) == 0:
             return int(limit > 0 and not text.isspace() and text != "")
@@ -120,11 +121,11 @@ class SentenceCounter:
         return self.count(text, limit=number) >= number
 
     def _has_breaks(self, text: str, number: int) -> bool:
-        """Return whether at least `number` sentences have an end that punkt never doubts.
+        """Return whether at least `number` sentences have an end that is certain in punkt.
 
-        Such an end is a lower-case word that is neither an abbreviation nor the first word of a
-        collocation, one mark, and a capitalized word: the token is a break in punkt's first pass,
-        and no rule of its second pass changes that.
+        A certain end is a lower-case word that is neither an abbreviation nor the first word of a
+        collocation, a mark, and a capitalized word. It is a break in punkt's first pass, and no
+        rule of the second pass changes it.
         """
         for found in _CLEAR_BREAK.finditer(text):
             if found[2] != "." or found[1] not in self._unsure:
@@ -138,20 +139,20 @@ _CLEAR_BREAK = re.compile(r"[ \n]([a-z]{2,})([.?!])[ \n](?=[A-Z][a-z])")
 
 
 def _most_breaks(text: str) -> int:
-    """Return an upper bound: punkt ends a sentence only at one of . ? ! with text after it."""
+    """Return an upper bound on the sentence ends: the marks . ? ! with text after them."""
     marks = text.count(".") + text.count("?") + text.count("!")
     return marks - text.endswith((".", "?", "!"))
 
 
 @functools.cache
 def load_counter(*, installed: bool = True) -> SentenceCounter:
-    """Return the sentence counter of this installation."""
+    """Return a sentence counter with punkt's installed or built-in English parameters."""
     try:
         import nltk
         from nltk.tokenize import punkt
     except ImportError as error:
         raise InputError(
-            f"counting sentences needs nltk, which is missing: {install_command('c4')}"
+            f"counting sentences needs nltk, which is not installed; {install_command('c4')}"
         ) from error
     parameters = _installed_parameters() if installed else None
     found = PUNKT_TAB if parameters is not None else BUILT_IN
@@ -172,10 +173,10 @@ def _installed_parameters() -> Any | None:
 
 
 def _tokenizer(parameters: Any) -> Any:
-    """Return punkt without NLTK's limit of five seconds of wall clock time per pattern.
+    """Return punkt without NLTK's time limit of five seconds per regular expression.
 
-    Its patterns are linear, and the result for a page must not depend on the load of the machine or
-    on a paused process. Patterns and text classes are NLTK's own.
+    The regular expressions need linear time, and the result for a page must not depend on the load
+    of the machine.
     """
     from nltk.tokenize import punkt
 
@@ -197,12 +198,11 @@ def _tokenizer(parameters: Any) -> Any:
 
 
 def _untimed(pattern: Any) -> Any:
-    """Return the compiled pattern inside nltk.redos.TimedPattern; older NLTKs have no wrapper."""
     return getattr(pattern, "_rx", pattern)
 
 
 _CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
-"""Pattern of c4_utils.get_clean_page_fn in linear time: digits are read once per bracket."""
+"""Regular expression for citations, equivalent to c4_utils.get_clean_page_fn but linear in time."""
 _LOREM_IPSUM = "lorem ipsum"
 _JAVASCRIPT = "javascript"
 _LOWERED_TO_ASCII = ("\N{KELVIN SIGN}", "\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}")
@@ -214,7 +214,7 @@ _Lines = dict[str, list[str]]
 def clean_page(
     page: Page, cleaning: Cleaning, counter: SentenceCounter, tally: Tally
 ) -> Page | None:
-    """Run stage 4: return the page with its good lines, or None if too little remains."""
+    """Return the page with the lines that all rules keep, or None if too little remains."""
     tally.page_in("clean", page)
     if not cleaning.clean_lines:
         tally.page_out("clean", page)
@@ -235,7 +235,7 @@ def clean_page(
 
 
 def _clean_lines(text: str, cleaning: Cleaning, kept: list[str], dropped: _Lines) -> str:
-    """Sort the lines of a text into `kept` and `dropped`; return the rule that drops it, or ""."""
+    """Append each line to `kept` or `dropped`, and return the rule that drops the page, or ""."""
     watch = _watched(text, cleaning)
     if cleaning.page_rules_see == "page":
         if cleaning.drop_lorem_ipsum and watch and _LOREM_IPSUM in text.lower():
@@ -286,7 +286,7 @@ _PAGE_RULES = ("lorem_ipsum", "brace")
 
 
 def _phrase_rule(line: str, cleaning: Cleaning) -> str:
-    """Return the phrase rule that a line violates, in the order of the reference, or ""."""
+    """Return the first phrase rule that drops a line, in the order of the reference, or ""."""
     lowered = line.lower()
     if cleaning.drop_lorem_ipsum and _LOREM_IPSUM in lowered:
         return "lorem_ipsum"
@@ -300,7 +300,7 @@ def _phrase_rule(line: str, cleaning: Cleaning) -> str:
 
 
 def _watched(text: str, cleaning: Cleaning) -> bool:
-    """Return whether any unchanged line could violate a phrase rule."""
+    """Return whether a line of a text could contain a phrase of the phrase rules."""
     if cleaning.drop_braces and "{" in text:
         return True
     phrases = cleaning.policies
@@ -320,9 +320,9 @@ def _watched(text: str, cleaning: Cleaning) -> bool:
 
 @functools.lru_cache
 def _words(phrases: tuple[str, ...]) -> tuple[bytes, ...] | None:
-    """Return a few texts such that every phrase contains one; None if a phrase is not ASCII.
+    """Return a few words such that each phrase contains one of them; None if not all are ASCII.
 
-    "use cookies", "uses cookies" and "cookie policy" all have "cookie"; "terms of use" is separate.
+    For example, "use cookies", "uses cookies" and "cookie policy" all contain "cookie".
     """
     if not all(phrase.isascii() for phrase in phrases):
         return None
@@ -334,7 +334,6 @@ def _words(phrases: tuple[str, ...]) -> tuple[bytes, ...] | None:
 
 
 def _enough_sentences(lines: list[str], minimum: int, counter: SentenceCounter) -> bool:
-    """Return whether nonblank lines have `minimum` sentences in total, counted line by line."""
     missing = minimum - len(lines)
     for line in lines:
         if missing <= 0:
@@ -345,14 +344,14 @@ def _enough_sentences(lines: list[str], minimum: int, counter: SentenceCounter) 
 
 CLD3_MIN_BYTES = 100
 CLD3_MAX_BYTES = 10_000
-"""c4_utils.detect_languages: "CLD3 is not expected to work well on very short documents." """
+"""Maximum bytes of text for CLD3, from c4_utils.detect_languages."""
 
 Guess = tuple[str, float, str]
-"""Language, its probability, and the rule that drops a page without a guess, or ""."""
+"""Type of an identifier's result: language, probability, and the rule that drops the page or ""."""
 
 
 class LanguageIdentifier:
-    """Language stage with the identifier's tables, so one instance is shared per process.
+    """Stage 6 of C4: identification of a page's language.
 
     Raises:
       InputError: if the identifier's package is not installed.
@@ -366,7 +365,7 @@ class LanguageIdentifier:
             self._guess = identifier(cleaning.languages_by)
 
     def keep(self, page: Page, tally: Tally) -> Page | None:
-        """Run stage 6: return the page with its language, or None for an unwanted language."""
+        """Return the page with its language, or None if the language is not in the config."""
         tally.page_in("language", page)
         if self._guess is None:
             tally.page_out("language", page)
@@ -387,7 +386,7 @@ class LanguageIdentifier:
 
 
 def identifier(name: str) -> Callable[[str], Guess]:
-    """Return the guesser of a text's language."""
+    """Return a function that identifies the language of a text."""
     return _langdetect() if name == "langdetect" else _cld3()
 
 
@@ -397,8 +396,8 @@ def _langdetect() -> Callable[[str], Guess]:
         from langdetect.lang_detect_exception import LangDetectException
     except ImportError as error:
         raise InputError(
-            f"finding English needs langdetect, which is missing: {install_command('c4')}, or "
-            "set cleaning.languages to ()"
+            "identifying English needs langdetect, which is not installed; "
+            f"{install_command('c4')}, or set cleaning.languages to ()"
         ) from error
     factory = DetectorFactory()  # not the package's global one, which may have another seed
     factory.seed = 0
@@ -423,8 +422,8 @@ def _cld3() -> Callable[[str], Guess]:
         import gcld3  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise InputError(
-            "finding languages by CLD3 needs gcld3, which is missing: pip install gcld3, or set "
-            "cleaning.languages to ()"
+            "identifying languages with CLD3 needs gcld3, which is not installed; pip install "
+            "gcld3, or set cleaning.languages to ()"
         ) from error
     identifier: Any = gcld3.NNetLanguageIdentifier(
         min_num_bytes=CLD3_MIN_BYTES, max_num_bytes=CLD3_MAX_BYTES

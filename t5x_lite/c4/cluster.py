@@ -1,4 +1,4 @@
-"""Support for C4 on a cluster: picklable rules, a result, an output directory.
+"""Steps of C4 for clusters, with picklable rules, the result file and the output directory.
 
 carried = CarriedRules(cleaning)    # on the machine that starts the job; pickled to the workers
 rules = carried.unpack()            # on a worker
@@ -7,13 +7,13 @@ job = Job(output, description)      # the output directory, reserved for this ru
 job.result                          # path of the pipeline's Result; it exists once it has ended
 job.finish(result)                  # the manifest, last
 
-Steps of C4 on a cluster are plain objects that process an element and count in a tally:
+A step is a picklable object that processes an element and counts in a tally:
 
     work = Read(carried)             # pickled, and sent to a worker
     work.setup()
     for page in work("crawl.warc.wet.gz", tally): ...
 
-This module does not depend on Beam, and beam.py does not handle the content of pages.
+This module does not depend on Beam.
 """
 
 import dataclasses
@@ -48,26 +48,29 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.remote import AnyPath, is_remote, open_path, remove_tree, write_whole
 
 DOMAINS_KEPT = 1000
-"""Domains in a result; a whole crawl has millions, which no machine has to hold."""
+"""Maximum number of domains in a result; a complete crawl has millions of domains."""
 CARRIED_BYTES = 1 << 22
 _LISTS = ("bad_words", "domains", "urls")
 RESULT, _RUN = "result.json", "run.json"
 
 
 class CarriedRules:
-    """Rules that are sent to the workers with the small files that they name.
+    """Picklable cleaning rules, with the contents of the small files that they need.
 
-    A list of bad words is a local file, which other machines cannot read. A file of more than 4
-    MiB, such as OpenWebText's URLs, is not sent: its path must be valid on every worker.
+    A list of bad words is a local file, which other machines cannot read, so it is sent with the
+    rules. A file of more than 4 MiB, such as OpenWebText's URLs, is not sent, and must have the
+    same path on every worker.
     """
 
     def __init__(self, cleaning: Cleaning):
-        """Read the files."""
         self._cleaning = cleaning
         self._files = {name: _carried(name, getattr(cleaning, name)) for name in _LISTS}
 
     def unpack(self) -> Rules:
-        """Return the rules, on a worker; the files exist as long as this object."""
+        """Return the rules on a worker, with their files in a temporary directory.
+
+        The directory exists as long as this object.
+        """
         self._directory = tempfile.TemporaryDirectory(prefix="t5x_lite-c4-")
         paths = {}
         for name, files in self._files.items():
@@ -81,11 +84,11 @@ class CarriedRules:
 
 
 _ALONE = ".list"
-"""Name of a list that is a single file, and not a list in a folder."""
+"""Name of a list that is a single file, in contrast to a list in a directory."""
 
 
 def _carried(field: str, path: str) -> dict[str, bytes]:
-    """Return the files of a list by name; empty if nothing is sent."""
+    """Return the contents of the files to send for a list, by file name."""
     if not path:
         return {}
     root = Path(path)
@@ -96,17 +99,19 @@ def _carried(field: str, path: str) -> dict[str, bytes]:
             return {}
         return {file.name if folder else _ALONE: file.read_bytes() for file in files}
     except OSError as error:
-        raise InputError(f"cleaning.{field}: cannot read {path}: {error.strerror}") from error
+        raise InputError(
+            f"cannot read the list {path} of cleaning.{field}: {error.strerror}"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """Result of a pipeline.
+    """Result of a Beam pipeline: counts and written files.
 
     Attributes:
-      tally: tally of the whole run. If there are more than `DOMAINS_KEPT` domains, it has the
-        largest, and their total number in `notes`.
-      shards: every file.
+      tally: tally of the complete run. If there are more than `DOMAINS_KEPT` domains, it has only
+        the largest domains, and the total number in `notes`.
+      shards: descriptions of all written files.
     """
 
     tally: Tally
@@ -119,7 +124,7 @@ class Result:
         shards: Iterable[Shard],
         domains: Iterable[tuple[int, Sequence[tuple[str, int]]]],
     ) -> "Result":
-        """Combine the results of a pipeline's parts, in any order."""
+        """Combine tallies, shards and domains of a pipeline in any order."""
         total = Tally()
         for tally in tallies:
             total.merge(tally)
@@ -133,7 +138,7 @@ class Result:
         return cls(tally=total, shards=sorted(shards, key=lambda shard: shard.name))
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain dicts and lists for `from_json`."""
+        """Return the result as a JSON object."""
         return {
             "tally": self.tally.to_json(),
             "shards": [dataclasses.asdict(shard) for shard in self.shards],
@@ -141,7 +146,6 @@ class Result:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Result":
-        """Return the result that `to_json` serialized."""
         return cls(
             tally=Tally.from_json(value["tally"]),
             shards=[Shard(**shard) for shard in value["shards"]],
@@ -149,20 +153,20 @@ class Result:
 
 
 def largest(counts: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return the domains with the most pages; ties are sorted by name."""
+    """Return the `DOMAINS_KEPT` domains with the most pages; ties are sorted by name."""
     return sorted(counts, key=lambda item: (-item[1], item[0]))[:DOMAINS_KEPT]
 
 
 class Job:
-    """Output directory of a run on a cluster, in a shared file system or a bucket.
+    """Output directory of a run on a cluster, in a shared file system or in a bucket.
 
     Attributes:
-      output: path that workers write to.
-      complete: tally of the run if its output is already complete, without samples.
+      output: path of the directory for workers.
+      complete: tally of the run without samples, if the output is already complete; else None.
     """
 
     def __init__(self, output: str | os.PathLike[str], run: Mapping[str, Any]):
-        """Reserve the directory."""
+        """Reserve the output directory for a run."""
         given = os.fspath(output)
         self.output = given.rstrip("/") if is_remote(given) else os.path.abspath(given)
         self._run = run
@@ -181,24 +185,24 @@ class Job:
 
     @property
     def result(self) -> str:
-        """Path of the pipeline's result."""
+        """Path of the pipeline's result file."""
         return f"{self.output}/{WORK}/{RESULT}"
 
     def read_result(self) -> Result | None:
-        """Return the result of a pipeline that has ended; None if it does not exist yet."""
+        """Return the result of a finished pipeline, or None if it does not exist yet."""
         path = open_path(self.result)
         if not path.exists():
             return None
         return Result.from_json(json.loads(path.read_bytes()))
 
     def finish(self, result: Result) -> None:
-        """Write the manifest, and remove work files."""
+        """Write the manifest, and remove the work files."""
         content = manifest(self._run, result.shards, result.tally)
         write_whole(self._path / MANIFEST_NAME, content)
         self._remove_work()
 
     def close(self) -> None:
-        """Release the directory."""
+        """Release the output directory."""
         if self._workdir is not None:
             self._workdir.close()
 
@@ -210,7 +214,6 @@ class Job:
 
 
 def _read_manifest(directory: AnyPath) -> dict[str, Any] | None:
-    """Read a manifest as `read_manifest` does, also from a bucket."""
     if isinstance(directory, Path):
         return read_manifest(directory)
     manifest_there = directory / MANIFEST_NAME
@@ -221,7 +224,6 @@ def _read_manifest(directory: AnyPath) -> dict[str, Any] | None:
 
 
 def _refuse_other(output: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Run `refuse_other`, also for a bucket; a path has one slash where a URL has two."""
     try:
         refuse_other(Path(output), before, now)
     except InputError as error:
@@ -229,7 +231,7 @@ def _refuse_other(output: str, before: Mapping[str, Any], now: Mapping[str, Any]
 
 
 def _open_bucket(directory: AnyPath, run: Mapping[str, Any]) -> None:
-    """Open a directory as `Workdir.open` does, but without a lock."""
+    """Reserve a directory in a bucket for a run, without a lock."""
     begun = directory / WORK / _RUN
     if begun.exists():
         _refuse_other(str(directory), json.loads(begun.read_bytes()), run)
@@ -237,8 +239,8 @@ def _open_bucket(directory: AnyPath, run: Mapping[str, Any]) -> None:
     others = sorted(path.name for path in directory.iterdir()) if directory.exists() else []
     if others:
         raise InputError(
-            f"--output {directory}: the directory is not empty ({others[0]}) and has no unfinished "
-            "run; give a new directory"
+            f"--output {directory} is not empty ({others[0]}) and has no unfinished run; give a "
+            "new directory"
         )
     begun.parent.mkdir(parents=True, exist_ok=True)
     write_whole(begun, json.dumps(dict(run), indent=1, sort_keys=True).encode())
@@ -247,16 +249,16 @@ def _open_bucket(directory: AnyPath, run: Mapping[str, Any]) -> None:
 _COPY_BYTES = 1 << 24
 
 Owner = tuple[bytes, int]
-"""Rank of a page, and the index of a key on it."""
+"""Type of a key's owner: rank of the page, and index of the key on the page."""
 ShardKey = tuple[str, int]
-"""Split, and index of a shard in it."""
+"""Type of a shard's key: split and index of the shard."""
 
 
 class Work:
-    """Base class of a step.
+    """Base class of a step of C4 on a cluster.
 
     Args:
-      rules: rules of the run.
+      rules: cleaning rules of the run.
     """
 
     def __init__(self, rules: CarriedRules):
@@ -265,21 +267,21 @@ class Work:
 
     @property
     def rules(self) -> Rules:
-        """The rules, once `setup` was called."""
+        """The cleaning rules, available after `setup`."""
         assert self._rules is not None
         return self._rules
 
     def setup(self) -> None:
-        """Prepare the step on the machine that runs it."""
+        """Load the rules on the worker."""
         self._rules = self._carried.unpack()
 
     def __call__(self, element: Any, tally: Tally) -> Iterator[Any]:
-        """Yield the results for an element, and count in `tally`."""
+        """Yield the results for an element, and count them in `tally`."""
         raise NotImplementedError
 
 
 class Read(Work):
-    """Pipeline step that reads a file's pages, before deduplication by URL."""
+    """Step from the path of a file to its pages, filtered by length and domain."""
 
     def __call__(self, element: str, tally: Tally) -> Iterator[Page]:
         for page in read_pages(element, self.rules.cleaning, tally):
@@ -289,7 +291,7 @@ class Read(Work):
 
 
 class Clean(Work):
-    """Pipeline step that keeps the good lines of a page."""
+    """Step from a page to the page with the lines that the cleaning rules keep."""
 
     def __call__(self, element: Page, tally: Tally) -> Iterator[Page]:
         kept = self.rules.after_urls(element, tally)
@@ -298,14 +300,14 @@ class Clean(Work):
 
 
 class CleanNewest(Clean):
-    """Step from the pages of one URL to the good lines of the newest."""
+    """Step from all pages with one URL to the newest page, with the lines that the rules keep."""
 
     def __call__(self, element: tuple[bytes, Iterable[Page]], tally: Tally) -> Iterator[Page]:
         yield from super().__call__(self.rules.newest(element[1], tally), tally)
 
 
 class Finish(Work):
-    """Step from a page to its final form in the output."""
+    """Step from a page to the page after the language filter and the bad-words filter."""
 
     def __call__(self, element: Page, tally: Tally) -> Iterator[Page]:
         kept = self.rules.finish(element, tally)
@@ -314,10 +316,10 @@ class Finish(Work):
 
 
 class RemoveAndFinish(Finish):
-    """Step from pages of one rank, and their keys that other pages keep, to the output.
+    """Step from pages of equal rank, and their keys that other pages own, to the final pages.
 
-    If URLs are not deduplicated, pages may be equal in everything that the rank includes: all but
-    one of them then lose everything.
+    If URLs are not deduplicated, pages of equal rank have the same content; only the first of them
+    keeps its text.
     """
 
     def __call__(
@@ -333,7 +335,7 @@ class RemoveAndFinish(Finish):
 
 
 class Keys(Work):
-    """Step from a page to its lines or spans: (key, owner), each key once."""
+    """Step from a page to pairs (key, owner) for its lines or spans; each key occurs once."""
 
     def __call__(self, element: Page, tally: Tally) -> Iterator[tuple[bytes, Owner]]:
         first: dict[bytes, int] = {}
@@ -345,7 +347,7 @@ class Keys(Work):
 
 
 def losers(element: tuple[bytes, Iterable[Owner]]) -> Iterator[Owner]:
-    """Yield all owners of a key except the smallest, in one pass over any number of them."""
+    """Yield all owners of a key except the smallest owner, in one pass."""
     smallest: Owner | None = None
     for owner in element[1]:
         if smallest is None:
@@ -356,7 +358,7 @@ def losers(element: tuple[bytes, Iterable[Owner]]) -> Iterator[Owner]:
 
 
 class ByShard:
-    """Step from a page to (shard, page)."""
+    """Step from a page to the pair (shard key, page)."""
 
     def __init__(self, cleaning: Cleaning, num_shards: int):
         self._rules, self._num_shards = Rules(cleaning), num_shards
@@ -370,7 +372,7 @@ class ByShard:
 def empty_shards(
     language: str, validation_modulus: int, num_shards: int
 ) -> Iterator[tuple[ShardKey, None]]:
-    """Yield the shards of "train" and "validation", or for a language "fr" and "fr-validation"."""
+    """Yield the keys of all shards of a language's splits, such as "fr" and "fr-validation"."""
     splits = [language or "train"]
     if validation_modulus:
         splits.append(f"{language}-validation" if language else "validation")
@@ -380,7 +382,7 @@ def empty_shards(
 
 
 class Write(Work):
-    """Step that writes the pages of a shard to files, and gives each `Shard`."""
+    """Step that writes the pages of a shard to files, and yields a `Shard` for each file."""
 
     def __init__(
         self, rules: CarriedRules, *, output: str, num_shards: int, kinds: tuple[Kind, ...]
@@ -389,7 +391,7 @@ class Write(Work):
         self._output, self._num_shards, self._kinds = output, num_shards, kinds
 
     def setup(self) -> None:
-        """Do nothing: no rules are needed."""
+        """Do nothing, because no rules are needed."""
 
     def __call__(
         self, element: tuple[ShardKey, Iterable[Page | None]], tally: Tally
@@ -416,13 +418,11 @@ class Write(Work):
 
 
 def _copy(source: Path, target: str) -> None:
-    """Copy a file to a bucket, where an object is either complete or absent."""
     with source.open("rb") as file, open_path(target).open("wb") as copy:
         shutil.copyfileobj(file, copy, _COPY_BYTES)
 
 
 def _rest(page: Page) -> tuple[str, str]:
-    """Return the fields that `page_rank` does not include."""
     return page.content_length, page.content_type
 
 

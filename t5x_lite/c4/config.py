@@ -1,19 +1,16 @@
-"""Config of C4: every threshold and rule is a field of `Cleaning`, with its source.
+"""Configuration of C4's cleaning rules, with presets and the source of each rule.
 
-Presets only set fields of `Cleaning`.
+There are two presets, each with the variants of tensorflow_datasets' `c4`:
 
-Two presets, each with the variants of tensorflow_datasets' `c4`:
-
-    released  tensorflow_datasets text/c4 3.x: the published C4, on which all released models train
+    released  tensorflow_datasets text/c4 3.x: the published C4, with which T5 was trained
     paper     section 2.2 of Raffel et al. (JMLR 2020) as first published, rule by rule
 
     preset("released", "en") == Cleaning()
     preset("paper", "en").min_sentences == 5
 
 `SOURCES[stage][rule]` names the function of `tensorflow_datasets.text.c4_utils` (or the section of
-the paper) and what it does; the report shows it as a column. A test checks that every rule that a
-tally counts has a source. `OPTIONS[stage][rule]` names the field of `Cleaning` that changes or
-removes the rule.
+the paper) and describes the rule, for the report. `OPTIONS[stage][rule]` names the field of
+`Cleaning` that changes or disables the rule.
 """
 
 import dataclasses
@@ -33,7 +30,7 @@ POLICIES = (
     "use of cookies",
     "use cookies",
 )
-"""c4_utils._POLICY_SUBSTRINGS."""
+"""Phrases of lines about policies, c4_utils._POLICY_SUBSTRINGS."""
 _MC4 = """
 af am ar az be bg bg-Latn bn ca ceb co cs cy da de el el-Latn en eo es et eu fa fi fil fr fy ga gd
 gl gu ha haw hi hi-Latn hmn ht hu hy id ig is it iw ja ja-Latn jv ka kk km kn ko ku ky la lb lo lt
@@ -41,50 +38,61 @@ lv mg mi mk ml mn mr ms mt my ne nl no ny pa pl ps pt ro ru ru-Latn sd si sk sl 
 su sv sw ta te tg th tr uk ur uz vi xh yi yo zh zh-Latn zu
 """
 MC4_LANGUAGES = tuple(_MC4.split())
-"""c4.MC4_LANGUAGES: the languages of CLD3 with at least 10,000 pages in mC4."""
+"""Languages of CLD3 with at least 10,000 pages in mC4, c4.MC4_LANGUAGES."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cleaning:
-    """Rules and thresholds, in the order in which they are applied; the defaults are `released`.
+    """Configuration of C4's cleaning rules, in the order in which they are applied.
 
     Attributes:
-      metadata_prefixes: lines of a record that start with one of these are not text (reading).
-      max_chars: longer pages are dropped; 0 keeps every length.
+      metadata_prefixes: beginnings of lines that are removed from a record when it is read, such as
+        WARC headers.
+      max_chars: maximum number of characters of a page; 0 for no limit.
       domains: path of a JSON object {registered domain: true or a list of its subdomains}
-        (RealNews); pages of other domains are dropped before URLs are deduplicated. "" is off.
-      dedup_urls: if True, only the newest page with the same normalized URL is kept.
-      urls: path of a text file, or of a folder of *.txt, with one URL per line (OpenWebText);
-        pages of other URLs are dropped after URLs are deduplicated. "" is off.
-      min_paragraphs: minimum lines of a page with at least `min_paragraph_chars`; 0 is off.
-      min_paragraph_chars: minimum characters of a line that counts in `min_paragraphs`.
-      clean_lines: apply the rules from here to `min_sentences`.
-      max_word_chars: a line with a longer word is dropped; 0 is off.
-      remove_citations: remove [1], [edit] and [citation needed] from lines.
-      end_marks: a kept line ends in one of these; () keeps every ending.
-      ellipsis: a line that ends in this is dropped, independent of `end_marks`; "" is off.
-      min_words: minimum words of a kept line; at least 1, because empty lines are dropped.
-      page_rules_see: text that `drop_lorem_ipsum` and `drop_braces` check: the lines that passed
-        the rules above, as in the released code, or the whole page, as in the paper.
-      drop_lorem_ipsum: drop pages with "lorem ipsum", in any case.
-      drop_javascript: drop lines with "javascript", in any case.
-      drop_braces: drop pages with "{".
-      policies: drop lines that contain one of these phrases, in any case, given in lower case.
-      min_sentences: minimum sentences of a cleaned page, counted line by line; 0 is off.
-      dedup: "lines" keeps each line on only one page; "spans" keeps one occurrence of every run of
-        `span_sentences` sentences; "none".
-      span_sentences: sentences of a span.
-      min_sentences_after_dedup: minimum sentences of the text after deduplication; 0 is off.
-      languages: pages of other languages are dropped; () disables language identification.
-      languages_by: the identifier: langdetect with seed 0, or CLD3.
-      min_language_probability: minimum probability of the best guess.
-      keep_undetermined: keep pages without a certain language as "und" instead of dropping them.
-      bad_words: path of a list, one entry per line, or of a folder of lists named by language; a
-        page with an entry as a word is dropped. "" is off.
-      bad_words_fraction: fraction of such pages that is dropped, chosen by the URL.
-      unspaced_languages: languages in which an entry needs no boundary on its sides.
-      allowed_bad_words: "language:entry" that are removed from the lists, as common subwords.
-      validation_modulus: one page in this many is for validation, chosen by its URL; 0 disables it.
+        (RealNews); pages of other domains are dropped before URLs are deduplicated. "" disables the
+        rule.
+      dedup_urls: True to keep only the newest page of each normalized URL.
+      urls: path of a text file, or of a directory of *.txt, with one URL per line (OpenWebText);
+        pages with other URLs are dropped after URLs are deduplicated. "" disables the rule.
+      min_paragraphs: minimum number of lines of a page with at least `min_paragraph_chars`
+        characters; 0 disables the rule.
+      min_paragraph_chars: minimum number of characters of a line counted for `min_paragraphs`.
+      clean_lines: True to apply the following rules, up to `min_sentences`.
+      max_word_chars: maximum number of characters of a word; lines with longer words are dropped. 0
+        for no limit.
+      remove_citations: True to remove [1], [edit] and [citation needed] from lines.
+      end_marks: marks in which a line must end; () for all lines.
+      ellipsis: ending with which a line is dropped, even if it is in `end_marks`; "" disables the
+        rule.
+      min_words: minimum number of words of a line; at least 1.
+      page_rules_see: text that `drop_lorem_ipsum` and `drop_braces` check: only the lines that
+        previous rules kept, as in the released code, or the complete page, as in the paper.
+      drop_lorem_ipsum: True to drop pages with "lorem ipsum", in upper or lower case.
+      drop_javascript: True to drop lines with "javascript", in upper or lower case.
+      drop_braces: True to drop pages with "{".
+      policies: phrases, in lower case; lines that contain a phrase in upper or lower case are
+        dropped.
+      min_sentences: minimum number of sentences of a cleaned page, counted line by line; 0 for no
+        minimum.
+      dedup: deduplication: "lines" keeps each line on only one page; "spans" keeps one occurrence
+        of each sequence of `span_sentences` sentences; "none" disables it.
+      span_sentences: number of sentences of a span.
+      min_sentences_after_dedup: minimum number of sentences of a page after deduplication; 0 for no
+        minimum.
+      languages: languages to keep; () disables language identification.
+      languages_by: language identifier, "langdetect" (with seed 0) or "cld3".
+      min_language_probability: minimum probability of the identified language.
+      keep_undetermined: True to keep pages without a certain language as "und" instead of dropping
+        them.
+      bad_words: path of a list with one bad word per line, or of a directory with a list per
+        language; pages with a bad word are dropped. "" disables the rule.
+      bad_words_fraction: fraction of the pages with a bad word that are dropped, chosen by URL.
+      unspaced_languages: languages in which a bad word need not be a separate word.
+      allowed_bad_words: entries "language:word" that are removed from the lists, such as common
+        subwords.
+      validation_modulus: one page in this many is in the validation split, chosen by URL; 0 for no
+        validation split.
     """
 
     metadata_prefixes: tuple[str, ...] = ("WARC", "CONTENT-", "Content-")
@@ -120,26 +128,28 @@ class Cleaning:
     validation_modulus: Whole = 1000
 
     def __post_init__(self):
-        """Check for values that no rule can use, and for contradictory rules."""
+        """Raise InputError for values that no rule can use, and for contradictory rules."""
         check_bounds(self, prefix="cleaning.")
         for name in ("end_marks", "policies", "languages", "metadata_prefixes"):
             if "" in getattr(self, name):
-                raise InputError(f'cleaning.{name} holds ""; remove the entry, or give ()')
+                raise InputError(f'cleaning.{name} contains ""; remove the entry, or give ()')
         for phrase in self.policies:
             if phrase != phrase.lower() or len(phrase.splitlines()) != 1:
                 raise InputError(
-                    f"cleaning.policies must be single lines in lower case; got {phrase!r}"
+                    f"cleaning.policies must be single lines in lower case, but one is {phrase!r}"
                 )
         if any(character.isspace() for character in "".join((self.ellipsis, *self.end_marks))):
-            raise InputError("cleaning.end_marks and cleaning.ellipsis must hold no whitespace")
+            raise InputError("cleaning.end_marks and cleaning.ellipsis must not contain whitespace")
         if self.keep_undetermined and not self.languages:
             raise InputError(
-                "cleaning.keep_undetermined needs cleaning.languages: () identifies no language"
+                "cleaning.keep_undetermined needs languages, but cleaning.languages is (), "
+                "which disables language identification"
             )
         for entry in self.allowed_bad_words:
             if not all(entry.partition(":")):
                 raise InputError(
-                    f'cleaning.allowed_bad_words entries are "language:word"; got {entry!r}'
+                    'cleaning.allowed_bad_words entries must be "language:word", but one is '
+                    f"{entry!r}"
                 )
 
     @property
@@ -149,15 +159,15 @@ class Cleaning:
 
 
 def released() -> Cleaning:
-    """Return the rules of tensorflow_datasets' `c4/en` 3.x; to match it, also set `bad_words`."""
+    """Return the rules of tensorflow_datasets' `c4/en` 3.x, except `bad_words`."""
     return Cleaning()
 
 
 def paper() -> Cleaning:
-    """Return the rules of section 2.2 of Raffel et al. as first published.
+    """Return the cleaning rules of the T5 paper (Raffel et al., section 2.2) as first published.
 
-    A page has at least 5 sentences and a line at least 3 words. An "end quotation mark" can also be
-    typographic; "any pages that contained a curly bracket" are dropped wherever the bracket is.
+    A page has at least 5 sentences, and a line at least 3 words. The paper's "end quotation mark"
+    can also be typographic. Pages with a curly bracket anywhere are dropped.
     """
     return Cleaning(
         max_chars=0,
@@ -176,11 +186,11 @@ def paper() -> Cleaning:
 
 
 def preset(name: str = "released", variant: str = "en") -> Cleaning:
-    """Return the rules of a preset and a variant."""
+    """Return the cleaning rules of a preset and a variant of C4."""
     if name not in PRESETS:
-        raise InputError(f"no C4 preset {name!r}; choose one of {', '.join(PRESETS)}")
+        raise InputError(f"C4 has no preset {name!r}; choose one of {', '.join(PRESETS)}")
     if variant not in VARIANTS:
-        raise InputError(f"no C4 variant {variant!r}; choose one of {', '.join(VARIANTS)}")
+        raise InputError(f"C4 has no variant {variant!r}; choose one of {', '.join(VARIANTS)}")
     base = released() if name == "released" else paper()
     if variant == "en.noclean":
         return dataclasses.replace(
@@ -202,10 +212,9 @@ def preset(name: str = "released", variant: str = "en") -> Cleaning:
 
 
 def missing_lists(cleaning: Cleaning, variant: str) -> list[str]:
-    """Return the names of the fields that `variant` needs and `cleaning` leaves empty.
+    """Return the names of the lists that a variant of C4 needs and that `cleaning` lacks.
 
-    The list of bad words is included for variants that filter by one: without it the output is C4
-    except for that rule, which commands should report.
+    A missing list of bad words should be reported, because the output is then C4 without this rule.
     """
     needed = {"realnewslike": ["domains"], "webtextlike": ["urls"]}.get(variant, [])
     if variant != "en.noclean":
@@ -298,10 +307,10 @@ OPTIONS: dict[str, dict[str, str]] = {
     },
     "bad_words": {"bad_word": "bad_words"},
 }
-"""Field of `Cleaning` for each rule; broken records (no URL, text or timestamp) have no option."""
+"""Field of `Cleaning` for each rule, by stage; rules for broken records have no field."""
 
 
 def option(stage: str, rule: str) -> str:
-    """Return a rule's option on the command line, such as "--cleaning.min-words", or ""."""
+    """Return the command line option of a rule, such as "--cleaning.min-words", or ""."""
     field = OPTIONS.get(stage, {}).get(rule)
     return "" if field is None else f"--cleaning.{field.replace('_', '-')}"

@@ -1,21 +1,23 @@
-"""Deduplication: each line, or each run of three sentences, is kept on only one page.
+"""Deduplication of C4: each line, or each span of three sentences, is kept on only one page.
 
-DuckDB finds lines or spans of sentences on more than one page, and the pages that lose them:
+DuckDB finds lines or spans of sentences that occur on several pages, and the pages from which they
+are removed ("lost"):
 
     write_keys(path, bucket=3, entries=[(key, owner, page, position), ...])
     find_losers(directory, losers, ...)
     read_losers(losers, bucket=3) == {page: [position, ...]}
 
-A key is the 16 bytes of a line or span, an owner the 16 bytes of a page. Among all pages with a key
-the one with the smallest owner keeps it. DuckDB works outside of memory: it first finds the keys
-that occur more than once by half of their bytes, which leaves few rows to compare.
+A key is a 16-byte hash of a line or span, and an owner is 16 bytes that identify a page. Among all
+pages with a key, the page with the smallest owner keeps the line or span. DuckDB first finds the
+keys that occur more than once by half of their bytes, so that few rows remain for the exact
+comparison, and uses the disk if memory is short.
 
 Line deduplication keeps each line on only one page, as in the published C4.
 
 Source: c4_utils.remove_duplicate_text. Lines are compared stripped and in lower case. Among all
-pages with a line, the one with the smallest MD5 of its URL keeps the first occurrence. Then the
-page needs enough sentences again, counted over the joined text (a line that ends in "etc." joins
-the next).
+pages with a line, the one with the smallest MD5 of its URL keeps the first occurrence. Then a page
+with too few sentences is dropped; sentences are counted in the joined text, in which a line that
+ends in "etc." continues in the next line.
 
 The drivers find the owner of a line with `line_keys` and `pages.page_rank`:
 
@@ -23,29 +25,29 @@ The drivers find the owner of a line with `line_keys` and `pages.page_rank`:
         smallest page_rank of all pages with this key is not this page's -> `number` is lost
     remove_lines(page, lost, cleaning, counter, tally)
 
-A line that the page repeats need not be among the lost lines: `remove_lines` finds it itself.
+`remove_lines` itself finds lines that a page repeats, so they need not be among the lost lines.
 
-Span deduplication keeps one occurrence of every run of three sentences, as in the paper.
+Span deduplication keeps one occurrence of every span of three sentences, as in the paper.
 
 Source: Raffel et al. (JMLR 2020), section 2.2: "we discarded all but one of any three-sentence span
 occurring more than once in the data set." The paper does not define this for overlapping spans.
-Here it is defined on the text before anything is removed:
+Here it is defined on the original text:
 
-* A *window* is `span_sentences` consecutive sentences of a page, compared with their runs of
-  whitespace as single spaces. Shorter pages have none.
+* A *window* is `span_sentences` consecutive sentences of a page, compared with repeated
+  whitespace as single spaces. Shorter pages have no windows.
 * Among all occurrences of a window, the first one on the page with the smallest `pages.page_rank`
   is kept. All others are *lost*.
 * A sentence is removed if it belongs to a lost window, unless it also belongs to the kept
   occurrence of the same window on this page ("a a a a a" leaves "a a a").
 
-So the result does not depend on the order of pages, every sentence is kept somewhere, and no window
-remains twice. The drivers find the owner of a window:
+Therefore the result does not depend on the order of pages, every sentence is kept on some page, and
+no window occurs twice. The drivers find the owner of a window:
 
     for number, key in enumerate(span_keys(page.text, counter)):
         smallest page_rank of all pages with this key is not this page's -> `number` is lost
     remove_spans(page, lost, cleaning, counter, tally)
 
-A window that the page repeats need not be among the lost ones: `remove_spans` finds it itself.
+`remove_spans` itself finds windows that a page repeats, so they need not be among the lost windows.
 """
 
 import contextlib
@@ -63,7 +65,7 @@ from t5x_lite.c4.pages import Page, Tally
 from t5x_lite.core.errors import InputError, install_command
 
 _ROWS = 1 << 18
-_REMEDY = "give it room on the disk or more memory, and start the same command again"
+_REMEDY = "free disk space or give more memory, and run the same command again"
 
 
 def _duckdb() -> Any:
@@ -71,13 +73,13 @@ def _duckdb() -> Any:
         import duckdb
     except ImportError as error:
         raise InputError(
-            f"deduplicating needs duckdb, which is missing: {install_command('c4')}"
+            f"deduplicating needs duckdb, which is not installed; {install_command('c4')}"
         ) from error
     return duckdb
 
 
 def check_installed() -> None:
-    """Raise InputError if the package is missing, before the work starts."""
+    """Raise InputError if duckdb is not installed."""
     _duckdb()
 
 
@@ -98,12 +100,12 @@ def _quoted(path: str | os.PathLike[str]) -> str:
 
 
 def owner_key(url_digest: bytes, page: int) -> bytes:
-    """Return 16 bytes in the order of `page_rank`: MD5 of the URL, then the page's number."""
+    """Return 16 bytes in the order of `page_rank`: MD5 of the URL, and the page's number."""
     return url_digest[:12] + page.to_bytes(4, "big")
 
 
 def write_keys(path: Path, bucket: int, entries: Iterable[tuple[bytes, bytes, int, int]]) -> None:
-    """Write the keys of a bucket's pages, each once per page."""
+    """Write the keys of a bucket's pages to a file; each key occurs once per page."""
     rows = list(entries)
     keys = np.frombuffer(b"".join(row[0] for row in rows), ">u8").reshape(-1, 2)
     owners = np.frombuffer(b"".join(row[1] for row in rows), ">u8").reshape(-1, 2)
@@ -135,7 +137,7 @@ def _publish(unfinished: Path, path: Path) -> None:
 def find_losers(
     keys: Path, losers: Path, *, temporary: Path, threads: int, memory_limit: int
 ) -> int:
-    """Find the keys that each page loses; return their number."""
+    """Find the keys that each page loses in deduplication, and return their number."""
     unfinished = losers.with_name(f".{losers.name}.{os.getpid()}")
     with _connect(
         threads=threads,
@@ -171,7 +173,7 @@ def find_losers(
 
 
 def read_losers(losers: Path, bucket: int) -> dict[int, list[int]]:
-    """Return the losses of a bucket's pages: {page: numbers of lines or spans}."""
+    """Return the indices of the lines or spans that each page of a bucket loses."""
     with _connect(threads=1) as database:
         found = database.execute(
             f"SELECT page, position FROM read_parquet({_quoted(losers)}) WHERE bucket = ?",
@@ -184,12 +186,12 @@ def read_losers(losers: Path, bucket: int) -> dict[int, list[int]]:
 
 
 def page_lines(text: str) -> list[str]:
-    """Return the lines of a page, as the numbers of lost lines count them."""
+    """Return the lines of a page; deduplication numbers lines by their index in this list."""
     return text.split("\n")
 
 
 def line_key(line: str) -> bytes:
-    """Return 16 bytes that equal lines share: MD5 of the stripped, lower-cased line."""
+    """Return the key of a line: the MD5 of the stripped, lower-cased line, 16 bytes."""
     return hashlib.md5(
         line.strip().lower().encode("utf-8", "surrogatepass"), usedforsecurity=False
     ).digest()
@@ -207,7 +209,7 @@ def remove_lines(
     counter: SentenceCounter,
     tally: Tally,
 ) -> Page | None:
-    """Run stage 5 of `released`: remove repeated lines; None if too little remains."""
+    """Return the page without duplicate lines, or None if too little text remains."""
     tally.page_in("dedup", page)
     elsewhere: list[str] = []
     above: list[str] = []
@@ -232,7 +234,7 @@ def remove_lines(
 def finish_dedup(
     page: Page, text: str, cleaning: Cleaning, counter: SentenceCounter, tally: Tally
 ) -> Page | None:
-    """Return the page with its remaining text, or None if that is too little."""
+    """Return the page with its remaining text, or None if too little text remains."""
     if not text:
         tally.drop_page("dedup", "empty", page)
         return None
@@ -245,12 +247,12 @@ def finish_dedup(
 
 
 def page_sentences(text: str, counter: SentenceCounter) -> list[str]:
-    """Return the sentences of a page, line by line, because sentences do not span lines."""
+    """Return the sentences of a page; each line is divided into sentences separately."""
     return [sentence for line in text.split("\n") for sentence in counter.sentences(line)]
 
 
 def span_keys(text: str, counter: SentenceCounter, *, n: int = 3) -> list[bytes]:
-    """Return 16 bytes for each window of `n` sentences, by the number of its first sentence."""
+    """Return the key of each window of `n` sentences, in the order of the first sentences."""
     return _keys(page_sentences(text, counter), n)
 
 
@@ -261,7 +263,7 @@ def remove_spans(
     counter: SentenceCounter,
     tally: Tally,
 ) -> Page | None:
-    """Run stage 5 of `paper`: remove repeated spans; None if too little remains."""
+    """Return the page without duplicate spans, or None if too little text remains."""
     tally.page_in("dedup", page)
     lines = page.text.split("\n")
     divided = [counter.sentences(line) for line in lines]
@@ -295,7 +297,7 @@ def _keys(sentences: Sequence[str], n: int) -> list[bytes]:
 
 
 def _removed(keys: Sequence[bytes], lost: Collection[int], n: int) -> set[int]:
-    """Return the numbers of the sentences that are removed with lost windows."""
+    """Return the indices of the sentences to remove, given the indices of lost windows."""
     kept: dict[bytes, int] = {}
     gone: set[bytes] = set()
     removed: set[int] = set()

@@ -1,4 +1,4 @@
-"""C4 on one machine: processes over files and buckets, and DuckDB between them.
+"""Driver of C4 on one machine, with several processes, and DuckDB for deduplication.
 
     tally = run(
         expand_inputs(["crawl/*.warc.wet.gz"]), "c4", released(), workers=8,
@@ -6,12 +6,12 @@
     )
 
 The shards have the same bytes for every number of workers and every order of the inputs, even if
-the run was killed and restarted. Each task's result is a file that is either complete or absent,
-and depends only on the task. Memory does not grow with the input: a worker holds a record, or a
-bucket of about 8 MB of text (`BUCKET_BYTES`); DuckDB has a limit and spills to disk. The disk needs
-room for about twice the size of the uncompressed text.
+the run was killed and resumed. Each task's result is a file that is either complete or absent, and
+depends only on the task. Memory does not grow with the input: a worker needs memory for one record,
+or for a bucket of about 8 MB of text (`BUCKET_BYTES`); DuckDB has a memory limit and uses the disk
+beyond it. The disk needs about twice the size of the uncompressed text.
 
-A task of the local driver reads the parts of one stage and writes one part.
+A task of the local driver reads parts of the previous stage and writes one part:
 
     read_file      an input file           -> pages, by bucket
     clean_bucket   a bucket's pages        -> cleaned pages in order, and keys for deduplication
@@ -19,17 +19,17 @@ A task of the local driver reads the parts of one stage and writes one part.
     filter_bucket  cleaned pages, losses   -> pages to be written, by shard
     write_one      a shard's pages         -> the shard
 
-A bucket is a range of the MD5 of normalized URLs, so all pages of a URL are in one bucket. Results
-do not depend on which worker runs a task, or when; a task with an existing part is skipped.
+A bucket is a range of the MD5 of normalized URLs, so all pages of a URL are in one bucket. A task
+with an existing part is skipped.
 
-A pool of processes runs tasks in any order, and ends all its workers:
+`run_tasks` runs tasks in any order in a pool of processes:
 
     for result in run_tasks(function, tasks, workers=8): ...
 
-A worker ends when this process does, for any reason, and a killed worker (out of memory) is an
-error instead of an endless wait. Plain scripts and notebooks may call this.
+If this process ends for any reason, its workers end too. If a worker is killed (out of memory), an
+error is raised. Scripts and notebooks may call this function without a main guard.
 
-Progress of C4 is shown as bars on a terminal, or as an occasional plain line.
+`show_progress` shows progress bars on a terminal, or else occasional log lines.
 """
 
 import dataclasses
@@ -83,17 +83,17 @@ _DIGEST_SPACE = 1 << 32
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Settings that all tasks of a run share.
+    """Settings that all tasks of a local run share.
 
     Attributes:
-      output: the directory of the shards.
-      work: the directory of the stages' parts.
-      cleaning: the rules.
-      inputs: the files, in order.
-      num_buckets: number of ranges of URLs.
+      output: directory of the shards.
+      work: directory of the stages' parts.
+      cleaning: cleaning rules.
+      inputs: input files, in order.
+      num_buckets: number of buckets, ranges of the MD5 of URLs.
       num_shards: number of shards of the training split.
-      kinds: formats of the files to write.
-      max_record_bytes: maximum size of a record, as in `read_pages`.
+      kinds: file formats of the output.
+      max_record_bytes: maximum size of a WARC record in bytes.
     """
 
     output: Path
@@ -111,11 +111,11 @@ class Plan:
 
     @property
     def losers(self) -> Path:
-        """Path of the keys that pages lose in deduplication."""
+        """Path of the file with the keys that pages lose in deduplication."""
         return self.work / "duplicates" / "losers.parquet"
 
     def shard(self, split: str, shard: int) -> Path:
-        """Return the path of the description of a written shard."""
+        """Return the path of the JSON description of a written shard."""
         return self.work / "write" / f"{split}-{shard:05d}.json"
 
 
@@ -125,7 +125,7 @@ def _rules(cleaning: Cleaning) -> Rules:
 
 
 def read_file(plan: Plan, number: int) -> None:
-    """Run stages 1 and 2 for an input file."""
+    """Read an input file, apply the first filters, and write its pages by bucket."""
     path = plan.part("read", number)
     if path.exists():
         return
@@ -143,7 +143,7 @@ def read_file(plan: Plan, number: int) -> None:
 
 
 def clean_bucket(plan: Plan, bucket: int) -> None:
-    """Run stages 3 and 4 for a bucket, and write the keys of the remaining text."""
+    """Clean the pages of a bucket, and write the pages and their deduplication keys."""
     path = plan.part("clean", bucket)
     if path.exists():
         return
@@ -172,7 +172,7 @@ def clean_bucket(plan: Plan, bucket: int) -> None:
 def _newest(
     records: Iterable[list[Any]], rules: Rules, tally: Tally
 ) -> Iterable[tuple[bytes, Page]]:
-    """Return one page per URL; only these are held in memory."""
+    """Return the newest page of each URL; only these pages are kept in memory."""
     kept: dict[bytes, Page] = {}
     for digest, page in _decoded(records):
         kept[digest] = rules.newer(kept.get(digest), page, tally)
@@ -182,7 +182,7 @@ def _newest(
 
 
 def _entries(rules: Rules, page: Page, number: int) -> Iterator[tuple[bytes, bytes, int, int]]:
-    """Yield each key of a page once, at its first occurrence."""
+    """Yield each deduplication key of a page once, at its first occurrence."""
     keys = rules.keys(page)
     if not keys:
         return
@@ -193,7 +193,7 @@ def _entries(rules: Rules, page: Page, number: int) -> Iterator[tuple[bytes, byt
 
 
 def find_all(plan: Plan, *, threads: int, memory_limit: int) -> None:
-    """Find the keys that each page loses in stage 5."""
+    """Find the keys that each page loses in deduplication."""
     if plan.losers.exists():
         return
     find_losers(
@@ -206,7 +206,7 @@ def find_all(plan: Plan, *, threads: int, memory_limit: int) -> None:
 
 
 def filter_bucket(plan: Plan, bucket: int) -> None:
-    """Run stages 5 to 7 for a bucket, and write its pages by shard."""
+    """Deduplicate and filter the pages of a bucket, and write its pages by shard."""
     path = plan.part("filter", bucket)
     if path.exists():
         return
@@ -230,7 +230,7 @@ def filter_bucket(plan: Plan, bucket: int) -> None:
 
 
 def write_one(plan: Plan, which: tuple[str, int]) -> None:
-    """Run stage 8 for a shard."""
+    """Write the files of a shard."""
     split, shard = which
     path = plan.shard(split, shard)
     if path.exists():
@@ -246,7 +246,6 @@ def write_one(plan: Plan, which: tuple[str, int]) -> None:
 
 
 def _buckets_of(shard: int, num_shards: int, num_buckets: int) -> range:
-    """Return the buckets with a shard's pages."""
     first = -(-shard * _DIGEST_SPACE // num_shards)
     last = -(-(shard + 1) * _DIGEST_SPACE // num_shards) - 1
     return range(first * num_buckets // _DIGEST_SPACE, last * num_buckets // _DIGEST_SPACE + 1)
@@ -283,7 +282,7 @@ Result = TypeVar("Result")
 def run_tasks(
     function: Callable[[Task], Result], tasks: Sequence[Task], *, workers: int
 ) -> Iterator[Result]:
-    """Call a function for each task, in a pool of processes."""
+    """Yield a function's result for each task, computed in a pool of processes."""
     if workers == 1:
         yield from map(function, tasks)
         return
@@ -312,7 +311,7 @@ def run_tasks(
 
 
 def _begin(parent: Any) -> None:
-    """Make a worker end with its parent process, and leave interrupts to the parent."""
+    """Make a worker end with its parent process, and ignore Ctrl-C in the worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
@@ -329,7 +328,7 @@ MAX_BUCKETS = 1 << 12
 _MIN_BUCKETS = 4
 _GZIP_RATIO = 4
 Progress = Callable[[str, int, int], None]
-"""Function that is called with a stage, its finished tasks, and their total."""
+"""Type of a function that receives a stage, its finished tasks, and their total."""
 
 
 def run(
@@ -345,12 +344,12 @@ def run(
     progress: Progress | None = None,
     report: Callable[[Tally], None] | None = None,
 ) -> Tally:
-    """Make C4 from files, or resume a killed run of the same inputs and rules."""
+    """Build C4 from WET or WARC files, or resume a killed run; return the tally of its pages."""
     directory = Path(os.path.abspath(local_path(output, what="--output")))
     if workers < 0 or num_shards < 1 or num_shards > 99_999:
         raise InputError("--workers must be at least 0, and --num-shards between 1 and 99999")
     if not inputs:
-        raise InputError("no input: give WET or WARC files")
+        raise InputError("no input was given; give WET or WARC files")
     ordered = tuple(sorted(inputs, key=lambda file: file.path))
     description = describe_run(
         cleaning=cleaning,
@@ -385,8 +384,8 @@ def run(
         workdir.remove()
     except OSError as error:
         raise InputError(
-            f"--output {output}: cannot be written ({error.strerror or error}); make room, and run "
-            "the same command again to resume"
+            f"--output {output} cannot be written ({error.strerror or error}); free disk space, "
+            "and run the same command again to resume"
         ) from error
     finally:
         workdir.close()
@@ -394,7 +393,7 @@ def run(
 
 
 def _check(cleaning: Cleaning, inputs: Sequence[Input]) -> str:
-    """Check that all lists and packages are there; return the name of the sentence counter."""
+    """Raise InputError if a list or package is missing; return the sentence counter's name."""
     rules = Rules(cleaning)
     rules.load()
     output.check_installed()
@@ -406,7 +405,7 @@ def _check(cleaning: Cleaning, inputs: Sequence[Input]) -> str:
 
 
 def bucket_count(inputs: Sequence[Input]) -> int:
-    """Return the number of buckets, a power of two that depends only on the input's size."""
+    """Return the number of buckets, a power of two that depends only on the inputs' total size."""
     size = sum(file.size * (_GZIP_RATIO if file.path.endswith(".gz") else 1) for file in inputs)
     wanted = max(_MIN_BUCKETS, min(MAX_BUCKETS, size // BUCKET_BYTES))
     return 1 << (wanted - 1).bit_length()
@@ -421,14 +420,14 @@ def _silent(stage: str, done: int, total: int) -> None:
 
 
 class _Driver:
-    """Runs all stages of a run."""
+    """Runner of all stages of a local run."""
 
     def __init__(self, plan: Plan, workdir: Workdir, workers: int, progress: Progress):
         self._plan, self._workdir = plan, workdir
         self._workers, self._progress = workers, progress
 
     def stages(self, memory_limit: int) -> tuple[Tally, list[Shard]]:
-        """Run unfinished stages; return the total tally, and the shards."""
+        """Run the unfinished stages, and return the total tally and the shards."""
         plan, done = self._plan, self._workdir
         largest_first = sorted(
             range(len(plan.inputs)), key=lambda number: -plan.inputs[number].size
@@ -449,7 +448,7 @@ class _Driver:
     def _parts(
         self, stage: str, function: Callable[[Plan, int], None], tasks: Sequence[int]
     ) -> Tally:
-        """Run a stage's tasks; return its tally."""
+        """Run a stage's tasks, and return the stage's tally."""
         found = self._workdir.finished(stage)
         if found is None:
             self._workdir.directory(stage)
@@ -501,7 +500,6 @@ def _find(plan: Plan, _: int, *, threads: int, memory_limit: int) -> None:
 
 
 def _splits(cleaning: Cleaning, tally: Tally) -> list[str]:
-    """Return the splits, each with all of its shards, even if they are empty."""
     if not cleaning.splits_by_language:
         return ["train", "validation"] if cleaning.validation_modulus else ["train"]
     languages = {split.removesuffix("-validation") for split in tally.splits}
@@ -521,7 +519,7 @@ _WORDS = {
 
 @contextmanager
 def show_progress() -> Iterator[Progress]:
-    """Show progress bars on standard error if it is a terminal, else lines."""
+    """Yield a function that shows progress bars on a terminal, or else log lines."""
     if on_terminal():
         with _bars() as progress:
             yield progress
@@ -530,7 +528,7 @@ def show_progress() -> Iterator[Progress]:
 
 
 class Lines:
-    """Progress as a line at the beginning and end of a stage, and every ten seconds between."""
+    """Function object that logs the progress of a stage, at most every 10 s."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic):
         self._clock = clock

@@ -1,6 +1,6 @@
-r"""Output of a run of C4: shards, work files, its directory.
+r"""Output files of C4: shards, manifest, work files, and the lock of the output directory.
 
-The shards of C4, and the manifest that describes them:
+The output consists of shards and a manifest that describes the shards:
 
     c4-train.00000-of-01024.json.gz      one object per line: text, timestamp, url, content-length,
                                          content-type, as in Hugging Face's release of C4
@@ -10,25 +10,25 @@ The shards of C4, and the manifest that describes them:
 The MD5 of a page's normalized URL selects its shard and its position within the shard, so both
 drivers write the same bytes.
 
-The output directory of a run also holds its finished parts:
+The output directory of an unfinished run also contains its work files:
 
     OUTPUT/.work/run.json          description of the run: rules, inputs, shards
     OUTPUT/.work/<stage>/...       parts; each is either complete or absent
     OUTPUT/.work/<stage>.json      counts of a finished stage
     OUTPUT/c4-*, manifest.json     the output
 
-A killed run is resumed by the same command. `.work` is removed when the manifest is complete. One
-process at a time holds `.work/lock`.
+The same command resumes a killed run. `.work` is removed when the manifest is complete. Only one
+process at a time can lock `.work/lock`.
 
-Work files hold records in groups, compressed in blocks, with a table of the blocks at the end:
+Work files contain records in groups, compressed in blocks, with a table of the blocks at the end:
 
     with PartWriter(path) as part:
         part.add(3, ("http://...", "text"))
         part.extra = {"pages": 1}
     Part(path).records(3)
 
-Records are msgpack. A part is either complete or absent. A writer holds a maximum of `flush_bytes`
-of records, however many it gets, and a reader holds one block.
+Records are msgpack. A part is either complete or absent. A writer keeps at most `flush_bytes` of
+records in memory, and a reader one block.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ from t5x_lite.core.files import open_atomically, write_atomically
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = 1
-"""Version of the output; it changes whenever a rule or file gives a different result."""
+"""Version of the output, which changes if a rule or a file gives a different result."""
 Kind = Literal["json", "array_record"]
 _LEVEL = 6
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -64,14 +64,14 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """A file of a split.
+    """Description of one output file.
 
     Attributes:
       name: file name in the output directory.
-      split: its split.
+      split: name of the split.
       pages: number of pages.
       size: size in bytes.
-      sha256: SHA-256 of its content, in hex.
+      sha256: SHA-256 of the content, in hex.
     """
 
     name: str
@@ -82,28 +82,28 @@ class Shard:
 
 
 def order_key(page: Page) -> bytes:
-    """Return 64 bytes that order pages; the first 4 give the shard, as in `shard_of`."""
+    """Return the 64-byte sort key of a page; its first 4 bytes determine the page's shard."""
     return url_digest(normalize_url(page.url)) + page_rank(page)
 
 
 def shard_of(key: bytes, num_shards: int) -> int:
-    """Return the shard of a page: shards divide the MD5 of normalized URLs into ranges."""
+    """Return the shard of a page with this sort key: a range of the MD5 of normalized URLs."""
     return int.from_bytes(key[:4], "big") * num_shards >> 32
 
 
 def shards_in(split: str, num_shards: int) -> int:
-    """Return the number of shards of a split: `num_shards`, for validation one in 128 of them."""
+    """Return the number of shards of a split: `num_shards`, or 1/128 of it for validation."""
     return max(1, num_shards // 128) if split.endswith("validation") else num_shards
 
 
 def shard_name(split: str, shard: int, num_shards: int, kind: Kind = "json") -> str:
-    """Return the name of a shard, as in the release of C4 and in TensorFlow Datasets."""
+    """Return the file name of a shard, as in the release of C4 and in TensorFlow Datasets."""
     number = f"{shard:05d}-of-{num_shards:05d}"
     return f"c4-{split}.{number}.json.gz" if kind == "json" else f"c4-{split}.array_record-{number}"
 
 
 def json_line(page: Page) -> bytes:
-    """Return a page as a line of JSON, in UTF-8."""
+    """Return a page as a line of JSON in UTF-8."""
     record = {
         "text": page.text,
         "timestamp": page.timestamp,
@@ -131,7 +131,6 @@ def example(page: Page) -> bytes:
 
 
 def _field(value: bytes, *, number: int = 1) -> bytes:
-    """Return a length-delimited field of a protocol buffer."""
     size, head = len(value), bytearray([number << 3 | 2])
     while size > 127:
         head.append(size & 127 | 128)
@@ -140,7 +139,7 @@ def _field(value: bytes, *, number: int = 1) -> bytes:
 
 
 class _Hashed(io.RawIOBase):
-    """File that hashes its written content."""
+    """File that computes the hash of its written content."""
 
     def __init__(self, file: BinaryIO):
         self._file = file
@@ -169,7 +168,7 @@ def write_shard(
     *,
     kinds: Iterable[Kind] = ("json",),
 ) -> list[Shard]:
-    """Write a shard; each file is either complete or absent."""
+    """Write a shard in all formats, and return the descriptions of its files."""
     wanted = tuple(kinds)
     if wanted == ("json",):
         return [_write_json(directory, split, shard_name(split, shard, num_shards), pages)]
@@ -222,7 +221,7 @@ def describe_run(
     num_shards: int,
     kinds: Iterable[Kind] = ("json",),
 ) -> dict[str, Any]:
-    """Describe everything that the output depends on, for the manifest and to resume a run."""
+    """Return all settings that the output depends on, for the manifest and to resume a run."""
     lists = {name: getattr(cleaning, name) for name in ("domains", "urls", "bad_words")}
     run = {
         "format": FORMAT,
@@ -237,7 +236,6 @@ def describe_run(
 
 
 def _digest(field: str, path: Path) -> str:
-    """Return the SHA-256 of a file, or of the names and contents of a folder's files."""
     content = hashlib.sha256()
     try:
         if not path.is_dir():
@@ -247,7 +245,9 @@ def _digest(field: str, path: Path) -> str:
                 content.update(f"{file.name}\0".encode())
                 content.update(hashlib.sha256(file.read_bytes()).digest())
     except OSError as error:
-        raise InputError(f"cleaning.{field}: cannot read {path}: {error.strerror}") from error
+        raise InputError(
+            f"cannot read the list {path} of cleaning.{field}: {error.strerror}"
+        ) from error
     return content.hexdigest()
 
 
@@ -265,12 +265,12 @@ def manifest(run: Mapping[str, Any], shards: Iterable[Shard], tally: Tally) -> b
 
 
 def write_manifest(directory: Path, content: bytes) -> None:
-    """Write manifest.json, completely or not at all; call it after all other files."""
+    """Write manifest.json atomically; call this function after all other files are written."""
     write_atomically(directory / MANIFEST_NAME, content)
 
 
 def read_manifest(directory: Path) -> dict[str, Any] | None:
-    """Return the manifest of an output; None if it has none."""
+    """Return the manifest of an output directory, or None if it does not exist."""
     path = directory / MANIFEST_NAME
     try:
         found = json.loads(path.read_bytes())
@@ -279,7 +279,7 @@ def read_manifest(directory: Path) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         raise InputError(f"{path} is not a manifest ({error}); give another directory") from error
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise InputError(f"{path} is of another version: give another directory")
+        raise InputError(f"{path} was written by another version; give another directory")
     return found
 
 
@@ -290,11 +290,11 @@ _UNFINISHED = (".c4-*", ".manifest.json.*", ".stats.json.*", ".report.html.*")
 
 
 class Workdir:
-    """Directory of a run, with a lock.
+    """Output directory of a run, with its work files and a lock.
 
     Attributes:
-      output: the directory of the shards.
-      work: the directory of the parts.
+      output: directory of the shards.
+      work: directory of the work files.
     """
 
     def __init__(self, output: Path):
@@ -303,7 +303,7 @@ class Workdir:
         self._lock: BinaryIO | None = None
 
     def open(self, run: Mapping[str, Any]) -> None:
-        """Lock the directory for a run, new or unfinished."""
+        """Lock the directory for a run, which may be new or unfinished."""
         self._refuse_strangers()
         self.work.mkdir(parents=True, exist_ok=True)
         self._take_lock()
@@ -315,7 +315,6 @@ class Workdir:
         self._remove_unfinished()
 
     def _remove_unfinished(self) -> None:
-        """Remove unfinished files of a process that was killed."""
         left = [path for pattern in _UNFINISHED for path in self.output.glob(pattern)]
         for path in [*left, *self.work.glob("*/.*")]:
             path.unlink(missing_ok=True)
@@ -329,19 +328,19 @@ class Workdir:
         try:
             before = json.loads(path.read_bytes())
         except ValueError as error:
-            raise InputError(f"{path} is damaged: remove {self.work}") from error
+            raise InputError(f"{path} is damaged; remove {self.work}") from error
         refuse_other(self.output, before, json.loads(content))
 
     def _refuse_strangers(self) -> None:
         if not self.output.exists():
             return
         if not self.output.is_dir():
-            raise InputError(f"--output {self.output}: is a file; give a directory")
+            raise InputError(f"--output {self.output} is a file, but must be a directory")
         others = [path.name for path in self.output.iterdir() if path.name != WORK]
         if others and not (self.work / _RUN).exists():
             raise InputError(
-                f"--output {self.output}: the directory is not empty ({min(others)}) and has no "
-                "unfinished run; give a new directory"
+                f"--output {self.output} is not empty ({min(others)}) and has no unfinished run; "
+                "give a new directory"
             )
 
     def _take_lock(self) -> None:
@@ -350,11 +349,12 @@ class Workdir:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise InputError(
-                f"--output {self.output}: another process is writing it; wait for its end"
+                f"--output {self.output} is locked by another process that writes to it; wait "
+                "until that process ends"
             ) from error
 
     def close(self) -> None:
-        """Release the directory; the run remains unfinished."""
+        """Release the lock; the run remains unfinished."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -366,7 +366,7 @@ class Workdir:
         return path
 
     def finished(self, stage: str) -> Any | None:
-        """Return the data that `finish` stored; None if the stage is not finished."""
+        """Return the data that `finish` stored, or None if the stage is not finished."""
         try:
             return json.loads((self.work / f"{stage}.json").read_bytes())
         except FileNotFoundError:
@@ -382,22 +382,23 @@ class Workdir:
         shutil.rmtree(self.work / stage, ignore_errors=True)
 
     def remove(self) -> None:
-        """Remove everything except the output."""
+        """Remove all work files, and release the lock."""
         self.close()
         shutil.rmtree(self.work, ignore_errors=True)
 
 
 def refuse_other(output: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise InputError if a directory holds another run, finished or not."""
+    """Raise InputError if a directory has the output of another run, finished or not."""
     for name, was, wanted in differences(before, now):
         raise InputError(
-            f"--output {output}: holds another run: {name} was {_short(was)}, and is now "
-            f"{_short(wanted)}; give another directory, or remove this one"
+            f"--output {output} has the output of another run, in which {name} was "
+            f"{_short(was)}, but {name} is now {_short(wanted)}; give another directory, or "
+            f"remove {output}"
         )
 
 
 def differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield the differences of two trees of JSON: the path, the old value and the new one."""
+    """Yield the path, the old value and the new value of each difference between two JSON trees."""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         for key in sorted({*before, *now}):
             where = f"{name}.{key}" if name else key
@@ -431,21 +432,21 @@ def _zstandard():
         import zstandard
     except ImportError as error:
         raise InputError(
-            f"C4's work files need zstandard, which is missing: {install_command('c4')}"
+            f"C4's work files need zstandard, which is not installed; {install_command('c4')}"
         ) from error
     return zstandard
 
 
 def check_installed() -> None:
-    """Raise InputError if the package is missing, before the work starts."""
+    """Raise InputError if zstandard is not installed."""
     _zstandard()
 
 
 class PartWriter(contextlib.AbstractContextManager["PartWriter"]):
-    """Writer of a part, which gets its name when the `with` block ends without an error.
+    """Writer of a part, a work file with records in groups.
 
     Attributes:
-      extra: dicts, lists, text and numbers that are stored as `Part.extra`.
+      extra: additional data of dicts, lists, text and numbers, stored as `Part.extra`.
     """
 
     def __init__(self, path: Path, *, flush_bytes: int = FLUSH_BYTES):
@@ -503,10 +504,10 @@ class PartWriter(contextlib.AbstractContextManager["PartWriter"]):
 
 
 class Part:
-    """Reader of a part.
+    """Reader of a part, a work file with records in groups.
 
     Attributes:
-      extra: the data that its writer stored.
+      extra: additional data that the writer stored.
     """
 
     def __init__(self, path: Path):
@@ -518,7 +519,7 @@ class Part:
                 end = file.seek(-_TAIL.size, os.SEEK_END)
                 size, magic = _TAIL.unpack(file.read())
                 if magic != _MAGIC:
-                    raise ValueError("no table at its end")
+                    raise ValueError("its table of blocks is missing")
                 file.seek(end - size)
                 blocks, self.extra = msgpack.unpackb(
                     self._decompress(file.read(size)),
@@ -527,7 +528,7 @@ class Part:
                 )
         except (OSError, ValueError, struct.error, _zstandard().ZstdError) as error:
             raise InputError(
-                f"{path} is damaged ({error}): remove its directory, and start again"
+                f"{path} is damaged ({error}); remove its directory, and run the command again"
             ) from error
         self._blocks: dict[Group, list[tuple[int, int]]] = {}
         for group, offset, length in blocks:
@@ -535,7 +536,7 @@ class Part:
 
     @property
     def groups(self) -> list[Group]:
-        """Groups with records."""
+        """Return the groups that have records."""
         return list(self._blocks)
 
     def records(self, group: Group) -> Iterator[list[Any]]:

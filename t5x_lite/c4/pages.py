@@ -1,18 +1,19 @@
-"""A page of the crawl, its URL, and tallies of all pages.
+"""Pages of a crawl, normalized URLs, and tallies (counts) of pages.
 
-A tally counts the pages of every stage. A stage calls `page_in` with the page that it gets, and
-then either `page_out` with its result or `drop_page` with the rule that dropped it. `drop_lines`
-counts lines that a rule removed from a page that is kept (or dropped later). Then for each stage
+A tally counts the pages of every stage. A stage calls `page_in` with each input page, and then
+either `page_out` with its result or `drop_page` with the rule that dropped the page. `drop_lines`
+counts lines that a rule removed from a page. Then for each stage
 
     pages_in == pages_out + the pages that its rules dropped
 
-Tallies of parts of the input add up, in any order, to the tally of the complete input:
+Tallies of parts of the input can be merged, in any order, to the tally of the complete input:
 
     total = Tally()
     for part in parts:
         total.merge(part)
 
-The samples are selected by a hash of the URL, so they do not depend on workers or order either.
+Sample pages are selected by a hash of the URL, so they do not depend on the number or order of
+parts.
 
 Normalized URLs identify equal pages, and select the pages for validation.
 
@@ -35,9 +36,9 @@ _CAMPAIGN = re.compile(r"\?(utm_|ref|feed).*")
 
 
 def normalize_url(url: str) -> str:
-    """Strip the scheme, "www.", tails such as "?utm_source=x" and slashes at the end.
+    """Return a URL without scheme, "www.", tails such as "?utm_source=x" and final slashes.
 
-    As in the reference, a scheme is stripped at any position ("a.com/?u=http://b.com" too).
+    As in the reference, a scheme is removed at any position ("a.com/?u=http://b.com" too).
     """
     if "://" in url:
         url = _SCHEME.sub("", url)
@@ -52,22 +53,22 @@ def url_digest(url: str) -> bytes:
 
 
 def url_md5(url: str) -> str:
-    """Return `url_digest` as 32 hexadecimal digits, which have the same order."""
+    """Return the MD5 of an unchanged URL as 32 hexadecimal digits."""
     return url_digest(url).hex()
 
 
 def url_number(url: str) -> int:
-    """Return the MD5 of the normalized URL as a number, which the reference samples by."""
+    """Return the MD5 of the normalized URL as an integer, used for sampling in the reference."""
     return int.from_bytes(url_digest(normalize_url(url)), "big")
 
 
 def is_validation(url: str, *, modulus: int = 1000) -> bool:
-    """Return whether a page is for validation: one in `modulus`; 0 disables it."""
+    """Return whether a page is in the validation split: one page in `modulus`, chosen by URL."""
     return bool(modulus) and url_number(url) % modulus == 0
 
 
 def host(url: str) -> str:
-    """Return the host of a URL in lower case, without user and port; "" if it has no host."""
+    """Return the host of a URL in lower case, without user and port; "" if the host is missing."""
     _, mark, rest = url.partition("://")
     name = rest if mark else url
     for mark in "/?#\\":
@@ -79,7 +80,7 @@ def host(url: str) -> str:
 
 
 def domain(url: str) -> str:
-    """Return the host without "www.", for the report."""
+    """Return the host of a URL without "www.", for the report."""
     return host(url).removeprefix("www.")
 
 
@@ -95,25 +96,25 @@ STAGES = (
     "language",
     "bad_words",
 )
-"""Stages, in the order of c4.C4._get_pages_pcollection."""
+"""Names of the stages, in the order of c4.C4._get_pages_pcollection."""
 SAMPLES = 20
-"""Maximum samples per rule, with different URLs."""
+"""Maximum number of samples per rule, with different URLs."""
 SAMPLE_CHARS = 400
 DAMAGED_NAMED = 1000
-"""Maximum damaged records that are listed, the first by path and offset; all are counted."""
+"""Maximum number of damaged records that are listed by path and offset; all are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    r"""One page: c4_utils.PageFeatures without the normalized URL (`urls.normalize_url`).
+    r"""Web page of a crawl (c4_utils.PageFeatures without the normalized URL).
 
     Attributes:
       url: WARC-Target-URI, unchanged from the record.
-      text: lines divided by "\n".
-      timestamp: WARC-Date, "2019-04-24T09:23:58Z"; compared as text.
+      text: text of the page, with lines separated by "\n".
+      timestamp: WARC-Date, such as "2019-04-24T09:23:58Z", which is compared as text.
       content_length: Content-Length, unchanged from the record.
       content_type: Content-Type of the record.
-      language: a code once the language stage has passed, "" before.
+      language: language code; "" before the language stage.
     """
 
     url: str
@@ -130,29 +131,29 @@ class Page:
         )
 
     def with_language(self, language: str) -> "Page":
-        """Return the same page with a language."""
         return Page(
             self.url, self.text, self.timestamp, self.content_length, self.content_type, language
         )
 
 
 def page_rank(page: Page) -> bytes:
-    """Return 48 bytes that order pages: the smallest page keeps a repeated line or span.
+    """Return the 48-byte rank of a page; the page with the smallest rank keeps a repeated line.
 
     The MD5 of the URL comes first (c4_utils.remove_duplicate_text: "Hash before comparison to avoid
-    biasing by domain"). The MD5 of text and of timestamp order pages of one URL, which only exist
-    if URLs are not deduplicated.
+    biasing by domain"). It is followed by the MD5 of the text and the MD5 of the timestamp, for
+    several pages of one URL if URLs are not deduplicated.
     """
     parts = (page.url, page.text, page.timestamp)
     return b"".join(hashlib.md5(_utf8(part)).digest() for part in parts)
 
 
 def newest(pages: Iterable[Page]) -> Page:
-    """Return the page with the greatest timestamp, among pages with one normalized URL.
+    """Return the newest of the pages with the same normalized URL.
 
-    Source: c4_utils.select_newest_page. On a tie, the reference keeps the first page. This function
-    keeps the smallest MD5 of the text (then the smallest `page_rank`, then the smallest other
-    fields), so that the order of the input does not matter.
+    Source: c4_utils.select_newest_page. If timestamps are equal, the reference keeps the first
+    page. This function keeps the page with the smallest MD5 of the text (then the smallest
+    `page_rank`, then the smallest other fields), so that the result does not depend on the order of
+    the input.
     """
     candidates = list(pages)
     latest = max(page.timestamp for page in candidates)
@@ -165,7 +166,7 @@ def _tie(page: Page) -> tuple[bytes, bytes, str, str]:
 
 
 def utf8_length(text: str) -> int:
-    """Return the bytes of a text in UTF-8, with three for an unpaired surrogate."""
+    """Return the number of bytes of a text in UTF-8; an unpaired surrogate counts as three."""
     return len(text) if text.isascii() else len(_utf8(text))
 
 
@@ -174,7 +175,7 @@ def _utf8(text: str) -> bytes:
 
 
 _Sample = tuple[str, str, str]
-"""MD5 of the URL, URL, text."""
+"""Type of a sample: MD5 of the URL, URL, and text."""
 
 
 class Tally:
@@ -183,12 +184,12 @@ class Tally:
     Attributes:
       stages: {stage: Counter of pages_in, bytes_in, pages_out, bytes_out}.
       rules: {stage: {rule: Counter of pages, page_bytes, lines, line_bytes}}.
-      lengths: {stage: Counter {b: pages of 2**(b-1) to 2**b - 1 characters that came out}}.
-      splits: {split: Counter of pages, bytes}, what was written.
-      languages: Counter of pages written by language.
-      domains: Counter of pages written by domain, with an entry for every domain of the output.
+      lengths: {stage: Counter {b: number of output pages with 2**(b-1) to 2**b - 1 characters}}.
+      splits: {split: Counter of pages, bytes} of written pages.
+      languages: Counter of written pages by language.
+      domains: Counter of written pages by domain.
       damage: Counter of damaged records by reason.
-      notes: Counter of anything else that a reader or writer counts.
+      notes: Counter of other events in readers and writers.
     """
 
     def __init__(self):
@@ -206,20 +207,20 @@ class Tally:
         self._text = ("", 0)
 
     def page_in(self, stage: str, page: Page) -> None:
-        """Count a page that a stage gets."""
+        """Count an input page of a stage."""
         counts = self._stage(stage)
         counts["pages_in"] += 1
         counts["bytes_in"] += self._bytes(page.text)
 
     def page_out(self, stage: str, page: Page) -> None:
-        """Count a page that a stage gives."""
+        """Count an output page of a stage."""
         counts = self._stage(stage)
         counts["pages_out"] += 1
         counts["bytes_out"] += self._bytes(page.text)
         self.lengths[stage][len(page.text).bit_length()] += 1
 
     def drop_page(self, stage: str, rule: str, page: Page | None = None) -> None:
-        """Count a page that a rule drops; None if the record is too damaged for a page."""
+        """Count a page that a rule drops, or with `page=None` a damaged record."""
         counts = self._rule(stage, rule)
         counts["pages"] += 1
         if page is not None:
@@ -227,7 +228,7 @@ class Tally:
             self._sample(stage, rule, page.url, (page.text,))
 
     def drop_lines(self, stage: str, rule: str, page: Page, lines: Sequence[str]) -> None:
-        """Count the lines of a page that a rule drops, or the sentences of dropped spans."""
+        """Count the lines, or sentences of spans, that a rule removes from a page."""
         counts = self._rule(stage, rule)
         counts["lines"] += len(lines)
         counts["line_bytes"] += utf8_length("".join(lines))
@@ -249,21 +250,21 @@ class Tally:
         del self._damaged[DAMAGED_NAMED:]
 
     def samples(self, stage: str, rule: str) -> list[tuple[str, str]]:
-        """Return up to `SAMPLES` pairs of URL and truncated text that a rule dropped, in order."""
+        """Return up to `SAMPLES` pairs (URL, truncated text) of pages that a rule dropped."""
         return [(url, text) for _, url, text in self._samples.get((stage, rule), ())]
 
     @property
     def kept_samples(self) -> list[tuple[str, str]]:
-        """Up to `SAMPLES` pairs of URL and truncated text of written pages."""
+        """Return up to `SAMPLES` pairs (URL, truncated text) of written pages."""
         return self.samples(*_KEPT)
 
     @property
     def damaged_records(self) -> list[tuple[str, int, str]]:
-        """Path, offset and reason of damaged records, up to `DAMAGED_NAMED`."""
+        """Return up to `DAMAGED_NAMED` triples (path, offset, reason) of damaged records."""
         return list(self._damaged)
 
     def merge(self, other: "Tally") -> "Tally":
-        """Add another tally to this one; the order of merging does not matter."""
+        """Add another tally to this tally; the order of merging does not matter."""
         for stage, counts in other.stages.items():
             _add(self._stage(stage), counts)
             _add(self.lengths[stage], other.lengths[stage])
@@ -282,7 +283,7 @@ class Tally:
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain dicts and lists with sorted keys for `from_json`."""
+        """Return the tally as a JSON object with sorted keys."""
         return {
             "stages": {
                 name: dict(sorted(self.stages[name].items())) for name in _order(self.stages)
@@ -311,7 +312,6 @@ class Tally:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Tally":
-        """Return the tally that `to_json` serialized."""
         tally = cls()
         for stage, counts in value["stages"].items():
             tally._stage(stage).update(counts)
@@ -335,7 +335,7 @@ class Tally:
         return tally
 
     def _bytes(self, text: str) -> int:
-        """Return the bytes of a text; the last one is cached, because all stages ask for it."""
+        """Return the number of bytes of a text, with a cache of the last result."""
         if self._text[0] is not text:
             self._text = (text, utf8_length(text))
         return self._text[1]
@@ -357,7 +357,7 @@ class Tally:
         return found
 
     def _sample(self, stage: str, rule: str, url: str, texts: Sequence[str]) -> None:
-        """Add a page to a rule's samples, the pages with the smallest URL hashes."""
+        """Add a page to a rule's samples, which are the pages with the smallest URL hashes."""
         if self._url[0] != url or not self._url[1]:
             self._url = (url, url_md5(url))
         key = self._url[1]
@@ -368,12 +368,11 @@ class Tally:
 
 
 _KEPT = ("written", "kept")
-"""Stage and rule for samples of written pages."""
+"""Stage and rule under which samples of written pages are stored."""
 _COUNTERS = ("languages", "domains", "damage", "notes")
 
 
 def _keep(samples: list[_Sample], new: _Sample) -> None:
-    """Insert a sample in order, one per URL, and drop the last one if there are too many."""
     for index, old in enumerate(samples):
         if old[0] == new[0]:
             samples[index] = min(old, new)
@@ -383,7 +382,6 @@ def _keep(samples: list[_Sample], new: _Sample) -> None:
 
 
 def _order(stages: Iterable[str]) -> list[str]:
-    """Return known stages in the order of the pipeline, then others by name."""
     known = {stage: index for index, stage in enumerate(STAGES)}
     return sorted(stages, key=lambda stage: (known.get(stage, len(known)), stage))
 

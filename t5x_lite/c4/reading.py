@@ -1,4 +1,4 @@
-r"""Pages from WET and WARC files, and expansion of `--input`.
+r"""Reader of pages from WET and WARC files, and expansion of `--input` to files.
 
 `read_pages` yields the pages of a WET or WARC file:
 
@@ -6,28 +6,28 @@ r"""Pages from WET and WARC files, and expansion of `--input`.
 
 A page is a record of type "conversion" (WET), or the text of a "response" (WARC). Its text is the
 same as from `c4_utils.split_wet_file`: lines, which end in "\n", "\r" or both, are stripped, and
-empty lines and lines that begin like a header ("WARC", "Content-", "CONTENT-") are removed.
-There are two intended differences. URL, date and type are only read from the record's header, and
-not from a line of the page that looks like one. The reference fails on a damaged file; this module
-counts the damaged record in the tally and continues.
+empty lines and lines that begin like a header ("WARC", "Content-", "CONTENT-") are removed. There
+are two intended differences. URL, date and type are read only from the record's header, not from
+lines of the text that look like a header. The reference fails on a damaged file; this module counts
+the damaged record in the tally and continues.
 
 Invalid UTF-8 becomes U+FFFD; a record with more than one such character in ten is not text.
 
-`response_text` reads a web page as a crawler stored it, an HTTP response in a WARC file:
+`response_text` returns the text of a web page that is stored as an HTTP response in a WARC file:
 
     response_text(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>One. <b>Two.</b>")
         == "One. Two."
 
 resiliparse extracts the text from HTML (Bevendorff et al., "Elastic ChatNoir", ECIR 2018). All text
-is extracted, not only the main content, as in Common Crawl's own conversion of WARC to WET files.
+is extracted, not only the main content, as in Common Crawl's WET files.
 
 `--input` accepts files, globs, directories, lists of paths, and a crawl's paths file:
 
     expand_inputs(["crawl/*.warc.wet.gz", "gs://crawl/2019-18"])
     expand_inputs(["wet.paths.gz"], base="s3://commoncrawl")
 
-A file named *.paths, *.txt or *.list (or these with .gz) holds one path per line, relative to
-`base`, or to its own directory without `base`. A directory is searched recursively for *.warc and
+A file named *.paths, *.txt or *.list (or with .gz) contains one path per line, relative to `base`,
+or without `base` to the directory of the file. A directory is searched recursively for *.warc and
 *.wet files, with or without .gz.
 """
 
@@ -56,7 +56,7 @@ _CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,8}")
 _MOST_CHUNKS = 1 << 16
 _HTML = ("text/html", "application/xhtml+xml")
 MAX_ATTRIBUTES = 10_000
-"""Maximum attributes of a tag: the parser compares each with all earlier ones."""
+"""Maximum number of attributes of an HTML tag; the parser's time is quadratic in this number."""
 MAX_TAG_CHARS = 5 * MAX_ATTRIBUTES
 _QUOTED = r"""(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z)|[^\s>"'][^\s>]*+)"""
 _ATTRIBUTE_PATTERN = rf"[\s/]*+[^\s/>][^\s/>=]*+(?:\s*+=\s*+{_QUOTED}?)?"
@@ -65,7 +65,7 @@ _TAG = re.compile(rf"<[A-Za-z][^\s/>]*+(?:{_ATTRIBUTE_PATTERN})*+")
 
 
 class NoText(Exception):
-    """Error of a response without readable text; the message is the reason, without its content."""
+    """Error of a response without readable text; its message is the reason."""
 
 
 @functools.cache
@@ -75,18 +75,18 @@ def _resiliparse():
         from resiliparse.parse.encoding import bytes_to_str, detect_encoding
     except ImportError as error:
         raise InputError(
-            f"reading WARC files needs resiliparse, which is missing: {install_command('c4')}"
+            f"reading WARC files needs resiliparse, which is not installed; {install_command('c4')}"
         ) from error
     return extract_plain_text, bytes_to_str, detect_encoding
 
 
 def check_installed() -> None:
-    """Raise InputError if the package is missing, before the work starts."""
+    """Raise InputError if resiliparse is not installed."""
     _resiliparse()
 
 
 def response_text(block: bytes, *, max_bytes: int) -> str:
-    """Return the text of a stored HTTP response."""
+    """Return the text of a stored HTTP response; raise NoText if it has no readable text."""
     blank = _BLANK.search(block)
     status = _STATUS.match(block)
     if blank is None or status is None:
@@ -127,7 +127,7 @@ def _headers(block: bytes) -> dict[str, str]:
 
 
 def _decoded(body: bytes, headers: dict[str, str], max_bytes: int) -> bytes:
-    """Return the body without chunks and compression, if a crawler kept them."""
+    """Return the body of a response after decoding of chunks and compression."""
     if "chunked" in headers.get("transfer-encoding", "").lower():
         body = _without_chunks(body)
     encoding = headers.get("content-encoding", "").strip().lower()
@@ -153,7 +153,6 @@ def _deflate_bits(body: bytes) -> int:
 
 
 def _without_chunks(body: bytes) -> bytes:
-    """Return the content of a chunked body; other bodies are returned unchanged."""
     parts, at = [], 0
     while len(parts) < _MOST_CHUNKS:
         size = _CHUNK_SIZE.match(body, at)
@@ -170,7 +169,7 @@ def _without_chunks(body: bytes) -> bytes:
 
 
 def _to_str(body: bytes, charset: str, *, html: bool) -> str:
-    """Decode a page by its header, else as UTF-8, else by detection."""
+    """Decode a body by the charset in its header, or else as UTF-8, or else by detection."""
     _, bytes_to_str, detect_encoding = _resiliparse()
     if charset:
         try:
@@ -192,10 +191,10 @@ _LONGEST_LINE = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """A file to read.
+    """Input file of C4.
 
     Attributes:
-      path: absolute path, or a gs:// or s3:// URL.
+      path: absolute path, or gs:// or s3:// URL.
       size: size in bytes.
     """
 
@@ -204,9 +203,11 @@ class Input:
 
 
 def expand_inputs(inputs: Sequence[str], *, base: str = "") -> list[Input]:
-    """Return all files that inputs name, each once, sorted by path."""
+    """Return the files that inputs (files, globs, directories, lists) name, sorted by path."""
     if not inputs:
-        raise InputError("no input: give WET or WARC files, globs, directories or lists of paths")
+        raise InputError(
+            "no input was given; give WET or WARC files, globs, directories or lists of paths"
+        )
     paths: set[str] = set()
     for given in inputs:
         paths.update(_expand(given, base))
@@ -215,19 +216,21 @@ def expand_inputs(inputs: Sequence[str], *, base: str = "") -> list[Input]:
 
 def _expand(given: str, base: str) -> Iterator[str]:
     if not given.strip():
-        raise InputError("an input is empty: give a file, a glob, a directory or a list of paths")
+        raise InputError("an input is empty; give a file, a glob, a directory or a list of paths")
     path = open_path(given)
     if not path.exists():
         if _GLOB.search(given) is None:
-            raise InputError(f"input {given}: no such file or directory")
+            raise InputError(f"input {given} does not exist")
         found = sorted(_glob(given))
         if not found:
-            raise InputError(f"input {given}: no file matches")
+            raise InputError(f"input {given} matches no file")
         yield from found
     elif path.is_dir():
         found = [name for name in files_below(path) if name.endswith(_ARCHIVES)]
         if not found:
-            raise InputError(f"input {given}: no file in it ends in {', '.join(_ARCHIVES)}")
+            raise InputError(
+                f"input {given} is a directory without files that end in {', '.join(_ARCHIVES)}"
+            )
         yield from (_absolute(f"{str(path).rstrip('/')}/{name}") for name in found)
     elif given.removesuffix(".gz").endswith(_LISTS):
         yield from _listed(path, given, base)
@@ -240,7 +243,6 @@ def _absolute(path: str) -> str:
 
 
 def _glob(pattern: str) -> Iterator[str]:
-    """Yield the files that match; `**` matches any directories."""
     if not is_remote(pattern):
         found = glob.glob(pattern, recursive=True)
         yield from (_absolute(path) for path in found if os.path.isfile(path))
@@ -253,7 +255,7 @@ def _glob(pattern: str) -> Iterator[str]:
 
 
 def _listed(path: AnyPath, given: str, base: str) -> Iterator[str]:
-    """Yield the files that a list names; each must exist."""
+    """Yield the files named in a list of paths; raise InputError if a file does not exist."""
     root = (base or _absolute(given).rpartition("/")[0]).rstrip("/")
     count = 0
     for number, line in enumerate(_lines(path, given), start=1):
@@ -263,12 +265,16 @@ def _listed(path: AnyPath, given: str, base: str) -> Iterator[str]:
         named = line if is_remote(line) or line.startswith("/") else f"{root}/{line}"
         if not open_path(named).exists():
             raise InputError(
-                f"{given}:{number}: no file {named}"
-                + ("" if base else "; paths of a list are relative to it, or to --base")
+                f"{given}:{number}: file {named} does not exist"
+                + (
+                    ""
+                    if base
+                    else "; paths are relative to the directory of the list, or to --base"
+                )
             )
         yield _absolute(named)
     if not count:
-        raise InputError(f"input {given}: the list names no file")
+        raise InputError(f"input {given} is a list of paths without a path")
 
 
 def _lines(path: AnyPath, given: str) -> Iterator[str]:
@@ -279,20 +285,19 @@ def _lines(path: AnyPath, given: str) -> Iterator[str]:
                 content = file.read(LARGEST_WHOLE + 1)
         if len(content) > LARGEST_WHOLE:
             raise InputError(
-                f"input {given}: a list of paths must not exceed {LARGEST_WHOLE} bytes; divide it"
+                f"input {given} is a list of paths with more than {LARGEST_WHOLE} bytes; divide "
+                "the list"
             )
         lines = content.decode("utf-8").splitlines()
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"input {given}: cannot be read ({error})") from error
+        raise InputError(f"input {given} cannot be read ({error})") from error
     except UnicodeDecodeError as error:
         raise InputError(
-            f"input {given}: is not a list of paths; a WET or WARC file must not end in .txt"
+            f"input {given} is not a list of paths; a WET or WARC file must not end in .txt"
         ) from error
     for number, line in enumerate(lines, start=1):
         if len(line) > _LONGEST_LINE or line.startswith("WARC/"):
-            raise InputError(
-                f"{given}:{number}: is not a path; rename WET and WARC files to *.warc"
-            )
+            raise InputError(f"{given}:{number} is not a path; rename WET and WARC files to *.warc")
         yield line.strip()
 
 
@@ -300,7 +305,7 @@ def _input(path: str) -> Input:
     try:
         return Input(path=path, size=size_of(open_path(path)))
     except OSError as error:
-        raise InputError(f"input {path}: cannot be read ({error.strerror or error})") from error
+        raise InputError(f"input {path} cannot be read ({error.strerror or error})") from error
 
 
 _MOST_REPLACED = 0.1
@@ -309,13 +314,13 @@ _MOST_REPLACED = 0.1
 def read_pages(
     path: str, cleaning: Cleaning, tally: Tally, *, max_record_bytes: int = MAX_RECORD_BYTES
 ) -> Iterator[Page]:
-    """Yield the pages of a file, in its order."""
+    """Yield the pages of a WET or WARC file in order, and count them in `tally`."""
     try:
         with open_path(path).open("rb") as file:
             yield from _pages(cast(Readable, file), path, cleaning, tally, max_record_bytes)
     except OSError as error:
         why = error.strerror or str(error).partition("\n")[0]
-        raise InputError(f"{path}: cannot be read ({why})") from error
+        raise InputError(f"{path} cannot be read ({why})") from error
 
 
 def _pages(
@@ -338,11 +343,11 @@ def _pages(
 
 
 _FIRST_BYTES = 1 << 22
-"""Number of bytes of a file that are searched for a record."""
+"""Number of bytes at the beginning of a file that are searched for a WARC record."""
 
 
 def check_archives(files: Sequence[Input]) -> None:
-    """Raise InputError if no file begins with WARC records, the form of WET and WARC files."""
+    """Raise InputError if none of the files begins with WARC records."""
     for file in files:
         try:
             with open_path(file.path).open("rb") as stream:
@@ -353,19 +358,19 @@ def check_archives(files: Sequence[Input]) -> None:
         if any(isinstance(found, Record) for found in records):
             return
     raise InputError(
-        f"no WARC record in {len(files)} input files, such as {files[0].path}; give WET or WARC "
-        "files of Common Crawl (*.warc.wet.gz, *.warc.gz)"
+        f"none of {len(files)} input files, such as {files[0].path}, has a WARC record; give WET "
+        "or WARC files of Common Crawl (*.warc.wet.gz, *.warc.gz)"
     )
 
 
 _TEXT_TYPES = ("conversion", "resource", "")
-"""Record types with text; a missing type is text (hand-made files), `resource` if it is text."""
+"""Types of WARC records that contain text; "" is a record without a type."""
 
 
 def _page(
     record: Record, path: str, cleaning: Cleaning, tally: Tally, max_bytes: int
 ) -> Page | None:
-    """Return the page of a record; None if it is not a page, or is dropped."""
+    """Return the page of a record, or None if the record is not a page or is dropped."""
     headers = record.headers
     kind = headers.get("warc-type", "").lower()
     content_type = headers.get("content-type", "")
@@ -405,7 +410,7 @@ def _page(
 
 
 def page_lines(text: str) -> list[str]:
-    """Return the lines of a record's text, stripped, without empty ones."""
+    """Return the stripped nonempty lines of a record's text."""
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     return [line for line in map(str.strip, text.split("\n")) if line]
@@ -432,7 +437,7 @@ def _no_text(reason: str, record: Record, path: str, tally: Tally) -> None:
 
 
 def _complete(page: Page, tally: Tally) -> Page | None:
-    """Return the page if it has all fields, checked in the order of c4_utils.split_wet_file."""
+    """Return the page if it has URL, text and timestamp, or else None."""
     tally.page_in("read", page)
     for rule, there in (
         ("no_url", page.url),

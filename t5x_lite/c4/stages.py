@@ -1,4 +1,4 @@
-"""The stages of C4 in their order, as both drivers run them.
+"""Stages of C4 in order, for both drivers.
 
     rules = Rules(cleaning)
     page = rules.before_urls(page, tally)           # length, domains
@@ -9,7 +9,8 @@
     page = rules.finish(page, tally)                # language, bad words
     rules.split(page)                               # "train", "validation", or mC4's "fr"
 
-Each gives None for a page that is dropped. A stage that the config disables is not counted.
+Each method returns None for a page that is dropped. A stage that the config disables is not
+counted.
 """
 
 from collections.abc import Collection, Iterable
@@ -30,10 +31,10 @@ from t5x_lite.c4.pages import Page, Tally, is_validation, newest
 
 
 class Rules:
-    """Rules of a config with the resources that they need, which are loaded on first use.
+    """Cleaning rules of a config with their lists and models, which are loaded on first use.
 
     Attributes:
-      cleaning: the config.
+      cleaning: config of the rules.
     """
 
     def __init__(self, cleaning: Cleaning):
@@ -41,7 +42,7 @@ class Rules:
 
     @cached_property
     def counter(self) -> SentenceCounter:
-        """Sentence counter; its `name` belongs in the manifest."""
+        """Sentence counter."""
         return load_counter()
 
     @cached_property
@@ -61,7 +62,7 @@ class Rules:
         return BadWordsFilter(self.cleaning)
 
     def load(self) -> None:
-        """Load everything that the config needs, so that missing resources are found at once."""
+        """Load all lists and models that the config needs, so that missing ones are found early."""
         _ = self.counter
         if self.cleaning.domains:
             _ = self._domains
@@ -73,24 +74,24 @@ class Rules:
             _ = self._bad_words
 
     def before_urls(self, page: Page, tally: Tally) -> Page | None:
-        """Run stage 2 and filter the page by the list of domains."""
+        """Apply the length rule and the list of domains; return None for a dropped page."""
         kept = keep_length(page, self.cleaning, tally)
         if kept is not None and self.cleaning.domains:
             kept = self._domains.keep(kept, tally)
         return kept
 
     def newest(self, pages: Iterable[Page], tally: Tally) -> Page:
-        """Run stage 3 for the pages of one normalized URL; only used with `dedup_urls`."""
+        """Return the newest of all pages with one normalized URL."""
         kept = None
         for page in pages:
             kept = self.newer(kept, page, tally)
         if kept is None:
-            raise ValueError("there is a page at least for every URL")
+            raise ValueError("there must be at least one page")
         tally.page_out("url_dedup", kept)
         return kept
 
     def newer(self, kept: Page | None, page: Page, tally: Tally) -> Page:
-        """Run stage 3 for the next page of a URL; pass the final page to `tally.page_out`."""
+        """Return the newer of the kept page and the next page with the same URL."""
         tally.page_in("url_dedup", page)
         if kept is None:
             return page
@@ -99,7 +100,7 @@ class Rules:
         return winner
 
     def after_urls(self, page: Page, tally: Tally) -> Page | None:
-        """Run the list of URLs, mC4's paragraphs, and stage 4."""
+        """Apply the list of URLs, mC4's paragraph rule and the line rules."""
         kept: Page | None = page
         if self.cleaning.urls:
             kept = self._urls.keep(page, tally)
@@ -110,7 +111,7 @@ class Rules:
         return kept
 
     def keys(self, page: Page) -> list[bytes]:
-        """Return the key of each line, or window of sentences, that only one page keeps."""
+        """Return the deduplication keys of a page: one per line, or one per window of sentences."""
         if self.cleaning.dedup == "lines":
             return line_keys(page.text)
         if self.cleaning.dedup == "spans":
@@ -118,7 +119,7 @@ class Rules:
         return []
 
     def remove(self, page: Page, lost: Collection[int], tally: Tally) -> Page | None:
-        """Run stage 5: remove the keys with these numbers, which other pages keep."""
+        """Remove the lines or spans with these indices, which other pages keep."""
         if self.cleaning.dedup == "lines":
             return remove_lines(page, lost, self.cleaning, self.counter, tally)
         if self.cleaning.dedup == "spans":
@@ -126,7 +127,7 @@ class Rules:
         return page
 
     def finish(self, page: Page, tally: Tally) -> Page | None:
-        """Run stages 6 and 7."""
+        """Apply the language filter and the bad-words filter."""
         kept: Page | None = page
         if self.cleaning.languages:
             kept = self._language.keep(page, tally)
@@ -135,7 +136,7 @@ class Rules:
         return kept
 
     def split(self, page: Page) -> str:
-        """Return the split that a page is written to (stage 8).
+        """Return the name of the split to which a page is written.
 
         Source: c4.C4._split_generators: "train" and "validation", or "fr" and "fr-validation".
         """

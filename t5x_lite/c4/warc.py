@@ -1,4 +1,4 @@
-r"""Reader of WARC files (ISO 28500), compressed or not, that skips damaged parts.
+r"""Reader of WARC files (ISO 28500), compressed or not, which skips damaged parts.
 
 `read_records` yields the records of WARC files (versions 1.0 and 1.1):
 
@@ -6,25 +6,25 @@ r"""Reader of WARC files (ISO 28500), compressed or not, that skips damaged part
         Record(offset, headers, body)       headers by their lower-cased names
         Damage(offset, reason)              unreadable data, and its position
 
-A record is its version line, its headers, an empty line, and as many bytes as its Content-Length.
-After it the file or the gzip member ends, or the next version line follows. If this does not hold,
-the record ends at the next version line, provided that an empty line precedes it; otherwise it was
-cut off, and is lost. Only one record is held in memory: a record of more than `max_bytes` is
-skipped while it is streamed.
+A record consists of a version line, headers, an empty line, and as many bytes as its
+Content-Length. It is followed by the end of the file or of the gzip member, or by the next version
+line. Otherwise, the Content-Length is wrong and the record ends at the next version line, if an
+empty line precedes that line; if not, the record was truncated, and is lost. Only one record is
+kept in memory; a record of more than `max_bytes` is skipped.
 
 `read_members` yields the bytes of a file that may be compressed, member by member.
 
 A file of Common Crawl is a sequence of gzip members, one per record. If a member cannot be
-decompressed, its bytes before the damage are given, and reading continues at the next header of a
-member that can be found after its own.
+decompressed, its bytes before the damage are yielded, and reading continues at the next gzip header
+after the damaged member's header.
 
     for event in read_members(file):
         Start(offset)       a member, or a file that is not compressed, begins
         bytes               its content
         End("", ...)        it ended without an error; else with a reason
 
-The format is RFC 1952. Time is linear in the size of the file, whatever it contains: bytes are read
-again after damage, but no more than `_READ_AGAIN` times the file's size.
+The format is RFC 1952. Time is linear in the size of the file for any content: bytes after damage
+are read again, but in total at most `_READ_AGAIN` times the file's size.
 """
 
 import re
@@ -43,7 +43,7 @@ _READ_AT_LEAST = 1 << 26
 
 @runtime_checkable
 class Readable(Protocol):
-    """A seekable file that is open for reading bytes."""
+    """Interface of a seekable file that is open for reading bytes."""
 
     def read(self, size: int = ..., /) -> bytes: ...
     def seek(self, offset: int, whence: int = ..., /) -> int: ...
@@ -79,7 +79,7 @@ Event = Start | End | bytes
 
 
 class _Exhausted(Exception):
-    """Error of a file with too much damage to read it in linear time."""
+    """Error of a file that has too much damage to read it in linear time."""
 
 
 class _File:
@@ -106,7 +106,7 @@ class _File:
 
 
 def read_members(file: Readable, *, compressed: bool = False) -> Iterator[Event]:
-    """Yield a file's bytes, decompressed if it begins like gzip."""
+    """Yield the content of a file as events and bytes; decompress it if it is in gzip format."""
     counted = _File(file)
     first = counted.read()
     if not first:
@@ -125,7 +125,7 @@ def read_members(file: Readable, *, compressed: bool = False) -> Iterator[Event]
 
 
 def _gzip_members(file: _File, data: bytes) -> Iterator[Event]:
-    """Yield events as `read_members` does; `data` are the file's first bytes."""
+    """Yield the events and bytes of gzip members; `data` are the first bytes of the file."""
     offset = 0
     while True:
         padded = len(data)
@@ -157,11 +157,12 @@ def _gzip_members(file: _File, data: bytes) -> Iterator[Event]:
 
 
 class _Member:
-    """One gzip member.
+    """Reader of one gzip member.
 
     Attributes:
-      end: the end event, after its pieces are read.
-      size: its compressed bytes if it is complete; `unused` are the bytes read after them.
+      end: event at the end of the member, set after its bytes are read.
+      size: number of compressed bytes of a complete member.
+      unused: bytes that were read after the member's end.
     """
 
     def __init__(self, file: _File, offset: int, data: bytes):
@@ -196,7 +197,7 @@ class _Member:
                     return
 
     def _salvage(self, produced: int) -> Iterator[bytes]:
-        """Yield bytes after `produced` that the failing call had decompressed, and lost."""
+        """Yield the bytes after `produced` that were decompressed before the damage."""
         self._file.seek(self._offset)
         inflate, behind = zlib.decompressobj(wbits=31), produced
         while data := self._file.read():
@@ -218,7 +219,7 @@ class _Member:
 
 
 def _before_error(inflate: "zlib._Decompress", data: bytes) -> bytes:
-    """Return the output of `data` before the failing byte, by feeding it in ever smaller pieces."""
+    """Return the output of `data` before the damaged byte, by decompressing small pieces."""
     given = b""
     for step in (1 << 10, 1 << 5, 1):
         while data:
@@ -241,7 +242,7 @@ def _reason(error: zlib.error) -> str:
 
 
 def _find_member(file: _File, offset: int) -> int | None:
-    """Return the offset of the next member, from `offset` on, with data that decompresses."""
+    """Return the offset of the next gzip member that can be decompressed, from `offset` on."""
     for found in _headers(file, offset):
         inflate = zlib.decompressobj(wbits=31)
         file.seek(found)
@@ -256,7 +257,7 @@ def _find_member(file: _File, offset: int) -> int | None:
 
 
 def _headers(file: _File, offset: int) -> Iterator[int]:
-    """Yield offsets at which a member might begin, from `offset` on."""
+    """Yield the offsets of possible gzip headers, from `offset` on."""
     data, keep = b"", len(_HEADER)
     while True:
         file.seek(offset + len(data))
@@ -274,7 +275,7 @@ def _headers(file: _File, offset: int) -> Iterator[int]:
 
 
 MAX_RECORD_BYTES = 1 << 24
-"""Maximum record size. Common Crawl truncates payloads at 1 MiB, and at 5 MiB."""
+"""Maximum size of a record in bytes. Common Crawl truncates payloads at 1 MiB or 5 MiB."""
 _MAX_HEADER_BYTES = 1 << 16
 _VERSION = re.compile(rb"WARC/[01]\.[0-9]{1,2}[ \t]*\r?\n")
 _NEXT = re.compile(rb"WARC/[01]\.[0-9]{1,2}[ \t]{0,8}\r?\n(?=(?:WARC|Content)-[A-Za-z-]{1,64}:)")
@@ -288,14 +289,15 @@ _TOO_LONG = "the record is longer than the limit"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A WARC record.
+    """WARC record.
 
     Attributes:
-      offset: position of the record in the file; in a compressed file, of its first gzip member.
-      headers: by lower-cased name; if a name is repeated, the last value.
-      body: its block.
-      note: the problem of a record that could still be read; "" if there was no problem. Notes and
-        reasons do not include details of the record, so that they can be counted.
+      offset: position of the record in the file; in a compressed file, position of its first gzip
+        member.
+      headers: values of the headers, by lower-cased name; if a name is repeated, its last value.
+      body: content of the record.
+      note: problem in a record that could still be read; "" if there was no problem. Notes do not
+        include details of the record, so that they can be counted.
     """
 
     offset: int
@@ -306,7 +308,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Data that cannot be read; `offset` as in `Record`."""
+    """Damage of a file: position and reason of data that cannot be read."""
 
     offset: int
     reason: str
@@ -315,14 +317,14 @@ class Damage:
 def read_records(
     events: Iterator[Event], *, max_bytes: int = MAX_RECORD_BYTES
 ) -> Iterator[Record | Damage]:
-    """Yield a file's records."""
+    """Yield the records and damages of a file, given the events of `read_members`."""
     stream = _Stream(events)
     while segment := stream.segment():
         yield from _Parser(segment, max_bytes).records()
 
 
 class _Stream:
-    """Events with lookahead."""
+    """Stream of events with lookahead."""
 
     def __init__(self, events: Iterator[Event]):
         self._events = events
@@ -332,7 +334,7 @@ class _Stream:
         return self._back.pop() if self._back else next(self._events, None)
 
     def segment(self) -> "_Segment | None":
-        """Return the bytes from the next member on."""
+        """Return the contiguous bytes from the next gzip member on, or None at the end."""
         event = self.next()
         while event is not None and not isinstance(event, Start):
             if isinstance(event, End) and event.reason:  # nothing more is read
@@ -342,7 +344,7 @@ class _Stream:
         return None if event is None else _Segment(self, event)
 
     def joins(self) -> Start | None:
-        """Take the next member's start, if a record that began before it may continue in it."""
+        """Return the start of the next gzip member if it continues the previous record, or None."""
         held: list[Event] = []
         seen = b""
         while len(seen) < len(b"WARC/") and (event := self.next()) is not None:
@@ -360,11 +362,11 @@ class _Stream:
 
 
 class _Segment:
-    """Contiguous bytes of a member, and of further members that continue it.
+    """Buffer of the contiguous bytes of a gzip member, and of further members that continue it.
 
     Attributes:
-      buffer: bytes that are read but not consumed.
-      end: the end of the last member; None before it.
+      buffer: bytes that were read but not consumed.
+      end: event at the end of the last member; None before the end.
     """
 
     def __init__(self, stream: _Stream, start: Start):
@@ -376,7 +378,7 @@ class _Segment:
         self.end: End | None = None
 
     def offset(self) -> int:
-        """Return the position in the file of the first byte of `buffer`, as in `Record.offset`."""
+        """Return the position of the first buffered byte in the file, as in `Record.offset`."""
         here = self._base + self._at
         if self._plain:
             return here
@@ -385,7 +387,7 @@ class _Segment:
         return self._marks[0][1]
 
     def more(self) -> bool:
-        """Read more bytes of the current gzip member; return False at its end."""
+        """Read more bytes of the current gzip member; return False at the end of the member."""
         if self.end is not None:
             return False
         event = self._stream.next()
@@ -397,7 +399,7 @@ class _Segment:
         return False
 
     def join(self) -> bool:
-        """Continue with the next member, if this one is complete and that begins no record."""
+        """Continue with the next gzip member if it continues the current record; return success."""
         if self.end is None or self.end.reason:
             return False
         start = self._stream.joins()
@@ -408,14 +410,14 @@ class _Segment:
         return True
 
     def need(self, size: int) -> bool:
-        """Read until there are `size` bytes, also from the next members; return False if not."""
+        """Read until `size` bytes are buffered, also from the next members; return success."""
         while len(self._data) - self._at < size:
             if not self.more() and not self.join():
                 return False
         return True
 
     def consume(self, size: int) -> None:
-        """Discard `size` bytes of the buffer."""
+        """Discard the first `size` bytes of the buffer."""
         self._at += size
         if self._at == len(self._data) or self._at > _COMPACT:
             del self._data[: self._at]
@@ -430,7 +432,7 @@ class _Segment:
         return bytes(self._data[self._at + start : self._at + stop])
 
     def match(self, pattern: re.Pattern[bytes], start: int) -> int:
-        """Return the end of a match at `start`, or -1."""
+        """Return the end of a match that begins at `start`, or -1."""
         found = pattern.match(self._data, self._at + start)
         return found.end() - self._at if found else -1
 
@@ -440,15 +442,15 @@ class _Segment:
         return found.end() - self._at if found else -1
 
     def next_version(self, start: int) -> int:
-        """Return the start of the next version line from `start` on, or -1.
+        """Return the start of the next WARC version line from `start` on, or -1.
 
-        It need not be at the start of a line: a truncated record before it may have no end.
+        It need not be at the start of a line, because the record before it may be truncated.
         """
         found = _NEXT.search(self._data, self._at + start)
         return found.start() - self._at if found else -1
 
     def after_newlines(self, start: int) -> int:
-        """Return the position of the first byte from `start` on, in this member, after newlines."""
+        """Return the position of the first byte in this gzip member that is not a newline."""
         while True:
             start = self.match(_NEWLINES, start)
             if start < self.size or not self.more():
@@ -456,7 +458,7 @@ class _Segment:
 
 
 class _Parser:
-    """Parser of the records of a segment."""
+    """Parser of the WARC records in a segment."""
 
     def __init__(self, segment: _Segment, max_bytes: int):
         self._segment, self._max_bytes = segment, max_bytes
@@ -474,7 +476,7 @@ class _Parser:
             yield Damage(start, segment.end.reason)
 
     def _next(self) -> Record | Damage:
-        """Return the record that begins here, or its damage, and consume it."""
+        """Return the next record, or its damage, and consume it."""
         segment, offset = self._segment, self._segment.offset()
         self._count += 1
         begin = self._version()
@@ -505,7 +507,7 @@ class _Parser:
         return self._to_next(offset, headers, declared)
 
     def _version(self) -> int:
-        """Return the end of the version line at the front, or -1."""
+        """Return the end of the version line at the beginning of the buffer, or -1."""
         segment = self._segment
         while True:
             end = segment.match(_VERSION, 0)
@@ -518,7 +520,7 @@ class _Parser:
                 return -1
 
     def _header_end(self, begin: int) -> int:
-        """Return the start of the body; -1 if no empty line ends the headers."""
+        """Return the start of the body, or -1 if no empty line ends the headers."""
         segment, searched = self._segment, begin - 1
         while True:
             end = segment.blank(searched)
@@ -529,9 +531,9 @@ class _Parser:
                 return -1
 
     def _ends(self, length: int) -> bool:
-        """Return whether a record may have `length` bytes: an empty line, record or end follows.
+        """Return whether a Content-Length is plausible: an empty line, a record or the end follows.
 
-        An empty line is enough, because the data after it may be damaged and this record not.
+        An empty line is sufficient, because the data after it may be damaged.
         """
         segment = self._segment
         after = segment.after_newlines(length)
@@ -542,7 +544,7 @@ class _Parser:
         return b"WARC/".startswith(segment.slice(after, after + 5))
 
     def _is_damaged(self) -> bool:
-        """Return whether the failed checksum covers only the record that was just consumed."""
+        """Return whether a failed gzip checksum covers only the record that was just consumed."""
         end = self._segment.end
         return (
             self._count == 1
@@ -575,7 +577,7 @@ class _Parser:
         return Record(offset, headers, body.rstrip(b"\r\n"), f"{what}; read to the next record")
 
     def _pass_over(self, length: int) -> None:
-        """Consume `length` bytes, but not beyond the next version line."""
+        """Consume up to `length` bytes, but stop before the next version line."""
         segment = self._segment
         while length > 0 and segment.need(1):
             goes_on = segment.need(min(length, _COMPACT) + 2 * _LONGEST_NEXT)
@@ -588,7 +590,6 @@ class _Parser:
             length -= size
 
     def _seek(self) -> None:
-        """Consume the bytes before the next version line, or all of the segment."""
         segment = self._segment
         while True:
             stop = segment.next_version(0)
@@ -602,7 +603,7 @@ class _Parser:
 
 
 def _parse(block: bytes) -> dict[str, str] | None:
-    """Return the fields of a header; None if a line is not a field."""
+    """Return the fields of a header, or None if a line is not a field."""
     headers: dict[str, str] = {}
     name = ""
     for line in block.decode("utf-8", "replace").split("\n"):

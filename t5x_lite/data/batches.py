@@ -1,19 +1,19 @@
-"""Batches of a data config, with positions that can be saved: the only way from text to a step.
+"""Training and evaluation batches of a data config, with a data position for checkpoints.
 
     batches = train_batches(data, vocabulary, seed=0)
     batch = next(batches)                # {"encoder_input_tokens": int32 [B, inputs_length], ...}
     position = batches.state()           # bytes for the checkpoint: after the batch just handed out
     train_batches(data, vocabulary, seed=0).restore(position)     # resumes with the next batch
 
-The data are offline caches (`data.cache`), read with neither TensorFlow nor seqio, or a task or a
-mixture that is tokenized while it is read (`data.reading`). After tokenization both are sources of
-one `stream.Stream`: the same mixing, corruption, layouts and batches.
+The data are either offline caches (`data.cache`), which are read without TensorFlow and seqio, or a
+task or mixture that is tokenized while it is read (`data.reading`). Both are mixed, corrupted and
+batched by the same `stream.Stream`.
 
-A position holds the index of a window of examples and of a row in it (`stream`). With batches of
-several shapes it also holds the examples that wait (`scheduled`), and for a streamed task the
-examples that were read ahead. Each process takes its own rows of every global batch, so batches and
-positions do not depend on the number of processes. A process reads only the examples of its rows
-from a cache, but tokenizes all examples of a task.
+A position contains the index of a window of examples and the index of a row in this window
+(`stream`). With batches of several shapes it also contains the examples that wait for a batch
+(`scheduled`), and for a streamed task the examples that were read ahead. Each process builds its
+own rows of every global batch, so batches and positions do not depend on the number of processes. A
+process reads only the examples of its rows from a cache, but tokenizes all examples of a task.
 """
 
 import itertools
@@ -62,7 +62,7 @@ _WINDOWS = 256
 
 
 class Batches(Iterator[dict[str, np.ndarray]]):
-    """Endless iterator of one process's rows of every global batch, prefetched in a thread."""
+    """Endless iterator over one process's rows of each global batch, prefetched in a thread."""
 
     def __init__(
         self,
@@ -74,7 +74,6 @@ class Batches(Iterator[dict[str, np.ndarray]]):
         kind: bytes = FROM_CACHE,
         refreshes: Refreshes | None = None,
     ):
-        """Start at the first batch."""
         self._kind = kind
         self._made, self._stream = batches, batches.stream
         self._part, self._parts = part, parts
@@ -90,13 +89,13 @@ class Batches(Iterator[dict[str, np.ndarray]]):
         self._ahead = Prefetch(self._batches(position))
 
     def _batches(self, position: Position) -> Iterator[tuple[Made, float]]:
-        """Yield batches from a position on, with the epoch after each."""
+        """Yield the batches after a position, each with the number of epochs read so far."""
         while (made := self._made.make(position, part=self._part, parts=self._parts)) is not None:
             position = made.position
             yield made, max(self._made.epochs(position))
 
     def _begin_period(self, refreshes: Refreshes) -> None:
-        """Continue with the negatives of the next search, and prefetch only within its period."""
+        """Switch to the newly searched hard negatives, and prefetch only until the next search."""
         self._ahead.close()
         self._stream.negatives = refreshes.negatives(self._number)
         self._left = refreshes.left(self._number)
@@ -120,20 +119,21 @@ class Batches(Iterator[dict[str, np.ndarray]]):
 
     @property
     def size(self) -> int | None:
-        """The number of examples of an epoch; None if a task is streamed."""
+        """The number of examples in an epoch, or None if a task is streamed."""
         sizes = [source.size for source in self._stream.sources]
         return None if None in sizes else sum(size or 0 for size in sizes)
 
     @property
     def epoch(self) -> float | None:
-        """The number of passes over the data; in a mixture, of the most repeated source.
+        """The number of passes over the data; in a mixture, over its most repeated source.
 
-        A streamed task counts complete epochs; None if it does not report them.
+        Only complete passes of a streamed task are counted. None if the source does not count
+        passes.
         """
         return None if math.isnan(self._epoch) else self._epoch
 
     def state(self) -> bytes:
-        """Return the position after the last batch that next() returned, equal in all processes."""
+        """Return the data position after the last returned batch; it is equal in all processes."""
         node = {
             "identity": self._identity,
             "window": self._position.window,
@@ -150,10 +150,10 @@ class Batches(Iterator[dict[str, np.ndarray]]):
         return seal(self._kind, zlib.compress(content, level=1))
 
     def restore(self, state: bytes) -> None:
-        """Move to a position from `state`, which any process of any process count may have saved.
+        """Continue from a data position that `state` returned, possibly with another process count.
 
-        Positions of tasks from earlier versions cannot be used, because the order has changed: the
-        batches start at the beginning, with a warning.
+        Positions of streamed tasks from earlier versions cannot be used, because the order of the
+        data has changed. The batches then start at the beginning, with a warning.
         """
         if self._kind == ON_THE_FLY and state.startswith(FORMER):
             check_identity(*former_identity(state, self._identity))
@@ -181,7 +181,7 @@ class Batches(Iterator[dict[str, np.ndarray]]):
         self._go_to(position, number=saved.get("number", 0))
 
     def close(self) -> None:
-        """End the thread; after `restore`, a cache continues, and a stream does not."""
+        """Stop the prefetching thread; `restore` starts it again, except for streamed tasks."""
         self._ahead.close()
         for running in self._running:
             running.close()
@@ -200,7 +200,7 @@ def train_batches(
     process_index: int = 0,
     process_count: int = 1,
 ) -> Batches:
-    """Return training batches, repeated endlessly."""
+    """Return an endless iterator over the training batches of a data config."""
     share_of_batch(data, process_count)
     sources = training_sources(data, vocabulary, seed=seed, tells=process_index == 0)
     stream = _training_stream(data, vocabulary, sources, seed=seed)
@@ -234,28 +234,27 @@ def _training_stream(
 def training_sources(
     data: Data, vocabulary: Vocabulary, *, seed: int, tells: bool = False
 ) -> list[Source]:
-    """Open the training examples of caches, or of the tasks that data.task names."""
+    """Return the sources of training examples: caches of data.cache, or tasks of data.task."""
     if data.cache:
         return truncated(data, open_sources(data, vocabulary, split="train"))
     if data.refresh.period:
         raise InputError(
-            "data.refresh numbers the examples of a cache: write one with `t5x-lite cache` and "
-            "give --data.cache"
+            "data.refresh needs a cache; write a cache with `t5x-lite cache` and give --data.cache"
         )
     from t5x_lite.data import reading  # imported here, because TensorFlow takes seconds
 
     sources = reading.training_sources(data, vocabulary, seed=seed, tells=tells)
     if isinstance(data.batches, config.Scheduled) and any(s.size is None for s in sources):
         raise InputError(
-            "data.batches Scheduled needs the lengths of all examples, which a streamed task does "
-            "not have: write a cache with `t5x-lite cache` and give --data.cache, or "
-            "use Bucketed"
+            "data.batches Scheduled needs the lengths of all examples, which a streamed task "
+            "does not have; write a cache with `t5x-lite cache` and give --data.cache, or use "
+            "Bucketed"
         )
     return sources
 
 
 def _identity(data: Data, vocabulary: Vocabulary, sources: Sequence[Source]) -> Mapping[str, Any]:
-    """Return the facts of caches or tasks that a saved position must share."""
+    """Return the properties of the caches or tasks that must match those in a saved position."""
     if data.cache:
         caches = [source.cache for source in sources if source.cache is not None]
         rates = [str(source.rate) for source in sources]
@@ -278,17 +277,19 @@ def _identity(data: Data, vocabulary: Vocabulary, sources: Sequence[Source]) -> 
 
 
 def _refreshes(data: Data, sources: Sequence[Source]) -> Refreshes | None:
-    """Return the source of new negatives, if the config asks for it."""
+    """Return the source of newly searched hard negatives, or None if data.refresh is off."""
     if not data.refresh.period:
         return None
     if len(sources) > 1:
-        raise InputError("data.refresh reads one cache: write one of all pairs")
+        raise InputError(
+            "data.refresh supports only one cache, but data.cache names several; write one "
+            "cache of all pairs"
+        )
     assert sources[0].size is not None
     return Refreshes(data.refresh, num_examples=sources[0].size)
 
 
 def _is_natural(data: Data) -> bool:
-    """Return whether an epoch has each example of each cache once."""
     texts = [data.cache] if isinstance(data.cache, str) else data.cache
     rated = any(split_rate(text)[1] is not None for text in texts)
     if data.mixing != Mixing() or find_mixture(data) is not None:
@@ -316,20 +317,20 @@ def open_sources(
     tasks = [cache.index.task for cache, _ in mixed]
     if data.task and data.task not in tasks and not _are_members(data, tasks):
         raise InputError(
-            f"data.task is {data.task!r}, and data.cache was made of {', '.join(tasks)}: change "
-            'one of them, or set data.task to ""'
+            f"data.task is {data.task!r}, but the caches in data.cache are of "
+            f"""{", ".join(tasks)}; change one of them, or set data.task to """
+            ""
         )
     return found
 
 
 def _are_members(data: Data, tasks: Sequence[str]) -> bool:
-    """Return whether data.task is a mixture of the tasks of the caches."""
     mixture = find_mixture(data)
     return mixture is not None and set(tasks) <= {member.task for member in mixture.members}
 
 
 def _check(cache: Cache, data: Data, vocabulary: Vocabulary) -> None:
-    """Raise InputError for a cache that does not fit a config."""
+    """Raise InputError if a cache does not fit the config."""
     where, index = cache.directory, cache.index
     is_same = index.vocabulary["digest"] == vocabulary.digest
     if not is_same and isinstance(vocabulary, Tokenizer):
@@ -337,14 +338,14 @@ def _check(cache: Cache, data: Data, vocabulary: Vocabulary) -> None:
         is_same = vocabulary.has_the_ids_of(own)
     if not is_same:
         raise InputError(
-            f"cache {where} was made with another vocabulary than {data.vocabulary}: use "
+            f"cache {where} was written with another vocabulary than {data.vocabulary}; use "
             f"--data.vocabulary {where / 'vocabulary'} --data.extra-ids "
             f"{index.vocabulary['extra_ids']}"
         )
     if "passages" in index.recipe.outputs:
         raise InputError(
             f"cache {where} was written by an earlier version, with the same negatives in every "
-            "epoch: write it again"
+            "epoch; write the cache again"
         )
     data.layout.check(index.recipe.outputs)
     try:
@@ -361,32 +362,33 @@ def _check(cache: Cache, data: Data, vocabulary: Vocabulary) -> None:
             continue
         side = {"query": "inputs", "positives": "targets", "negatives": "targets"}.get(name, name)
         raise InputError(
-            f"cache {where} was made for data.{side}_length {length}, and it is {now}: set "
-            f"--data.{side}-length {length}, or write another cache"
+            f"cache {where} was written for data.{side}_length {length}, but data.{side}_length "
+            f"is {now}; set --data.{side}-length {length}, or write another cache"
         )
 
 
 def _check_final_sentinel(cache: Cache, data: Data) -> None:
-    """Raise InputError if a cache's final sentinel differs from the config; labels may differ."""
+    """Raise InputError if a cache and the config differ in `final_sentinel`."""
     recipe = cache.index.recipe
     ends = bool(recipe.options.get("final_sentinel", False))
     if not recipe.corruption or ends == data.final_sentinel:
         return
     if data.final_sentinel and not recipe.can_end_in_sentinel:
         raise InputError(
-            f"data.final_sentinel is set, and cache {cache.directory} holds {recipe.corruption}, "
-            "which has no final sentinel: unset it"
+            f"data.final_sentinel is set, but cache {cache.directory} has {recipe.corruption}, "
+            "which has no final sentinel; unset data.final_sentinel"
         )
     raise InputError(
-        f"cache {cache.directory} was made with data.final_sentinel {ends}, and it is "
-        f"{data.final_sentinel}: set --data.final-sentinel {ends}, or write another cache"
+        f"cache {cache.directory} was written with data.final_sentinel {ends}, but "
+        f"data.final_sentinel is {data.final_sentinel}; set --data.final-sentinel {ends}, or "
+        "write another cache"
     )
 
 
 def _check_wording(cache: Cache, data: Data) -> None:
-    """Raise InputError for a cache with another wording of inputs than the config or the metrics.
+    """Raise InputError if the inputs of a cache were written with another template or prefix.
 
-    A config without a task and without its own wording takes the wording of its caches.
+    A config without a task, template and prefix accepts every cache.
     """
     here, there = words_of_inputs(data), dict(cache.index.wording)
     if (run := "augment.run") in here and run in there:
@@ -397,16 +399,16 @@ def _check_wording(cache: Cache, data: Data) -> None:
     was, now = (repr(words[name]) if name in words else "unset" for words in (there, here))
     remedy = f"set --data.{name} {was}" if name in there else f"leave data.{name} unset"
     raise InputError(
-        f"cache {cache.directory} was made with data.{name} {was}, and it is {now}: {remedy}, or "
-        "write another cache"
+        f"cache {cache.directory} was written with data.{name} {was}, but data.{name} is {now}; "
+        f"{remedy}, or write another cache"
     )
 
 
 def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
-    """Return the number of examples and batches of a pass over all training examples.
+    """Return the number of examples and of batches in one pass over the training data.
 
-    For packed rows, and for batches of several shapes, batches are counted from the lengths of the
-    examples: in all windows, or in `_WINDOWS` of them, evenly spread over the epoch.
+    For packed rows and for batches of several shapes, the batches are counted from the lengths of
+    the examples, in at most `_WINDOWS` windows that are evenly spread over the epoch.
 
     Raises:
       UnknownSize: if a task is streamed.
@@ -422,8 +424,8 @@ def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
     if None in sizes:
         what = "data.pack True" if data.pack else "batches of several shapes"
         raise UnknownSize(
-            f"{what}: a streamed task does not give its number of rows; write a cache "
-            "with `t5x-lite cache` and give --data.cache, or give --steps"
+            f"{what} need a number of steps, because a streamed task does not give its number of "
+            "rows; write a cache with `t5x-lite cache` and give --data.cache, or give --steps"
         )
     total = sum(size or 0 for size in sizes)
     stream = _training_stream(data, vocabulary, sources, seed=seed)
@@ -450,7 +452,7 @@ def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
 
 
 def has_task_metrics(data: Data) -> bool:
-    """Return whether data.task has metrics, according to its cache, without importing the task."""
+    """Return whether data.task has metrics, according to its caches, without importing it."""
     caches = [Cache(directory) for directory, _ in mixed_sources(data)]
     if not data.task or data.task in [c.index.task for c in caches]:
         return any(c.index.has_metrics for c in caches if c.index.task == data.task)
@@ -464,11 +466,11 @@ def eval_batches(
     split: str = "validation",
     max_batches: int | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Return batches for a held-out loss: one pass in order, independent of the run's seed.
+    """Return the batches of one ordered pass over a split, for a held-out loss.
 
-    The last batch of each shape is filled with padding rows, which have loss weights of 0. A
-    mixture is mixed at its rates, and ends before a source repeats. Caches and tasks that lack the
-    split or their data are skipped.
+    The last batch of each shape is filled with padding rows, which have loss weights of 0. Tasks of
+    a mixture are mixed at the mixture's rates until the first task has no more examples. Caches and
+    tasks without the split or without data are skipped.
     """
     if data.cache:
         sources = open_sources(data, vocabulary, split=split, pass_over=True)

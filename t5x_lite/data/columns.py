@@ -1,12 +1,12 @@
-"""Your own tables as text to text: columns for the inputs and columns for the targets.
+"""Training on your own tables: columns that form the inputs and the targets.
 
     Columns(inputs="review: {text}", targets="{stars}", labels=("1=bad", "5=good"))
 
-turns the row text="Fine.", stars="5" of a JSONL, CSV, TSV, Parquet or Arrow file into
+turns the row text="Fine.", stars="5" of a JSONL, CSV, TSV, Parquet or Arrow file into the example
 
     {"inputs": "review: Fine.", "targets": "good"}
 
-`data.formats.table_splits` assigns files to splits. The rows of several files are concatenated.
+`data.formats.table_splits` chooses the files of each split.
 """
 
 import logging
@@ -24,33 +24,36 @@ from t5x_lite.data.preprocessors import UNKNOWN, fill, places
 _logger = logging.getLogger(__name__)
 
 MOST_LABELS = 1000
-"""Maximum number of labels that are collected from the data."""
+"""Maximum number of different labels that are collected from the training rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Rules that turn a row of a file into text.
+    """Configuration of the text that is built from the columns of a table's rows.
 
     Attributes:
-      inputs: input text, with columns in braces: "review: {text}". For unlabelled text the complete
-        text; "" is "{text}".
-      second: second text, for an encoder that reads pairs: "{hypothesis}"; "" disables it.
-      targets: target text, or the label: "{label}". A test split may lack it.
-      labels: all possible targets, each as the file has it ("negative") or with the word to write
-        for it ("0=negative"); empty if targets are free text, or if a task collects them from the
+      inputs: input text with column names in braces, such as "review: {text}". For unlabelled text,
+        the complete text; "" is "{text}".
+      second: second text of a pair with column names in braces, such as "{hypothesis}", for an
+        encoder; "" for no second text.
+      targets: target text or label with column names in braces, such as "{label}". A test split may
+        lack the column.
+      labels: all possible targets, each either as in the file ("negative") or with the word that
+        replaces it ("0=negative"). () if targets are free text, or to collect the labels from the
         training rows.
-      id: a column with a unique value for each row of a split; "" numbers the rows.
+      id: column with a unique value for each row of a split; "" to number the rows.
       quoting: if True, entries of a CSV or TSV file may be in quotation marks, as spreadsheets
         write them; if False, quotation marks are ordinary characters.
       train: files of the training split, or patterns such as "2024-*.csv", relative to
-        data.directory; by default the files with a split's name.
-      validation: files of the validation split, as in `train`.
-      test: files of the test split, as in `train`.
-      min_score: minimum score of parallel lines with scores; None keeps all lines.
-      hold_out: without validation files, about one training row in this many is held out for
-        validation, by a hash of its inputs; 0 holds out no rows, or for unlabelled text one in 100.
+        data.directory. By default, the files with the split's name.
+      validation: files of the validation split; same format as `train`.
+      test: files of the test split; same format as `train`.
+      min_score: minimum score of a pair in parallel files with scores; None keeps all pairs.
+      hold_out: without validation files, one training row in this many is held out for validation,
+        chosen by a hash of its inputs. 0 holds out no rows, or one document in 100 of unlabelled
+        text.
       stream: if True, rows are read as needed and shuffled through data.shuffle_buffer; if False,
-        they are held in memory and permuted completely. None decides by the size of the files.
+        all rows are kept in memory and permuted completely. None chooses by the size of the files.
     """
 
     inputs: str = ""
@@ -71,27 +74,29 @@ class Columns:
         if twice:
             raise InputError(f"data.columns.labels has {twice[0]!r} twice")
         if self.hold_out < 0 or self.hold_out == 1:
-            raise InputError(f"data.columns.hold_out must be 0 or at least 2: got {self.hold_out}")
+            raise InputError(
+                f"data.columns.hold_out must be 0 or at least 2, but is {self.hold_out}"
+            )
 
     def entries(self) -> tuple[str, ...]:
-        """Return the labels as the file has them."""
+        """Return the labels as they are written in the file."""
         return tuple(label.partition("=")[0] for label in self.labels)
 
     def words(self) -> tuple[str, ...]:
-        """Return the labels as they are written in a target."""
+        """Return the target words of the labels."""
         return tuple(label.partition("=")[2] or label for label in self.labels)
 
     def check(self) -> None:
-        """Raise InputError if the inputs or the targets name no column."""
+        """Raise InputError if `inputs` or `targets` contains no column name in braces."""
         for name in ("inputs", "targets"):
             if not places(getattr(self, name)):
                 raise InputError(
-                    f"data.columns.{name} must name a column in braces, such as '{{text}}'; got "
-                    f"{getattr(self, name)!r}"
+                    f"data.columns.{name} must name a column in braces, such as '{{text}}', but "
+                    f"is {getattr(self, name)!r}"
                 )
 
     def splits(self, directory: str) -> dict[str, tuple[Table, ...]]:
-        """Return the tables of each split; with `hold_out`, validation may be part of training."""
+        """Return the tables of each split; with `hold_out`, two splits may share tables."""
         own = {name: getattr(self, name) for name in SPLITS}
         found = table_splits(directory, patterns=own)
         if self.hold_out and "train" in found and "validation" not in found:
@@ -99,7 +104,7 @@ class Columns:
         return found
 
     def examples(self, sources: Sequence[Table], split: str) -> Iterator[dict[str, Any]]:
-        """Yield the examples of a split: "inputs", "second", "targets" and "id" (or a number)."""
+        """Yield the examples of a split, with the keys "inputs", "second", "targets" and "id"."""
         needed = [*places(self.inputs), *places(self.second), *([self.id] if self.id else [])]
         if split != "test":
             needed += places(self.targets)
@@ -127,12 +132,12 @@ class Columns:
             }
 
     def held_out(self, example: dict[str, Any]) -> bool:
-        """Return whether a row is held out for validation, in a table without such a split."""
+        """Return whether an example of the training files is held out for validation."""
         text = f"{example['inputs']}\n{example.get('second', '')}"
         return zlib.crc32(text.encode("utf-8", "surrogatepass")) % self.hold_out == 0
 
     def known_labels(self, sources: Sequence[Table]) -> tuple[str, ...]:
-        """Return `labels`, or if not set, all targets of these tables."""
+        """Return `labels`, or if `labels` is empty, all different targets in the tables."""
         if self.labels:
             return self.labels
         found: set[str] = set()
@@ -142,14 +147,15 @@ class Columns:
                 self.check_labels(found, sources)
             if len(found) > MOST_LABELS:
                 raise InputError(
-                    f"data.columns.targets {self.targets!r} has more than {MOST_LABELS} different "
-                    "texts: labels of a classification are few; use tasks.files:text_to_text"
+                    f"data.columns.targets {self.targets!r} has more than {MOST_LABELS} "
+                    "different texts, which are too many for a classification; use "
+                    "tasks.files:text_to_text"
                 )
         self.check_labels(found, sources)
         return self.sorted_labels(found)
 
     def check_labels(self, labels: Collection[str], sources: Sequence[Table]) -> None:
-        """Raise InputError if a training row has an empty label; warn of a single class."""
+        """Raise InputError if a training row has an empty label; warn if there is only one."""
         if any(not label.strip() for label in labels):
             names = places(self.targets)
             for row in (r for table in sources for r in read_rows(table, columns=names)):
@@ -160,19 +166,19 @@ class Columns:
                     )
         if len(labels) == 1:
             _logger.warning(
-                "each training row has the label %r; a model learns nothing from a single class",
+                "all training rows have the label %r; a model learns nothing from a single class",
                 *labels,
             )
 
     @staticmethod
     def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
-        """Return the labels of the data: numbers in numeric order, other texts sorted."""
+        """Return labels that were collected from the data in order: numbers first, then texts."""
         found = sorted(labels, key=_order)
         divided = [label for label in found if "=" in label]
         if divided:
             raise InputError(
-                f"the label {divided[0]!r} has a '=': give all labels in data.columns.labels, each "
-                "with a word, such as 0=no 1=yes"
+                f"the label {divided[0]!r} contains '='; list all labels in data.columns.labels, "
+                "each with a word, such as 0=no 1=yes"
             )
         return tuple(found)
 
@@ -189,7 +195,6 @@ class Columns:
 
 
 def _order(label: str) -> tuple[bool, float, str]:
-    """Return a sort key: numbers first, by their value."""
     try:
         return False, float(label), label
     except ValueError:

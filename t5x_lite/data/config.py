@@ -1,29 +1,30 @@
-"""The `Data` config of a run, and the arguments that every task function gets.
+"""The `Data` config of a run, and `TaskArguments`, the arguments of task functions.
 
-A task is named "module:function" and imported late, so that reading a config never loads
-TensorFlow:
+A task is named "module:function". It is imported only when it is used, so that reading a config
+never loads TensorFlow:
 
     Data(task="tasks.glue:sst2", vocabulary="vocab/spiece.model", directory="glue")
 
 `function` takes `TaskArguments` and returns a `seqio.Task`.
 
-Hard negatives can be searched again with the model in training (ANCE).
+`Refresh` searches new hard negatives with the model during training (ANCE).
 
     Data(..., refresh=Refresh(period=10_000, directory="work/retriever/refresh"))
 
-The period is m. Rows of the steps [k m, (k + 1) m) have negatives from an index of the checkpoint
-of step (k - lag) m: the passages nearest to their queries, without the positives. If that step is 0
-or less, they have the negatives of the cache, usually from BM25. So the negatives of a step do not
-depend on the speed of the search: a run that is killed, or has a slow search, gets the same ones.
+With the period m, rows of the steps [k m, (k + 1) m) have negatives from the checkpoint of step (k
+- lag) m: the passages that are nearest to the query and not positives. If (k - lag) m is 0 or less,
+rows have the negatives of the cache, usually from BM25. The negatives of a step therefore do not
+depend on the speed of the search: a run with a slow search, or a resumed run, has the same
+negatives.
 
-With batches by length (`Bucketed`), the longest passage that is sampled for a row sets its length,
-new negatives included. Rows that wait for a full batch when a new search takes effect are sorted
-into buckets again.
+With batches by length (`Bucketed`), the length of a row is the length of its longest sampled
+passage, including new negatives. When new negatives take effect, rows that wait for a full batch
+are assigned to buckets again.
 
 Source: Xiong et al. 2021, "Approximate Nearest Neighbor Negative Contrastive Learning for Dense
-Text Retrieval", section 4. There the newest available search is used.
+Text Retrieval", section 4. The paper uses the newest available search.
 
-Retrieval augmentation adds the first passages of a run to each input.
+`Augment` adds the best passages of a retrieval run to each input.
 
     Data(
         task="tasks.squad:closed_book",
@@ -34,32 +35,34 @@ turns the inputs "who wrote Emma" into
 
     question: who wrote Emma context: Emma Emma is a novel by Jane Austen. Jane Austen An author ...
 
-The query id in the run is the example's "id", or else its "idx": an id of SQuAD, TriviaQA or RACE,
-the row number in GLUE, SWAG and your own tables (from 0), or data.columns.id. Passages are "title
-text", best first. Words are removed from their ends until the row fits data.inputs_length, so the
-question is never truncated, wherever the template has it.
+The query id in the run is the example's "id", or "idx" if "id" is missing: an id of SQuAD, TriviaQA
+or RACE, the row number in GLUE, SWAG and your own tables (from 0), or data.columns.id. Passages are
+"title text", best first. Passages are truncated until the row fits data.inputs_length; the question
+is never truncated.
 
 Source: Lewis et al. 2020, "Retrieval-Augmented Generation", section 2. The text has the form of
 Izacard and Grave 2021, "Leveraging Passage Retrieval with Generative Models", section 3, with all
 passages in one input.
 
-Batches have one static shape, or a few that are chosen by the length of the rows.
+Batches have one static shape, or one shape for each range of row lengths.
 
     Data(..., inputs_length=8192, batch_size=4, batches=Bucketed({512: 64, 2048: 12, 8192: 4}))
 
-A row of 300 tokens that is padded to 8192 costs as much as a full one. `Bucketed` puts it into a
-batch of 64 rows of 512 tokens. Each shape is compiled as a separate program, so use only a few.
+A row of 300 tokens that is padded to 8192 tokens costs as much as a row of 8192 tokens. `Bucketed`
+puts this row into a batch of 64 rows of 512 tokens. Each shape is compiled as a separate program,
+so use only a few.
 
-Examples come in the same order as with one shape. Each waits in the bucket for its length, and a
-full bucket is the next batch. With two rows of 4 tokens and one row of 8 tokens per batch:
+Examples are read in the same order as with one shape. Each example waits in the bucket for its
+length, and a full bucket is the next batch. With two rows of 4 tokens and one row of 8 tokens per
+batch:
 
     lengths of the examples    3   7   4   2   8   1
     batches                    [7]  [3 4]  [8]  [2 1]
 
-So the order of batches depends only on the order of examples. No example is dropped: examples that
-wait when the data end go into batches of the next epoch. BGE-M3 is trained with batches by length
-(Chen et al. 2024, "Efficient Batching"); in its code the last batch of a group has a different
-shape.
+The order of batches therefore depends only on the order of examples. No example is dropped:
+examples that wait at the end of an epoch go into batches of the next epoch. BGE-M3 is trained with
+batches by length (Chen et al. 2024, "Efficient Batching"); in its code the last batch of a group
+has a different shape.
 """
 
 import dataclasses
@@ -82,13 +85,14 @@ from t5x_lite.layouts.text import Seq2Seq
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Refresh:
-    """Hard negatives that `t5x-lite refresh` searches during training.
+    """Configuration of the hard negatives that `t5x-lite refresh` searches during training.
 
     Attributes:
-      period: steps between two searches; 0 disables them. Checkpoints must be saved at these steps.
-      lag: periods between the checkpoint that searches and the steps that use its negatives; with 0
-        training waits for each search.
-      top: passages kept per query; data.layout.negatives of them are sampled.
+      period: number of steps between two searches; 0 disables searches. Checkpoints must be saved
+        at these steps.
+      lag: number of periods between the checkpoint that searches and the steps that use its
+        negatives. With 0, training waits for each search.
+      top: number of passages kept per query; data.layout.negatives of these are sampled.
       directory: directory of the search results, usually WORKDIR/refresh.
     """
 
@@ -101,12 +105,13 @@ class Refresh:
         check_bounds(self, prefix="data.refresh.")
         if self.period and not self.directory:
             raise InputError(
-                "data.refresh.period needs --data.refresh.directory, where `t5x-lite refresh` "
-                "writes: WORKDIR/refresh as a rule"
+                "data.refresh.period is set, but data.refresh.directory is not; give the "
+                "directory that `t5x-lite refresh` writes, usually --data.refresh.directory "
+                "WORKDIR/refresh"
             )
 
     def searched_by(self, number: int) -> int:
-        """Return the step of the checkpoint that searches for a batch, or 0 for the cache.
+        """Return the step of the checkpoint that found a batch's negatives, or 0 for the cache.
 
         Args:
           number: index of the batch, from 0.
@@ -114,25 +119,26 @@ class Refresh:
         return max(0, (number // self.period - self.lag) * self.period)
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that a saved data position depends on, as JSON."""
+        """Return the settings that a saved data position depends on, as a JSON object."""
         return {"refresh": [self.period, self.lag, self.top]} if self.period else {}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Augment:
-    """Passages of a run that are added to each input.
+    """Configuration of retrieval augmentation: passages of a run that are added to each input.
 
     Attributes:
-      run: a run in TREC or MS MARCO format, or as JSON lines (`data.formats.rankings`), with the
-        example ids as queries; "{split}" in its path is train, validation or test. "" adds no
+      run: path of a ranking file in TREC, MS MARCO or JSON lines format (`data.formats.rankings`),
+        with example ids as query ids. "{split}" in the path is replaced by train, validation or
+        test. "" adds no passages.
+      passages: path of the file with the passages that the run ranks (`data.formats.passages`);
+        several paths are separated by commas.
+      k: maximum number of passages per example.
+      template: text of the inputs; {inputs} is replaced by the task's text, {passages} by all
         passages.
-      passages: the file with the passages that the run ranks (`data.formats.passages`); separate
-        several files with commas.
-      k: maximum passages per example.
-      template: the text of the inputs; {inputs} is the task's text, {passages} all passages.
-      passage: the text of one passage, with {title} and {text}.
-      missing: "error" rejects examples that the run lacks; "keep" keeps them without passages, and
-        logs their number.
+      passage: text of one passage; {title} and {text} are replaced.
+      missing: action for examples without passages in the run: "error" raises InputError; "keep"
+        keeps the examples without passages, and logs their number.
     """
 
     run: str = ""
@@ -156,50 +162,51 @@ class Augment:
             fill(template, dict.fromkeys(known, ""))
             if absent := [place for place in needed if place not in places(template)]:
                 raise InputError(
-                    f"data.augment.{name} {template!r} must have the place {{{absent[0]}}}"
+                    f"data.augment.{name} {template!r} does not contain {{{absent[0]}}}"
                 )
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that a saved data position depends on, as JSON."""
+        """Return the settings that a saved data position depends on, as a JSON object."""
         return {"augment": dataclasses.asdict(self)} if self.run else {}
 
 
 @dataclasses.dataclass(frozen=True)
 class Batches:
-    """Rule by which rows are divided into batches: `Fixed()` or `Bucketed(...)`."""
+    """Configuration of the division of rows into batches, such as `Fixed()` or `Bucketed(...)`."""
 
     def buckets(self) -> tuple[tuple[int, int], ...]:
-        """Return the static shapes (row length, rows), shortest first; () if there is only one."""
+        """Return the static shapes (row length, rows), shortest first, or () for a single shape."""
         return ()
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that a saved data position depends on, as JSON."""
+        """Return the settings that a saved data position depends on, as a JSON object."""
         return {}
 
 
 @dataclasses.dataclass(frozen=True)
 class Fixed(Batches):
-    """All batches have data.batch_size rows of the same length."""
+    """Batches of one static shape: data.batch_size rows of the same length."""
 
 
 @dataclasses.dataclass(frozen=True, init=False)
 class Bucketed(Batches):
-    """Rows grouped by length; each group has its own row length and number of rows.
+    """Batches of several static shapes: rows are grouped by length.
 
-    The length of a row is the length of its longest text, with `Groups` of its longest passage. A
-    row goes to the shortest group that holds it. The longest length and its rows must equal
-    data.inputs_length (data.targets_length with `Groups`, where all queries have
-    data.inputs_length) and data.batch_size: texts are truncated to that length, and metrics other
-    than the loss are computed in batches of that shape.
+    The length of a row is the length of its longest text (with `Groups`, its longest passage). A
+    row belongs to the first shape that is long enough. The last shape must have data.batch_size
+    rows and the length data.inputs_length, because longer texts are truncated to this length and
+    metrics are computed in batches of this shape. With `Groups`, shapes have lengths of passages up
+    to data.targets_length, and all queries have data.inputs_length.
 
     Attributes:
-      shapes: (row length in tokens, rows of the global batch), shortest first.
+      shapes: pairs of the row length in tokens and the number of rows of the global batch, shortest
+        length first.
     """
 
     shapes: tuple[tuple[int, int], ...]
 
     def __init__(self, shapes: Mapping[int, int] | Iterable[tuple[int, int]]):
-        """Take a mapping {row length in tokens: rows of the global batch}, or pairs of them.
+        """Create the config from {row length: number of rows}, or from pairs of these.
 
         Raises:
           InputError: if shapes is empty, a value is below 1, or the lengths do not increase.
@@ -207,42 +214,44 @@ class Bucketed(Batches):
         pairs = shapes.items() if isinstance(shapes, Mapping) else shapes
         object.__setattr__(self, "shapes", tuple((length, rows) for length, rows in pairs))
         if not self.shapes:
-            raise InputError("data.batches.shapes needs a length and its rows, such as 512 64")
+            raise InputError(
+                "data.batches.shapes is empty; give row lengths and numbers of rows, such as 512 64"
+            )
         for length, rows in self.shapes:
             if type(length) is not int or type(rows) is not int or length < 1 or rows < 1:
                 raise InputError(
-                    "data.batches.shapes: a length and its rows must be whole numbers of at least "
-                    f"1, got {length} and {rows}"
+                    "data.batches.shapes: a row length and its number of rows must be integers "
+                    f"of at least 1, but are {length} and {rows}"
                 )
         lengths = [length for length, _ in self.shapes]
         if lengths != sorted(set(lengths)):
             raise InputError(
-                "data.batches.shapes: each length must be above the one before it, got "
+                "data.batches.shapes: row lengths must increase, but are "
                 f"{', '.join(map(str, lengths))}"
             )
 
     def buckets(self) -> tuple[tuple[int, int], ...]:
-        """Return the static shapes, as `Batches.buckets` does."""
         return self.shapes
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that a saved data position depends on, as `Batches.identity` does."""
         return {"batches": [list(shape) for shape in self.shapes]}
 
 
 @dataclasses.dataclass(frozen=True, init=False)
 class Scheduled(Bucketed):
-    """Batches by length as in `Bucketed`, in an order computed per epoch; only for caches.
+    """Batches of several static shapes with a separate order for each epoch; only for caches.
 
-    All examples of a batch have one length group and one cache, so each set of pairs has its own
-    in-batch negatives. The order of batches is a function of (seed, epoch) and needs no queue.
-    Examples that do not fill a batch are skipped in that epoch (`data.scheduled`). The longest text
-    of a row of `Groups` sets its length, counting all passages that it may sample.
+    Rows are grouped by length as in `Bucketed`. All examples of a batch come from the same cache
+    and have similar lengths, so each cache has its own in-batch negatives. The order of batches is
+    a function of (seed, epoch). Examples that do not fill a batch are skipped in that epoch
+    (`data.scheduled`). The length of a row of `Groups` is the length of the longest passage that
+    may be sampled for this row.
 
     Attributes:
-      small: minimum examples of a cache in a length group; a smaller group joins the next longer.
-      drop: minimum examples of a group after joining; a smaller group, or one that does not fill a
-        batch, is never used.
+      small: minimum number of examples of a cache per shape; fewer examples are moved to the next
+        longer shape.
+      drop: minimum number of examples per cache and shape, after moving examples to longer shapes;
+        fewer examples, or too few for a batch, are never used.
     """
 
     small: Whole
@@ -254,11 +263,11 @@ class Scheduled(Bucketed):
         small: int = 0,
         drop: int = 0,
     ):
-        """Take a mapping {row length in tokens: rows of the global batch}, or pairs of them.
+        """Create the config from {row length: number of rows}, or from pairs of these.
 
         Raises:
-          InputError: as in `Bucketed`; or if a longer length has more rows than a shorter one, or a
-            number is negative.
+          InputError: as in `Bucketed`; or if a longer shape has more rows than a shorter shape, or
+            `small` or `drop` is negative.
         """
         super().__init__(shapes)
         object.__setattr__(self, "small", small)
@@ -266,24 +275,23 @@ class Scheduled(Bucketed):
         rows = [rows for _, rows in self.shapes]
         if rows != sorted(rows, reverse=True):
             raise InputError(
-                "data.batches.shapes: a longer row length may not have more rows per batch, got "
-                f"{', '.join(map(str, rows))}"
+                "data.batches.shapes: a longer shape may not have more rows than a shorter "
+                f"shape, but the numbers of rows are {', '.join(map(str, rows))}"
             )
         check_bounds(self, prefix="data.batches.")
 
     def identity(self) -> dict[str, Any]:
-        """See `Batches.identity`."""
         return {**super().identity(), "schedule": [self.small, self.drop]}
 
 
 def bucket_of(
     lengths: Int[np.ndarray, " n"], buckets: tuple[tuple[int, int], ...]
 ) -> Int[np.ndarray, " n"]:
-    """Return the bucket of each row: the first that holds its length, else the last.
+    """Return the index of each row's bucket: the first that is long enough, or else the last.
 
     Args:
-      lengths: tokens of each row.
-      buckets: static shapes, as `Batches.buckets` returns them.
+      lengths: number of tokens of each row.
+      buckets: static shapes, the result of `Batches.buckets`.
     """
     edges = np.array([length for length, _ in buckets])
     return np.minimum(np.searchsorted(edges, lengths), len(edges) - 1)
@@ -298,66 +306,67 @@ _NO_IN_BATCH = "no_in_batch_neg"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Data:
-    """The data of one run.
+    """Configuration of the data of one run.
 
     Attributes:
-      task: "module:function" of a function TaskArguments -> seqio.Task, or "module:name" of a
-        `mixtures.Mixture` of tasks, or "seqio:module:name" of a task or a mixture that the module
-        adds to seqio's registry. With a cache it is only needed for the task's metrics, and may be
-        "".
-      vocabulary: a SentencePiece .model file, a tokenizer.json, WordPiece's vocab.txt, DeBERTa's
-        spm.model, XLM-R's sentencepiece.bpe.model, RoBERTa's vocab.json next to merges.txt, or a
-        directory that holds one of them, sentencepiece.model or bytes.json; "bytes" and "bytes-hf"
-        are byte vocabularies (ByT5).
-      directory: directory of the task's files; "" for a task that needs none. For unlabelled text
+      task: name of a task or mixture: "module:function" of a function that maps TaskArguments to a
+        seqio.Task, "module:name" of a `mixtures.Mixture`, or "seqio:module:name" of a task or
+        mixture in seqio's registry, registered by the module. With a cache, the task is only needed
+        for its metrics, and may be "".
+      vocabulary: path of a vocabulary: a SentencePiece .model file, a tokenizer.json, WordPiece's
+        vocab.txt, DeBERTa's spm.model, XLM-R's sentencepiece.bpe.model, RoBERTa's vocab.json next
+        to merges.txt, or a directory that contains one of these files, sentencepiece.model or
+        bytes.json. "bytes" and "bytes-hf" are byte vocabularies (ByT5).
+      directory: directory of the task's files; "" for a task without files. For unlabelled text
         also a file, a pattern, hf://NAME or tfds://NAME (`data.tasks.text_files`).
-      languages: languages to read from multilingual text such as mC4, or "all"; several form a
-        mixture at the rates of `mixing`. () is text without languages.
-      cache: a directory that `t5x-lite cache` wrote, read instead of the task's files and without
-        TensorFlow. Several are mixed at the rates of "DIRECTORY=RATE", or without rates by
-        `mixing`. "" runs the task on the fly.
-      mixing: mixing of the tasks of a mixture, or of several caches that are given without rates.
-      columns: for your own files (tasks/files.py), the columns of inputs and targets; for
-        unlabelled text columns.inputs is the text, "{text}" by default.
-      template: the text of the inputs, instead of the task's text, with columns in braces:
-        "premise: {premise} hypothesis: {hypothesis}"; "" keeps the task's text. `prefix` comes
-        before it.
-      prefix: beginning of the inputs, such as "mnli", instead of the task's prefix; "" removes it,
-        and None keeps it.
+      languages: languages to read from multilingual text such as mC4, or "all"; several languages
+        are mixed at the rates of `mixing`. () for text that is not divided into languages.
+      cache: directory that `t5x-lite cache` wrote, which is read instead of the task's files,
+        without TensorFlow. Several caches are mixed at their rates, written as "DIRECTORY=RATE", or
+        by `mixing` if no rates are given. "" tokenizes the task during training.
+      mixing: rates of the tasks of a mixture, or of several caches without rates.
+      columns: columns of the inputs and targets in your own files (tasks/files.py); for unlabelled
+        text, columns.inputs is the text, "{text}" by default.
+      template: text of the inputs with column names in braces, such as "premise: {premise}
+        hypothesis: {hypothesis}", instead of the task's text; "" keeps the task's text. `prefix` is
+        added before the text.
+      prefix: beginning of the inputs, such as "mnli", instead of the task's prefix; "" removes the
+        task's prefix, and None keeps it.
       augment: passages of a run that are added to each input (`Augment`).
       layout: form of the rows (`layouts`): Seq2Seq() for an encoder-decoder; LM(),
         PrefixLM() or ConcatLM() for a decoder-only model; for an encoder Encoder(), Groups() to
         compare queries with passages, Labelled() to classify or score texts, Choices() for multiple
         choice, Tokens() to label each token, and Windows() to find spans.
-      batches: the static shapes of batches: Fixed() is one, Bucketed(...) are a few, by the length
-        of the rows.
-      refresh: hard negatives that are searched during training (`Refresh`); for Groups() and
-        Ranked() from one cache.
-      batch_size: rows of the global batch; with Bucketed, rows of the batches of the longest rows.
-      inputs_length: tokens of an encoder row, EOS included; of groups, tokens of a query. Rows of a
-        decoder-only model have inputs_length plus targets_length tokens, rows of LM()
-        targets_length.
-      targets_length: tokens of a decoder row, EOS included; of groups, tokens of a passage.
-      pack: if True, several short examples share a row.
-      shuffle: if True, training examples are shuffled.
-      shuffle_buffer: examples that the shuffle of a stream holds at a time; data in memory and
-        caches are permuted completely.
-      first_documents: number of documents to train on, the first ones, which are repeated; None
-        uses all. A document is a raw example: a page of C4, a pair of sentences. Held-out splits do
-        not change.
-      first_tokens: as first_documents, but limited by the tokens of the text: the first examples
-        with no more than so many tokens in total, before corruption.
-      extra_ids: sentinels above the pieces of a SentencePiece vocabulary, or above bytes.
-      final_sentinel: if True, the targets of span corruption, and of i.i.d. noise with a sentinel
-        for each span, always end in a sentinel, as in figure 2 of the T5 paper. The released code
-        writes no sentinel if the text ends in noise. Labelled tasks ignore it.
-      adapter_of: the child of MultiTask for the rows of each cache of data.cache, as "mnli=0",
-        "rte=1": the name of a cache's directory, or the directory. Rows then have the feature
-        `adapter_ids`.
-      own_negatives: caches of data.cache that compare a query only with passages of the same row,
-        such as class or cluster data, named as in `adapter_of`. A directory with a name ending
-        in no_in_batch_neg, as in FlagEmbedding's files, is included without being named. Rows of
-        Groups() then have the feature `own_negatives`.
+      batches: the static shapes of batches: Fixed() for one shape, Bucketed(...) or Scheduled(...)
+        for several shapes, chosen by the length of the rows.
+      refresh: search of new hard negatives during training (`Refresh`), for Groups() and Ranked()
+        with one cache.
+      batch_size: number of rows of the global batch; with Bucketed, rows of a batch of the longest
+        shape.
+      inputs_length: number of tokens of an encoder row, including EOS; with Groups(), of a query.
+        Rows of a decoder-only model have inputs_length plus targets_length tokens; rows of LM()
+        have targets_length tokens.
+      targets_length: number of tokens of a decoder row, including EOS; with Groups(), of a passage.
+      pack: True to pack several short examples into one row.
+      shuffle: True to shuffle the training examples.
+      shuffle_buffer: number of examples in the shuffle buffer of a streamed task; caches and data
+        in memory are permuted completely instead.
+      first_documents: number of documents to train on, from the beginning of the training split;
+        None uses all documents. A document is a raw example, such as a page of C4 or a pair of
+        sentences. Held-out splits do not change.
+      first_tokens: number of tokens to train on, from the beginning of the training split, counted
+        before corruption; None uses all tokens. Only complete examples are used.
+      extra_ids: number of sentinel ids after the ids of a SentencePiece or byte vocabulary.
+      final_sentinel: True to end the targets of span corruption, and of i.i.d. noise with one
+        sentinel per span, always in a sentinel, as in figure 2 of the T5 paper. The released T5
+        code adds no final sentinel if the text ends in noise. Labelled tasks ignore this field.
+      adapter_of: index of the child adapter of MultiTask for each cache of data.cache, as
+        "CACHE=INDEX", such as "mnli=0"; CACHE is the cache's directory or its last path component.
+        Rows then have the feature `adapter_ids`.
+      own_negatives: caches of data.cache, named as in `adapter_of`, that do not use in-batch
+        negatives: a query is compared only with passages in the same row, such as in class or
+        cluster data. Directories with names ending in no_in_batch_neg, as in FlagEmbedding's files,
+        are always included. Rows of Groups() then have the feature `own_negatives`.
     """
 
     task: str = ""
@@ -390,65 +399,69 @@ class Data:
         if not isinstance(self.layout, Layout):
             raise InputError(
                 "data.layout must be a layout of t5x_lite.layouts, such as layouts.Encoder(), "
-                f"got {self.layout!r}"
+                f"but is {self.layout!r}"
             )
         if not self.task and not self.cache:
             raise InputError(
-                "there is nothing to read: give --data.task module:function, or "
+                "neither data.task nor data.cache is set; give --data.task module:function, or "
                 "--data.cache DIRECTORY"
             )
         check_bounds(self, prefix="data.")
         if self.first_documents is not None and self.first_tokens is not None:
-            raise InputError("data.first_documents and data.first_tokens are both set: unset one")
+            raise InputError("data.first_documents and data.first_tokens are both set; unset one")
         if self.languages and self.cache:
             raise InputError(
-                "data.languages chooses among files, but each language has a separate cache: "
-                "name the caches in data.cache"
+                "data.languages and data.cache are both set, but each language has a separate "
+                "cache; unset data.languages and name the caches in data.cache"
             )
         if len({*self.languages}) < len(self.languages):
             raise InputError(f"data.languages names a language twice: {', '.join(self.languages)}")
         if self.pack and not self.layout.packs:
             raise InputError(
-                f"data.layout {self.layout.name} has one example a row: set data.pack to False"
+                f"data.layout {self.layout.name} has one example per row, but data.pack is True; "
+                "set data.pack to False"
             )
         _check_batches(self)
         _check_refresh(self)
         if self.adapter_of and (self.pack or not self.cache):
             raise InputError(
-                "data.adapter_of is for caches with one example per row: give --data.cache, and "
+                "data.adapter_of needs caches with one example per row; give --data.cache and "
                 "--data.pack False"
             )
         _ = adapter_numbers(self), own_negative_caches(self)
 
 
 def adapter_numbers(data: Data) -> dict[str, int]:
-    """Return the child of MultiTask for each cache of `adapter_of`.
+    """Return the index of the MultiTask child for each cache of `adapter_of`, by the cache's name.
 
     Raises:
-      InputError: if an entry is not NAME=NUMBER, or a cache has two numbers.
+      InputError: if an entry is not NAME=NUMBER, or a cache has two different numbers.
     """
     found: dict[str, int] = {}
     for line in data.adapter_of:
         name, equals, number = line.rpartition("=")
         if not (name and equals and number.isascii() and number.isdigit()):
-            raise InputError(f"data.adapter_of: {line!r} must be CACHE=NUMBER, such as mnli=0")
+            raise InputError(
+                "data.adapter_of: each entry must be CACHE=NUMBER, such as mnli=0, but one is "
+                f"{line!r}"
+            )
         if found.setdefault(name, int(number)) != int(number):
             raise InputError(f"data.adapter_of gives {name} two numbers")
     return found
 
 
 def own_negative_caches(data: Data) -> list[str]:
-    """Return the directories of `own_negatives`, and directories that are included by their name.
+    """Return the directories of the caches that do not use in-batch negatives.
 
     Raises:
-      InputError: if rows have no negatives, or a name is not in data.cache.
+      InputError: if the layout is not Groups(), or data.cache lacks a named cache.
     """
     if isinstance(data.layout, Groups) and data.cache:
         texts = [data.cache] if isinstance(data.cache, str) else data.cache
         directories = [split_rate(text)[0] for text in texts]
     elif data.own_negatives:
         raise InputError(
-            "data.own_negatives needs caches of the layout Groups(): read --data.cache, or set "
+            "data.own_negatives needs caches and the layout Groups(); give --data.cache, or set "
             "--objective.candidates group for all rows"
         )
     else:
@@ -456,7 +469,8 @@ def own_negative_caches(data: Data) -> list[str]:
     unknown = {*data.own_negatives}.difference(*(names_of(path) for path in directories))
     if unknown:
         raise InputError(
-            f"data.own_negatives names {min(unknown)}, and data.cache has {', '.join(directories)}"
+            f"data.own_negatives names {min(unknown)}, but data.cache has only "
+            f"{', '.join(directories)}"
         )
     return [
         path.rstrip("/")
@@ -466,28 +480,29 @@ def own_negative_caches(data: Data) -> list[str]:
 
 
 def names_of(directory: str) -> tuple[str, str]:
-    """Return the names of a cache in options: its directory, and the last part of its path."""
+    """Return the names of a cache in options: its directory, and the last component of its path."""
     return directory, directory.rstrip("/").rpartition("/")[2]
 
 
 def _check_batches(data: Data) -> None:
-    """Raise InputError unless the batches fit the layout, the lengths and the batch size."""
+    """Raise InputError if data.batches does not fit the layout, the lengths and the batch size."""
     batches, layout = data.batches, data.layout
     if not isinstance(batches, Batches):
         raise InputError(
-            "data.batches must be Fixed() or Bucketed(...) of t5x_lite.data.config, got "
+            "data.batches must be Fixed() or Bucketed(...) of t5x_lite.data.config, but is "
             f"{batches!r}"
         )
     if not batches.buckets():
         return
     if not layout.grouped:
         raise InputError(
-            f"data.batches Bucketed does not group rows of data.layout {layout.name}: use it with "
+            f"data.batches Bucketed does not support data.layout {layout.name}; use it with "
             "Encoder(), Labelled(), Choices(), Tokens(), Windows() or Groups(), or use Fixed()"
         )
     if data.pack:
         raise InputError(
-            "data.batches Bucketed has one example a row: set data.pack to False, or use Fixed()"
+            "data.batches Bucketed has one example per row, but data.pack is True; set "
+            "data.pack to False, or use Fixed()"
         )
     longest, rows = batches.buckets()[-1]
     length = getattr(data, layout.grouped)
@@ -495,36 +510,36 @@ def _check_batches(data: Data) -> None:
         option = layout.grouped.replace("_", "-")
         raise InputError(
             f"data.{layout.grouped} {length} and data.batch_size {data.batch_size} differ from "
-            f"the longest of data.batches, {longest} and {rows}: set --data.{option} {longest} "
+            f"the longest of data.batches, {longest} and {rows}; set --data.{option} {longest} "
             f"--data.batch-size {rows}, or change data.batches"
         )
 
 
 def _check_refresh(data: Data) -> None:
-    """Raise InputError for new negatives that the layout, the batches or the features rule out."""
+    """Raise InputError if data.refresh is set and the layout or the batches do not support it."""
     if not data.refresh.period:
         return
     if "negatives" not in data.layout.features:
         raise InputError(
-            f"data.refresh needs rows with negatives, and data.layout is {data.layout.name}: use "
+            f"data.refresh needs rows with negatives, but data.layout is {data.layout.name}; use "
             "Groups() or Ranked()"
         )
     if isinstance(data.batches, Scheduled):
         raise InputError(
-            "data.refresh changes the lengths of rows, and data.batches Scheduled works out an "
-            "order from them for a whole epoch; use Bucketed() or Fixed(), or set "
-            "data.refresh.period to 0"
+            "data.refresh changes the lengths of rows during an epoch, which data.batches "
+            "Scheduled does not support; use Bucketed() or Fixed(), or set data.refresh.period "
+            "to 0"
         )
     identity = data.layout.identity()
     if identity.get("teacher") or identity.get("known_positives"):
         raise InputError(
-            "data.refresh has no scores and no ids of the passages that it finds: unset "
+            "data.refresh gives neither teacher scores nor passage ids; unset "
             "data.layout.teacher and data.layout.known_positives"
         )
 
 
 def shapes_of(data: Data) -> tuple[Data, ...]:
-    """Return one config per static shape, as if it were the only one, short rows first."""
+    """Return a copy of the config with `Fixed()` batches for each static shape, shortest first."""
     if not data.batches.buckets():
         return (data,)
     return tuple(
@@ -534,17 +549,17 @@ def shapes_of(data: Data) -> tuple[Data, ...]:
 
 
 def truncation_of(data: Data) -> dict[str, int]:
-    """Return the fields that limit training to the first examples; {} if all are read."""
+    """Return the fields that limit training to the first examples, by name; {} if none is set."""
     values = {name: getattr(data, name) for name in TRUNCATIONS}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def rows_named(data: Data, shape: Data) -> str:
-    """Return the name of a shape's rows for messages.
+    """Return a description of the rows of one static shape for error messages.
 
     Args:
       data: the config.
-      shape: one of its `shapes_of`.
+      shape: an element of `shapes_of(data)`.
     """
     if not data.batches.buckets():
         return f"data.batch_size {shape.batch_size}"
@@ -553,13 +568,13 @@ def rows_named(data: Data, shape: Data) -> str:
 
 
 def wording_of(data: Data) -> dict[str, str]:
-    """Return the "template" and "prefix" of a config, each if it is set."""
+    """Return the fields "template" and "prefix" of a config that are set, by name."""
     template = {"template": data.template} if data.template else {}
     return template if data.prefix is None else {**template, "prefix": data.prefix}
 
 
 def words_of_inputs(data: Data) -> dict[str, str]:
-    """Return the settings of the input text that a cache keeps: `wording_of` and data.augment."""
+    """Return the settings of the input text that a cache stores: `wording_of` and data.augment."""
     augment = data.augment
     if not augment.run:
         return wording_of(data)
@@ -568,17 +583,20 @@ def words_of_inputs(data: Data) -> dict[str, str]:
 
 
 def lengths_of(data: Data) -> dict[str, int]:
-    """Return the maximum tokens of each feature of the layout, or of each text if it is joined."""
+    """Return the maximum tokens of each feature of the layout, by the feature's name.
+
+    For features with several texts in a row, this is the maximum of each text.
+    """
     return data.layout.lengths(inputs=data.inputs_length, targets=data.targets_length)
 
 
 def text_lengths(data: Data) -> dict[str, int]:
-    """Return the maximum tokens of a "query" and a "document"; {} if texts do not differ."""
+    """Return the maximum tokens of a "query" and a "document", or {} if the layout has neither."""
     return data.layout.text_lengths(inputs=data.inputs_length, targets=data.targets_length)
 
 
 def trimmed_lengths(data: Data) -> dict[str, int]:
-    """Return the lengths to which seqio trims features; features that a task lacks are ignored."""
+    """Return the length to which seqio trims each feature, by the feature's name."""
     lengths = {"inputs": data.inputs_length, "targets": data.targets_length, **lengths_of(data)}
     return {name: size for name, size in lengths.items() if name not in data.layout.joined}
 
@@ -589,17 +607,17 @@ class TaskArguments:
 
     Attributes:
       vocabulary: the vocabulary of inputs and targets.
-      directory: the user's data.directory, "" if not given.
-      inputs_length: tokens of an encoder row, EOS included.
-      targets_length: tokens of a decoder row, EOS included.
+      directory: value of data.directory; "" if not given.
+      inputs_length: number of tokens of an encoder row, including EOS.
+      targets_length: number of tokens of a decoder row, including EOS.
       seed: seed of all randomness within single examples, such as the choice of corrupted spans.
       columns: columns of the user's own files.
-      languages: the language that is read; () for text without languages.
-      layout: layout of the examples; a task may have one form as text to text, and another for a
-        layout with labels.
-      final_sentinel: the user's data.final_sentinel.
-      template: the user's data.template, "" if not given.
-      prefix: the user's data.prefix, None if not given.
+      languages: value of data.languages; () for text that is not divided into languages.
+      layout: layout of the examples. A task may return other examples for a layout with labels than
+        for text-to-text.
+      final_sentinel: value of data.final_sentinel.
+      template: value of data.template; "" if not given.
+      prefix: value of data.prefix; None if not given.
     """
 
     vocabulary: Vocabulary

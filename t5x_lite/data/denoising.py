@@ -1,4 +1,4 @@
-"""T5's unsupervised objectives: noise masks, inputs and targets, and UL2's mixture of denoisers.
+"""Unsupervised objectives of T5 (noise masks, inputs and targets) and UL2's mixture of denoisers.
 
 A noise mask marks the tokens of a text that are noise (Raffel et al. 2020, section 3.3).
 
@@ -7,9 +7,9 @@ A noise mask marks the tokens of a text that are noise (Raffel et al. 2020, sect
                                is noise
     i.i.d. 1 0 0 1 1 0 0 0     `iid_noise_mask`: every token independently
 
-Everything is NumPy, and a pure function of (tokens, seed, epoch, index). `example_rng` gives the
-random numbers. Only uniform doubles are sampled: unlike NumPy's shuffling, they do not change
-between versions.
+All functions are written in NumPy, and their results depend only on (tokens, seed, epoch, index).
+Random numbers come from `example_rng`. Only uniform doubles are sampled, because these do not
+change between versions of NumPy, unlike its shuffling.
 
 Source: t5/data/preprocessors.py in google-research/text-to-text-transfer-transformer
 (random_spans_helper, random_spans_noise_mask, iid_noise_mask).
@@ -22,11 +22,12 @@ Tokens and a mask become inputs and targets (Raffel et al. 2020, section 3.3).
     `drop`               inputs  10 11 14 15 16           targets  12 13 17
     `replace_tokens`     inputs  10 11 99 99 14 15 16 99
 
-The sentinels count down from 99. Masks of sections 3.3.3 and 3.3.4 begin with a kept token and end
-in noise, so their targets begin with a sentinel and have no closing one. The released T5 code does
-this, although the paper's figure 2 shows a closing sentinel. An i.i.d. mask can begin and end with
-either kind: then inputs may begin with a sentinel, or targets end in one. With `final_sentinel` all
-targets end in a sentinel, as in the figure: if the text ends in noise, the next one is appended.
+The sentinels count down from 99. Masks of spans (sections 3.3.3 and 3.3.4) begin with a kept token
+and end in noise, so their targets begin with a sentinel and do not end in a sentinel. The released
+T5 code does this, although the paper's figure 2 shows a final sentinel. An i.i.d. mask can begin
+and end with noise or with a kept token: inputs may then begin with a sentinel, and targets may end
+in a sentinel. With `final_sentinel` all targets end in a sentinel, as in figure 2: if the text ends
+in noise, the next sentinel is appended.
 
     `replace_spans(..., final_sentinel=True)`             targets  99 12 13 98 17 97
 
@@ -48,8 +49,8 @@ T5's unsupervised objectives, by their names in the paper (Raffel et al. 2020, s
     prefix language modelling  inputs 10 11 12                targets 13 14 15 16 17
 
 With `final_sentinel` the targets of span corruption are 99 12 13 98 17 97. A language model has no
-inputs, and no corruption. EOS is not added here. The seqio pipeline and an offline cache give the
-same examples. `data.tasks.unsupervised` sets the length of the text that a corruption gets.
+inputs and no corruption. EOS is added elsewhere. The seqio pipeline and an offline cache give the
+same examples. `data.tasks.unsupervised` sets the length of the text before corruption.
 
 Source: t5/data/preprocessors.py (denoise) and t5/models/gin/objectives in
 google-research/text-to-text-transfer-transformer.
@@ -62,10 +63,10 @@ UL2's mixture of denoisers uses one of seven objectives for each example (Tay et
     S         the rest of the text, a quarter on average  [S2S]
 
 R and X are span corruption; S is prefix language modelling, without a sentinel. The denoiser of an
-example, and the part of the chunk that it gets, depend only on (seed, epoch, index). Denoisers need
-from 509 to 1004 tokens to fill inputs of 512. A chunk has the maximum, and a denoiser that needs
-fewer takes them from a random start position. (The authors' code chunks the text separately for
-each denoiser, which one cache could not hold.)
+example, and its part of the chunk, depend only on (seed, epoch, index). To fill inputs of 512
+tokens, denoisers need from 509 to 1004 tokens of text. A chunk has the maximum; denoisers that need
+fewer tokens use a part with a random start. (The authors' code divides the text into chunks
+separately for each denoiser, which one cache could not store.)
 
 Source: "UL2: Unifying Language Learning Paradigms", table 1 and the code of appendix 9.2, which
 samples denoisers uniformly; section 4 finds 20 % best for S. Modes as in the released checkpoints.
@@ -85,26 +86,26 @@ from t5x_lite.layouts.base import DENOISER, IID, PERMUTATION, PREFIX, example_rn
 
 @functools.lru_cache(maxsize=4096)
 def noise_counts(length: int, noise_density: float, *, mean_span_length: float) -> tuple[int, int]:
-    """Return the number of noise tokens in a chunk, and the number of their spans.
+    """Return the number of noise tokens in a chunk, and the number of noise spans.
 
     Args:
-      length: tokens of the chunk.
+      length: number of tokens of the chunk.
       noise_density: fraction of the tokens that are noise, between 0 and 1.
       mean_span_length: mean tokens of a span, >= 1.
 
     Returns:
       (noise tokens, spans): clip(round(length * density), 1, length - 1) and round(noise / mean),
       between 1 and the maximum that fits. Rounding is half to even, in float32 as in T5's
-      random_spans_noise_mask: 0.15 of 190 tokens are 29. A chunk of fewer than two tokens
-      cannot both keep and cut one: (0, 0).
+      random_spans_noise_mask: 0.15 of 190 tokens are 29. (0, 0) for a chunk of fewer than two
+      tokens.
 
     Raises:
-      ValueError: if density or mean are out of range.
+      ValueError: if noise_density or mean_span_length is out of range.
     """
     if not 0 < noise_density < 1:
-        raise ValueError(f"noise_density must be between 0 and 1, got {noise_density}")
+        raise ValueError(f"noise_density must be between 0 and 1, but is {noise_density}")
     if mean_span_length < 1:
-        raise ValueError(f"mean_span_length must be at least 1, got {mean_span_length}")
+        raise ValueError(f"mean_span_length must be at least 1, but is {mean_span_length}")
     if length < 2:
         return 0, 0
     noise = int(np.rint(np.float32(length) * np.float32(noise_density)))
@@ -121,24 +122,24 @@ def random_spans_lengths(
     *,
     final_sentinel: bool = False,
 ) -> tuple[int, int]:
-    """Return the chunk length that fills inputs exactly, and the resulting targets length.
+    """Return the chunk length for inputs of a given length, and the resulting targets length.
 
-    512 tokens of inputs at density 0.15 and mean span 3 need 568 raw tokens and give targets of
-    114, EOS counted in both; a final sentinel makes them 115, for the same text. T5's
-    random_spans_helper rounds in float64 and its mask in float32: if they differ (172 tokens:
-    targets of 38 and 40), the length is large enough for the mask.
+    Inputs of 512 tokens at density 0.15 and mean span length 3 need a chunk of 568 tokens and give
+    targets of 114 tokens, including EOS, or 115 with a final sentinel. T5's random_spans_helper
+    rounds in float64 and its mask in float32. If the results differ (172 tokens: targets of 38 and
+    40), this function returns the length for the mask.
 
     Args:
-      inputs_length: tokens of the inputs, EOS included, >= 3.
+      inputs_length: number of tokens of the inputs, including EOS, >= 3.
       noise_density: fraction of the tokens that are noise.
       mean_span_length: mean tokens of a span.
       final_sentinel: if True, targets end in a sentinel (`replace_spans`).
 
     Returns:
-      (raw tokens, targets length).
+      (tokens of the chunk, tokens of the targets including EOS).
 
     Raises:
-      ValueError: if inputs_length < 3: one kept token, one sentinel and EOS.
+      ValueError: if inputs_length < 3, which is one kept token, one sentinel and EOS.
     """
 
     def lengths(raw: int) -> tuple[int, int]:
@@ -147,7 +148,8 @@ def random_spans_lengths(
 
     if inputs_length < 3:
         raise ValueError(
-            f"span corruption needs an inputs_length of at least 3, got {inputs_length}"
+            "span corruption needs an inputs_length of at least 3, but inputs_length is "
+            f"{inputs_length}"
         )
     raw = 2
     while lengths(raw + 1)[0] <= inputs_length:
@@ -159,7 +161,7 @@ def random_spans_lengths(
 
 
 def _random_segments(rng: np.random.Generator, total: int, *, parts: int) -> Int[np.ndarray, " n"]:
-    """Split `total` into `parts` positive summands, every such composition equally likely."""
+    """Split `total` into `parts` positive integers; all compositions are equally likely."""
     if parts == total:
         return np.ones(parts, np.int64)
     bounds = np.empty(parts + 1, np.int64)
@@ -176,10 +178,10 @@ def random_spans_noise_mask(
     noise_density: float = 0.15,
     mean_noise_span_length: float = 3.0,
 ) -> Bool[np.ndarray, " n"]:
-    """Return a mask of noise spans that alternate with kept spans, first kept, last noise.
+    """Return a random mask of noise spans; the first token is kept, and the last token is noise.
 
     Args:
-      length: tokens of the chunk; below 2 the mask is all False.
+      length: number of tokens of the chunk; below 2, the mask is all False.
       rng: random numbers from `example_rng`.
       noise_density: fraction of the tokens that are noise.
       mean_noise_span_length: mean tokens of a noise span.
@@ -204,12 +206,9 @@ def iid_noise_mask(
     """Return a mask in which each token is noise with probability `noise_density`.
 
     Args:
-      length: tokens of the chunk.
+      length: number of tokens of the chunk.
       rng: random numbers from `example_rng`.
       noise_density: probability that a token is noise, independently of the others.
-
-    Returns:
-      Mask [length], true where the token is noise.
     """
     return rng.random(length) < noise_density
 
@@ -217,15 +216,15 @@ def iid_noise_mask(
 def iid_targets_length(
     length: int, noise_density: float, *, final_sentinel: bool = False
 ) -> tuple[float, float]:
-    """Return the length of targets that keep i.i.d. noise and a sentinel per kept span.
+    """Return the mean and standard deviation of the targets length of `iid_replace_spans`.
 
-    A token of the chunk adds one token to the targets if it is noise, or if it is kept and follows
-    noise; the first token always does. 511 tokens at density 0.15 give 142.5 on average.
+    A token of the chunk adds one token to the targets if it is noise, if it is kept and follows
+    noise, or if it is the first token. 511 tokens at density 0.15 give 142.5 on average.
 
     Args:
-      length: tokens of the chunk, >= 1.
+      length: number of tokens of the chunk, >= 1.
       noise_density: probability that a token is noise.
-      final_sentinel: if True, a text that ends in noise adds one more.
+      final_sentinel: if True, a text that ends in noise adds one token.
 
     Returns:
       (mean, standard deviation), without EOS.
@@ -245,14 +244,11 @@ def iid_targets_length(
 
 
 def iid_spans(length: int, noise_density: float) -> tuple[float, float]:
-    """Return the number of spans of i.i.d. noise; there are nearly as many kept spans.
+    """Return the mean and standard deviation of the number of noise spans of i.i.d. noise.
 
     Args:
-      length: tokens of the chunk, >= 1.
+      length: number of tokens of the chunk, >= 1.
       noise_density: probability that a token is noise.
-
-    Returns:
-      (mean, standard deviation) of the number of noise spans.
     """
     begins = noise_density * (1 - noise_density)
     # A span begins at the first token, or where noise follows a kept token; never twice in a row.
@@ -268,13 +264,13 @@ def replace_spans(
     *,
     final_sentinel: bool = False,
 ) -> dict[str, Int32[np.ndarray, " _"]]:
-    """Replace each noise span by a sentinel in the inputs, and each kept span in the targets.
+    """Replace noise spans by sentinels in the inputs, and kept spans by sentinels in the targets.
 
     Args:
       tokens: token ids.
       mask: true where a token is noise.
-      sentinel_start: the first sentinel; the others count down from it.
-      final_sentinel: if True, targets also end in a sentinel if the text ends in noise.
+      sentinel_start: id of the first sentinel; the next sentinels have descending ids.
+      final_sentinel: True to end the targets in a sentinel also if the text ends in noise.
 
     Returns:
       {"inputs", "targets"}: token ids without EOS; without tokens both are empty.
@@ -298,7 +294,7 @@ def replace_spans(
 def _with_sentinels(
     tokens: np.ndarray, keep: np.ndarray, starts: np.ndarray, sentinel_start: int
 ) -> np.ndarray:
-    """Return the kept tokens, and a sentinel for each other span (they begin at `starts`)."""
+    """Return the kept tokens, with one sentinel at the start of each removed span."""
     marked, kept = tokens.copy(), keep.copy()
     marked[starts] = np.arange(sentinel_start, sentinel_start - len(starts), -1)
     kept[starts] = True
@@ -308,11 +304,7 @@ def _with_sentinels(
 def drop(
     tokens: Int32[np.ndarray, " n"], mask: Bool[np.ndarray, " n"]
 ) -> dict[str, Int32[np.ndarray, " _"]]:
-    """Put kept tokens into the inputs and noise into the targets, without marks of its positions.
-
-    Args:
-      tokens: token ids.
-      mask: true where a token is noise.
+    """Return kept tokens as inputs and noise tokens as targets, without sentinels.
 
     Returns:
       {"inputs", "targets"}: token ids without EOS.
@@ -330,10 +322,11 @@ def replace_tokens(
     Args:
       tokens: token ids.
       mask: true where a token is noise.
-      replacements: ids for noise tokens: a sentinel, or one id for each token.
+      replacements: replacement ids: one sentinel for all noise tokens, or an array with one id per
+        token.
 
     Returns:
-      {"inputs", "targets"}: token ids without EOS, as many as there are tokens.
+      {"inputs", "targets"}: token ids without EOS, both as long as `tokens`.
     """
     return {"inputs": np.where(mask, replacements, tokens).astype(np.int32), "targets": tokens}
 
@@ -341,12 +334,12 @@ def replace_tokens(
 def invert(
     inputs: Int[np.ndarray, " n"], targets: Int[np.ndarray, " m"], sentinel_start: int
 ) -> Int[np.ndarray, " _"]:
-    """Return the tokens that `replace_spans` was given, with or without a final sentinel.
+    """Return the original text of inputs and targets from `replace_spans`, as token ids.
 
     Args:
       inputs: int token ids [n] without EOS.
       targets: int token ids [m] without EOS.
-      sentinel_start: the first sentinel. No ordinary token may have a sentinel's id.
+      sentinel_start: id of the first sentinel. Ordinary tokens must not have ids of sentinels.
 
     Returns:
       The int32 token ids.
@@ -361,8 +354,9 @@ def invert(
     begin = [side[0] == sentinel_start for side in (inputs, targets)]
     if begin[0] == begin[1]:
         raise ValueError(
-            f"inputs and targets do not fit: sentinel {sentinel_start} must be at position 0 of "
-            f"one of them, and is in {'both' if begin[0] else 'neither'}"
+            f"inputs and targets do not fit together: sentinel {sentinel_start} must be at "
+            "position 0 of either inputs or targets, but is in "
+            f"{'both' if begin[0] else 'neither'}"
         )
     sides = [_split(side, sentinel_start) for side in (inputs, targets)]
     (kept, _), (noise, in_targets) = sides
@@ -380,7 +374,7 @@ def invert(
 
 
 def _split(side: np.ndarray, sentinel_start: int) -> tuple[list[np.ndarray], int]:
-    """Return the spans between the sentinels of one side, and the number of sentinels."""
+    """Return the spans between sentinels in inputs or targets, and the number of sentinels."""
     spans, start, sentinel = [], 0, sentinel_start
     while len(found := np.flatnonzero(side[start:] == sentinel)):
         spans.append(side[start : start + found[0]])
@@ -390,12 +384,15 @@ def _split(side: np.ndarray, sentinel_start: int) -> tuple[list[np.ndarray], int
 
 
 MODES = {"R": "[NLU]", "X": "[NLG]", "S": "[S2S]"}
-"""Mode token before the inputs, for each kind of denoiser."""
+"""Mode token before the inputs of each kind of denoiser."""
 
 
 @dataclass(frozen=True)
 class Denoiser:
-    """One of the seven denoisers; S has no mean span length."""
+    """One of UL2's seven denoisers: its kind, and its noise density and mean span length.
+
+    The mean span length of S is 0.
+    """
 
     kind: Literal["R", "X", "S"]
     noise_density: float
@@ -415,14 +412,14 @@ SEQUENTIAL_SHARE = 1 / len(DENOISERS)
 
 
 def chunk_lengths(denoiser: Denoiser, inputs_length: int) -> tuple[int, int]:
-    """Return the tokens of text that fill a denoiser's inputs, and the maximum targets length.
+    """Return the chunk length that fills a denoiser's inputs, and the maximum targets length.
 
     Args:
       denoiser: one of `DENOISERS`.
-      inputs_length: tokens of the inputs with EOS, without the mode; at least 4.
+      inputs_length: number of tokens of the inputs, with EOS and without mode tokens; at least 4.
 
     Returns:
-      (tokens of text, targets length), EOS counted.
+      (tokens of the chunk, maximum tokens of the targets including EOS).
     """
     if denoiser.kind == "S":
         return inputs_length - 1, _longest_suffix(inputs_length - 1, denoiser) + 1
@@ -430,7 +427,7 @@ def chunk_lengths(denoiser: Denoiser, inputs_length: int) -> tuple[int, int]:
 
 
 def _longest_suffix(length: int, denoiser: Denoiser) -> int:
-    """Return the longest suffix; lengths are uniform from 1 to it, on average density * length."""
+    """Return the maximum length of the S denoiser's targets; lengths are uniform from 1."""
     return max(min(round(2 * denoiser.noise_density * length) - 1, length - 1), 1)
 
 
@@ -443,7 +440,7 @@ def _draw(
     room: tuple[int, ...],
     sequential_share: float,
 ) -> tuple[Denoiser, int, int, int]:
-    """Sample the denoiser of an example, start and length of its text, and S's suffix length."""
+    """Sample an example's denoiser, the start and length of its text, and S's targets length."""
     which, where, suffix = example_rng(seed, epoch, index, stream=DENOISER).random(3)
     others = len(DENOISERS) - 1
     number = others
@@ -457,7 +454,7 @@ def _draw(
 
 @functools.lru_cache(maxsize=64)
 def _room(inputs_length: int, modes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the tokens of text that each denoiser takes, given the lengths of its mode tokens."""
+    """Return the maximum tokens of text for each denoiser, given the lengths of the mode tokens."""
     taken = dict(zip(MODES, modes, strict=True))
     return tuple(chunk_lengths(d, inputs_length - taken[d.kind])[0] for d in DENOISERS)
 
@@ -475,19 +472,19 @@ def mixture_of_denoisers(
     s_mode: list[int],
     sequential_share: float = SEQUENTIAL_SHARE,
 ) -> dict[str, Int[np.ndarray, " _"]]:
-    """Turn a chunk of text, or part of it, into an example of one of the denoisers.
+    """Build the inputs and targets of a randomly chosen UL2 denoiser from a chunk of text.
 
     Args:
-      tokens: token ids [n]; with fewer than two, targets are empty.
+      tokens: token ids [n]; if there are fewer than two, targets are empty.
       seed: the run's seed.
       epoch: number of completed passes over the data.
       index: the chunk's position in the unshuffled data.
-      sentinel_start: the first sentinel; the others count down from it.
-      inputs_length: tokens of the inputs, mode and EOS included.
+      sentinel_start: id of the first sentinel; the next sentinels have descending ids.
+      inputs_length: number of tokens of the inputs, including mode tokens and EOS.
       r_mode: token ids before the inputs of an R denoiser.
       x_mode: token ids before the inputs of an X denoiser.
       s_mode: token ids before the inputs of the S denoiser.
-      sequential_share: probability of S; the others are equally likely.
+      sequential_share: probability of the S denoiser; the other denoisers are equally likely.
 
     Returns:
       {"inputs", "targets"}: int32 token ids without EOS.
@@ -530,9 +527,9 @@ def mixture_of_denoisers_lengths(
     sequential_share: float = SEQUENTIAL_SHARE,
     **unused: object,
 ) -> Int[np.ndarray, "n 2"]:
-    """Return the lengths of inputs and targets of `mixture_of_denoisers`, without building them.
+    """Compute the lengths of the inputs and targets of `mixture_of_denoisers` for many chunks.
 
-    Args and results are the same as for the other functions in `LENGTHS`.
+    Arguments and results are the same as for the other functions in `LENGTHS`.
     """
     modes = {"R": len(r_mode), "X": len(x_mode), "S": len(s_mode)}
     room = _room(inputs_length, tuple(modes.values()))
@@ -559,7 +556,7 @@ def mixture_of_denoisers_lengths(
 
 
 _SPECIAL_TOKENS = 3
-"""Number of ids for padding, EOS and unknown, the first ids; random tokens are never among them."""
+"""Number of first ids (padding, EOS, unknown) that are never used as random tokens."""
 
 
 def span_corruption(
@@ -576,14 +573,16 @@ def span_corruption(
     """Turn a chunk of text into an example of span corruption.
 
     Args:
-      tokens: token ids [n]. With fewer than two, inputs are the tokens and targets are empty.
+      tokens: token ids [n]. If there are fewer than two, inputs are the tokens and targets are
+        empty.
       seed: the run's seed.
       epoch: number of completed passes over the data.
       index: the chunk's position in the unshuffled data.
-      sentinel_start: the first sentinel, the vocabulary's last id; the others count down from it.
+      sentinel_start: id of the first sentinel, the vocabulary's last id; the next sentinels have
+        descending ids.
       noise_density: fraction of the tokens that are noise.
-      mean_noise_span_length: mean tokens of a noise span.
-      final_sentinel: if True, targets end in a sentinel.
+      mean_noise_span_length: mean number of tokens of a noise span.
+      final_sentinel: True to end the targets in a sentinel.
 
     Returns:
       {"inputs", "targets"}: int32 token ids without EOS.
@@ -610,20 +609,10 @@ def iid_replace_spans(
     noise_density: float = 0.15,
     final_sentinel: bool = False,
 ) -> dict[str, Int[np.ndarray, " _"]]:
-    """Corrupt i.i.d. tokens, with one sentinel per noise span: the paper's baseline ("u_u").
+    """Replace spans of i.i.d. noise by sentinels: the T5 paper's baseline objective ("u_u").
 
-    Args:
-      tokens: token ids [n].
-      seed: the run's seed.
-      epoch: number of completed passes over the data.
-      index: the chunk's position in the unshuffled data.
-      sentinel_start: the first sentinel; the others count down from it, into the ordinary tokens
-        if there are more spans than sentinels.
-      noise_density: probability that a token is noise.
-      final_sentinel: if True, targets also end in a sentinel if the text ends in noise.
-
-    Returns:
-      {"inputs", "targets"}: int32 token ids without EOS.
+    Arguments and results are the same as in `span_corruption`; noise_density is the probability
+    that a token is noise. If there are more spans than sentinels, ids of ordinary tokens are used.
     """
     tokens = np.asarray(tokens, np.int32)
     mask = _iid_mask(len(tokens), seed, epoch, index, noise_density=noise_density)
@@ -633,9 +622,9 @@ def iid_replace_spans(
 def iid_drop_tokens(
     tokens: Int[np.ndarray, " n"], *, seed: int, epoch: int, index: int, noise_density: float = 0.15
 ) -> dict[str, Int[np.ndarray, " _"]]:
-    """Drop i.i.d. noise from the inputs; the targets are the dropped tokens ("d_d").
+    """Remove i.i.d. noise tokens from the inputs; the targets are the removed tokens ("d_d").
 
-    Args and results are the same as in `iid_replace_spans`, without sentinels.
+    Arguments and results are the same as in `iid_replace_spans`, without sentinels.
     """
     tokens = np.asarray(tokens, np.int32)
     return drop(tokens, _iid_mask(len(tokens), seed, epoch, index, noise_density=noise_density))
@@ -651,17 +640,17 @@ def bert_style(
     noise_density: float = 0.15,
     random_share: float = 0.1,
 ) -> dict[str, Int[np.ndarray, " n"]]:
-    """Replace a tenth of i.i.d. noise by random tokens, the rest by sentinels ("r10s90_f").
+    """Replace 10 % of i.i.d. noise tokens by random tokens, the rest by sentinels ("r10s90_f").
 
     Args:
       tokens: token ids [n], which are the targets.
       seed: the run's seed.
       epoch: number of completed passes over the data.
       index: the chunk's position in the unshuffled data.
-      sentinel_start: the only sentinel that is used, the vocabulary's last id.
+      sentinel_start: id of the sentinel, the vocabulary's last id; it is used for all spans.
       noise_density: probability that a token is noise.
-      random_share: probability that noise becomes a random token of the vocabulary, special tokens
-        excluded.
+      random_share: probability that a noise token becomes a random token of the vocabulary,
+        excluding special tokens.
 
     Returns:
       {"inputs", "targets"}: int32 token ids without EOS.
@@ -683,9 +672,9 @@ def mass_style(
     sentinel_start: int,
     noise_density: float = 0.15,
 ) -> dict[str, Int[np.ndarray, " n"]]:
-    """Replace each token of i.i.d. noise by the same sentinel ("m_f").
+    """Replace each noise token of i.i.d. noise by the same sentinel ("m_f").
 
-    Args and results are the same as in `bert_style`, without random tokens.
+    Arguments and results are the same as in `bert_style`, without random tokens.
     """
     tokens = np.asarray(tokens, np.int32)
     mask = _iid_mask(len(tokens), seed, epoch, index, noise_density=noise_density)
@@ -697,14 +686,7 @@ def deshuffling(
 ) -> dict[str, Int[np.ndarray, " n"]]:
     """Shuffle the tokens of the inputs; the targets keep the original order ("all_permute").
 
-    Args:
-      tokens: token ids [n].
-      seed: the run's seed.
-      epoch: number of completed passes over the data.
-      index: the chunk's position in the unshuffled data.
-
-    Returns:
-      {"inputs", "targets"}: int32 token ids without EOS; every order is equally likely.
+    Arguments and results are the same as in `span_corruption`; every order is equally likely.
     """
     tokens = np.asarray(tokens, np.int32)
     rng = example_rng(seed, epoch, index, stream=PERMUTATION)
@@ -714,17 +696,10 @@ def deshuffling(
 def prefix_split(
     tokens: Int[np.ndarray, " n"], *, seed: int, epoch: int, index: int
 ) -> dict[str, Int[np.ndarray, " _"]]:
-    """Split a chunk of text into the prefix and the rest, for prefix language modelling.
+    """Split a chunk of text at a random position into inputs and targets (prefix language model).
 
-    Args:
-      tokens: token ids [n].
-      seed: the run's seed.
-      epoch: number of completed passes over the data.
-      index: the chunk's position in the unshuffled data.
-
-    Returns:
-      {"inputs", "targets"}: int32 token ids without EOS, together the tokens. The inputs' length is
-      uniform in [1, n - 1]; with fewer than two tokens, inputs are empty.
+    Arguments and results are the same as in `span_corruption`. The length of the inputs is uniform
+    in [1, n - 1]; with fewer than two tokens, inputs are empty.
     """
     tokens = np.asarray(tokens, np.int32)
     start = _split_place(len(tokens), seed=seed, epoch=epoch, index=index)
@@ -739,7 +714,6 @@ def _iid_mask(
 
 
 def _split_place(length: int, *, seed: int, epoch: int, index: int) -> int:
-    """Return the number of tokens in the prefix."""
     places = max(length - 1, 0)
     draw = example_rng(seed, epoch, index, stream=PREFIX).random()
     return min(1 + int(draw * places), places)
@@ -758,7 +732,7 @@ CORRUPTIONS: Mapping[str, Callable[..., Mapping[str, np.ndarray]]] = {
         mixture_of_denoisers,
     )
 }
-"""Corruptions that a cache can name: (tokens, *, seed, epoch, index, **options) -> example."""
+"""Functions (tokens, *, seed, epoch, index, **options) -> example, by their names in caches."""
 
 
 # Lengths of inputs and targets, which an offline cache needs before the examples are built:
@@ -773,7 +747,7 @@ def span_corruption_lengths(
     final_sentinel: bool = False,
     **_: object,
 ) -> Int[np.ndarray, "n 2"]:
-    """Return the inputs' and targets' lengths of `span_corruption`, which are not random."""
+    """Compute the lengths of the inputs and targets of `span_corruption` for many chunks."""
     different, inverse = np.unique(counts, return_inverse=True)
     lengths = np.empty((len(different), 2), np.int64)
     for row, count in enumerate(different.tolist()):
@@ -783,17 +757,17 @@ def span_corruption_lengths(
 
 
 def same_lengths(counts: Int[np.ndarray, " n"], **_: object) -> Int[np.ndarray, "n 2"]:
-    """Return the lengths of a corruption that gives the complete text on both sides."""
+    """Compute the lengths of inputs and targets for corruptions that keep the text's length."""
     return np.stack([counts, counts], axis=1).astype(np.int64)
 
 
 def one_by_one(
     corruption: Callable[..., Mapping[str, np.ndarray]],
 ) -> Callable[..., Int[np.ndarray, "n 2"]]:
-    """Return a length function for a corruption with random lengths, which runs it per chunk.
+    """Return a length function that runs a corruption on each chunk to measure the lengths.
 
     Args:
-      corruption: function with lengths that do not depend on the token ids.
+      corruption: function of `CORRUPTIONS` with result lengths that do not depend on the token ids.
     """
 
     def lengths(
@@ -825,4 +799,4 @@ LENGTHS: Mapping[str, Callable[..., np.ndarray]] = {
     "prefix_split": one_by_one(prefix_split),
     "mixture_of_denoisers": mixture_of_denoisers_lengths,
 }
-"""Length function of each corruption in `CORRUPTIONS`."""
+"""Functions that compute the lengths of inputs and targets, by the corruption's name."""

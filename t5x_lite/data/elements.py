@@ -1,25 +1,26 @@
-"""tf.data in Python: quiet imports, elements in order, iterators that are closed.
+"""Import of TensorFlow and seqio without log output, and iteration over tf.data datasets.
 
-The package imports TensorFlow and seqio only here, without log noise and without the accelerator:
+The package imports TensorFlow and seqio only through this module, without log output and without
+access to the accelerator:
 
     from t5x_lite.data.elements import seqio, tf
 
-Without this module TensorFlow's C++ code writes log lines to standard error during the import,
-whatever TF_CPP_MIN_LOG_LEVEL is, and later a traceback for every error that it also raises. It
-takes all memory of a GPU, and seqio warns of intended settings. A TF_CPP_MIN_LOG_LEVEL of 0 or 2 in
-the environment is the user's choice and is kept.
+Without this module TensorFlow writes log lines to standard error during the import, for any
+TF_CPP_MIN_LOG_LEVEL, and later a traceback for every error that it also raises. It reserves all
+memory of a GPU, and seqio warns of intended settings. A TF_CPP_MIN_LOG_LEVEL of 0 or 2 that the
+user set in the environment is kept.
 
-Elements of a tf.data.Dataset come in one order, and with the errors of the user's files. An
-InputError or a BucketError of NumPy code inside tf.data is raised by tf.data as a TensorFlow error,
-which holds the original text between two marks.
+If NumPy code inside tf.data raises an InputError or a BucketError, tf.data raises a TensorFlow
+error with the original text between two marks. `input_error` converts the TensorFlow error back.
 
 Iterators of tf.data are closed before the interpreter ends:
 
     examples = closed_at_exit(read(dataset))       # a generator, or any object with close()
 
-When an iterator is deleted, tf.data waits for its threads. One of them may run NumPy code, and
-waits for the interpreter. If a program keeps an iterator in a global variable, the interpreter is
-already ending at that time, and both would wait: a script or a notebook would never end.
+When an iterator is deleted, tf.data waits for its threads, and a thread that runs NumPy code waits
+for the interpreter. If a program keeps an iterator in a global variable, the iterator is deleted
+while the interpreter shuts down, and both would wait for each other: a script or a notebook would
+never end.
 """
 
 import atexit
@@ -47,7 +48,8 @@ with quiet_import():
         import tensorflow as tf
     except ImportError as error:
         raise InputError(
-            f"reading text needs TensorFlow and seqio ({error}): {install_command('data')}"
+            f"reading text needs TensorFlow and seqio, but importing them failed ({error}); "
+            f"{install_command('data')}"
         ) from error
     with contextlib.suppress(RuntimeError):  # the user's own TensorFlow code already runs
         tf.config.set_visible_devices([], "GPU")
@@ -69,7 +71,7 @@ _open: "weakref.WeakSet[_Closes]" = weakref.WeakSet()
 
 
 def closed_at_exit(iterator: _T) -> _T:
-    """Return the same iterator, and close it at the end of the program if it still exists."""
+    """Return the same iterator, and close the iterator when the program ends."""
     _open.add(iterator)
     return iterator
 
@@ -83,16 +85,16 @@ def _close() -> None:
 
 
 _OF_TENSORFLOW = re.compile(r"\{\{function_node .*?\}\} ?| ?\[Op:.*")
-"""Parts of a tf.data message that do not help users."""
+"""Regular expression for the parts of a tf.data error message that do not help users."""
 
 BEGIN, END = "<input error>", "</input error>"
 """Marks around the text of an InputError inside an error of tf.data."""
 BEGIN_BUCKET = "<bucket error>"
-"""First mark around the text of a BucketError; `END` is the last."""
+"""Mark before the text of a BucketError inside an error of tf.data; `END` follows the text."""
 
 
 def input_error(error: Exception) -> Exception:
-    """Return the InputError inside an error of tf.data, or the error itself if it is a bug."""
+    """Return the InputError or BucketError inside an error of tf.data, or else the error itself."""
     message = str(getattr(error, "message", error))
     if BEGIN in message:
         return InputError(message.split(BEGIN, 1)[1].split(END, 1)[0])
@@ -112,10 +114,10 @@ def input_error(error: Exception) -> Exception:
 
 
 def let_go(error: Exception) -> Exception:
-    """Return the `input_error` of an error; for a bucket's error, clear its frames.
+    """Return the `input_error` of an error; if it is a BucketError, clear the error's frames.
 
-    Other threads of tf.data then wait for the bucket, in Python. An iterator that lived in the
-    error's frames until the interpreter ends would wait for them, and they for the interpreter.
+    Without this, a program could hang at its end: an iterator in the frames waits for threads of
+    tf.data that wait for a bucket, and these threads wait for the interpreter.
     """
     found = input_error(error)
     if isinstance(found, BucketError):
@@ -124,7 +126,7 @@ def let_go(error: Exception) -> Exception:
 
 
 def as_numpy(dataset: tf.data.Dataset) -> Iterator[dict[str, Any]]:
-    """Return elements as NumPy values; errors in the user's files are raised as InputError."""
+    """Return the elements of a dataset as NumPy values; raise InputError for unreadable files."""
     return closed_at_exit(_as_numpy(dataset))
 
 

@@ -12,10 +12,10 @@ A prompt of two shown examples, with the default template and separator:
 
     sst2 sentence: a moving and funny film
 
-The shown examples are a pure function of the task, the seed and the order. All questions of a trial
-have the same examples, with one exception: an example with the text of the question is replaced by
-the next sampled one. If a prompt is too long, examples are dropped from the front; the question is
-never truncated to make room for them.
+The shown examples depend only on the task, the seed and the order. All questions of a trial have
+the same examples, with one exception: an example that equals the question is replaced by the next
+sampled example. If a prompt is too long, examples are dropped from the front; the question is never
+truncated to make space for examples.
 """
 
 import dataclasses
@@ -36,18 +36,20 @@ _TEMPLATE = "{inputs}\n{targets}"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FewShot:
-    r"""Few-shot examples of a task that are shown before its questions.
+    r"""Configuration of few-shot prompts: examples of a task that are shown before each question.
 
     Attributes:
       examples: number of examples in a prompt; 0 shows only the question.
-      seeds: seeds that sample the examples; each is evaluated.
-      orders: number of orders in which the examples of a seed are shown; each is evaluated.
-      templates: wordings such as "Q: {inputs} A: {targets}"; each is evaluated. The question uses
-        the part before {targets}. \n is a new line. () is
+      seeds: random seeds for sampling the examples; each seed is evaluated.
+      orders: number of orders in which the examples of each seed are shown; each order is
+        evaluated.
+      templates: templates of an example, such as "Q: {inputs} A: {targets}"; each template is
+        evaluated. The question uses the part before {targets}. \n is a new line. () is
         "{inputs}\n{targets}".
       separator: text between the examples; \n is a new line.
       split: split of the task from which the examples are sampled.
-      pool: number of examples of that split, the first ones, to sample from; None is all.
+      pool: number of examples at the beginning of the split from which to sample; None uses all
+        examples.
     """
 
     examples: Whole = 0
@@ -62,7 +64,7 @@ class FewShot:
         check_bounds(self, prefix="evaluation.few_shot.")
         if not self.seeds or len({*self.seeds}) < len(self.seeds):
             raise InputError(
-                "evaluation.few_shot.seeds must be one or more different numbers, got "
+                "evaluation.few_shot.seeds must be one or more different numbers, but is "
                 f"{' '.join(map(str, self.seeds)) or 'none'}"
             )
         if self.examples and self.orders > math.factorial(min(self.examples, 20)):
@@ -71,7 +73,7 @@ class FewShot:
                 f"{math.factorial(self.examples)} orders of {self.examples} examples"
             )
         if len({*self.templates}) < len(self.templates):
-            raise InputError("evaluation.few_shot.templates has the same wording twice")
+            raise InputError("evaluation.few_shot.templates has the same template twice")
         for template in self.wordings:
             _check_template(template)
 
@@ -82,12 +84,12 @@ class FewShot:
 
     @property
     def wordings(self) -> tuple[str, ...]:
-        """The templates, with new lines in them."""
+        """The templates, with line breaks instead of the escape sequence for a new line."""
         return tuple(_with_lines(each) for each in self.templates or (_TEMPLATE,))
 
     @property
     def trials(self) -> tuple["Trial", ...]:
-        """The trials to evaluate; without examples, one per wording."""
+        """The trials to evaluate: all combinations of seeds, orders and templates."""
         seeds, orders = (self.seeds, self.orders) if self.examples else ((0,), 1)
         return tuple(
             Trial(seed=seed, order=order, template=template)
@@ -99,12 +101,12 @@ class FewShot:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A selection, order and wording of the examples.
+    """One combination of seed, order and template of the few-shot examples.
 
     Attributes:
-      seed: seed that samples the examples.
-      order: index of their order, from 0.
-      template: index of the wording, from 0.
+      seed: random seed for sampling the examples.
+      order: index of the order of the examples, from 0.
+      template: index of the template, from 0.
     """
 
     seed: int = 0
@@ -114,7 +116,7 @@ class Trial:
 
 @runtime_checkable
 class Shown(Protocol):
-    """An example that may be shown; `data.reading.Demonstration` is one."""
+    """Interface of an example that a prompt can show, such as `data.reading.Demonstration`."""
 
     @property
     def inputs(self) -> str: ...
@@ -124,19 +126,19 @@ class Shown(Protocol):
 
 @runtime_checkable
 class Encodes(Protocol):
-    """Interface of a vocabulary that prompts use."""
+    """Interface of a vocabulary that encodes prompts."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """The text that a model reads for a question.
+    """Few-shot prompt: the text that a model reads for one question.
 
     Attributes:
       text: the examples and the question.
-      tokens: int32 [_], token ids of the text, with the ending.
-      examples: number of examples in it.
+      tokens: int32 [_], token ids of the text, including the ending, such as EOS.
+      examples: number of few-shot examples in the text.
     """
 
     text: str
@@ -145,18 +147,18 @@ class Prompt:
 
 
 class Prompts:
-    """The prompts of a task.
+    """Builder of the few-shot prompts of one task.
 
     Attributes:
-      config: number of examples and their presentation.
-      length: maximum tokens of a prompt.
+      config: config of the prompts.
+      length: maximum number of tokens of a prompt.
 
     Args:
-      config: number of examples and their presentation.
+      config: config of the prompts.
       pool: the examples to sample from, with different inputs.
-      task: the task's name, which enters the random seed.
+      task: the task's name; part of the random seed.
       vocabulary: vocabulary of the inputs.
-      length: maximum tokens of a prompt, the ending included.
+      length: maximum number of tokens of a prompt, including the ending.
       ending: tokens that end a prompt, such as EOS.
     """
 
@@ -179,21 +181,17 @@ class Prompts:
         self._drawn: dict[int, list[int]] = {}
 
     def check(self, questions: Sequence[str]) -> None:
-        """Check that there are enough examples for each question.
-
-        Raises:
-          InputError: if there are too few, with both numbers.
-        """
+        """Raise InputError if there are too few examples to sample from for a question."""
         if len(self._pool) <= self.config.examples:
             for question in dict.fromkeys(questions):
                 self._shown(Trial(seed=self.config.seeds[0]), question)
 
     def of(self, trial: Trial, questions: Sequence[str]) -> list[Prompt]:
-        """Return the prompts of questions, in their order.
+        """Return the prompt of each question, in the given order.
 
         Args:
           trial: one of `config.trials`.
-          questions: the texts, as the task writes its inputs.
+          questions: texts of the questions, in the form of the task's inputs.
         """
         shown = [self._written(trial, question) for question in questions]
         counts = [len(parts) - 1 for parts in shown]
@@ -212,7 +210,6 @@ class Prompts:
         return [prompts[i] for i in range(len(questions))]
 
     def _written(self, trial: Trial, question: str) -> list[str]:
-        """Return the texts of the examples of a trial, and the text of the question."""
         template = self.config.wordings[trial.template]
         asked = template.partition("{targets}")[0].rstrip()
         return [
@@ -224,7 +221,6 @@ class Prompts:
         ]
 
     def _shown(self, trial: Trial, question: str) -> list[Shown]:
-        """Return the examples of a trial, in its order."""
         number = self.config.examples
         if not number:
             return []
@@ -242,7 +238,7 @@ class Prompts:
         return [drawn[place] for place in self._order(trial)]
 
     def _order(self, trial: Trial) -> list[int]:
-        """Return the indices of the examples in the trial's order; orders of a seed differ."""
+        """Return the indices of the examples in the trial's order; all orders of a seed differ."""
         number, found = self.config.examples, [[*range(self.config.examples)]]
         attempt = 0
         while len(found) <= trial.order:
@@ -255,12 +251,10 @@ class Prompts:
 
     @property
     def _key(self) -> int:
-        """Hash of the task's name, equal in all processes."""
         return zlib.crc32(self._task.encode())
 
 
 def _with_lines(text: str) -> str:
-    r"""Replace the characters \n, as a shell passes them, by new lines."""
     return text.replace("\\n", "\n")
 
 
@@ -270,7 +264,7 @@ def _check_template(template: str) -> None:
     found = "{inputs}" in before and "{inputs}" not in before.replace("{inputs}", "", 1)
     if not found or places(template) != ("inputs", "targets") or places(after):
         raise InputError(
-            "evaluation.few_shot.templates must have {inputs} and after it {targets}, each once, "
-            f"such as 'Q: {{inputs}} A: {{targets}}'; got {template!r}"
+            "evaluation.few_shot.templates must have {inputs} and after it {targets}, each "
+            f"once, such as 'Q: {{inputs}} A: {{targets}}', but one is {template!r}"
         )
     fill(template, {"inputs": "", "targets": ""})

@@ -1,4 +1,4 @@
-"""Tasks of a config: loading, checks, and datasets of their examples.
+"""Loading of the seqio tasks that a data config names, and datasets of their examples.
 
     task = load_task(data, vocabulary, seed=0)          # a seqio.Task
     examples_of(data, task, split="validation")         # its examples as NumPy values, in order
@@ -8,11 +8,12 @@ Training can repeat the first documents or tokens of a task (Raffel et al. 2020,
     data = Data(task="tasks.c4:iid_15_u_u", first_tokens=2**23, ...)
     task = truncated(data, load_task(data, vocabulary, seed=0), seed=0)
 
-Documents are the raw examples of the source. Tokens are counted before corruption: at the
-placeholder the first examples are taken that together do not exceed the limit. A cache of the task
-begins with the same examples. Splits other than "train" are not truncated.
+Documents are the raw examples of the source. Tokens are counted before corruption, at the task's
+CacheDatasetPlaceholder: the first examples are used, as long as their total does not exceed the
+limit. A cache of the task begins with the same examples. Splits other than "train" are not
+truncated.
 
-A config reads one task, or the tasks of a mixture with available data, at their rates:
+If data.task is a mixture, the tasks with available data are read, at the mixture's rates:
 
 found = members(data, vocabulary)       # found.present: tasks; found.absent: reasons, by name
 trained_members(data, vocabulary)       # tasks to train on; an error names all missing ones
@@ -41,7 +42,7 @@ _logger = logging.getLogger(__name__)
 
 
 def load_task(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> seqio.Task:
-    """Build the task that data.task names, "module:function"."""
+    """Build the seqio task that data.task names as "module:function"."""
     function = find_task(data.task)
     ending = _ending(data, vocabulary)
     arguments = TaskArguments(
@@ -68,18 +69,19 @@ def load_task(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> seqio.Tas
         ) from error
     if not isinstance(task, seqio.Task):
         raise InputError(
-            f"data.task {data.task!r} must return a seqio.Task, got {type(task).__name__}"
-            f"{other_tasks(data.task)}"
+            f"data.task {data.task!r} must return a seqio.Task, but returned "
+            f"{type(task).__name__}{other_tasks(data.task)}"
         )
     if data.languages and not getattr(task.source, "language", ""):
         raise InputError(
-            f"data.languages is for unlabelled text, and data.task {data.task!r} has none: unset it"
+            f"data.languages is for unlabelled text, but data.task {data.task!r} has no "
+            "languages; unset data.languages"
         )
     words = wording_of(data)
     if words and not is_marked(task):
         raise InputError(
-            f"data.{' and data.'.join(words)} cannot be set: data.task {data.task!r} builds its "
-            f"rows of data.layout {data.layout.name} without a template"
+            f"data.{' and data.'.join(words)} cannot be set, because data.task {data.task!r} "
+            f"builds its rows of data.layout {data.layout.name} without a template"
         )
     if data.augment.run:
         task = augmented(
@@ -94,21 +96,21 @@ def load_task(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> seqio.Tas
 
 
 def _ending(data: Data, vocabulary: Vocabulary) -> tuple[int, ...]:
-    """Return the layout's text that replaces EOS after inputs, as tokens; () if EOS is kept."""
+    """Return the token ids that the layout puts after inputs instead of EOS; () to keep EOS."""
     ending = data.layout.ending(vocabulary, length=data.inputs_length)
     return () if ending == (vocabulary.eos_id,) else ending
 
 
 def task_metrics(task: seqio.Task) -> tuple[Callable[..., Any], list[Callable[..., Any]]]:
-    """Return the functions that turn predicted text into metrics."""
+    """Return the task's postprocessing function and its list of metric functions."""
     return task.postprocess_fn, list(task.predict_metric_fns)
 
 
 def task_labels(task: seqio.Task) -> tuple[str, ...] | None:
-    """Return the possible answers of a task, for rank classification; None if they are free text.
+    """Return all possible answers of a task for rank classification, or None for free text.
 
-    A task gives them as the attribute `labels` of its postprocess_fn. `postprocess.ClassIndex` has
-    this attribute, and any other callable may have it.
+    The answers are the attribute `labels` of the task's postprocess_fn, such as
+    `postprocess.ClassIndex`.
     """
     labels = getattr(task.postprocessor, "labels", None)
     return None if labels is None else tuple(labels)
@@ -122,7 +124,7 @@ def look_at(
     name: str,
     split: str = "train",
 ) -> None:
-    """Read the first examples of a task; an empty split would otherwise be repeated endlessly."""
+    """Raise InputError if a split is empty, and warn of unknown tokens in its first examples."""
     examples = examples_of(data, task, split=split)
     if vocabulary is not None:
         unknown_tokens.tell(name, examples, vocabulary)
@@ -132,7 +134,7 @@ def check_split(data: Data, task: seqio.Task, *, split: str) -> None:
     """Raise InputError if a task lacks a split."""
     if split not in task.splits:
         there = ", ".join(task.splits)
-        raise InputError(f"data.task {data.task!r} has no split {split!r}: there are {there}")
+        raise InputError(f"data.task {data.task!r} has no split {split!r}; its splits are {there}")
 
 
 def no_example(data: Data, *, split: str) -> InputError:
@@ -149,7 +151,7 @@ def no_example(data: Data, *, split: str) -> InputError:
 
 
 def examples_of(data: Data, task: seqio.Task, *, split: str) -> Iterator[dict[str, Any]]:
-    """Return the task's own examples once, in order, as NumPy values; at least one."""
+    """Return a split's examples in order, as NumPy values; raise InputError if it is empty."""
     check_split(data, task, split=split)
     dataset = deterministic(dataset_of(data, task, split=split, shuffle=False))
     examples = as_numpy(dataset)
@@ -159,14 +161,14 @@ def examples_of(data: Data, task: seqio.Task, *, split: str) -> Iterator[dict[st
 
 
 def dataset_of(data: Data, task: seqio.Task, *, split: str, **options) -> tf.data.Dataset:
-    """Return the task's examples after all of its steps, trimmed."""
+    """Return the dataset of a task's examples after all preprocessors, trimmed to their lengths."""
     return task.get_dataset(
         sequence_length=trimmed_lengths(data), split=split, try_in_mem_cache=False, **options
     )
 
 
 def truncated(data: Data, task: seqio.Task, *, seed: int) -> seqio.Task:
-    """Return the task limited to the examples of data.first_documents or data.first_tokens."""
+    """Limit a task to its first examples if data.first_documents or data.first_tokens is set."""
     if "train" not in task.splits:
         return task
     if data.first_documents is not None:
@@ -199,9 +201,9 @@ def _first_tokens(data: Data, task: seqio.Task, number: int, *, seed: int) -> se
     ]
     if not names:
         raise InputError(
-            f"data.first_tokens counts tokens at a CacheDatasetPlaceholder, and data.task "
-            f"{data.task!r} has none after its tokenization: put one there, or set "
-            "--data.first-documents"
+            "data.first_tokens counts tokens at a CacheDatasetPlaceholder, but data.task "
+            f"{data.task!r} has none after its tokenization; add a CacheDatasetPlaceholder to "
+            "the task, or set --data.first-documents"
         )
 
     def examples(split: str) -> tf.data.Dataset:
@@ -212,7 +214,10 @@ def _first_tokens(data: Data, task: seqio.Task, number: int, *, seed: int) -> se
     for _ in as_numpy(examples("train").take(1)):
         break
     else:
-        raise InputError(f"data.first_tokens {number} is less than the first training example has")
+        raise InputError(
+            f"data.first_tokens {number} is less than the number of tokens of the first training "
+            "example"
+        )
     numbered = [stages.number] if "index" in spec else []
     return task.replace(
         source=stages.source(task.splits, examples, one_to_one=True),
@@ -221,7 +226,7 @@ def _first_tokens(data: Data, task: seqio.Task, number: int, *, seed: int) -> se
 
 
 def _no_more_tokens(dataset: tf.data.Dataset, names: Sequence[str], number: int) -> tf.data.Dataset:
-    """Take the first examples that together do not exceed a number of tokens."""
+    """Return the first examples of a dataset, up to a total number of tokens."""
 
     @tf.autograph.experimental.do_not_convert
     def step(before: Any, example: Any) -> Any:
@@ -233,16 +238,16 @@ def _no_more_tokens(dataset: tf.data.Dataset, names: Sequence[str], number: int)
 
 
 _counted: dict[str, int] = {}
-"""Examples that training has counted, for the held-out losses of the same run."""
+"""Number of training examples of each task, kept for the held-out losses of the same run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Present:
-    """A task of a mixture with available data.
+    """A task of a mixture that has available data.
 
     Attributes:
-      member: its entry in the mixture.
-      data: the config that reads it separately.
+      member: the task's entry in the mixture.
+      data: the config that reads only this task.
       task: the seqio.Task.
     """
 
@@ -253,12 +258,12 @@ class Present:
 
 @dataclass(frozen=True, kw_only=True)
 class Members:
-    """The tasks of a mixture.
+    """The tasks of a mixture, divided by the availability of their data.
 
     Attributes:
-      mixture: all tasks.
+      mixture: the mixture with all tasks.
       present: tasks with available data, in the mixture's order.
-      absent: reasons why the other tasks are missing, by name.
+      absent: reasons for missing data of the other tasks, by task name.
     """
 
     mixture: Mixture
@@ -267,10 +272,10 @@ class Members:
 
 
 def members(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> Members:
-    """Build the tasks of the mixture that data.task names."""
+    """Build the seqio tasks of the mixture that data.task names."""
     mixture = find_mixture(data)
     if mixture is None:
-        raise InputError(f"data.task {data.task!r} is one task and no mixture")
+        raise InputError(f"data.task {data.task!r} is a single task, but must be a mixture")
     present, absent = [], {}
     for member in mixture.members:
         alone = member_data(data, member)
@@ -288,7 +293,7 @@ def members(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> Members:
         present.append(Present(member=member, data=alone, task=task))
     if not present:
         name, reason = next(iter(absent.items()))
-        raise InputError(f"no task of the mixture {data.task} can be made; {name}: {reason}")
+        raise InputError(f"no task of the mixture {data.task} has data; {name}: {reason}")
     return Members(mixture=mixture, present=tuple(present), absent=absent)
 
 
@@ -307,7 +312,7 @@ def trained_members(
     seed: int = 0,
     tells: bool = False,
 ) -> list[Present]:
-    """Return the tasks that are trained on, after reading the first examples of each."""
+    """Return the tasks to train on; raise InputError if one of these tasks has no data."""
     if find_mixture(data) is None:
         task = truncated(data, load_task(data, vocabulary, seed=seed), seed=seed)
         told = vocabulary if tells else None
@@ -335,12 +340,11 @@ def trained_members(
 
 
 def _without_data(data: Data, names: Sequence[str], *, reason: str) -> str:
-    """Return the message about tasks that cannot be trained on, with the option to skip them."""
     option = f"--data.mixing.leave-out {' '.join([*data.mixing.leave_out, *names])}"
     if len(names) == 1:
         return f"{reason}; {option} trains without it"
     return (
-        f"{len(names)} tasks of {data.task} cannot be trained on: {', '.join(names)}; the first: "
+        f"{len(names)} tasks of {data.task} have no data: {', '.join(names)}; the first: "
         f"{reason}; {option} trains without them"
     )
 
@@ -348,7 +352,7 @@ def _without_data(data: Data, names: Sequence[str], *, reason: str) -> str:
 def held_out_members(
     data: Data, vocabulary: Vocabulary, *, split: str
 ) -> tuple[list[Present], list[float]]:
-    """Return the trained tasks that have a split, and their rates."""
+    """Return the trained tasks that have data for a split, and their rates."""
     if find_mixture(data) is None:
         task = load_task(data, vocabulary)
         check_split(data, task, split=split)
@@ -366,7 +370,6 @@ def held_out_members(
 
 
 def _is_there(one: Present, split: str) -> bool:
-    """Return whether the files of a split exist."""
     try:
         one.task.source.get_dataset(split=split, shuffle=False)
     except InputError as error:
@@ -379,7 +382,7 @@ def _is_there(one: Present, split: str) -> bool:
 def rates_of(
     data: Data, trained: Sequence[Present], *, anew: bool, tells: bool = False
 ) -> list[float]:
-    """Return the rates of available tasks; examples are counted if their number is unknown."""
+    """Return the mixture's rate of each task; unknown numbers of examples are counted."""
     mixture = find_mixture(data)
     if mixture is None:
         return [1.0]
@@ -404,7 +407,6 @@ def rates_of(
 
 
 def _tell_constants(data: Data, mixture: Mixture) -> None:
-    """Log each constant rate that a limit or a temperature does not change."""
     for member in mixture.constants(data.mixing):
         _logger.info(
             "data.mixing.maximum and data.mixing.temperature do not change the constant rate of "
@@ -415,13 +417,14 @@ def _tell_constants(data: Data, mixture: Mixture) -> None:
 
 
 def _num_examples(one: Present, *, at_most: int | None) -> int:
-    """Count the examples of a task's training split in its source; at least one."""
+    """Count the examples of a task's training split; raise InputError if it is empty."""
     check_split(one.data, one.task, split="train")
     source = one.task.source.get_dataset(split="train", shuffle=False)
     number = int(source.cardinality())
     if number < 0:
         _logger.info(
-            "counting the examples of %s: its Member in the mixture does not give their number",
+            "counting the examples of %s, because its Member in the mixture does not give their "
+            "number",
             one.member.name,
         )
         number = sum(1 for _ in itertools.islice(elements.as_numpy(source), at_most))

@@ -1,26 +1,27 @@
-"""Choice of the next example: rates of tasks, mixtures of caches, permutations without memory.
+"""Order of the training examples: rates of tasks, mixtures of caches and random permutations.
 
-A stateless rule gives the cache of each example of a mixture:
+`Schedule` computes the cache of each example of a mixture without state:
 
     sources = parse_sources(("prose=0.75", "code=0.25"))
     schedule = Schedule([rate for _, rate in sources])
     schedule.at([0, 1, 2, 3, 4])   -> caches [0, 0, 1, 0, 0], their examples [0, 1, 0, 2, 3]
 
-Among the first n examples each cache has rate * n, with an error of less than one example for every
-n: Tijdeman's solution of the chairman assignment problem (Discrete Mathematics 32, 1980). Rates are
-fractions, so the order repeats with their common denominator and any position can be computed.
+For every n, the first n examples contain rate * n examples of each cache, with an error of less
+than one example. This is Tijdeman's solution of the chairman assignment problem (Discrete
+Mathematics 32, 1980). Rates are fractions, so the order repeats with their common denominator and
+any position can be computed.
 
-A pseudo-random order of any number of examples needs no memory:
+`order` computes a pseudo-random permutation of any number of examples without memory:
 
     order([0, 1, 2, 3], [0, 0, 0, 0], size=4, seed=7)   -> [3, 0, 2, 1]
     order([0, 1, 2, 3], [1, 1, 1, 1], size=4, seed=7)   -> [2, 0, 3, 1]
 
-A shuffle buffer mixes only neighbors, and a shuffled list of indices must be kept. Here the
-position of each example is computed. A Feistel network (Luby and Rackoff 1988) permutes the next
-power of four, and a value outside of [0, size) is permuted again until it is inside (cycle walking,
-Black and Rogaway 2002). The code is our own, so the order does not change with library versions.
+A shuffle buffer mixes only neighbors, and a shuffled list of indices needs memory. Here the index
+at each position is computed. A Feistel network (Luby and Rackoff 1988) permutes the next power of
+four, and a value outside of [0, size) is permuted again until it is inside (cycle walking, Black
+and Rogaway 2002). No library is used, so the order does not change with library versions.
 
-The tasks of a mixture have rates by their numbers of examples (Raffel et al. 2020, 3.5.2):
+`rate_num_examples` computes a task's rate from its number of examples (Raffel et al. 2020, 3.5.2):
 
     rate_num_examples(392_702, maximum=2**16)                   # 65536.0: proportional, at most K
     rate_num_examples(250, maximum=2**21, temperature=2.0)      # 15.81...: K before the root
@@ -45,24 +46,24 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import Above, Count, check_bounds
 
 MAX_PERIOD = 100_000
-"""Maximum common denominator of the rates: the order over one period is kept in memory."""
+"""Maximum common denominator of the rates; the order of one period is kept in memory."""
 
 _RATE = re.compile(r"\d+(\.\d+)?|\.\d+")
 
 
 def parse_sources(cache: str | Sequence[str]) -> list[tuple[str, Fraction]]:
-    """Parse data.cache.
+    """Return the directory and rate of each cache that data.cache names.
 
     Args:
-      cache: a directory, or several as "DIRECTORY=RATE". Rates need not add up to 1. If a directory
-        with a name that ends in =NUMBER exists, the complete text is its name.
+      cache: a directory, or several entries "DIRECTORY=RATE". Rates need not add up to 1. An
+        existing directory with a name like "data=2" is read as a name without a rate.
 
     Returns:
-      (directory, rate) in the given order; the rates add up to 1.
+      Pairs (directory, rate) in the given order; the rates add up to 1.
 
     Raises:
-      InputError: if no directory is given, a rate is missing, not positive or not a number, or a
-        directory is named twice.
+      InputError: if `cache` is empty, a directory occurs twice, or a rate is missing or not a
+        positive number.
     """
     texts = [cache] if isinstance(cache, str) else list(cache)
     if not texts or not all(texts):
@@ -73,13 +74,13 @@ def parse_sources(cache: str | Sequence[str]) -> list[tuple[str, Fraction]]:
         if not rate:
             raise InputError(f"data.cache: the rate of {directory} must be more than 0")
         if names.count(directory) > 1:
-            raise InputError(f"data.cache names {directory} twice: add up its rates")
+            raise InputError(f"data.cache names {directory} twice; add the two rates")
     total = sum(rate for _, rate in found)
     return [(directory, rate / total) for directory, rate in found]
 
 
 def split_rate(text: str) -> tuple[str, Fraction | None]:
-    """Return ("DIRECTORY", RATE) of "DIRECTORY=RATE"; RATE is None if it is missing."""
+    """Split "DIRECTORY=RATE" into the directory and the rate, which may be missing (None)."""
     directory, _, rate = text.rpartition("=")
     if directory and not Path(text).exists() and _RATE.fullmatch(rate):
         return directory, Fraction(rate)
@@ -99,26 +100,26 @@ def _parse(text: str, *, alone: bool) -> tuple[str, Fraction]:
 
 
 class Schedule:
-    """The order of the sources of a mixture.
+    """Rule that computes the source of each example of a mixture from the sources' rates.
 
     Attributes:
       period: number of examples after which the order of the sources repeats.
     """
 
     def __init__(self, rates: Sequence[Fraction]):
-        """Compute one period.
+        """Compute the order of the sources in one period.
 
         Args:
-          rates: positive rates that add up to 1.
+          rates: positive rates of the sources; they must add up to 1.
 
         Raises:
-          InputError: if their common denominator is more than `MAX_PERIOD`.
+          InputError: if the common denominator of the rates is more than `MAX_PERIOD`.
         """
         self.period = math.lcm(*(rate.denominator for rate in rates))
         if self.period > MAX_PERIOD:
             raise InputError(
                 f"the rates of data.cache have the common denominator {self.period}, above the "
-                f"maximum {MAX_PERIOD}: round them, so that they add up to 1 or 100"
+                f"maximum {MAX_PERIOD}; round the rates, so that they add up to 1 or 100"
             )
         weights = [int(rate * self.period) for rate in rates]
         self._weights = np.array(weights, np.int64)
@@ -130,26 +131,26 @@ class Schedule:
     def at(
         self, places: Int[np.ndarray, " n"]
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """Return the source and the example at each position of the mixture.
+        """Return the source of each position of the mixture, and the index within this source.
 
         Args:
           places: positions in the mixture, >= 0.
 
         Returns:
-          (source, index among the examples of the source), int64.
+          (index of the source, index among the examples of this source), int64.
         """
         periods, rest = np.divmod(places, self.period)
         sources = self._sources[rest]
         return sources, periods * self._weights[sources] + self._before[rest, sources]
 
     def counts(self, places: int) -> list[int]:
-        """Return how many of the first `places` examples come from each source."""
+        """Return the number of examples of each source among the first `places` examples."""
         periods, rest = divmod(places, self.period)
         return (periods * self._weights + self._before[rest]).tolist()
 
 
 def _chairmen(weights: Sequence[int]) -> list[int]:
-    """Return Tijdeman's order of sum(weights) positions, in integers."""
+    """Return Tijdeman's order of sources: source k occurs weights[k] times, evenly spread."""
     if len(weights) == 1:
         return [0] * weights[0]
     period, slack = sum(weights), 2 * len(weights) - 2
@@ -175,16 +176,16 @@ _WORD = 2**64
 def order(
     places: Int[np.ndarray, " n"], epochs: Int[np.ndarray, " n"], *, size: int, seed: int
 ) -> Int[np.ndarray, " n"]:
-    """Return the index of the example at each position of an epoch.
+    """Return the index of the example at each position of a randomly permuted epoch.
 
     Args:
       places: positions in [0, size).
-      epochs: the epoch of each position, >= 0; every epoch has a different order.
+      epochs: the epoch of each position, >= 0; every epoch has a different permutation.
       size: the number of examples, >= 1.
       seed: the run's seed, taken modulo 2**64.
 
     Returns:
-      int64 indices in [0, size): over all positions of one epoch, each index once.
+      int64 indices in [0, size). The positions of one epoch have different indices.
     """
     half = np.uint64(max((size - 1).bit_length() + 1, 2) // 2)
     start = np.full(1, seed % _WORD, np.uint64)
@@ -200,7 +201,7 @@ def order(
 def _feistel(
     values: UInt64[np.ndarray, " n"], keys: UInt64[np.ndarray, " n"], half: np.uint64
 ) -> UInt64[np.ndarray, " n"]:
-    """Return a permutation of the numbers below 4**half, a different one for each key."""
+    """Permute the integers below 4**half, with a different permutation for each key."""
     mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = values >> half, values & mask
     for number in range(_ROUNDS):
@@ -217,25 +218,27 @@ def _mix(values: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
 
 
 CACHE_PERIOD = 10_000
-"""Number of examples of a mixture of caches in which each cache has a whole number of examples."""
+"""Common denominator of the rates of caches that are computed from numbers of examples."""
 
 _By = Literal["examples", "equal"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mixing:
-    """Rates for the tasks of a mixture, or for several caches without rates.
+    """Configuration of the rates of a mixture's tasks, or of several caches without rates.
 
     Attributes:
       by: "examples" samples tasks in proportion to their numbers of training examples; "equal"
-        samples all equally often.
-      maximum: the paper's K, the maximum examples that a task counts as; None disables the limit.
-      temperature: the paper's T: a rate is the number's T-th root; 1 is proportional.
-      unlabelled: the number of examples that a mixture's unlabelled text counts as, which is its
-        rate: neither `maximum` nor `temperature` changes it. None keeps the mixture's value.
-      leave_out: tasks that are neither trained on nor evaluated: "tasks.glue:rte", all of a module
-        as "tasks.glue", the name of its metrics, "glue_rte", or its own name, "dpr", if no
-        other task has it.
+        samples all tasks equally often.
+      maximum: limit K of the T5 paper on a task's number of examples when rates are computed; None
+        for no limit.
+      temperature: temperature T of the T5 paper: a rate is the T-th root of the number of examples;
+        1 is proportional.
+      unlabelled: rate of the mixture's unlabelled text, as a number of examples, independent of
+        `maximum` and `temperature`. None keeps the mixture's value.
+      leave_out: tasks that are neither trained on nor evaluated, each as a task ("tasks.glue:rte"),
+        a module with all of its tasks ("tasks.glue"), the name of the task's metrics ("glue_rte"),
+        or the function's name if it is unique ("dpr").
     """
 
     by: _By = "examples"
@@ -248,12 +251,12 @@ class Mixing:
         check_bounds(self, prefix="data.mixing.")
         if self.by == "equal" and self.unlabelled is not None:
             raise InputError(
-                "data.mixing.by equal gives unlabelled text the same rate as other tasks: unset "
+                "data.mixing.by equal gives unlabelled text the same rate as other tasks; unset "
                 "data.mixing.unlabelled"
             )
         if self.by == "equal" and (self.maximum is not None or self.temperature != 1.0):
             raise InputError(
-                "data.mixing.by equal does not use the numbers of examples: unset "
+                "data.mixing.by equal does not use the numbers of examples; unset "
                 "data.mixing.maximum and data.mixing.temperature"
             )
 
@@ -271,13 +274,13 @@ def rate_num_examples(
     temperature: float = 1.0,
     scale: float = 1.0,
 ) -> float:
-    """Return the rate of a task by its number of examples: min(scale * examples, K) ** (1 / T).
+    """Return the rate of a task with n training examples: min(scale * n, K) ** (1 / T).
 
     Args:
       num_examples: number of examples in the training split.
-      maximum: K, the limit, after `scale` and before `temperature`; None or 0 disables it.
-      temperature: T.
-      scale: factor that is applied to the number first.
+      maximum: limit K on the scaled number of examples; None or 0 for no limit.
+      temperature: temperature T.
+      scale: factor on the number of examples.
     """
     rate = num_examples * scale
     if maximum:
@@ -288,14 +291,14 @@ def rate_num_examples(
 
 
 def rate_unsupervised(value: float | int = 1e6) -> float:
-    """Return the rate of the unsupervised task in multi-task pretraining: a constant."""
+    """Return the constant rate of the unsupervised task in multi-task pretraining."""
     return float(value)
 
 
 def cache_rates(rates: Sequence[float | int]) -> list[int]:
-    """Round relative rates to whole numbers with the sum `CACHE_PERIOD`, each at least 1.
+    """Round relative rates to positive integers that add up to `CACHE_PERIOD`.
 
-    Largest remainders are rounded up, so each number is off by less than one.
+    The largest remainders are rounded up, so each error is less than 1.
 
     Args:
       rates: positive rates; fewer than `CACHE_PERIOD`.
@@ -318,7 +321,7 @@ class UnknownSize(InputError):
 
 @dataclass(frozen=True)
 class Epoch:
-    """A pass over the training data.
+    """Number of examples and batches in one pass over the training data.
 
     Attributes:
       examples: number of examples.

@@ -1,4 +1,4 @@
-"""Mixtures of tasks: named sets of tasks that are trained on together, with rates.
+"""Mixtures: named sets of tasks that a model is trained on together, with rates.
 
     glue = Mixture(members=(Member(task="tasks.glue:cola", examples=8551), ...))
 
@@ -7,8 +7,9 @@ data.task names a mixture like a task, as "module:name", and data.mixing sets th
     --data.task tasks.mixtures:glue --data.mixing.temperature 2 --data.mixing.maximum 2097152
     --data.task tasks.mixtures:all_proportional --data.mixing.leave-out tasks.squad
 
-Each task is evaluated separately, under its own name: "validation/glue_cola/matthews_correlation".
-Reading a mixture imports none of its tasks. `data.reading` samples the examples.
+Each task is evaluated separately, with its name in the metrics:
+"validation/glue_cola/matthews_correlation". Reading a mixture does not import its tasks.
+`data.reading` samples the examples.
 """
 
 import dataclasses
@@ -32,24 +33,25 @@ class Member:
     """One task of a mixture.
 
     Attributes:
-      task: its name, "module:function".
-      examples: training examples, from which data.mixing computes the rate; None counts them.
-      maximum: maximum number of training examples that it counts as, independent of
-        data.mixing.maximum; None sets no limit for this task.
-      rate: a constant rate, instead of the one from data.mixing; 0 is a task that is evaluated and
-        not trained on.
-      unlabelled: True for unlabelled text in a mixture with labelled tasks: data.mixing.unlabelled
-        sets its rate, and only then may a limit or a temperature leave a constant `rate`
-        unchanged.
-      shared_examples: a name for its training examples if several members have the same ones, as
-        RTE in GLUE and in SuperGLUE: together they are sampled as often as one would be.
-      directory: its folder in data.directory, if that folder exists.
-      language: a language of multilingual text; several members then belong to one task.
-      cache: its cache, if one task has several caches, such as one per language: this is then the
-        member's name, and leave_out also accepts the last part of its path.
-      measured: True if it has metrics; False if its held-out splits are separate tasks.
-      form_of: tasks with the same form of inputs, for a task that is not trained on: only a mixture
-        that trains on one of them answers it. It is excluded from the mean of the scores.
+      task: name of the task, "module:function".
+      examples: number of training examples, from which data.mixing computes the rate; None to count
+        the examples.
+      maximum: limit on the number of training examples when the rate is computed, independent of
+        data.mixing.maximum; None for no limit.
+      rate: constant rate, instead of a rate from data.mixing; 0 for a task that is only evaluated.
+      unlabelled: True for unlabelled text in a mixture with labelled tasks. Then
+        data.mixing.unlabelled sets the rate, and `rate` may be constant even if data.mixing has a
+        maximum or a temperature.
+      shared_examples: name of the training examples if several members have the same training
+        examples, such as RTE in GLUE and SuperGLUE; these members share the rate of a single one.
+      directory: subdirectory of data.directory with the task's files, used if it exists.
+      language: language of multilingual text; several members may then belong to one task.
+      cache: directory of the cache, if one task has several caches, such as one per language. The
+        directory is then the member's name, and leave_out also accepts its last path component.
+      measured: True if the task has metrics; False if its held-out splits are separate tasks.
+      form_of: for a task that is only evaluated, the tasks with the same form of inputs. The task
+        is evaluated only if the mixture trains on one of these tasks, and is excluded from the mean
+        score.
     """
 
     task: str
@@ -66,21 +68,30 @@ class Member:
 
     def __post_init__(self) -> None:
         if self.examples is not None and self.rate is not None:
-            raise InputError(f"mixture: {self.task} has a rate and a number of examples")
+            raise InputError(
+                f"mixture: {self.task} has both a rate and a number of examples; give one of these"
+            )
         if self.maximum is not None and (self.maximum < 1 or self.rate is not None):
             raise InputError(
-                f"mixture: maximum of {self.task} must be at least 1, and a task with a constant "
-                f"rate has none; got {self.maximum}"
+                f"mixture: maximum of {self.task} must be at least 1, and None for a task with a "
+                f"constant rate, but is {self.maximum}"
             )
         if self.shared_examples and self.rate is not None:
-            raise InputError(f"mixture: {self.task} has a constant rate, and shares no examples")
+            raise InputError(
+                f"mixture: {self.task} has a constant rate, so it cannot have shared_examples"
+            )
         for name, value in (("examples", self.examples), ("rate", self.rate)):
             if value is not None and not 0 <= value < math.inf:
-                raise InputError(f"mixture: {name} of {self.task} must not be negative: {value}")
+                raise InputError(
+                    f"mixture: {name} of {self.task} must not be negative, but is {value}"
+                )
 
     @property
     def name(self) -> str:
-        """The name of its metrics: "glue_cola" for "tasks.glue:cola"; for seqio its name there."""
+        """The task's name in metrics, such as "glue_cola" for "tasks.glue:cola".
+
+        A task of seqio's registry keeps its name.
+        """
         if self.cache:
             return self.cache
         module, function = parts_of(self.task)
@@ -91,21 +102,21 @@ class Member:
 
     @property
     def named_task(self) -> str:
-        """The name of its task, with the language if it has one."""
+        """The name of the task, followed by the language in brackets if there is one."""
         return f"{self.task}[{self.language}]" if self.language else self.task
 
     @property
     def is_trained(self) -> bool:
-        """True if training samples from it."""
+        """True if training samples examples of this task."""
         return self.rate != 0 and self.examples != 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mixture:
-    """Tasks that are trained on together.
+    """Set of tasks that a model is trained on together.
 
     Attributes:
-      members: the tasks; each once.
+      members: the tasks, each with its rate or number of examples; no task occurs twice.
     """
 
     members: tuple[Member, ...]
@@ -114,32 +125,35 @@ class Mixture:
         names = [member.name for member in self.members]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise InputError(f"a mixture has each task once; {', '.join(twice)} is there again")
+            raise InputError(
+                f"a mixture may have each task only once, but {', '.join(twice)} occurs twice"
+            )
         if not any(member.is_trained for member in self.members):
-            raise InputError("a mixture needs a task with a rate above 0")
+            raise InputError("a mixture has no task with a rate above 0")
 
     def __call__(self, arguments: TaskArguments) -> list[Any]:
-        """Build its tasks, so that a mixture can be used like a task function."""
+        """Build all tasks of the mixture, as a task function builds a single task."""
         return [find_task(member.task)(arguments) for member in self.members]
 
     def unanswered(self, member: Member) -> str:
-        """Return the reason why a mixture does not answer one of its tasks; "" if it does."""
+        """Return the reason why a model of this mixture cannot answer a task, or "" if it can."""
         trained = {other.task for other in self.members if other.is_trained}
         if not member.form_of or trained & set(member.form_of):
             return ""
         return (
-            f"it has the form of {' and '.join(member.form_of)}, which this mixture does not train "
-            f"on; to answer it, run evaluate --data.task {member.task} with the --checkpoint of a "
-            "run that did, and copy its submission file to the others"
+            f"its inputs have the form of {' and '.join(member.form_of)}, which this mixture "
+            f"does not train on; run evaluate --data.task {member.task} with the --checkpoint of "
+            "a run that trained on this form, and copy the submission file to the other "
+            "submission files"
         )
 
     def without(self, names: Sequence[str]) -> "Mixture":
-        """Return the mixture without some of its tasks (leave-one-out, section 3.5.3)."""
+        """Return the mixture without the named tasks (leave-one-out, section 3.5.3)."""
         gone = {member.name for name in names for member in self._named(name)}
         left = tuple(member for member in self.members if member.name not in gone)
         if not any(member.is_trained for member in left):
             raise InputError(
-                f"data.mixing.leave_out leaves no task to train on: {', '.join(names)}"
+                f"data.mixing.leave_out removes all tasks to train on: {', '.join(names)}"
             )
         return Mixture(members=left)
 
@@ -149,8 +163,7 @@ class Mixture:
             return self
         if not any(member.unlabelled and member.is_trained for member in self.members):
             raise InputError(
-                f"data.mixing.unlabelled is {examples}, and no task that is mixed is unlabelled "
-                "text"
+                f"data.mixing.unlabelled is {examples}, but the mixture has no unlabelled text"
             )
         return Mixture(
             members=tuple(
@@ -164,7 +177,7 @@ class Mixture:
         )
 
     def _named(self, name: str) -> list[Member]:
-        """Return the members that a name refers to, at least one."""
+        """Return the members to which a name refers; raise InputError for an unknown name."""
         named = [member for member in self.members if name in _labels(member)]
         if named:
             return named
@@ -173,30 +186,32 @@ class Mixture:
             return short
         if short:
             several = " or ".join(member.name for member in short)
-            raise InputError(f"data.mixing.leave_out: {name!r} may be {several}: name one of them")
+            raise InputError(
+                f"data.mixing.leave_out: {name!r} may be {several}; give one of these names"
+            )
         listed = ", ".join(member.name for member in self.members)
         known = [label for member in self.members for label in _labels(member)]
-        hint = did_you_mean(name, known) or f": it has {listed}"
+        hint = did_you_mean(name, known) or f"; its tasks are {listed}"
         raise InputError(f"data.mixing.leave_out: the mixture has no {name!r}{hint}")
 
     def rates(self, mixing: Mixing, *, count: Callable[[Member], int]) -> list[float]:
-        """Return the relative rates of its tasks, in their order.
+        """Return the relative rate of each task, in the order of `members`.
 
-        Members with the same `shared_examples` share the rate that one of them would have, after
-        the limit and the temperature; if data.mixing.by is "equal", each counts as a full task.
+        Members with the same `shared_examples` share the rate of a single task. If data.mixing.by
+        is "equal", each of these members has the full rate.
         """
         constants = self.constants(mixing)
         if constants and len(constants) == sum(member.is_trained for member in self.members):
             raise InputError(
-                "data.mixing.maximum and data.mixing.temperature change nothing: all tasks of this "
-                "mixture have constant rates"
+                "data.mixing.maximum and data.mixing.temperature have no effect, because all "
+                "tasks of this mixture have constant rates"
             )
         unreached = [member.name for member in constants if not member.unlabelled]
         if unreached:
             raise InputError(
-                "data.mixing.maximum and data.mixing.temperature do not reach the constant rates "
-                f"of {', '.join(unreached)}: unset them, or take a mixture without constant rates, "
-                "such as tasks.mixtures:all_proportional"
+                "data.mixing.maximum and data.mixing.temperature do not change the constant "
+                f"rates of {', '.join(unreached)}; unset both, or use a mixture without constant "
+                "rates, such as tasks.mixtures:all_proportional"
             )
         sharing = Counter(m.shared_examples for m in self.members if m.is_trained)
         return [
@@ -205,7 +220,7 @@ class Mixture:
         ]
 
     def constants(self, mixing: Mixing) -> list[Member]:
-        """Return the trained tasks with constant rates that a limit or temperature leaves as is."""
+        """Return the trained tasks with constant rates, if `mixing` has a limit or temperature."""
         if mixing.maximum is None and mixing.temperature == 1.0:
             return []
         return [m for m in self.members if m.is_trained and m.rate is not None]
@@ -225,13 +240,13 @@ class Mixture:
 
 
 def _labels(member: Member) -> tuple[str, ...]:
-    """Return the names that always refer to a member."""
+    """Return the names with which data.mixing.leave_out may refer to a member."""
     of_cache = names_of(member.cache) if member.cache else ()
     return member.task, parts_of(member.task)[0], member.name, *of_cache
 
 
 def mixture_named(name: str) -> Mixture | None:
-    """Return the mixture that "module:name" or "seqio:module:name" names; None for a task.
+    """Return the mixture named "module:name" or "seqio:module:name", or None if it is a task.
 
     The module is imported.
     """
@@ -242,9 +257,9 @@ def mixture_named(name: str) -> Mixture | None:
 
 
 def find_mixture(data: Data) -> Mixture | None:
-    """Return the mixture that data.task names, modified by data.mixing; None for a task.
+    """Return the mixture that data.task names, or None if data.task is a single task.
 
-    Tasks of data.mixing.leave_out are removed, and unlabelled text has the rate of
+    Tasks of data.mixing.leave_out are removed, and unlabelled text has the rate
     data.mixing.unlabelled. The module of data.task is imported.
     """
     if not data.task:
@@ -252,46 +267,48 @@ def find_mixture(data: Data) -> Mixture | None:
     found = mixture_named(data.task)
     if found is not None and data.languages:
         raise InputError(
-            f"data.languages is for one task, and data.task {data.task!r} is a mixture: name a task"
+            f"data.languages needs a single task, but data.task {data.task!r} is a mixture; set "
+            "data.task to one task"
         )
     if len(data.languages) > 1 or "all" in data.languages:
         found = of_languages(data)
     if found is not None:
         if data.layout.answered_by_head:
             raise InputError(
-                f"data.task {data.task!r} is a mixture, and a head on an encoder answers one task: "
-                "name that task"
+                f"data.task {data.task!r} is a mixture, but a model with an encoder head has "
+                "only one task; set data.task to one task"
             )
         if words := wording_of(data):
             raise InputError(
-                f"data.{next(iter(words))} is for one task, and data.task {data.task!r} is a "
-                "mixture of tasks with different columns: name one of them, or mix caches that "
-                "were each made with a template"
+                f"data.{next(iter(words))} is for one task, but data.task {data.task!r} is a "
+                "mixture of tasks with different columns; set data.task to one task, or mix "
+                "caches that were each written with a template"
             )
         if data.augment.run:
             raise InputError(
-                f"data.augment.run has the ids of one task, and data.task {data.task!r} is a "
-                "mixture: name a task, or mix caches that were each made with a run"
+                f"data.augment.run has the ids of one task, but data.task {data.task!r} is a "
+                "mixture; set data.task to one task, or mix caches that were each written with "
+                "a run"
             )
         for name in truncation_of(data):
             raise InputError(
-                f"data.{name} limits one task to its first data, and data.task {data.task!r} is "
-                "a mixture: name a task, or unset it"
+                f"data.{name} limits one task to its first examples, but data.task {data.task!r} "
+                f"is a mixture; set data.task to one task, or unset data.{name}"
             )
         left = found.without(data.mixing.leave_out)
         return left.with_unlabelled(data.mixing.unlabelled)
     if data.mixing != Mixing() and not data.cache:
         raise InputError(
-            f"data.mixing is set, but data.task {data.task!r} is one task and no mixture"
+            f"data.mixing is set, but data.task {data.task!r} is a single task, not a mixture"
         )
     return None
 
 
 def of_languages(data: Data) -> Mixture:
-    """Return the mixture of the languages of multilingual text, each a member of the same task.
+    """Return a mixture of the languages in data.languages; each language is one member.
 
-    The size of a language is the number of examples in TFDS, or the bytes of its files; data.mixing
-    makes the rates, q ~ p^(1/T).
+    The rate of a language is computed by data.mixing (q ~ p^(1/T)) from its size: its number of
+    examples in TFDS, or the number of bytes of its files.
     """
     from t5x_lite.data.tasks.text_files import check_language
     from t5x_lite.data.tasks.text_source import language_sizes
@@ -308,7 +325,7 @@ def of_languages(data: Data) -> Mixture:
 
 
 def member_data(data: Data, member: Member) -> Data:
-    """Return the config that reads one task of a mixture separately, and on the fly."""
+    """Return the config that reads one task of a mixture without a cache."""
     directory = data.directory
     if member.directory and directory and (not is_remote(directory) or can_read(directory)):
         inside = data_path(directory) / member.directory

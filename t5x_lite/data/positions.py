@@ -1,4 +1,4 @@
-"""Saved positions in the data: bytes with a checksum, and the identity of their data."""
+"""Saved data positions: bytes with a checksum, and the settings that a position depends on."""
 
 import hashlib
 import json
@@ -18,28 +18,28 @@ from t5x_lite.data.config import (
 
 ON_THE_FLY = b"t5x_lite iterator 3\n"
 FORMER = (b"t5x_lite iterator 1\n", b"t5x_lite iterator 2\n")
-"""Kinds of positions of tasks in earlier orders, which were iterators of tf.data."""
+"""First bytes of data positions that earlier versions saved for streamed tasks."""
 FORMER_LAYOUTS = {"pairs": "groups"}
-"""Layouts with other names in positions of earlier versions."""
+"""Current names of layouts that had other names in positions of earlier versions."""
 FROM_CACHE = b"t5x_lite cache position 1\n"
 
 _SAYS = {
-    ON_THE_FLY: "of data that were read on the fly; unset data.cache",
-    **dict.fromkeys(FORMER, "of data that were read on the fly; unset data.cache"),
-    FROM_CACHE: "of data from a cache; set data.cache",
+    ON_THE_FLY: "from a task without a cache; unset data.cache or start a new run",
+    **dict.fromkeys(FORMER, "from a task without a cache; unset data.cache or start a new run"),
+    FROM_CACHE: "from a cache; set data.cache or start a new run",
 }
 
 
 def seal(kind: bytes, body: bytes) -> bytes:
-    """Return a position as it is saved: its kind, a checksum, and its content."""
+    """Return the bytes of a saved data position: kind, checksum and content."""
     return kind + hashlib.sha256(body).digest() + body
 
 
 def unseal(kind: bytes, state: bytes) -> bytes:
-    """Return the content of a saved position."""
+    """Return the content of a saved data position; raise InputError if it is damaged."""
     for other, says in _SAYS.items():
         if other != kind and state.startswith(other):
-            raise InputError(f"the saved data position is {says}, or start a new run")
+            raise InputError(f"the saved data position is {says}")
     start = len(kind) + hashlib.sha256().digest_size
     digest, body = state[len(kind) : start], state[start:]
     if not state.startswith(kind) or hashlib.sha256(body).digest() != digest:
@@ -48,7 +48,7 @@ def unseal(kind: bytes, state: bytes) -> bytes:
 
 
 def share_of_batch(data: Data, process_count: int) -> int:
-    """Return each process's rows of a batch; of several shapes, of the one with longest rows."""
+    """Return the rows of a batch per process; raise InputError if a batch cannot be divided."""
     for shape in shapes_of(data):
         if shape.batch_size % process_count:
             raise InputError(
@@ -58,7 +58,7 @@ def share_of_batch(data: Data, process_count: int) -> int:
 
 
 def identity_of(data: Data, *, seed: int) -> dict[str, Any]:
-    """Return the settings that a position depends on, for data from a cache and from a task."""
+    """Return the settings of the config that a saved data position depends on."""
     names = ("batch_size", "inputs_length", "targets_length", "pack", "shuffle")
     own = {name: getattr(data, name) for name in names}
     if data.final_sentinel:  # positions of earlier versions lack this entry
@@ -81,7 +81,7 @@ def identity_of(data: Data, *, seed: int) -> dict[str, Any]:
 def former_identity(
     state: bytes, current: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the common settings of an earlier version's position, saved and current."""
+    """Return the saved and the current settings for a position of an earlier version."""
     kind = next(kind for kind in FORMER if state.startswith(kind))
     header, _, _ = zlib.decompress(unseal(kind, state)).partition(b"\n")
     saved = json.loads(header)["identity"]
@@ -92,9 +92,11 @@ def former_identity(
 
 
 def check_identity(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
-    """Raise InputError if a position belongs to other data."""
+    """Raise InputError if the saved and the current settings of a data position differ."""
     names = sorted({*saved, *current})
     differing = [name for name in names if saved.get(name) != current.get(name)]
     different = [f"{name} {saved.get(name)!r} (now {current.get(name)!r})" for name in differing]
     if different:
-        raise InputError(f"the saved data position is of other data: {', '.join(different)}")
+        raise InputError(
+            f"the saved data position belongs to data with other settings: {', '.join(different)}"
+        )

@@ -1,15 +1,15 @@
-"""Conversion of an answer's text for metrics: the postprocessors of the t5 library, for seqio.
+"""Postprocessors of seqio tasks, which convert the text of answers to values for metrics.
 
     class_index("positive", ("negative", "positive"))      # 1
     string_to_float("3.4")                                 # 3.4
     wsc_simple("the fuzzy bunny", {"targets_pretokenized": "bunny"})   # 1: it is the referent
 
-All are called as (text, example=, is_target=), with is_target True for a target's text and False
-for a prediction. `example` holds all fields of the text's example. Its text may be bytes, as
-TensorFlow gives it, or str.
+All postprocessors are called as (text, example=, is_target=); is_target is True for the text of a
+target, and False for a prediction. `example` has all fields of the example; its texts may be str,
+or bytes as in TensorFlow.
 
-A task with a fixed set of answers lists them with `ClassIndex`, and can then also be answered by
-ranking them (`loading.task_labels` reads them):
+A task with a fixed set of answers uses `ClassIndex`, and can then also be evaluated by ranking the
+answers (`loading.task_labels`):
 
     seqio.Task(..., postprocess_fn=ClassIndex(("negative", "positive")), metric_fns=[accuracy])
 
@@ -31,9 +31,9 @@ DETERMINERS = frozenset(_DETERMINERS.split())
 
 
 def class_index(text: str, labels: Sequence[str]) -> int:
-    """Return the index of a label's text; -1, which every metric counts as wrong, for other texts.
+    """Return the index of a text among the labels, or -1, which all metrics count as wrong.
 
-    White space around a text is ignored, as in a submission.
+    White space around texts is ignored.
     """
     if text in labels:
         return labels.index(text)
@@ -43,21 +43,20 @@ def class_index(text: str, labels: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class ClassIndex:
-    """Callable from a label's text to its index, by `class_index`.
+    """Postprocessor that converts the text of a label to its index with `class_index`.
 
     Attributes:
-      labels: the texts of all labels, in the order of the class indices.
+      labels: texts of all labels, in the order of the class indices.
     """
 
     labels: tuple[str, ...]
 
     def __call__(self, text: str, **_: Any) -> int:
-        """Return the index of a text; seqio's `example` and `is_target` are ignored."""
         return class_index(text, self.labels)
 
 
 def string_to_float(text: str, *, default: float = -1.0, **_: Any) -> float:
-    """Return the number in a text, by Python's float; `default` for any other text."""
+    """Convert a text to a float; return `default` if the text is not a number."""
     try:
         return float(text)
     except ValueError:
@@ -68,7 +67,6 @@ class Number:
     """Postprocessor that parses a text as a number with `string_to_float`."""
 
     def __call__(self, text: str, **_: Any) -> float:
-        """Return the number; -1 for any other text."""
         return string_to_float(text)
 
     def is_answer(self, text: str) -> bool:
@@ -77,7 +75,7 @@ class Number:
 
 
 class Similarity(Number):
-    """`Number` for STS-B, with values from 0 to 5.
+    """Postprocessor for STS-B, which parses a text as a number from 0 to 5.
 
     Attributes:
       labels: the 26 numbers that T5 is trained to write, for ranking.
@@ -86,7 +84,7 @@ class Similarity(Number):
     labels: tuple[str, ...] = tuple(f"{fifths / 5:.1f}" for fifths in range(26))
 
     def is_answer(self, text: str) -> bool:
-        """Return whether a text is a finite number of at least 0, not only one of the 26."""
+        """Return whether a text is a finite number of at least 0."""
         return super().is_answer(text) and self(text) >= 0.0
 
 
@@ -96,7 +94,7 @@ any_number, similarity = Number(), Similarity()
 def is_answer(postprocess: Any, text: str) -> bool | None:
     """Return whether a prediction is a valid answer; None if a task accepts any text.
 
-    Valid answers are the postprocessor's `labels`, or the texts that its `is_answer` accepts.
+    Valid answers are the texts that the postprocessor's `is_answer` accepts, or its `labels`.
     """
     own = getattr(postprocess, "is_answer", None)
     if own is not None:
@@ -106,11 +104,11 @@ def is_answer(postprocess: Any, text: str) -> bool | None:
 
 
 def is_known(text: str, target: Any) -> bool:
-    """Return whether a target is an answer, not the placeholder of a test split without labels.
+    """Return whether a target is known, in contrast to the placeholder of unlabelled test splits.
 
     Args:
-      text: the target's text; "<unk>" is a placeholder.
-      target: the postprocessed target; -1, or an empty list of answers, is a placeholder.
+      text: text of the target; "<unk>" is a placeholder.
+      target: postprocessed target; -1 and an empty list of answers are placeholders.
     """
     value = target["value"] if isinstance(target, Mapping) else target
     if text == UNKNOWN or (isinstance(value, list) and not value):
@@ -125,10 +123,10 @@ def lower_text(text: str, **_: Any) -> str:
 
 @dataclass(frozen=True)
 class MultiRc:
-    """Callable for MultiRC: {"value": label index}, and for targets "group": question number.
+    """Postprocessor for MultiRC, which returns the label index and the question's number.
 
     Attributes:
-      labels: the texts of both labels.
+      labels: texts of both labels.
     """
 
     labels: tuple[str, ...] = ("False", "True")
@@ -136,7 +134,7 @@ class MultiRc:
     def __call__(
         self, text: str, example: Mapping[str, Any] | None = None, is_target: bool = False
     ) -> dict[str, Any]:
-        """Return the values that the metrics compare."""
+        """Return {"value": label index}, and for a target also "group": number of the question."""
         value: dict[str, Any] = {"value": class_index(text, self.labels)}
         if is_target:
             assert example is not None
@@ -150,7 +148,7 @@ multirc = MultiRc()
 def record(
     text: str, example: Mapping[str, Any] | None = None, is_target: bool = False
 ) -> dict[str, Any]:
-    """Return ReCoRD's {"value": prediction}; for a target all answers, and its "group"."""
+    """Return {"value": prediction} for ReCoRD; for a target, all answers and the query's id."""
     if not is_target:
         return {"value": text}
     assert example is not None
@@ -161,7 +159,7 @@ def record(
 def qa(
     text: str, example: Mapping[str, Any] | None = None, is_target: bool = False
 ) -> str | list[str]:
-    """Return SQuAD's prediction unchanged; for a target all answers."""
+    """Return the prediction unchanged for SQuAD; for a target, return all answers."""
     if not is_target:
         return text
     assert example is not None
@@ -169,11 +167,11 @@ def qa(
 
 
 def wsc_simple(text: str, example: Mapping[str, Any] | None = None, is_target: bool = False) -> int:
-    """Return for WSC and WNLI whether the predicted noun is the example's: 1, 0, or -1 if empty.
+    """Return for WSC and WNLI whether the prediction is the example's noun: 1, 0, or -1 if empty.
 
-    Capital letters and determiners are ignored. The words of one noun phrase must be a subset of
-    the other's, and both or neither must have an apostrophe: "Bob" is not "Bob's hat". For a target
-    the label is returned: whether the example's noun is correct.
+    For a target, return the label: whether the example's noun is the referent of the pronoun. Upper
+    case and determiners are ignored. The words of one noun phrase must be a subset of the other's
+    words, and both or neither must have an apostrophe: "Bob" is not "Bob's hat".
     """
     assert example is not None
     if is_target:

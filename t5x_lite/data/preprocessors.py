@@ -1,8 +1,8 @@
-r"""Conversion of records to text: pure functions over str, with exactly the text of T5.
+r"""Conversion of records to the text of T5's tasks, as pure functions over str.
 
 A record is a mapping with the fields of TensorFlow Datasets: text as str, a class label as its
-index (-1 if unknown). A function returns the example, or the list of examples, that T5 makes of
-the record: "inputs", "targets", and the fields that its metric needs ("idx", "answers").
+index (-1 if unknown). A function returns T5's example, or list of examples, for the record:
+"inputs", "targets", and the fields that the task's metric needs ("idx", "answers").
 
     glue(
         {"sentence": "it 's charming .", "label": 1, "idx": 7},
@@ -11,8 +11,8 @@ the record: "inputs", "targets", and the fields that its metric needs ("idx", "a
     )
     # {"inputs": "sst2 sentence: it 's charming .", "targets": "positive", "idx": 7}
 
-The text around the fields is a template: the paper (Raffel et al. 2020, arXiv:1910.10683, section
-2.4) calls it a hyperparameter. An unknown label is written "<unk>".
+The text around the fields is a template, a hyperparameter according to the paper (Raffel et al.
+2020, arXiv:1910.10683, section 2.4). An unknown label is written "<unk>".
 
 Source: t5 0.9.4, t5/data/preprocessors.py, which builds the text in TensorFlow.
 
@@ -45,8 +45,8 @@ refers to (Raffel et al. 2020, section 2.4):
                 "span2_index": 4, "label": 1, "idx": 0})
     # {"inputs": "wsc: Ann asked Bob if *he* could go .", "targets": "Bob", "label": 1, "idx": 0}
 
-WSC and WNLI ask whether a given noun is the referent. That noun is the target of their examples
-even if it is not ("label" 0): train only on examples with label 1.
+In WSC and WNLI the label tells if a given noun is the referent. The given noun is always the
+target, even with label 0, so train only on examples with label 1.
 
 Source: t5 0.9.4, t5/data/preprocessors.py (wsc, wsc_simple, definite_pronoun_resolution_simple,
 wnli_simple).
@@ -66,29 +66,29 @@ __all__ = ["fill", "places", "prompt", "rewrite"]
 
 
 def prompt(task: str, fields: Mapping[str, str]) -> str:
-    """Return one line with a task's name and its fields, in their order."""
+    """Return a task's name followed by the names and values of its fields, on one line."""
     return " ".join([task, *(f"{key}: {value}" for key, value in fields.items())])
 
 
 def rewrite(record: Mapping[str, object], *, inputs: str, targets: str) -> dict[str, str]:
-    """Format a record by two templates, for summaries, translations and custom tasks.
+    """Format a record with a template for the inputs and a template for the targets.
 
-    T5 uses "summarize: {article}", and "translate English to German: {en}".
+    T5 uses "summarize: {article}" and "translate English to German: {en}".
     """
     return {"inputs": fill(inputs, record), "targets": fill(targets, record)}
 
 
 UNKNOWN = "<unk>"
-"""Target of a record without a known answer, as in a test split."""
+"""Target of a record without a known answer, such as in a test split."""
 
 
 def glue(record: Mapping[str, Any], *, inputs: str, labels: Sequence[str]) -> dict[str, Any]:
-    """Format a record with "label" and "idx" as text.
+    """Format a record of a classification task of GLUE or SuperGLUE.
 
     Args:
-      record: the fields.
-      inputs: the template of the text. T5's templates have the fields in alphabetical order.
-      labels: the words of the labels, in the order of their indices.
+      record: the fields, including "label" and "idx".
+      inputs: template of the inputs. T5's templates have the fields in alphabetical order.
+      labels: target words of the labels, in the order of the label indices.
     """
     return {
         "inputs": fill(inputs, record),
@@ -100,10 +100,10 @@ def glue(record: Mapping[str, Any], *, inputs: str, labels: Sequence[str]) -> di
 def stsb(
     record: Mapping[str, Any], *, inputs: str = "stsb sentence1: {sentence1} sentence2: {sentence2}"
 ) -> dict[str, Any]:
-    """Format a record of STS-B: the similarity from 0 to 5 becomes "0.0", "0.2" ... "5.0".
+    """Format a record of STS-B; the target is the similarity from 0 to 5, rounded to a fifth.
 
-    Rounding is the same as TensorFlow's, in float32 with ties to even: 2.5 is "2.4". An unknown
-    label of -1 is "-1.0".
+    The 26 targets are "0.0", "0.2" ... "5.0". Rounding is the same as TensorFlow's, in float32 with
+    ties to even: 2.5 is "2.4". An unknown label of -1 is "-1.0".
     """
     fifths = np.rint(np.float32(record["label"]) * np.float32(5))
     return {
@@ -114,7 +114,7 @@ def stsb(
 
 
 def label_text(label: int, labels: Sequence[str]) -> str:
-    """Return the word of a label's index; "<unk>" for -1."""
+    """Return the target word of a label index, or "<unk>" for -1."""
     return UNKNOWN if label == -1 else labels[label]
 
 
@@ -124,19 +124,20 @@ _SENTENCE_END = re.compile(r"""([.?!"'])\n@highlight\n""")
 
 
 def pad_punctuation(text: str) -> str:
-    """Put spaces around each ASCII punctuation mark, and join white space."""
+    """Put spaces around each ASCII punctuation mark, and collapse repeated white space."""
     return _SPACES.sub(" ", _PUNCTUATION.sub(r" \1 ", text))
 
 
 def squad(
     record: Mapping[str, Any], *, inputs: str = "question: {question} context: {context}"
 ) -> dict[str, Any]:
-    """Format a record of SQuAD: the first answer is the target, and the metric gets all answers.
+    """Format a record of SQuAD; the target is the first answer, and "answers" has all answers.
 
     Args:
       record: "id", "question", "context", and "answers" with the list "text", empty if they are
         unknown.
-      inputs: the template; T5's closed-book form is "squad trivia question: {question}".
+      inputs: template of the inputs; T5's closed-book template is "squad trivia question:
+        {question}".
     """
     question, context = pad_punctuation(record["question"]), pad_punctuation(record["context"])
     answers = [pad_punctuation(answer) for answer in record["answers"]["text"]]
@@ -155,12 +156,12 @@ def multirc(
     *,
     inputs: str = "multirc question: {question} answer: {answer} paragraph: {paragraph}",
 ) -> dict[str, Any]:
-    """Format a record of MultiRC: is this answer correct? <br> becomes a space, <b> is removed.
+    """Format a record of MultiRC; the target is whether the given answer is correct.
 
     Args:
-      record: "question", "answer", "paragraph", "label", and "idx" with the numbers of all three:
-        the metric groups answers by their question.
-      inputs: the template.
+      record: "question", "answer", "paragraph", "label", and "idx" with the numbers of paragraph,
+        question and answer. The metric groups answers by question.
+      inputs: template of the inputs; <br> becomes a space, and <b> is removed.
     """
     return {
         "inputs": without_html(fill(inputs, record)),
@@ -170,7 +171,7 @@ def multirc(
 
 
 def without_html(text: str) -> str:
-    """Clean HTML in a text of MultiRC: <br> becomes a space, <b> is removed."""
+    """Remove HTML from a text of MultiRC: <br> becomes a space, and <b> is removed."""
     return re.sub("</?b>", "", text.replace("<br>", " "))
 
 
@@ -179,15 +180,15 @@ def record(
     *,
     inputs: str = "record query: {query} entities: {entities} passage: {passage}",
 ) -> list[dict[str, Any]]:
-    """Format a record of ReCoRD: which entity fills the @placeholder? One example per answer.
+    """Return one example for each answer of a ReCoRD record: an entity that fills @placeholder.
 
-    Without answers there is one example with the target "<unk>". The metric counts a query once,
-    with the best score over its answers.
+    A record without answers has one example with the target "<unk>". The metric counts a query
+    once, with the best score over its answers.
 
     Args:
       record: "query", "passage", the lists "entities" and "answers", and "idx" with the numbers
         "passage" and "query".
-      inputs: the template.
+      inputs: template of the inputs.
     """
     passage = without_highlights(record["passage"])
     fields = {**record, "passage": passage, "entities": ", ".join(record["entities"])}
@@ -204,7 +205,7 @@ def record(
 
 
 def without_highlights(passage: str) -> str:
-    """Turn "@highlight" lines in a passage of ReCoRD into ends of sentences, as T5 does."""
+    """Replace "@highlight" lines in a passage of ReCoRD by ends of sentences, as T5 does."""
     return _SENTENCE_END.sub(r"\1 ", passage).replace("\n@highlight\n", ". ")
 
 
@@ -231,7 +232,7 @@ _BLANKED = {
 
 
 def wsc_simple(record: Mapping[str, Any], *, inputs: str = "wsc: {text}") -> dict[str, Any]:
-    """Format a record of WSC: the pronoun (span2) is between asterisks, the noun (span1) is target.
+    """Format a record of WSC: asterisks mark the pronoun (span2), the noun (span1) is the target.
 
     Raises:
       InputError: if the word at span2_index is not span2_text.
@@ -247,7 +248,6 @@ def wsc_simple(record: Mapping[str, Any], *, inputs: str = "wsc: {text}") -> dic
 
 
 def _blanked(record: Mapping[str, Any]) -> str:
-    """Return the text with X instead of the pronoun."""
     text, pronoun, index = record["text"], record["span2_text"], record["span2_index"]
     if text in _BLANKED:
         return _BLANKED[text]
@@ -261,11 +261,11 @@ def _blanked(record: Mapping[str, Any]) -> str:
 def marked_pronoun(record: Mapping[str, Any]) -> str:
     """Put asterisks around the occurrence of the pronoun (span2) that is nearest to its index.
 
-    In the official files pronouns are next to punctuation, '"for him," he said', and indices may
-    count punctuation as words. A distance of ten words or more is an error.
+    In the official files, punctuation follows pronouns without a space, as in '"for him," he said',
+    and indices may count punctuation as words.
 
     Raises:
-      InputError: if the pronoun is not near its index.
+      InputError: if the pronoun does not occur within ten words of the index.
     """
     text, pronoun, index = record["text"], record["span2_text"], record["span2_index"]
     starts = [word.start() for word in re.finditer(r"\S+", text)]
@@ -281,9 +281,10 @@ def marked_pronoun(record: Mapping[str, Any]) -> str:
 
 
 def wsc(record: Mapping[str, Any], *, inputs: str = "wsc text: {text}") -> dict[str, Any]:
-    """Format WSC as yes or no: " * " around the noun (span1), " # " around the pronoun (span2).
+    """Format a record of WSC with marks around noun and pronoun; the target is "True" or "False".
 
-    A span that is not at its index is not marked.
+    The noun (span1) is between asterisks, the pronoun (span2) between hash signs. A span that is
+    not at its index is not marked.
     """
     first, second = record["span1_index"], record["span2_index"]
     text = _marked(record["text"], record["span1_text"], first, mark="*")
@@ -313,11 +314,12 @@ def _marked(text: str, span: str, index: int, *, mark: str) -> str:
 def definite_pronoun_resolution(
     record: Mapping[str, Any], *, inputs: str = "wsc: {sentence}"
 ) -> dict[str, Any]:
-    """Format a record of DPR: asterisks around the first "pronoun"; target: the right candidate.
+    """Format a record of DPR: asterisks mark the pronoun, and the correct candidate is the target.
 
     Args:
-      record: "sentence", "pronoun", the two "candidates" and "label", the right one's index.
-      inputs: the template.
+      record: "sentence", "pronoun", the two "candidates" and "label", the index of the correct
+        candidate.
+      inputs: template of the inputs.
     """
     pronoun = re.compile(rf" ({re.escape(record['pronoun'])})( |\.|,)")
     sentence = pronoun.sub(r" *\1*\2", record["sentence"], count=1)
@@ -331,7 +333,7 @@ def definite_pronoun_resolution(
 
 
 class _Match(NamedTuple):
-    """Score of a pronoun of the premise, and the words that replace it in the hypothesis."""
+    """Score of a pronoun of a WNLI premise, and the words that replace it in the hypothesis."""
 
     score: int
     index: int
@@ -339,16 +341,16 @@ class _Match(NamedTuple):
 
 
 def wnli_simple(record: Mapping[str, Any], *, inputs: str = "wsc: {text}") -> dict[str, Any]:
-    """Format a record of WNLI like WSC; only for evaluation.
+    """Format a record of WNLI like `wsc_simple`; only for evaluation.
 
-    The chosen pronoun of the premise ("sentence1") has the longest context in common with the
-    hypothesis ("sentence2"). The words between these contexts in the hypothesis are the target.
+    The pronoun of the premise ("sentence1") with the longest context in common with the hypothesis
+    ("sentence2") is marked. The words that replace this pronoun in the hypothesis are the target.
 
         "The fish ate the worm. It was tasty.", "The worm was tasty."
         -> "wsc: The fish ate the worm. *It* was tasty.", "The worm"
 
     Raises:
-      InputError: if the premise has no pronoun, or the hypothesis does not fit it.
+      InputError: if the premise has no pronoun, or the hypothesis does not fit the premise.
     """
     premise, hypothesis = record["sentence1"], record["sentence2"]
     words, wanted = _words(premise), _words(hypothesis)
@@ -358,7 +360,9 @@ def wnli_simple(record: Mapping[str, Any], *, inputs: str = "wsc: {text}") -> di
     best = max(matches, key=lambda match: match.score)
     targets = _as_in(hypothesis, _without_beginning(best.candidate))
     if targets is None:
-        raise InputError(f"WNLI {record['idx']}: {hypothesis[:60]!r} does not fit its premise")
+        raise InputError(
+            f"WNLI {record['idx']}: the hypothesis {hypothesis[:60]!r} does not fit the premise"
+        )
     return {
         "inputs": fill(inputs, {**record, "text": _highlighted(premise, best.index)}),
         "targets": targets,
@@ -370,7 +374,6 @@ def wnli_simple(record: Mapping[str, Any], *, inputs: str = "wsc: {text}") -> di
 
 
 def _words(sentence: str) -> list[str]:
-    """Return the words in lower case without a punctuation mark at their end."""
     words = (re.sub(r"[.,?!]$", "", word) for word in sentence.strip().lower().split(" "))
     return [word for word in words if word]
 
@@ -395,7 +398,7 @@ def _match(premise: Sequence[str], hypothesis: Sequence[str], index: int) -> _Ma
 
 
 def _fitting(words: Sequence[str], hypothesis: Sequence[str]) -> int:
-    """Return how many of the first words occur in the hypothesis, as one text."""
+    """Return the number of first words that occur in the hypothesis as one phrase."""
     text = " ".join(hypothesis)
     for count in range(len(words)):
         if " ".join(words[: count + 1]) not in text:
@@ -404,13 +407,13 @@ def _fitting(words: Sequence[str], hypothesis: Sequence[str]) -> int:
 
 
 def _without_beginning(candidate: str) -> str:
-    """Return the candidate from its last article on, without a beginning of the hypothesis."""
+    """Return the part of a candidate from its last article on."""
     words = candidate.split(" ")
     return " ".join(words[max((words.index(a) for a in _ARTICLES if a in words), default=0) :])
 
 
 def _as_in(hypothesis: str, candidate: str) -> str | None:
-    """Return the candidate as the hypothesis writes it, not possessive; None if it is absent."""
+    """Return the candidate as the hypothesis spells it, without "'s"; None if it is absent."""
     words = (rf"{re.escape(word)}[.,?!]?" for word in candidate.split(" "))
     match = re.search(f"({' '.join(words)})", hypothesis, re.IGNORECASE)
     if match is None:

@@ -1,14 +1,14 @@
-"""Tasks as sources of batches: in memory, or streamed; and their examples as text.
+"""Examples of seqio tasks, tokenized during training, in memory or streamed; and as text.
 
     sources = training_sources(data, vocabulary, seed=0)       # for `stream.Stream`
     sources = held_out_sources(data, vocabulary, split="validation")
 
-tf.data and seqio read the files of a task, tokenize and shuffle. Their examples are taken in small
-blocks, and all later steps are the same as for a cache. A task is read up to its
-CacheDatasetPlaceholder; the steps after it become a `cache.recipe.Recipe`.
+tf.data and seqio read the files of a task, tokenize and shuffle. Examples are then read in small
+blocks, and all later steps are the same as for a cache. The preprocessors before the task's
+CacheDatasetPlaceholder run in tf.data; the preprocessors after it become a `cache.recipe.Recipe`.
 
 - Training data up to `shuffling.IN_MEMORY_BYTES` are tokenized at the start. Every epoch permutes
-  them completely, and the batches equal those from a cache of the task.
+  the examples completely, and the batches are equal to batches from a cache of the task.
 - Larger data are streamed: parts of files in a different order for each pass (`stages.FileSource`),
   or in the order of their source, then through a shuffle buffer of data.shuffle_buffer examples.
 - A task without the placeholder, or with custom steps after it, is streamed through all of its
@@ -71,13 +71,13 @@ Dataset = tf.data.Dataset
 def training_sources(
     data: Data, vocabulary: Vocabulary, *, seed: int, tells: bool = False
 ) -> list[Source]:
-    """Open the training examples of a task, or of the tasks of a mixture, repeated endlessly.
+    """Return the endless training examples of data.task, one source per task of a mixture.
 
     Args:
       data: the data config.
       vocabulary: vocabulary of the tokens.
-      seed: seed for the order of streamed examples.
-      tells: if True, log unknown tokens and constant rates.
+      seed: random seed for the order of streamed examples.
+      tells: True to log unknown tokens and constant rates.
     """
     trained = trained_members(data, vocabulary, seed=seed, tells=tells)
     rates = rates_of(data, trained, anew=True, tells=tells)
@@ -88,7 +88,7 @@ def training_sources(
 
 
 def held_out_sources(data: Data, vocabulary: Vocabulary, *, split: str) -> list[Source]:
-    """Open a split of a task, or of the tasks of a mixture that have it, once and in order."""
+    """Return one ordered pass over a split, one source per task of a mixture with this split."""
     chosen, rates = held_out_members(data, vocabulary, split=split)
     found = []
     for one, rate in zip(chosen, _fractions(chosen, rates), strict=True):
@@ -108,12 +108,13 @@ def held_out_sources(data: Data, vocabulary: Vocabulary, *, split: str) -> list[
 
 
 def num_examples(data: Data, vocabulary: Vocabulary, *, seed: int) -> int:
-    """Count the training examples of a task, or of the tasks of a mixture.
+    """Count the training examples of data.task, which may be a mixture.
 
-    The raw examples are counted if a task makes one example of each; other tasks are tokenized.
+    If a task makes exactly one example of each raw example, the raw examples are counted. Other
+    tasks are tokenized.
 
     Raises:
-      UnknownSize: if a task is streamed, and makes several examples of a raw one.
+      UnknownSize: if a task is streamed and makes several examples of a raw example.
     """
     total = 0
     for one in trained_members(data, vocabulary, seed=seed):
@@ -129,15 +130,15 @@ def num_examples(data: Data, vocabulary: Vocabulary, *, seed: int) -> int:
         found = _training_source(one, vocabulary, rate=Fraction(1), seed=seed).size
         if found is None:
             raise UnknownSize(
-                f"{one.member.task} is a stream of unknown size, so an epoch has no number of "
-                "steps; write a cache with `t5x-lite cache` and give --data.cache, or give --steps"
+                f"{one.member.task} is streamed, so its number of examples is unknown; write a "
+                "cache with `t5x-lite cache` and give --data.cache, or give --steps"
             )
         total += found
     return total
 
 
 def _fractions(members: Sequence[Present], rates: Sequence[float]) -> list[Fraction]:
-    """Return rates for `mixing.Schedule`, rounded as for caches."""
+    """Return the rates for `mixing.Schedule`, rounded in the same way as for caches."""
     if len(members) == 1:
         return [Fraction(1)]
     features = {tuple(one.task.output_features) for one in members}
@@ -165,7 +166,7 @@ def _training_source(one: Present, vocabulary: Vocabulary, *, rate: Fraction, se
 
 
 def _recipe(one: Present, vocabulary: Vocabulary, *, split: str) -> tuple[Recipe, bool]:
-    """Return the recipe for the tokens, and whether all steps of the task run before it."""
+    """Return the recipe of a task, and whether all preprocessors run before the recipe."""
     one.data.layout.of_task(tuple(one.task.output_features))  # raises if it does not fit the task
     try:
         recipe = recipe_of(one.data, vocabulary, one.task, bake=False)
@@ -180,7 +181,7 @@ def _recipe(one: Present, vocabulary: Vocabulary, *, split: str) -> tuple[Recipe
 
 
 def _held(one: Present, recipe: Recipe, *, seed: int) -> Held | None:
-    """Tokenize small training data into memory; None if the data are larger."""
+    """Return all tokenized training examples in memory, or None if there are too many."""
     source, cut_off = one.task.source, truncation_of(one.data)
     if not cut_off and not (isinstance(source, stages.Source) and source.fits_in_memory("train")):
         return None
@@ -210,19 +211,20 @@ def _held(one: Present, recipe: Recipe, *, seed: int) -> Held | None:
 # Streamed.
 
 EPOCH = "epoch_of_example"
-"""Feature of examples that holds the number of earlier passes over the data."""
+"""Name of the feature with the number of earlier passes over the data."""
 _AT_A_TIME = 64
 
 
 class Feed:
-    """Examples of a task in blocks, from a position that can be saved (`sources.Feed`)."""
+    """Reader of a task's examples in blocks, with a position that can be saved (`sources.Feed`)."""
 
     def __init__(self, blocks: Dataset, names: Sequence[str]):
-        """Start at the first example.
+        """Create a reader at the first example.
 
         Args:
-          blocks: blocks of `stages.in_blocks`, optionally with `EPOCH`, per block or per example.
-          names: features to return.
+          blocks: dataset of `stages.in_blocks`, optionally with the feature `EPOCH` per block or
+            per example.
+          names: names of the features to return.
         """
         there: Any = blocks.element_spec
         self._names, self._counted = tuple(names), EPOCH in there
@@ -234,7 +236,6 @@ class Feed:
         return self
 
     def __next__(self) -> tuple[list[list[np.ndarray]], Int[np.ndarray, " n"] | None]:
-        """Return the next examples, as `sources.Feed` defines it."""
         try:
             block = next(self._iterator)
         except tf.errors.OpError as error:
@@ -247,7 +248,6 @@ class Feed:
         return found, np.broadcast_to(values[EPOCH], len(found)) if self._counted else None
 
     def state(self) -> bytes:
-        """Return the position, as `sources.Feed` defines it."""
         with tempfile.TemporaryDirectory() as directory:
             self._checkpoint.write(f"{directory}/position")
             files = {path.name: path.read_bytes() for path in sorted(Path(directory).iterdir())}
@@ -255,7 +255,6 @@ class Feed:
         return json.dumps(sizes).encode() + b"\n" + b"".join(files.values())
 
     def restore(self, state: bytes) -> None:
-        """Move to a position, as `sources.Feed` defines it."""
         header, _, content = state.partition(b"\n")
         with tempfile.TemporaryDirectory() as directory:
             for name, size in json.loads(header).items():
@@ -269,12 +268,11 @@ class Feed:
                 ) from error
 
     def close(self) -> None:
-        """Release prefetched data; no example follows."""
+        """Release prefetched data; the reader then has no further examples."""
         self._iterator, self._checkpoint = iter(()), None
 
 
 def _passes(one: Present, *, seed: int) -> shuffling.Passes | None:
-    """Return the order of the training examples for each pass; None is the source's order."""
     source = one.task.source
     if not one.data.shuffle or not isinstance(source, stages.Source):
         return None
@@ -282,13 +280,12 @@ def _passes(one: Present, *, seed: int) -> shuffling.Passes | None:
 
 
 def _files(one: Present, *, seed: int) -> str | None:
-    """Return the streamed files with their sizes, as a text; None if they are unknown."""
     found = _passes(one, seed=seed)
     return None if found is None else found.size
 
 
 def _stored(one: Present, recipe: Recipe, *, seed: int) -> Feed | Shuffled:
-    """Stream the training examples at the placeholder, endlessly."""
+    """Stream the training examples at the task's CacheDatasetPlaceholder, endlessly."""
     data, task = one.data, one.task
     names = recipe.stored
 
@@ -308,9 +305,9 @@ def _stored(one: Present, recipe: Recipe, *, seed: int) -> Feed | Shuffled:
 
 
 def _whole(one: Present, recipe: Recipe, *, seed: int) -> Feed:
-    """Stream the trimmed training examples after all steps of the task, endlessly.
+    """Stream the trimmed training examples after all preprocessors of the task, endlessly.
 
-    They have `EPOCH` unless a preprocessor drops features that it does not know, or the raw
+    The examples have the feature `EPOCH`, unless a preprocessor drops unknown features or the raw
     examples have no feature names.
     """
     data, task = one.data, one.task
@@ -344,7 +341,7 @@ def _whole(one: Present, recipe: Recipe, *, seed: int) -> Feed:
 
 
 def _first_marked(dataset: Any) -> Any:
-    """Mark one pass: `EPOCH` is 1 in the first element, 0 in the others."""
+    """Set the feature `EPOCH` to 1 in the first example of a pass, and else to 0."""
     if not isinstance(dataset.element_spec, Mapping):
         return dataset
     return dataset.enumerate().map(
@@ -353,7 +350,7 @@ def _first_marked(dataset: Any) -> Any:
 
 
 def _counted(dataset: Any) -> Any:
-    """Replace the marks of `_first_marked` by the number of the pass, from 0, in `EPOCH`."""
+    """Replace the marks of `_first_marked` in `EPOCH` by the number of the pass, from 0."""
     spec = dataset.element_spec
     if not isinstance(spec, Mapping) or EPOCH not in spec:
         return dataset
@@ -370,15 +367,14 @@ def _counted(dataset: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """One example of a task for its metrics.
+    """Example of a task for the computation of metrics.
 
     Attributes:
-      inputs_text: the text that the model reads; "" if the task has only targets.
-      targets_text: the text that the model should write.
-      inputs: int32 [_], the tokens of inputs_text, trimmed, EOS included; [0] without inputs.
-        For a task with choices or candidates, all its texts are concatenated, and for `Windows` all
-        windows.
-      target: the postprocessed target, which the metrics compare.
+      inputs_text: text that the model reads; "" if the task has only targets.
+      targets_text: text that the model should write.
+      inputs: int32 [_], token ids of inputs_text, trimmed and with EOS; empty without inputs. Texts
+        of choices or candidates are concatenated, as are the windows of `Windows`.
+      target: postprocessed target for the metrics.
       raw: all fields of the example; text as str.
     """
 
@@ -396,7 +392,7 @@ def eval_examples(
     split: str = "validation",
     max_examples: int | None = None,
 ) -> list[Example]:
-    """Return a split's examples in order, for metrics and samples."""
+    """Return the examples of a split in order, for metrics and samples."""
     task = load_task(data, vocabulary)
     found = data.layout.whole(examples_of(data, task, split=split))
     form = task_form(task)
@@ -420,7 +416,7 @@ def _example(task: seqio.Task, vocabulary: Vocabulary, fields: dict[str, Any]) -
 
 
 def text_of(name: str, raw: dict[str, Any], vocabulary: Vocabulary) -> str:
-    """Return a feature's text; "" if the task lacks it, such as inputs of a language model."""
+    """Return the text of a feature, or "" if the task lacks the feature."""
     if f"{name}_pretokenized" in raw:
         return raw[f"{name}_pretokenized"]
     return vocabulary.decode(raw[name].tolist()) if name in raw else ""
@@ -428,7 +424,7 @@ def text_of(name: str, raw: dict[str, Any], vocabulary: Vocabulary) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """A complete example with its answer, as the task writes both."""
+    """Example that a few-shot prompt can show: the texts of inputs and targets."""
 
     inputs: str
     targets: str
@@ -437,7 +433,7 @@ class Demonstration:
 def demonstrations(
     data: Data, vocabulary: Vocabulary, *, split: str, pool: int | None
 ) -> list[Demonstration]:
-    """Return the examples of a split with different inputs and known answers, in order."""
+    """Return the examples of a split with known answers, in order and without equal inputs."""
     task = load_task(data, vocabulary)
     examples = examples_of(data, task, split=split)
     found: dict[str, Demonstration] = {}
@@ -454,8 +450,8 @@ def demonstrations(
         )
     if pool is not None and next(examples, None) is not None:
         _logger.info(
-            "examples of %s are sampled from the first %s of its split %s; "
-            "--evaluation.few-shot.pool changes it",
+            "sampling few-shot examples of %s from the first %s examples of split %s; "
+            "--evaluation.few-shot.pool changes this number",
             task.name,
             f"{pool:,}",
             split,

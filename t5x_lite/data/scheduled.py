@@ -1,45 +1,45 @@
-"""Batches of a stream: one shape, several shapes by length, or a schedule for each epoch.
+"""Division of examples into batches of one shape, of several shapes, or by a schedule.
 
-With one shape (`OneShape`) a batch has the next rows. With several shapes a bucket holds examples
-of similar length:
+`OneShape`: all batches have one shape, and a batch has the next rows. `Grouped`: batches have
+several shapes, and each shape has a bucket of examples with similar lengths:
 
     batches = Grouped(stream, data)             # data.batches is Bucketed
     made = batches.make(Position(), part=0, parts=1)
     batches.make(made.position, part=0, parts=1)        # the next one
 
-Examples are sorted into buckets in their order until one bucket is full, using only their lengths
-if a row has one text. Examples in other buckets wait, and their numbers are part of the position.
-So a batch is a function of (seed, position), equal in every process: all have the same shape at the
-same step. When a new search replaces the negatives (`data.refresh`), lengths change: `regrouped`
-sorts the waiting examples into buckets again, in their order. A bucket may then hold more than a
-batch; its first rows are the next batch.
+Examples are assigned to buckets in their order until one bucket is full; if a row has one text,
+only lengths are read. Examples in other buckets wait, and their numbers are part of the position. A
+batch therefore depends only on (seed, position): all processes have the same shape at the same
+step. When a new search replaces the negatives (`data.refresh`), lengths change, and `regrouped`
+assigns the waiting examples to buckets again, in their order. If a bucket then has more than a
+batch, its first rows are the next batch.
 
-A schedule has batches of one length and one cache, in an order that is computed for each epoch:
+`Scheduled`: each batch has examples of one cache, in an order that is computed for each epoch:
 
     batches = Scheduled(stream, data)           # data.batches is config.Scheduled
     made = batches.make(Position(), part=0, parts=1)
     batches.make(made.position, part=0, parts=1)        # the next one
 
-A group is the examples of one cache that go to one bucket of `data.config`. Epoch e has n // B
-batches of a group of n examples with B rows per batch. All batches of all groups come in one order,
-permuted by (seed, e), and batch k of a group has the positions [k B, (k + 1) B) of the order that
-(seed, e, group) gives its examples. The remaining examples of a group, fewer than B, are skipped in
-that epoch. So a batch is a function of (seed, epoch, number): a position is the last two numbers,
-all processes compute the same batch, and at each step all devices have the same shape.
+A group is the set of examples of one cache in one bucket of `data.config`. A group of n examples
+with B rows per batch has n // B batches in each epoch e. The batches of all groups are permuted by
+(seed, e). The examples of a group are permuted by (seed, e, group), and batch k has the positions
+[k B, (k + 1) B) of this permutation. The remaining n % B examples are skipped in this epoch. A
+batch therefore depends only on (seed, epoch, number): a position consists of epoch and number, and
+all processes compute the same batch.
 
-Source: Chen et al. 2024 (BGE-M3), "Efficient Batching". In its code (research/BGE_M3/data.py) the
-remaining examples of a group are a smaller batch, and the order of files, and so of batches,
-differs between hosts.
+Source: Chen et al. 2024 (BGE-M3), "Efficient Batching". In the authors' code
+(research/BGE_M3/data.py) the remaining examples of a group form a smaller batch, and the order of
+batches differs between hosts.
 
-Several caches without rates are mixed by the numbers of their training examples:
+`mixed_sources`: several caches without rates are mixed by their numbers of training examples:
 
     Data(cache=("caches/glue_cola", "caches/glue_rte"), mixing=Mixing(maximum=65536), ...)
 
-Caches are mixed by exact arithmetic (mixing.py), so the rates are rounded to ten-thousandths. Each
-cache has the name of its task; no task is imported. Several caches of one task, such as one per
-language, are mixed by their own numbers. If data.task names a mixture with these tasks, its
-constant rates, limits and shared examples also apply. data.mixing.unlabelled needs no such name:
-caches record whether they hold unlabelled text.
+Caches are mixed by exact arithmetic (mixing.py), so the rates are rounded to ten-thousandths. A
+cache records the name of its task; no task is imported. If one task has several caches, such as one
+per language, each cache has its own rate. If data.task names a mixture with these tasks, the
+mixture's constant rates, limits and shared examples also apply. data.mixing.unlabelled does not
+need data.task, because caches record whether they contain unlabelled text.
 """
 
 import dataclasses
@@ -64,12 +64,12 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """One process's rows of a global batch.
+    """One process's rows of a global batch, and the next data position.
 
     Attributes:
-      batch: features of its rows.
+      batch: features of the rows.
       position: position of the next batch.
-      repeated: indices of caches with examples in the global batch that were read before.
+      repeated: indices of the caches with examples in the global batch that were read before.
     """
 
     batch: dict[str, np.ndarray]
@@ -78,26 +78,23 @@ class Made:
 
 
 class OneShape:
-    """Batches of consecutive rows of a stream.
+    """Division of a stream's rows into consecutive batches of one shape.
 
     Attributes:
       stream: stream of the rows.
     """
 
     def __init__(self, stream: Stream, *, batch_size: int):
-        """Store the stream and the number of rows in a global batch."""
         self.stream, self._batch_size = stream, batch_size
 
     def epochs(self, position: Position) -> list[float]:
-        """Return the passes over each source, as `Stream.epochs` does."""
         return self.stream.epochs(position)
 
     def repeated(self, position: Position) -> set[int]:
-        """Return the repeated sources, as `Stream.repeated` does."""
         return self.stream.repeated(position)
 
     def make(self, position: Position, *, part: int, parts: int) -> Made | None:
-        """Return the batch at a position, padded at the end; None if no row remains."""
+        """Return the batch at a position, padded at the end of the data; None if no row remains."""
         spans = self.stream.spans(position, self._batch_size)
         if not spans:
             return None
@@ -109,34 +106,31 @@ class OneShape:
         )
 
     def regrouped(self, position: Position) -> Position:
-        """Return the position itself: rows of one shape do not depend on their lengths."""
+        """Return the position unchanged, because batches of one shape have no buckets."""
         return position
 
 
 class Grouped:
-    """Batches of a stream's examples, grouped by their lengths.
+    """Division of a stream's examples into batches of several shapes by length.
 
     Attributes:
       stream: stream of the examples, one per row.
     """
 
     def __init__(self, stream: Stream, data: Data):
-        """Store the stream and the shapes of the config."""
         self.stream = stream
         self._buckets = data.batches.buckets()
         self._lengths = [lengths_of(shape) for shape in shapes_of(data)]
         self._looked_at: tuple[int, Int[np.ndarray, " n"]] | None = None
 
     def epochs(self, position: Position) -> list[float]:
-        """Return the passes over each source, as `Stream.epochs` does."""
         return self.stream.epochs(position)
 
     def repeated(self, position: Position) -> set[int]:
-        """Return the repeated sources, as `Stream.repeated` does."""
         return self.stream.repeated(position)
 
     def make(self, position: Position, *, part: int, parts: int) -> Made | None:
-        """Return the batch at a position, as `OneShape.make` does; buckets are emptied last."""
+        """Return the batch at a position; at the end of the data, remaining rows are padded."""
         bucket, numbers, after = self._next(position)
         if not numbers:
             return None
@@ -149,10 +143,9 @@ class Grouped:
         )
 
     def regrouped(self, position: Position) -> Position:
-        """Sort the waiting examples of a position into buckets by their current lengths.
+        """Assign the waiting examples of a position to buckets again, by their current lengths.
 
-        Call it when `stream.negatives` changed. With the same negatives it returns an equal
-        position.
+        Call this method when `stream.negatives` has changed.
         """
         self._looked_at = None
         numbers = np.array(sorted(n for bucket in position.waiting for n in bucket), np.int64)
@@ -190,13 +183,13 @@ class Grouped:
         return bucket, taken, Position(*where, tuple(left))
 
     def share_of_batches(self, window: int) -> float:
-        """Return the number of batches that a window fills, as a sum of fractions of batches."""
+        """Return the number of batches that the examples of a window fill, as a fraction."""
         counts = np.bincount(self._buckets_of(window), minlength=len(self._buckets))
         rows = [rows for _, rows in self._buckets]
         return float(sum(count / size for count, size in zip(counts, rows, strict=True)))
 
     def _buckets_of(self, window: int) -> Int[np.ndarray, " n"]:
-        """Return the bucket of each example of a window; empty after the end."""
+        """Return the bucket of each example of a window; empty after the end of the data."""
         if self._looked_at is None or self._looked_at[0] != window:
             size = len(self.stream.window(window).sources)
             lengths = self.stream.longest_texts(window * WINDOW + np.arange(size))
@@ -205,18 +198,18 @@ class Grouped:
 
 
 _GROUP_SEED = 1 << 40
-"""Factor for seeds, so that groups of a cache have different orders."""
+"""Factor that makes different random seeds for the groups of a cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Examples that share batches.
+    """Examples of one cache with similar lengths, which share batches.
 
     Attributes:
-      source: index of their cache.
-      bucket: index of their shape.
-      rows: rows per batch.
-      members: positions in the cache, ascending.
+      source: index of the cache.
+      bucket: index of the batch shape.
+      rows: number of rows per batch.
+      members: positions of the examples in the cache, ascending.
       repeats: number of times that an epoch reads the group.
     """
 
@@ -228,16 +221,16 @@ class Group:
 
     @property
     def full(self) -> int:
-        """Number of batches with all rows."""
+        """Number of full batches."""
         return len(self.members) // self.rows
 
     def before(self, epoch: int) -> int:
-        """Return the number of batches of the group in all epochs before the given one."""
+        """Return the number of batches of this group in all epochs before the given epoch."""
         return int(epoch * self.repeats * self.full)
 
 
 class Scheduled:
-    """Batches of groups, at any position.
+    """Division of examples into batches of one group each, in a random order for each epoch.
 
     Attributes:
       stream: stream of the examples.
@@ -245,7 +238,6 @@ class Scheduled:
     """
 
     def __init__(self, stream: Stream, data: Data, *, seed: int, natural: bool = True):
-        """Sort the examples of all caches into groups."""
         assert isinstance(data.batches, config.Scheduled)
         self.stream, self._seed, self._shuffle = stream, seed, data.shuffle
         self._rule, self._buckets = data.batches, data.batches.buckets()
@@ -258,12 +250,12 @@ class Scheduled:
             self.groups += self._groups_of(k, repeats)
         if not self.groups:
             raise InputError(
-                "no group of examples fills a batch: use fewer rows in data.batches, or set "
+                "no group of examples fills a batch; use fewer rows in data.batches, or set "
                 f"--data.batches.small above {max(rows for _, rows in self._buckets)}"
             )
 
     def make(self, position: Position, *, part: int, parts: int) -> Made | None:
-        """Return the batch at a position: its window is the epoch, its row the batch number."""
+        """Return the batch at a position, which consists of the epoch and the batch number."""
         epoch, number = position.window, position.row
         starts = self._starts(epoch)
         while not starts[-1]:
@@ -292,7 +284,7 @@ class Scheduled:
         )
 
     def regrouped(self, position: Position) -> Position:
-        """Return the position itself; `data.refresh` is not used with this schedule."""
+        """Return the position unchanged; `data.refresh` is not supported with `Scheduled`."""
         return position
 
     def epochs(self, position: Position) -> list[float]:
@@ -303,11 +295,11 @@ class Scheduled:
         return [float(repeats.get(k, Fraction(0))) * (position.window + share) for k in sources]
 
     def repeated(self, position: Position) -> set[int]:
-        """Return the caches with examples read again before a position, in complete epochs."""
+        """Return the caches with examples that are read again in the epochs before a position."""
         return {group.source for group in self.groups if group.before(position.window) > group.full}
 
     def report(self) -> list[str]:
-        """Return lines about batches and padding."""
+        """Return log lines about the number of batches and the padding of each group."""
         lines = []
         for group in self.groups:
             where = self.stream.sources[group.source].name
@@ -324,7 +316,7 @@ class Scheduled:
         return lines
 
     def _groups_of(self, k: int, repeats: Fraction) -> list[Group]:
-        """Return the groups of a cache, and log merged and dropped ones."""
+        """Return the groups of cache k, and log groups that are merged or dropped."""
         lengths = self.stream.longest_of_all(k)
         buckets = bucket_of(lengths, self._buckets)
         where = self.stream.sources[k].name
@@ -333,7 +325,8 @@ class Scheduled:
             if 0 < num < self._rule.small:
                 buckets[buckets == bucket] = bucket + 1
                 _logger.info(
-                    "%s: the %d examples of at most %d tokens are few and join longer batches",
+                    "%s: adding the %d examples of at most %d tokens to batches of longer "
+                    "examples (--data.batches.small)",
                     where,
                     num,
                     self._buckets[bucket][0],
@@ -343,8 +336,8 @@ class Scheduled:
             members = np.flatnonzero(buckets == bucket)
             if 0 < len(members) < max(rows, self._rule.drop):
                 _logger.warning(
-                    "%s: the %d examples of at most %d tokens are never used, because a batch "
-                    "needs %d of them; --data.batches.small adds them to longer batches",
+                    "%s: skipping the %d examples of at most %d tokens, because a batch needs "
+                    "%d of them; --data.batches.small adds them to longer batches",
                     where,
                     len(members),
                     length,
@@ -366,7 +359,6 @@ class Scheduled:
         return found
 
     def _starts(self, epoch: int) -> Int[np.ndarray, " _"]:
-        """Return the first position of each group in an epoch's batches, and their number."""
         counts = [group.before(epoch + 1) - group.before(epoch) for group in self.groups]
         return np.cumsum([0, *counts])
 
@@ -379,12 +371,12 @@ class Scheduled:
 
 
 def each_cache(data: Data, *, split: str) -> dict[str, Data]:
-    """Return a config for each single cache with a split, by the name of its directory."""
+    """Return a config for each cache that has a split, by the name of the cache's directory."""
     texts = [data.cache] if isinstance(data.cache, str) else list(data.cache)
     if not data.cache:
         raise InputError(
-            "evaluation.loss_of_each_cache needs the caches of --data.cache: data.task "
-            f"{data.task} has none"
+            f"evaluation.loss_of_each_cache needs caches, but only data.task {data.task} is set; "
+            "give --data.cache"
         )
     found: dict[str, Data] = {}
     for text in texts:
@@ -392,7 +384,7 @@ def each_cache(data: Data, *, split: str) -> dict[str, Data]:
         _, name = names_of(directory)
         if name in found:
             raise InputError(
-                f"two caches are called {name}, {found[name].cache} and {directory}: "
+                f"two caches have the name {name}, {found[name].cache} and {directory}; "
                 "evaluation.loss_of_each_cache needs different names"
             )
         if split in Cache(directory).index.splits:
@@ -401,17 +393,17 @@ def each_cache(data: Data, *, split: str) -> dict[str, Data]:
 
 
 def mixed_sources(data: Data) -> list[tuple[str, Fraction]]:
-    """Return the caches that data.cache names, each with its fraction of the examples."""
+    """Return the directory and rate of each cache that data.cache names; rates add up to 1."""
     texts = [data.cache] if isinstance(data.cache, str) else list(data.cache)
     if len(texts) < 2 or any(split_rate(text)[1] is not None for text in texts):
         if data.mixing != Mixing():
             raise InputError(
-                "data.mixing mixes several caches that are given without rates: remove the rates "
-                "from data.cache, or unset data.mixing"
+                "data.mixing needs several caches without rates; remove the rates from "
+                "data.cache, or unset data.mixing"
             )
         return parse_sources(data.cache)
     if len({text.rstrip("/") for text in texts}) < len(texts):
-        raise InputError("data.cache names a directory twice: name it once")
+        raise InputError("data.cache names a directory twice; remove one of the entries")
     caches = [Cache(directory) for directory in texts]
     for cache in caches:
         if "train" not in cache.index.splits:
@@ -433,7 +425,7 @@ def mixed_sources(data: Data) -> list[tuple[str, Fraction]]:
 
 
 def _members(data: Data, texts: Sequence[str], caches: Sequence[Cache]) -> tuple[Member, ...]:
-    """Return the tasks of caches, with the settings of data.task's mixture but their own sizes."""
+    """Return a mixture member for each cache, with settings of the mixture in data.task."""
     tasks = [cache.index.task for cache in caches]
     named = mixture_named(data.task) if data.task and data.task not in tasks else None
     known = {} if named is None else {m.task: m for m in named.members}
@@ -446,8 +438,9 @@ def _members(data: Data, texts: Sequence[str], caches: Sequence[Cache]) -> tuple
         )
         if several and task in known:
             raise InputError(
-                f"data.task {data.task} has one rate for {task}, and {tasks.count(task)} caches "
-                "are of that task: give each cache a rate, as DIRECTORY=RATE"
+                f"data.task {data.task} has one rate for {task}, but data.cache names "
+                f"{tasks.count(task)} caches of this task; give each cache a rate, as "
+                "DIRECTORY=RATE"
             )
         member = known.get(task, alone)
         members.append(dataclasses.replace(member, examples=None) if member.is_trained else alone)
@@ -455,6 +448,5 @@ def _members(data: Data, texts: Sequence[str], caches: Sequence[Cache]) -> tuple
 
 
 def _is_unlabelled(cache: Cache) -> bool:
-    """Return whether a cache holds unlabelled text: it is corrupted, or has no inputs."""
     recipe = cache.index.recipe
     return bool(recipe.corruption) or tuple(recipe.outputs) == ("targets",)

@@ -1,4 +1,4 @@
-"""Vocabularies in seqio's interface, for tasks that read text fields.
+"""Conversion of vocabularies to seqio.Vocabulary, for the preprocessors of tasks.
 
 The classes are created on first use, because seqio takes seconds to import.
 """
@@ -19,11 +19,11 @@ from t5x_lite.data.vocabularies.tokenizer import Tokenizer
 
 
 def seqio_vocabulary(vocabulary: Vocabulary) -> Any:
-    """Return a seqio.Vocabulary with the same ids.
+    """Return a seqio.Vocabulary with the same ids as a vocabulary.
 
-    A SentencePiece vocabulary reads the model's file, and special tokens in text as seqio does. A
-    byte vocabulary reads no sentinels in text. The EOS of a tokenizer is [SEP]. A vocabulary with
-    added tokens, or without legacy spaces, reads text as `vocabulary.encode` does.
+    A SentencePiece vocabulary reads the model's file, and reads special tokens in text as seqio
+    does. A byte vocabulary reads no sentinels in text. The EOS of a tokenizer is [SEP]. A
+    vocabulary with added tokens, or without legacy spaces, encodes text with `vocabulary.encode`.
     """
     if not isinstance(vocabulary, Tokenizer) and not vocabulary.reads_as_seqio:
         return _tokenizer_class()(vocabulary)
@@ -41,7 +41,6 @@ def seqio_vocabulary(vocabulary: Vocabulary) -> Any:
 
 @functools.cache
 def _copy(model: bytes) -> Path:
-    """Copy a remote model to a local file that is deleted when the process ends."""
     directory = tempfile.TemporaryDirectory(prefix="t5x_lite_")
     atexit.register(directory.cleanup)
     path = Path(directory.name, "sentencepiece.model")
@@ -54,7 +53,7 @@ def _bytes_class() -> Any:
     from t5x_lite.data.elements import seqio, tf
 
     class ByteVocabulary(seqio.ByteVocabulary):
-        """Byte vocabulary that encodes several texts as ragged ids; seqio's takes one text."""
+        """Byte vocabulary that, unlike seqio's, encodes several texts as ragged ids."""
 
         def _encode_tf(self, s: Any) -> Any:
             if s.shape.rank == 0:
@@ -71,7 +70,7 @@ def _tokenizer_class() -> Any:
     from t5x_lite.data.elements import seqio, tf
 
     class Tokenized(seqio.Vocabulary):
-        """Vocabulary that encodes in Python by a pure function, so saved iterators stay valid."""
+        """Vocabulary that encodes with a pure Python function, so iterators can be saved."""
 
         def __init__(self, tokenizer: Any):
             super().__init__()

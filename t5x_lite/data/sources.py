@@ -1,19 +1,18 @@
-"""Sources of a run's examples: caches, tasks in memory, and tasks that are streamed.
+"""Sources of training examples: caches, tasks in memory and streamed tasks.
 
     held = Held(("inputs", "targets"), examples)         # tokens in memory: any example can be read
     held.read(np.array([17, 3]))
     running = Running(feed, ("inputs", "targets"))       # read from the front, kept while needed
     source = Source(name="tasks.glue:rte", recipe=recipe, split=held, rate=Fraction(1), size=2490)
 
-A cache can be limited to its first documents or tokens, to be repeated (Raffel et al. 2020, table
-9):
+`truncated` limits a cache to its first documents or tokens (Raffel et al. 2020, table 9):
 
     data = Data(cache="caches/c4", first_tokens=2**23, ...)
     (source,) = truncated(data, open_sources(data, vocabulary, split="train"))
     source.size                                          # 16416 examples of 511 tokens
 
-The examples of a cache have the order of the task, so the same examples remain as for the task
-without a cache (`data.loading`). Every epoch permutes them completely.
+The examples of a cache have the same order as the examples of the task, so the same examples are
+used with and without a cache (`data.loading`). Every epoch permutes the examples completely.
 """
 
 import bisect
@@ -42,31 +41,31 @@ _logger = logging.getLogger(__name__)
 
 @runtime_checkable
 class Examples(Protocol):
-    """Interface to stored features of examples, by their indices."""
+    """Interface of stored examples with random access by index."""
 
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
-        """Return the tokens of each stored feature, int64."""
+        """Return the number of tokens of each stored feature of some examples, int64."""
         ...
 
     def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
-        """Return the stored features, int32."""
+        """Return the stored features of some examples, int32."""
         ...
 
     def longest(self) -> Int[np.ndarray, " n"] | None:
-        """Return the tokens of each example's longest text; None if only `counts` are known."""
+        """Return the length of each example's longest text in tokens, or None if not stored."""
         ...
 
 
 class Held:
-    """Examples in memory with random access; the counterpart of `cache.files.Split`.
+    """Examples in memory with random access.
 
     Attributes:
-      size: the number of examples.
+      size: number of examples.
       digest: SHA-256 of the tokens and of the lengths.
     """
 
     def __init__(self, features: Sequence[str], examples: Iterable[Sequence[np.ndarray]]):
-        """Store the features of each example, int [_]."""
+        """Store examples, given the names of the features and the arrays of each example."""
         self._features = tuple(features)
         parts, lengths = [np.zeros(0, np.int32)], []
         for example in examples:
@@ -80,14 +79,12 @@ class Held:
         self.digest = hashlib.sha256(content).hexdigest()
 
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
-        """Return the tokens of each stored feature, as `Examples.counts` defines it."""
         return self._lengths[indices]
 
     def longest(self) -> None:
-        """Return None: only `counts` are known."""
+        """Return None, because the lengths of single texts are not stored."""
 
     def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
-        """Return the stored features, as `Examples.read` defines it."""
         found = []
         for index in indices.tolist():
             counts = self._lengths[index]
@@ -99,18 +96,18 @@ class Held:
 
 @runtime_checkable
 class Feed(Protocol):
-    """Interface to a task that is read sequentially, with a position that can be saved."""
+    """Interface of a task's examples that are read in order, with a position that can be saved."""
 
     def __next__(self) -> "tuple[list[list[np.ndarray]], Int[np.ndarray, ' n'] | None]":
-        """Return the features of the next examples, and the earlier passes of each or None."""
+        """Return the features of the next examples, and the number of earlier passes or None."""
         ...
 
     def state(self) -> bytes:
-        """Return the position after the last `next`."""
+        """Return the current position, which `restore` accepts."""
         ...
 
     def restore(self, state: bytes) -> None:
-        """Move to a position that `state` returned."""
+        """Continue from a position that `state` returned."""
         ...
 
     def close(self) -> None:
@@ -119,16 +116,15 @@ class Feed(Protocol):
 
 
 class Shuffled:
-    """A shuffle buffer: the next example is sampled from a fixed number of waiting ones."""
+    """Shuffle buffer, from which each next example is chosen at random."""
 
     def __init__(self, feed: Feed, *, size: int, seed: int):
-        """Store the settings; nothing is read yet."""
         self._feed, self._size, self._seed = feed, size, seed
         self._waiting: list[tuple[list[np.ndarray], int]] = []
         self._number, self._told = 0, True
 
     def __next__(self) -> tuple[list[list[np.ndarray]], Int[np.ndarray, " n"] | None]:
-        """Return the next examples; when the feed ends, waiting examples are not returned."""
+        """Return the next examples; the buffer's examples at the end of the feed are dropped."""
         given: list[tuple[list[np.ndarray], int]] = []
         while not given:
             examples, epochs = next(self._feed)
@@ -147,7 +143,6 @@ class Shuffled:
         return found, np.array([epoch for _, epoch in given]) if self._told else None
 
     def state(self) -> bytes:
-        """Return the position with the waiting examples, as `Feed.state` defines it."""
         examples = [example for example, _ in self._waiting]
         buffer = io.BytesIO()
         np.savez(
@@ -160,7 +155,6 @@ class Shuffled:
         return buffer.getvalue()
 
     def restore(self, state: bytes) -> None:
-        """Move to a position, as `Feed.restore` defines it."""
         with np.load(io.BytesIO(state), allow_pickle=False) as saved:
             examples = _unpacked(saved)
             self._waiting = list(zip(examples, saved["epochs"].tolist(), strict=True))
@@ -168,12 +162,10 @@ class Shuffled:
             self._feed.restore(saved["feed"].tobytes())
 
     def close(self) -> None:
-        """Close the feed."""
         self._feed.close()
 
 
 def _packed(examples: Sequence[Sequence[np.ndarray]]) -> dict[str, Any]:
-    """Return examples as arrays for a NumPy file."""
     parts = [part for example in examples for part in example]
     return {
         "width": np.array(len(examples[0]) if examples else 1),
@@ -183,26 +175,25 @@ def _packed(examples: Sequence[Sequence[np.ndarray]]) -> dict[str, Any]:
 
 
 def _unpacked(saved: Mapping[str, np.ndarray]) -> list[list[np.ndarray]]:
-    """Return the examples that `_packed` stored."""
     width, lengths = int(saved["width"]), saved["lengths"]
     parts = np.split(saved["tokens"], lengths.cumsum()[:-1])
     return [parts[first : first + width] for first in range(0, len(lengths), width)]
 
 
 class Running:
-    """Examples that are read sequentially; examples that a run may still need are kept.
+    """Examples of a streamed task, which are read in order and kept while a run may need them.
 
-    The number of an example is its index in everything that is read, over all epochs. A thread may
-    read while another saves.
+    Examples are numbered in the order in which they are read, across epochs. One thread may read
+    while another thread saves.
     """
 
     def __init__(self, feed: Feed, features: Sequence[str], *, identity: str | None = None):
-        """Store the feed; nothing is read yet.
+        """Create the source without reading examples.
 
         Args:
           feed: source of the examples.
-          features: the stored features of an example.
-          identity: identity of the data, such as their files and sizes; None if unknown.
+          features: names of the stored features.
+          identity: description of the data, such as file names and sizes; None if unknown.
         """
         self.identity = identity
         self._feed, self._features = feed, tuple(features)
@@ -213,7 +204,7 @@ class Running:
         self._passes = [(0, 0.0)]  # (first number, number of epochs begun before it)
 
     def available(self, count: int) -> int:
-        """Read up to `count` examples, and return how many of them there are."""
+        """Read until `count` examples have been read, and return the number available."""
         with self._lock:
             while self._read < count and not self._is_over:
                 try:
@@ -236,25 +227,23 @@ class Running:
         return np.array([self._epochs[number] for number in numbers.tolist()], np.int64)
 
     def epochs_before(self, count: int) -> float:
-        """Return the number of passes before the last of `count` examples; NaN if unknown."""
+        """Return the number of passes in the first `count` examples; NaN if unknown."""
         place = bisect.bisect_right(self._passes, (max(0, count - 1), math.inf)) - 1
         return self._passes[place][1]
 
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
-        """Return the tokens of each stored feature, as `Examples.counts` defines it."""
         lengths = [[len(part) for part in self._kept[number]] for number in indices.tolist()]
         return np.array(lengths, np.int64).reshape(len(indices), len(self._features))
 
     def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
-        """Return the stored features, as `Examples.read` defines it."""
         found = [self._kept[number] for number in indices.tolist()]
         return [dict(zip(self._features, parts, strict=True)) for parts in found]
 
     def longest(self) -> None:
-        """Return None: only `counts` are known."""
+        """Return None, because the lengths of single texts are not stored."""
 
     def forget(self, before: int, *, but: Collection[int] = ()) -> None:
-        """Delete the examples before a number, except the given ones."""
+        """Delete the examples with a number below `before`, except the numbers in `but`."""
         with self._lock:
             for number in [n for n in self._kept if n < before and n not in but]:
                 del self._kept[number], self._epochs[number]
@@ -262,7 +251,7 @@ class Running:
             del self._passes[:past]
 
     def state(self) -> bytes:
-        """Return the kept examples and the position after them, for `restore`."""
+        """Return the kept examples and the current position, which `restore` accepts."""
         with self._lock:
             numbers = sorted(self._kept)
             buffer = io.BytesIO()
@@ -278,7 +267,7 @@ class Running:
             return buffer.getvalue()
 
     def restore(self, state: bytes) -> None:
-        """Move to the position at which `state` was called."""
+        """Continue from a position that `state` returned."""
         with self._lock, np.load(io.BytesIO(state), allow_pickle=False) as saved:
             numbers = saved["numbers"].tolist()
             self._kept = dict(zip(numbers, _unpacked(saved), strict=True))
@@ -294,14 +283,14 @@ class Running:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One cache or one task of a mixture.
+    """One cache or one task of a mixture, with its rate.
 
     Attributes:
-      name: name in messages: the cache's directory, or the task.
-      recipe: steps from stored features to examples.
-      split: its examples.
-      rate: its fraction of the examples.
-      size: the examples of an epoch; None if a task is streamed.
+      name: name for messages: the cache's directory, or the task's name.
+      recipe: conversion of stored features to examples.
+      split: stored examples of the split.
+      rate: fraction of the mixture's examples that come from this source.
+      size: number of examples in an epoch; None if the task is streamed.
       cache: the cache; None for a task.
     """
 
@@ -314,7 +303,6 @@ class Source:
 
     @classmethod
     def of_cache(cls, cache: Cache, split: str, *, rate: Fraction) -> "Source":
-        """Create the source of a split of a cache."""
         found = cache.split(split)
         return cls(
             name=str(cache.directory),
@@ -328,7 +316,13 @@ class Source:
     def examples(
         self, counts: Int[np.ndarray, " n"], *, seed: int, shuffle: bool
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """Return the epoch and index of examples, by their number in all that the source gives."""
+        """Return the epoch and the index of examples, given their numbers in this source.
+
+        Args:
+          counts: numbers of the examples in the order of training, across epochs.
+          seed: random seed of the order.
+          shuffle: True to permute each epoch.
+        """
         if isinstance(self.split, Running):
             return self.split.epochs(counts), counts
         assert self.size is not None
@@ -339,13 +333,13 @@ class Source:
 
     @property
     def identity(self) -> str | None:
-        """Identity of a task's examples for a saved position; None if unknown."""
+        """Description of a task's examples for a saved data position; None if unknown."""
         if isinstance(self.split, Held):
             return f"{self.split.size} examples ({self.split.digest[:16]})"
         return self.split.identity if isinstance(self.split, Running) else None
 
     def available(self, count: int) -> int:
-        """Return how many of the first `count` examples one pass has."""
+        """Return the number of examples available in one pass, up to `count`."""
         if isinstance(self.split, Running):
             return self.split.available(count)
         assert self.size is not None
@@ -360,12 +354,12 @@ class Source:
 
 
 def truncated(data: Data, sources: list[Source]) -> list[Source]:
-    """Limit caches to their first training examples, if the config does."""
+    """Limit a cache by data.first_documents or data.first_tokens, if one is set."""
     for name, number in truncation_of(data).items():
         if len(sources) > 1:
             raise InputError(
-                f"data.{name} limits one task to its first data, and data.cache mixes several: "
-                "give one cache, or unset it"
+                f"data.{name} limits one task to its first examples, but data.cache names "
+                f"several caches; give one cache, or unset data.{name}"
             )
         (source,) = sources
         first = _documents(source, number) if name == "first_documents" else _tokens(source, number)
@@ -381,8 +375,8 @@ def _documents(source: Source, number: int) -> int:
         return source.size
     if index.recipe.corruption or index.recipe.lengths is not None or index.baked is not None:
         raise InputError(
-            f"cache {source.cache.directory} does not record which of its examples belong to the "
-            f"first {number} documents: write a cache of them with t5x-lite cache ... "
+            f"cache {source.cache.directory} does not record the first {number} documents of the "
+            "task; write a cache of these documents with t5x-lite cache ... "
             f"--data.first-documents {number}, or set --data.first-tokens"
         )
     there = source.size
@@ -399,8 +393,8 @@ def _tokens(source: Source, number: int) -> int:
     first = source.split.first_with(number, floats=source.recipe.floats)
     if not first:
         raise InputError(
-            f"data.first_tokens {number} is less than the first example of cache "
-            f"{source.cache.directory} has"
+            f"data.first_tokens {number} is less than the number of tokens of the first example "
+            f"of cache {source.cache.directory}"
         )
     there = source.cache.index.splits["train"].tokens
     if first == source.split.size and number >= there + _longest(source):
@@ -409,6 +403,6 @@ def _tokens(source: Source, number: int) -> int:
 
 
 def _longest(source: Source) -> int:
-    """Return the longest of some examples in tokens: a truncated cache lacks fewer tokens."""
+    """Return the length in tokens of the longest of the first 1000 examples."""
     some = np.arange(min(source.size or 0, 1000))
     return int(source.split.counts(some).sum(1).max())

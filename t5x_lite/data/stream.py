@@ -1,18 +1,18 @@
-"""Rows of a run at any position, from caches and tasks, in memory or streamed.
+"""Training rows at any data position, from caches and tasks, in memory or streamed.
 
     stream = Stream(data, sources, seed=0, shuffle=True, repeat=True)
     spans = stream.spans(Position(), 4)
     stream.batch(spans, first=2, num_rows=2)     # the last two of the first four rows
     stream.spans(spans[-1].after, 4)             # the next four
 
-`mixing.Schedule` gives the source of the run's example number g. A cache, and a task with tokens in
-memory (`Held`), have random access: the epoch and the index are computed by `mixing.order`. A
-streamed task (`Running`) gives its examples in their order. Examples between the position of the
-run and the last one that was read are kept, and are part of a saved position. In all three cases
-corruption is a function of (seed, epoch, index), and the same layout makes the rows.
+`mixing.Schedule` computes the source of the run's example number g. Caches, and tasks with tokens
+in memory (`Held`), have random access: the epoch and index of the example are computed by
+`mixing.order`. The examples of a streamed task (`Running`) are read in their order. Examples that
+were read but not yet used are kept, and are part of a saved position. In all cases corruption
+depends only on (seed, epoch, index), and the layout builds the rows.
 
-A window is 1024 examples. It is packed into rows using only the examples' lengths, so the contents
-of a row are known before any of its examples is corrupted.
+A window is 1024 consecutive examples. They are packed into rows by their lengths only, before they
+are corrupted.
 """
 
 import logging
@@ -47,7 +47,7 @@ from t5x_lite.layouts.base import (
 _logger = logging.getLogger(__name__)
 
 WINDOW = 1024
-"""Number of examples that are packed together."""
+"""Number of consecutive examples that are packed together."""
 _SOURCE_SEED = 1 << 48
 _READ_AT_A_TIME = 64
 _NO_LIMIT = 1 << 62
@@ -55,14 +55,14 @@ _NO_LIMIT = 1 << 62
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """Consecutive examples of a run, and the rows that they are packed into.
+    """Consecutive examples of a run, with the rows into which they are packed.
 
     Attributes:
       number: index of the window.
-      sources: int64 [n], the source of each example.
-      epochs: int64 [n], earlier passes over that source.
-      indices: int64 [n], the example's index in it.
-      rows: int64 [n], the example's row.
+      sources: int64 [n], index of each example's source.
+      epochs: int64 [n], number of earlier passes over the source.
+      indices: int64 [n], index of each example in its source.
+      rows: int64 [n], row of each example.
       num_rows: number of rows.
     """
 
@@ -76,13 +76,13 @@ class Window:
 
 @dataclass(frozen=True)
 class Position:
-    """A position between two rows: the index of a window, and of a row in it.
+    """Data position between two rows: the index of a window, and the index of a row in the window.
 
     Attributes:
-      window: the window's index.
-      row: index of the next row in it.
-      waiting: for rows grouped by length, the numbers of earlier examples in unfinished batches, by
-        bucket (`scheduled`).
+      window: index of the window.
+      row: index of the next row in the window.
+      waiting: with batches of several shapes, the numbers of earlier examples that wait for a full
+        batch, by bucket (`scheduled`).
     """
 
     window: int = 0
@@ -100,7 +100,7 @@ class Span:
 
     @property
     def after(self) -> Position:
-        """The position of the next span."""
+        """The position after the last row of the span."""
         if self.end < self.window.num_rows:
             return Position(self.window.number, self.end)
         return Position(self.window.number + 1)
@@ -114,11 +114,11 @@ class Span:
 
 
 class Stream:
-    """Rows of a run, at any position.
+    """Training rows of a run, at any data position.
 
     Attributes:
-      sources: the caches or tasks.
-      negatives: negatives that replace the stored ones, if there is one cache.
+      sources: caches or tasks.
+      negatives: hard negatives that replace the cache's hard negatives; None for the cache's.
     """
 
     def __init__(
@@ -131,7 +131,6 @@ class Stream:
         repeat: bool,
         tokens: EncoderTokens | None = None,
     ):
-        """Store the settings; nothing is read yet."""
         self.sources = sources
         self.negatives: Negatives | None = None
         self._data, self._seed, self._shuffle, self._tokens = data, seed, shuffle, tokens
@@ -144,7 +143,7 @@ class Stream:
         self._planned: Window | None = None
 
     def window(self, number: int) -> Window:
-        """Return the examples of a window and their rows; empty after the end."""
+        """Return the examples of a window and their rows; the window is empty after the end."""
         if self._planned is None or self._planned.number != number:
             self._planned = self._plan(number)
         return self._planned
@@ -173,7 +172,7 @@ class Stream:
         )
 
     def _before_the_end(self, places: Int[np.ndarray, " n"]) -> int:
-        """Count the positions before a source would repeat."""
+        """Return the number of positions before a source would repeat."""
         sources, counts = self._schedule.at(places)
         there = np.ones(len(places), bool)
         for k, source in enumerate(self.sources):
@@ -184,7 +183,7 @@ class Stream:
     def _at(
         self, places: Int[np.ndarray, " n"]
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """Return the source, the epoch and the index of the examples at positions of the run."""
+        """Return the source, the epoch and the index of the example at each position of the run."""
         sources, counts = self._schedule.at(places)
         epochs, indices = np.zeros_like(counts), np.zeros_like(counts)
         for k in range(len(self.sources)):
@@ -197,7 +196,7 @@ class Stream:
     def _example_lengths(
         self, k: int, epochs: Int[np.ndarray, " n"], indices: Int[np.ndarray, " n"]
     ) -> Int[np.ndarray, "n F"]:
-        """Return the lengths of the outputs of examples of source k, in tokens."""
+        """Return the lengths in tokens of the output features, for examples of source k."""
         source = self.sources[k]
         limits = {name: self._lengths.get(name, _NO_LIMIT) for name in source.recipe.outputs}
         return source.recipe.example_lengths(
@@ -209,11 +208,11 @@ class Stream:
         )
 
     def seed_of(self, k: int) -> int:
-        """Return the seed of source k, so that sources have different random numbers."""
+        """Return the random seed of source k; each source has a different seed."""
         return self._seed + k * _SOURCE_SEED
 
     def spans(self, position: Position, num_rows: int) -> list[Span]:
-        """Return the next `num_rows` rows; fewer only at the end."""
+        """Return the next `num_rows` rows after a position; fewer only at the end of the data."""
         found: list[Span] = []
         while num_rows:
             window = self.window(position.window)
@@ -260,7 +259,7 @@ class Stream:
         *,
         num_rows: int,
     ) -> dict[str, np.ndarray]:
-        """Add features that are a number per cache to the rows; 0 for padding."""
+        """Add the features with one number per cache, such as `adapter_ids`."""
         for name, numbers in self._numbers.items():
             made[name] = np.zeros(num_rows, np.int32)
             made[name][rows] = numbers[sources]
@@ -269,7 +268,7 @@ class Stream:
     def rows(
         self, numbers: Int[np.ndarray, " n"], *, num_rows: int, lengths: Mapping[str, int]
     ) -> dict[str, np.ndarray]:
-        """Return one row per example, by the numbers of the examples in the run."""
+        """Return one row per example, given the numbers of the examples in the run."""
         return self._laid_out(self._at(numbers), num_rows=num_rows, lengths=lengths)
 
     def rows_of(
@@ -281,7 +280,7 @@ class Stream:
         num_rows: int,
         lengths: Mapping[str, int],
     ) -> dict[str, np.ndarray]:
-        """Return one row per example of source k."""
+        """Return one row per example of source k, given the examples' indices in this source."""
         where = np.full_like(indices, k), np.full_like(indices, epoch), indices
         return self._laid_out(where, num_rows=num_rows, lengths=lengths)
 
@@ -304,16 +303,16 @@ class Stream:
         return self._with_numbers(made, where[0], rows, num_rows=num_rows)
 
     def longest_of_all(self, k: int) -> Int[np.ndarray, " _"]:
-        """Return the `Layout.longest_stored` of all examples of source k.
+        """Return the length of the longest text of each example of source k.
 
-        For rows of one text it is computed from the stored lengths. For other rows the cache
-        records it; a cache of an earlier version is read once.
+        If rows have one text, the length is computed from the stored lengths. Otherwise the cache
+        records the length; a cache of an earlier version is read completely.
         """
         source = self.sources[k]
         if source.recipe.corruption:
             raise InputError(
-                f"{source.name} is corrupted differently in each epoch, so its lengths change and "
-                "cannot be scheduled: use data.batches Bucketed"
+                f"{source.name} is corrupted differently in each epoch, so its lengths change "
+                "and data.batches Scheduled cannot be used; use data.batches Bucketed"
             )
         assert source.size is not None
         assert not isinstance(source.split, Running)
@@ -325,7 +324,7 @@ class Stream:
         lengths = {name: counts[:, i] for i, name in enumerate(source.recipe.stored)}
         if (known := source.split.longest()) is not None:
             return self._layout.longest_stored(known[: source.size], lengths)
-        _logger.info("%s is read once for the lengths of its texts", source.name)
+        _logger.info("reading all examples of %s once for the lengths of their texts", source.name)
         found = np.zeros(source.size, np.int64)
         for start in range(0, source.size, _READ_AT_A_TIME):
             some = source.split.read(indices[start : start + _READ_AT_A_TIME])
@@ -334,10 +333,10 @@ class Stream:
         return self._layout.longest_stored(found, lengths)
 
     def longest_texts(self, numbers: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """Return the `Layout.longest` of examples, by their numbers in the run.
+        """Return the length of each example's longest text, given the examples' numbers in the run.
 
-        For rows of one text it is computed from the stored lengths; for other rows the examples are
-        read.
+        If rows have one text, the length is computed from the stored lengths. Otherwise the
+        examples are read.
         """
         sources, epochs, indices = self._at(numbers)
         found = np.zeros(len(numbers), np.int64)
@@ -354,7 +353,7 @@ class Stream:
         return found
 
     def repeated_of(self, numbers: Int[np.ndarray, " n"]) -> set[int]:
-        """Return the sources of examples that were read before, by their numbers in the run."""
+        """Return the sources of the given examples that were read before."""
         sources, epochs, _ = self._at(numbers)
         return set(sources[epochs > 0].tolist())
 
@@ -364,7 +363,7 @@ class Stream:
         epochs: Int[np.ndarray, " n"],
         indices: Int[np.ndarray, " n"],
     ) -> list[dict[str, np.ndarray]]:
-        """Return examples by source, epoch and index, corrupted and trimmed."""
+        """Return corrupted and trimmed examples, given their source, epoch and index."""
         examples: list[dict[str, np.ndarray]] = [{} for _ in sources]
         for k, source in enumerate(self.sources):
             of = np.flatnonzero(sources == k)
@@ -380,12 +379,12 @@ class Stream:
         return examples
 
     def epochs(self, position: Position) -> list[float]:
-        """Return each source's passes before a position, to within a window; NaN if unknown."""
+        """Return the number of passes over each source before a position; NaN if unknown."""
         counts = self._counts(position)
         return [s.epochs_before(count) for count, s in zip(counts, self.sources, strict=True)]
 
     def _counts(self, position: Position) -> list[float]:
-        """Return the examples of each source before a position, to within a window."""
+        """Return the approximate number of examples of each source before a position."""
         counts = [float(count) for count in self._schedule.counts(position.window * WINDOW)]
         if position.row:
             after = self._schedule.counts((position.window + 1) * WINDOW)
@@ -394,7 +393,7 @@ class Stream:
         return counts
 
     def repeated(self, position: Position) -> set[int]:
-        """Return the sources with examples read again before a position."""
+        """Return the sources with examples that are read again before a position."""
         counts = self._schedule.counts(position.window * WINDOW)
         earlier = {
             k
@@ -406,7 +405,7 @@ class Stream:
         return earlier | Span(self.window(position.window), 0, position.row).repeated
 
     def forget(self, position: Position) -> None:
-        """Delete examples before a position from sources that are read sequentially."""
+        """Delete the examples before a position from streamed tasks."""
         if not any(isinstance(source.split, Running) for source in self.sources):
             return
         before = self._schedule.counts(position.window * WINDOW)
@@ -418,7 +417,7 @@ class Stream:
 
 
 def _numbers_of(data: Data, sources: list[Source]) -> dict[str, Int[np.ndarray, " S"]]:
-    """Return the features with one number per cache, by name, as an array over caches."""
+    """Return arrays with one number per cache, such as adapter ids, by feature name."""
     directories = [source.name for source in sources]
     found: dict[str, Int[np.ndarray, " S"]] = {}
     if data.adapter_of:
@@ -428,7 +427,7 @@ def _numbers_of(data: Data, sources: list[Source]) -> dict[str, Int[np.ndarray, 
             named = [numbers[name] for name in names_of(directory) if name in numbers]
             if not named:
                 raise InputError(
-                    f"data.adapter_of has no number for {directory}; it has {', '.join(numbers)}"
+                    f"data.adapter_of has no number for {directory}, only for {', '.join(numbers)}"
                 )
             ids.append(named[0])
         found[ADAPTER_IDS] = np.array(ids, np.int32)
@@ -452,7 +451,7 @@ def _layout_of(data: Data, sources: list[Source]) -> Layout:
     for source in others:
         if data.layout.of_task(source.recipe.outputs) != layout:
             raise InputError(
-                f"the caches {first.name} and {source.name} have different features; a cache of an "
-                "earlier version may lack scores: write it again"
+                f"the caches {first.name} and {source.name} have different features; if one is "
+                "from an earlier version, it may lack scores; write that cache again"
             )
     return layout

@@ -1,8 +1,8 @@
-"""Task metrics: (targets, predictions) -> {name: value}, with neither JAX nor TensorFlow.
+"""Task metrics, functions (targets, predictions) -> {name: value}, without JAX or TensorFlow.
 
-Values are fractions (accuracy 0.5, not 50; BLEU 0.28, not 28). All reject empty input and sequences
-that differ in length with a ValueError. What is not defined, such as a correlation with a constant,
-is 0, so that every value is a finite number.
+Values are fractions (accuracy 0.5, not 50; BLEU 0.28, not 28). All metrics raise ValueError for
+empty input and for sequences of different lengths. Undefined values, such as a correlation with a
+constant, are 0, so that every value is a finite number.
 
     classification.py  accuracy, F1, Matthews       correlation.py  Pearson, Spearman
     text.py            exact match, SQuAD           groups.py       MultiRC, ReCoRD

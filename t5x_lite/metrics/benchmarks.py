@@ -1,15 +1,16 @@
-"""Average scores of benchmarks, and the choice of checkpoints by metrics.
+"""Average scores of benchmarks such as GLUE, and selection of checkpoints by metrics.
 
-A task with several metrics counts by their mean, MNLI by the mean of matched and mismatched, and
-the benchmark is the mean over its tasks (Wang et al. 2018, arXiv:1804.07461, section 5; Wang et al.
-2019, arXiv:1905.00537, section 5; the rows of both leaderboards confirm this for MNLI):
+The score of a task is the mean of its metrics, the score of MNLI is the mean of matched and
+mismatched, and the score of a benchmark is the mean over its tasks (Wang et al. 2018,
+arXiv:1804.07461, section 5; Wang et al. 2019, arXiv:1905.00537, section 5; the rows of both
+leaderboards confirm this for MNLI):
 
     GLUE.score({"glue_rte": {"accuracy": 0.7}, "glue_mrpc": {"f1": 0.9, "accuracy": 0.86}, ...})
 
-The diagnostic sets (AX, AX-b, AX-g) do not count. T5 is not trained on WNLI, and its tables exclude
-WNLI from GLUE: `GLUE_WITHOUT_WNLI` (t5/evaluation/eval_utils.py, METRIC_NAMES).
+The diagnostic sets (AX, AX-b, AX-g) are excluded. T5 is not trained on WNLI, and the tables of the
+T5 paper exclude WNLI from GLUE: `GLUE_WITHOUT_WNLI` (t5/evaluation/eval_utils.py, METRIC_NAMES).
 
-`best_tasks` and `table` report each task at its best checkpoint, with the benchmarks' averages:
+`best_tasks` and `table` report each task at its best checkpoint, and the benchmarks' averages:
 
     evaluations = {5000: {"validation/glue_rte/score": 0.6, "validation/glue_rte/accuracy": 0.6}}
     best_steps(evaluations, ["glue_rte"], split="validation")       # {"glue_rte": 5000}
@@ -18,18 +19,17 @@ WNLI from GLUE: `GLUE_WITHOUT_WNLI` (t5/evaluation/eval_utils.py, METRIC_NAMES).
     print(table(tasks))
 
 The paper reports each task with the checkpoint that is best on its validation set (Raffel et al.
-2020, sections 3.1.2 and 3.5). A task's score is the mean of its metrics. If several checkpoints are
-equally good, the last one is taken.
+2020, sections 3.1.2 and 3.5). If several checkpoints have the same score, the last one is selected.
 
-A metric that chooses a checkpoint is named "<split>/<task>/<name>" or "<split>/<name>":
+Metrics for selecting checkpoints are named "<split>/<task>/<name>" or "<split>/<name>":
 
     matching("validation/*/score", ["validation/loss", "validation/glue_rte/score"])
     mode_of("validation/loss")                              # "min": the lowest is best
     best_step({100: 5.7, 200: 5.5}, mode="min")             # 200
     refuse_test("checkpoints.best", "test/accuracy")        # InputError
 
-The kept checkpoints, early stopping, `--step best` and the report all use these functions. Choosing
-by a test split is rejected, since the test metrics would then be biased.
+Checkpoint retention, early stopping, `--step best` and the report use these functions. Selecting by
+a test split raises InputError, because the test metrics would then be biased.
 """
 
 import dataclasses
@@ -42,24 +42,24 @@ from typing import Any, Literal, TypeAlias
 from t5x_lite.core.errors import InputError
 
 Mode: TypeAlias = Literal["max", "min"]
-"""Direction of a metric: the highest or the lowest value is best."""
+"""Direction of a metric: "max" if the highest value is best, "min" if the lowest is best."""
 
 _LOWEST_IS_BEST = re.compile(
     r"(?:.*[_-])?"
     r"(?:loss|(?:cross[_-]?)?entropy|perplexity|ppl|nll|error(?:[_-]rate)?|wer|cer|mse|rmse|mae"
     r"|bag_of_words)"
 )
-"""Last part of the names of losses and errors. For all other metrics the highest value is best."""
+"""Pattern of the names of losses and errors; for all other metrics the highest value is best."""
 _LISTED = 3
 
 
 def mode_of(name: str, mode: Mode | None = None) -> Mode:
-    """Return "max" or "min": the better direction of a metric.
+    """Return "max" if the highest value of a metric is best, or "min" if the lowest is best.
 
     Args:
-      name: name of the metric; the lowest value is best for losses, cross entropies, perplexities
+      name: name of the metric. The lowest value is best for losses, cross entropies, perplexities
         and errors.
-      mode: direction set by the config; if None, the name decides.
+      mode: direction from the config; None to use the name.
     """
     if mode is not None:
         return mode
@@ -68,14 +68,14 @@ def mode_of(name: str, mode: Mode | None = None) -> Mode:
 
 
 def best_step(values: Mapping[int, float], *, mode: Mode) -> int | None:
-    """Return the step with the best finite value, or the last of several equal ones."""
+    """Return the step with the best finite value; if several are equal, return the last step."""
     sign = 1 if mode == "max" else -1
     finite = {step: sign * value for step, value in values.items() if math.isfinite(value)}
     return max(finite, key=lambda step: (finite[step], step), default=None)
 
 
 def described(names: Sequence[str], mode: Mode | None = None) -> str:
-    """Return the choice in words: "the lowest validation/loss, the highest validation/accuracy"."""
+    """Return a description such as "the lowest validation/loss, the highest validation/f1"."""
     groups = {
         word: [name for name in names if mode_of(name, mode) == one]
         for word, one in (("lowest", "min"), ("highest", "max"))
@@ -84,19 +84,19 @@ def described(names: Sequence[str], mode: Mode | None = None) -> str:
 
 
 def contradiction(field: str, names: Sequence[str], mode: Mode | None) -> str | None:
-    """Return a warning if a mode contradicts the names of the metrics, or None if it agrees.
+    """Return a warning if a configured mode contradicts the names of metrics, or else None.
 
     Args:
-      field: the setting with the mode, such as "checkpoints.best_mode".
+      field: name of the field with the mode, such as "checkpoints.best_mode".
       names: names of the metrics.
-      mode: value of the setting; if None, the names decide.
+      mode: value of the field; None never contradicts.
     """
     against = [name for name in names if mode is not None and mode_of(name) != mode]
     if not against:
         return None
     return (
-        f"{field} {mode!r} takes {described(against, mode)} for the best, and by the name it is "
-        f"{described(against)}; set {field} None to go by the name"
+        f"{field} {mode!r} selects {described(against, mode)}, but the usual best is "
+        f"{described(against)}; set {field} None for the usual direction"
     )
 
 
@@ -106,29 +106,27 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
-    """Return the names that a pattern with *, ? and [...] matches as a whole, in their order."""
+    """Return the names that match a pattern with *, ? and [...], in the given order."""
     return [name for name in names if name == pattern or fnmatch.fnmatchcase(name, pattern)]
 
 
 def is_test(split: str) -> bool:
-    """Return True if a split is a test split, which must not choose a checkpoint."""
+    """Return whether a split is a test split, which must not be used to select a checkpoint."""
     return split.strip().lower().startswith("test")
 
 
 def refuse_test(field: str, name: str | None) -> None:
-    """Raise InputError if a setting chooses checkpoints by a metric of a test split.
+    """Raise InputError if a field of the config selects checkpoints by a metric of a test split.
 
     Args:
-      field: the setting that names the metric.
-      name: "<split>/<metric>", or a pattern; None chooses nothing.
-
-    Raises:
-      InputError: if the metric is of a test split.
+      field: name of the field with the metric.
+      name: "<split>/<metric>" or a pattern; None is accepted.
     """
     if name is not None and is_test(name.partition("/")[0]):
         raise InputError(
-            f"{field} {name!r} would choose a model by a test split, which could not measure it "
-            "any more: choose by validation, and measure the test split with t5x-lite evaluate"
+            f"{field} {name!r} selects a model by a test split, so the test metrics would be "
+            "biased; select by a validation split, and evaluate the test split with t5x-lite "
+            "evaluate"
         )
 
 
@@ -137,18 +135,19 @@ Metrics = Mapping[str, float]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """A benchmark's rows.
+    """Tasks of a benchmark, such as GLUE, grouped into the rows of its table.
 
     Attributes:
       name: display name.
-      rows: rows of its table, each the mean of its tasks.
+      rows: names of the tasks of each row, by the row's name; a row's score is the mean over its
+        tasks.
     """
 
     name: str
     rows: Mapping[str, Sequence[str]]
 
     def row_scores(self, tasks: Mapping[str, Metrics]) -> dict[str, float]:
-        """Return the scores of the rows with metrics for all their tasks."""
+        """Return the score of each row for which all tasks have metrics."""
         return {
             row: sum(task_score(tasks[name]) for name in names) / len(names)
             for row, names in self.rows.items()
@@ -156,22 +155,22 @@ class Benchmark:
         }
 
     def score(self, tasks: Mapping[str, Metrics]) -> float | None:
-        """Return the benchmark's score, or None if a row is missing."""
+        """Return the benchmark's score, or None if a row has no score."""
         scores = self.row_scores(tasks)
         return sum(scores.values()) / len(scores) if len(scores) == len(self.rows) else None
 
     def missing(self, tasks: Mapping[str, Metrics]) -> list[str]:
-        """Return the rows with metrics missing for some task."""
+        """Return the names of the rows for which a task has no metrics."""
         scores = self.row_scores(tasks)
         return [row for row in self.rows if row not in scores]
 
 
 def task_score(metrics: Metrics) -> float:
-    """Return a task's score, the mean of its metrics; higher is better.
+    """Return the score of a task, the mean of its metrics; higher is better.
 
-    Metrics with the lowest value best, such as an error rate, count negatively. Among several
-    metrics, parts of them and thresholds do not count (`no_answer.squad_v2`, `entities.entity_f1`),
-    nor do the metrics of `evaluation.class_metrics`.
+    Metrics for which the lowest value is best, such as an error rate, are negated. If there are
+    several metrics, components of other metrics and thresholds are excluded (`squad_v2`,
+    `entity_f1`), as are the metrics of `evaluation.class_metrics`.
 
     Raises:
       ValueError: if `metrics` is empty.
@@ -226,19 +225,19 @@ BENCHMARKS = (GLUE, GLUE_WITHOUT_WNLI, SUPER_GLUE, XNLI)
 
 
 SCORE = "score"
-"""The name of a task's score, and of the mean over the tasks of a mixture, among the metrics."""
+"""Name of a task's score, and of the mean score of a mixture, among the metrics."""
 
 Evaluations = Mapping[int, Mapping[str, float]]
-"""step -> metrics named "<split>/<task>/<name>"."""
+"""Type of evaluations: step -> metrics named "<split>/<task>/<name>"."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Standing:
-    """One task's row.
+    """Metrics of one task at its best checkpoint.
 
     Attributes:
-      step: step of the evaluated checkpoint.
-      metrics: the task's metrics.
+      step: step of the checkpoint.
+      metrics: metrics of the task.
     """
 
     step: int
@@ -248,14 +247,14 @@ class Standing:
 def scored(
     tasks: Mapping[str, Mapping[str, float]], *, aside: Iterable[str] = ()
 ) -> dict[str, float]:
-    """Return the metrics of a mixture: "<task>/<name>" of each task, and the scores.
+    """Return the metrics and scores of a mixture's tasks in one dict, and the mean score.
 
     Args:
-      tasks: metrics of each task, by its name.
-      aside: tasks excluded from the mean, unless that would exclude all.
+      tasks: metrics of each task, by the task's name.
+      aside: tasks that are excluded from the mean score, unless this would exclude all tasks.
 
     Returns:
-      Each task's metrics and its "<task>/score", and "score", the mean over the tasks.
+      {"<task>/<name>": metric, "<task>/score": score of the task, "score": mean over the tasks}.
     """
     found: dict[str, float] = {}
     scores = {name: task_score(metrics) for name, metrics in tasks.items()}
@@ -269,40 +268,40 @@ def scored(
 
 
 def with_score(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics of a single task and its "score"; an existing "score" is kept.
+    """Return the metrics of a single task with its "score"; an existing "score" is kept.
 
     Args:
-      metrics: metrics of the task; empty for a task without a score.
+      metrics: metrics of the task; if empty, no score is added.
     """
     has_score = not metrics or SCORE in metrics
     return {**metrics, **({} if has_score else {SCORE: task_score(metrics)})}
 
 
 def best_steps(evaluations: Evaluations, names: Iterable[str], *, split: str) -> dict[str, int]:
-    """Return each task's best step; tasks without metrics get the step that is best overall.
+    """Return the best step of each task, or the best step overall for tasks without metrics.
 
     Args:
-      evaluations: evaluations of the checkpoints to choose from.
+      evaluations: metrics of the checkpoints to select from.
       names: names of the tasks.
-      split: split with the deciding metrics.
+      split: split of the metrics for the selection.
 
     Raises:
-      InputError: if no checkpoint has a score of the split.
+      InputError: if no checkpoint has a score for the split.
     """
     overall = _best(evaluations, f"{split}/{SCORE}")
     if overall is None:
         measured = ", ".join(dict.fromkeys(name for one in evaluations.values() for name in one))
         raise InputError(
             f"no checkpoint has {split}/{SCORE} among its metrics, which are "
-            f"{measured or 'none'}: unset evaluation.best_per_task and give --step, a number or "
-            "best; training evaluates the checkpoints that it keeps if checkpoints.best is set"
+            f"{measured or 'none'}; unset evaluation.best_per_task and give --step NUMBER or "
+            "--step best (training evaluates the kept checkpoints if checkpoints.best is set)"
         )
     found = {name: _best(evaluations, f"{split}/{name}/{SCORE}") for name in names}
     return {name: overall if step is None else step for name, step in found.items()}
 
 
 def best_tasks(evaluations: Evaluations, *, split: str) -> dict[str, Standing]:
-    """Return the rows of all tasks that were measured, each at its best step."""
+    """Return the metrics of each evaluated task at its best step."""
     beginning = f"{split}/"
     names = dict.fromkeys(
         name.removeprefix(beginning).removesuffix(f"/{SCORE}")
@@ -333,9 +332,10 @@ def _task_metrics(metrics: Mapping[str, float], split: str, name: str) -> dict[s
 
 
 def benchmark_scores(tasks: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, Any]]:
-    """Return the benchmarks that tasks belong to, as JSON: {"GLUE": {"score", "rows", "missing"}}.
+    """Return the scores of all benchmarks with one of these tasks, as a JSON object.
 
-    A benchmark with a missing row has the score None.
+    The form is {"GLUE": {"score", "rows", "missing"}}. A benchmark with a missing row has the score
+    None.
     """
     found = {}
     for benchmark in BENCHMARKS:
@@ -350,9 +350,9 @@ def benchmark_scores(tasks: Mapping[str, Mapping[str, float]]) -> dict[str, dict
 
 
 def table(tasks: Mapping[str, Standing]) -> str:
-    """Return the rows as a table of text, values times 100, with the benchmarks' scores below."""
+    """Return a text table of tasks, and the benchmarks' scores below; values are in percent."""
     if not tasks:
-        return "no task was measured"
+        return "no task was evaluated"
     lines = [("task", "step", "score", "metrics")]
     for name, standing in tasks.items():
         metrics = "  ".join(f"{m} {_percent(value)}" for m, value in standing.metrics.items())

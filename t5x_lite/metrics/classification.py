@@ -1,4 +1,4 @@
-"""Metrics of labels: classes, numbers (correlation), and tags (entities).
+"""Metrics of classes (accuracy, F1), numbers (correlation) and tags (entities).
 
     accuracy([0, 1, 1, 1], [0, 1, 0, 1])        # {"accuracy": 0.75}
 
@@ -6,26 +6,26 @@
     table = ClassTable.of(("no", "yes"), [0, 0, 1], [0, 1, 1])
     print(table)                                # precision, recall and F1 of each class; confusions
 
-An invalid prediction is wrong in all of them: T5 generates text, and text that matches no label
-becomes -1. Macro and weighted F1 and the table follow scikit-learn 1.5 (f1_score,
-precision_recall_fscore_support and confusion_matrix with zero_division=0).
+T5 generates text, and text that matches no label becomes -1, which is wrong in all metrics. Macro
+and weighted F1 and the table follow scikit-learn 1.5 (f1_score, precision_recall_fscore_support and
+confusion_matrix with zero_division=0).
 
-Correlation of numbers: Pearson's and Spearman's coefficients, as STS-B uses them.
+Numbers are compared by Pearson's and Spearman's coefficients, as in STS-B.
 
     pearson([1.0, 2.0, 3.0], [0.0, 1.0, 5.0])       # {"pearson_corrcoef": 0.9449...}
 
 T5 generates a number as text; text that is not a number becomes -1 (t5/data/postprocessors.py,
 string_to_float). A prediction that is not finite also counts as -1.
 
-Metrics of tags: entities by precision, recall and F1, as conlleval and seqeval count them.
+Tags are compared by precision, recall and F1 of entities, as in conlleval and seqeval.
 
     entities(["B-PER", "I-PER", "O", "I-LOC"])      # {("PER", 0, 1), ("LOC", 3, 3)}
     entity_f1(["B-PER O"], ["B-PER B-LOC"])         # {"precision": 0.5, "recall": 1.0, "f1": 2 / 3}
 
 A tag is "O", or a letter and a type: "B-PER" begins an entity, "I-PER" continues it, "E-PER" ends
 it, and "S-PER" is an entity of one word. An I or E that does not continue an entity of its type
-begins a new one. So IOB1, IOB2 and IOBES need no option, and a predicted entity counts even if it
-begins with the wrong letter. An entity is correct if its type and both ends are.
+begins a new entity. Therefore IOB1, IOB2 and IOBES need no option, and the first letter of a
+predicted entity may be wrong. An entity is correct if its type and both of its ends are correct.
 
 Sources: conlleval (Tjong Kim Sang and De Meulder 2003, cs.CL/0306050); seqeval 1.2.2,
 metrics/sequence_labeling.py (get_entities, the default mode, micro average).
@@ -40,11 +40,11 @@ from jaxtyping import Float64, Int
 
 
 def accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-    """Return {"accuracy": the fraction of predictions that equal their target}.
+    """Return {"accuracy": fraction of predictions that equal their targets}.
 
     Args:
-      targets: labels of any type that compares with ==.
-      predictions: as many labels.
+      targets: labels of any type that supports ==.
+      predictions: predicted labels, one for each target.
     """
     check_lengths(targets, predictions)
     equal = [bool(t == p) for t, p in zip(targets, predictions, strict=True)]
@@ -52,12 +52,12 @@ def accuracy(targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, fl
 
 
 def f1(targets: Sequence[int], predictions: Sequence[int]) -> dict[str, float]:
-    """Return {"f1": F1 of class 1 of two}: 2 TP / (2 TP + FP + FN), and 0 if that is 0 / 0.
+    """Return {"f1": F1 of class 1}, 2 TP / (2 TP + FP + FN), for two classes; 0 if undefined.
 
     Args:
       targets: 0 or 1.
-      predictions: 0 or 1; anything else counts as the class that the target is not, as in T5
-        (f1_score_with_invalid in google-research/text-to-text-transfer-transformer).
+      predictions: 0 or 1; any other value counts as the wrong class, as in T5's
+        f1_score_with_invalid.
 
     Raises:
       ValueError: if the lengths differ or are 0, or a target is not 0 or 1.
@@ -65,7 +65,7 @@ def f1(targets: Sequence[int], predictions: Sequence[int]) -> dict[str, float]:
     check_lengths(targets, predictions)
     true, predicted = np.asarray(targets), np.asarray(predictions)
     if not np.isin(true, (0, 1)).all():
-        raise ValueError(f"F1's targets must be 0 or 1; got {sorted(set(true.tolist()))}")
+        raise ValueError(f"targets of F1 must be 0 or 1, but are {sorted(set(true.tolist()))}")
     predicted = np.where(np.isin(predicted, (0, 1)), predicted, 1 - true)
     return {"f1": _class_f1(true == 1, predicted == 1)}
 
@@ -73,12 +73,12 @@ def f1(targets: Sequence[int], predictions: Sequence[int]) -> dict[str, float]:
 def mean_multiclass_f1(
     targets: Sequence[int], predictions: Sequence[int], *, num_classes: int
 ) -> dict[str, float]:
-    """Return {"mean_<C>class_f1": the mean over classes of each class's F1}; CommitmentBank's.
+    """Return {"mean_<C>class_f1": mean of the F1 of C classes}, CommitmentBank's metric.
 
     Args:
       targets: classes 0 .. num_classes - 1.
-      predictions: as many classes; other values are wrong.
-      num_classes: number of classes that the mean is over, seen or not (an unseen one counts 0).
+      predictions: predicted classes, one for each target; other values are wrong.
+      num_classes: number of classes C; a class that does not occur has an F1 of 0.
     """
     check_lengths(targets, predictions)
     true, predicted = np.asarray(targets), np.asarray(predictions)
@@ -87,30 +87,31 @@ def mean_multiclass_f1(
 
 
 def macro_f1(targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-    """Return {"macro_f1": the mean F1 of the classes that occur}.
+    """Return {"macro_f1": mean F1 over the classes that occur}.
 
-    It is f1_score(average="macro", zero_division=0) of scikit-learn with the label -1 excluded.
+    The value equals scikit-learn's f1_score(average="macro", zero_division=0) without the label -1.
 
     Args:
-      targets: class numbers or texts, or {"value": class} as of MultiRC. -1 is an unknown target,
-        and its example is skipped.
-      predictions: as many classes; -1 is wrong for every target.
+      targets: class numbers or texts, or {"value": class} as in MultiRC. Examples with the target
+        -1 (unknown) are skipped.
+      predictions: predicted classes, one for each target; -1 is always wrong.
     """
     scores, _ = _class_scores(targets, predictions)
     return {"macro_f1": float(np.mean(scores)) if len(scores) else 0.0}
 
 
 def weighted_f1(targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-    """Return {"weighted_f1": the mean F1 of the classes, weighted by their targets}.
+    """Return {"weighted_f1": mean F1 over classes, weighted by the number of targets}.
 
-    It is f1_score(average="weighted", zero_division=0) of scikit-learn; see `macro_f1`.
+    The value equals scikit-learn's f1_score(average="weighted", zero_division=0) without the label
+    -1.
     """
     scores, support = _class_scores(targets, predictions)
     return {"weighted_f1": float(scores @ support / max(support.sum(), 1))}
 
 
 CLASS_METRICS = {"macro_f1": macro_f1, "weighted_f1": weighted_f1}
-"""Metrics of every task with classes, by the names that `evaluation.class_metrics` takes."""
+"""Metrics for tasks with classes, by their names in `evaluation.class_metrics`."""
 
 
 def _class_scores(
@@ -127,28 +128,28 @@ def _class_scores(
 
 
 def values(items: Iterable[Any]) -> list[Any]:
-    """Return the compared values of targets or predictions, without the groups of MultiRC."""
+    """Return the values of targets or predictions, without the groups of MultiRC."""
     return [item["value"] if isinstance(item, Mapping) else item for item in items]
 
 
 _UNKNOWN = -1
 OTHER = "other"
-"""The column of predictions that are not a label."""
+"""Name of the column for predictions that are not a label."""
 _CONFUSED, _SHOWN = 200, 12
-"""Maximum classes of a table of confusions, in files and as text."""
+"""Maximum numbers of classes in a confusion matrix, in files and as text."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ClassTable:
-    """Precision, recall and F1 of each class, and the confusions; 0 / 0 is 0.
+    """Precision, recall and F1 of each class, and the confusion matrix.
 
     Attributes:
-      labels: texts of the classes, in the order of their numbers.
-      hits: correct predictions of each class.
-      support: targets of each class.
-      predicted: predictions of each class.
-      confusion: examples by target (rows) and prediction (columns); the last column counts
-        predictions that are not a label. None for more than 200 classes.
+      labels: texts of the classes, in the order of the class numbers.
+      hits: number of correct predictions of each class.
+      support: number of targets of each class.
+      predicted: number of predictions of each class.
+      confusion: number of examples by target (rows) and prediction (columns); the last column
+        counts predictions that are not a label. None for more than 200 classes.
     """
 
     labels: tuple[Any, ...]
@@ -161,7 +162,7 @@ class ClassTable:
     def of(
         cls, labels: Sequence[Any], targets: Sequence[Any], predictions: Sequence[Any]
     ) -> "ClassTable":
-        """Count class numbers; examples without a valid target are skipped."""
+        """Create the table from class numbers; examples without a valid target are skipped."""
         num = len(labels)
         true, predicted = (
             np.asarray(side, np.int64).reshape(-1) for side in (targets, predictions)
@@ -178,15 +179,15 @@ class ClassTable:
         return cls(tuple(labels), hits, support, found, confusion)
 
     def scores(self) -> Float64[np.ndarray, "3 C"]:
-        """Return precision, recall and F1 of each class."""
+        """Return precision, recall and F1 of each class, as an array [3, classes]."""
         tops = np.stack([self.hits, self.hits, 2 * self.hits])
         bottoms = np.stack([self.predicted, self.support, self.predicted + self.support])
         return tops / np.maximum(bottoms, 1)
 
     def rows(self) -> dict[str, dict[str, float | int]]:
-        """Return {"precision", "recall", "f1", "support"} of each class and of both averages.
+        """Return {"precision", "recall", "f1", "support"} of each class and average, by its name.
 
-        The macro average is over the classes that occur, like `macro_f1`.
+        The macro average is over the classes that occur, as in `macro_f1`.
         """
         scores, total = self.scores(), int(self.support.sum())
         occurs = self.support + self.predicted > 0
@@ -201,14 +202,14 @@ class ClassTable:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return {"classes", "averages", "confusion"} as JSON."""
+        """Return {"classes", "averages", "confusion"} as a JSON object."""
         rows = self.rows()
         averages = {name: rows.pop(name) for name in AVERAGES}
         confusion = None if self.confusion is None else self.confusion.tolist()
         return {"classes": rows, "averages": averages, "confusion": confusion}
 
     def __str__(self) -> str:
-        """Return the rows as a table of text, and the confusions of at most 12 classes."""
+        """Return the scores as a text table, followed by the confusions of up to 12 classes."""
         rows = [
             [name, *(f"{row[score]:.4f}" for score in _SCORES), f"{row['support']:,}"]
             for name, row in self.rows().items()
@@ -234,14 +235,16 @@ def _aligned(rows: Sequence[Sequence[Any]]) -> str:
 
 
 def matthews(targets: Sequence[int], predictions: Sequence[int]) -> dict[str, float]:
-    """Return {"matthews_correlation": in [-1, 1]}; 0 if either side has one class only.
+    """Return {"matthews_correlation": value in [-1, 1]} of predicted and target classes.
 
-    Matthews 1975 for two classes, Gorodkin 2004 ("Comparing two K-category assignments by a
-    K-category correlation coefficient") for the general case.
+    The value is 0 if all targets or all predictions have the same class. Sources: Matthews 1975 for
+    two classes, Gorodkin 2004 ("Comparing two K-category assignments by a K-category correlation
+    coefficient") for several.
 
     Args:
       targets: class numbers.
-      predictions: as many class numbers; a number that no target has is its own class.
+      predictions: predicted class numbers, one for each target; a number that is not a target is a
+        separate class.
     """
     check_lengths(targets, predictions)
     classes = np.unique(np.concatenate([targets, predictions]))
@@ -256,18 +259,14 @@ def matthews(targets: Sequence[int], predictions: Sequence[int]) -> dict[str, fl
 
 
 def check_lengths(targets: Sequence[Any], predictions: Sequence[Any]) -> None:
-    """Check that a metric has targets, and one prediction for each.
-
-    Raises:
-      ValueError: if the lengths differ or are 0.
-    """
+    """Raise ValueError unless there are targets and as many predictions as targets."""
     if len(targets) != len(predictions):
         raise ValueError(
-            f"a metric needs one prediction for each target; "
-            f"got {len(targets)} targets and {len(predictions)} predictions"
+            f"a metric needs one prediction for each target, but there are {len(targets)} "
+            f"targets and {len(predictions)} predictions"
         )
     if len(targets) == 0:
-        raise ValueError("a metric needs at least one target; got an empty sequence")
+        raise ValueError("a metric needs at least one target, but the targets are empty")
 
 
 def _class_f1(true: np.ndarray, predicted: np.ndarray) -> float:
@@ -277,19 +276,19 @@ def _class_f1(true: np.ndarray, predicted: np.ndarray) -> float:
 
 
 INVALID = -1.0
-"""Value of a prediction that is not a finite number."""
+"""Value that replaces a prediction that is not a finite number."""
 
 
 def pearson(
     targets: Sequence[SupportsFloat], predictions: Sequence[SupportsFloat]
 ) -> dict[str, float]:
-    """Return {"pearson_corrcoef": in [-1, 1]}: covariance over the product of the deviations.
+    """Return {"pearson_corrcoef": Pearson's correlation in [-1, 1]}.
 
-    The value is scipy.stats.pearsonr's, or 0 if either side is constant.
+    The value equals scipy.stats.pearsonr's, or is 0 if all targets or all predictions are equal.
 
     Args:
       targets: finite numbers.
-      predictions: as many numbers.
+      predictions: predicted numbers, one for each target.
 
     Raises:
       ValueError: if the lengths differ or are 0, or a target is not finite.
@@ -306,13 +305,13 @@ def pearson(
 def spearman(
     targets: Sequence[SupportsFloat], predictions: Sequence[SupportsFloat]
 ) -> dict[str, float]:
-    """Return {"spearman_corrcoef": in [-1, 1]}: Pearson's of the ranks; ties share the mean rank.
+    """Return {"spearman_corrcoef": Spearman's rank correlation in [-1, 1]}.
 
-    The value is scipy.stats.spearmanr's, or 0 if either side is constant.
+    The value equals scipy.stats.spearmanr's, or is 0 if all targets or all predictions are equal.
 
     Args:
       targets: finite numbers.
-      predictions: as many numbers.
+      predictions: predicted numbers, one for each target.
 
     Raises:
       ValueError: if the lengths differ or are 0, or a target is not finite.
@@ -339,21 +338,21 @@ def _numbers(
     check_lengths(targets, predictions)
     true = np.array([float(value) for value in targets])
     if not np.isfinite(true).all():
-        raise ValueError("a correlation's targets must be finite numbers")
+        raise ValueError("targets of a correlation must be finite numbers")
     predicted = np.array([float(value) for value in predictions])
     return true, np.where(np.isfinite(predicted), predicted, INVALID)
 
 
 Entity = tuple[str, int, int]
-"""Type of an entity, and the indices of its first and last word."""
+"""Type of an entity: its class, and the indices of its first and last word."""
 
 _ENDS = {("B", "B"), ("B", "S"), ("B", "O"), ("I", "B"), ("I", "S"), ("I", "O")}
 _BEGINS = {("E", "E"), ("E", "I"), ("S", "E"), ("S", "I"), ("O", "E"), ("O", "I")}
-"""Letters of adjacent tags at which an entity ends (_ENDS) or begins (_BEGINS)."""
+"""Letters of two adjacent tags between which an entity ends (_ENDS) or begins (_BEGINS)."""
 
 
 def entities(tags: Sequence[str]) -> set[Entity]:
-    """Return the entities of a sentence."""
+    """Return the entities in the tags of a sentence."""
     found: set[Entity] = set()
     before, kind_before, first = "O", "", 0
     for place, tag in enumerate([*tags, "O"]):
@@ -369,13 +368,13 @@ def entities(tags: Sequence[str]) -> set[Entity]:
 
 
 def entity_f1(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """Return {"precision", "recall", "f1"} of the entities of all sentences together.
+    """Return {"precision", "recall", "f1"} over the entities of all sentences.
 
-    0 / 0 counts as 0.
+    Undefined values are 0.
 
     Args:
-      targets: the tags of each sentence, with spaces between them.
-      predictions: as many.
+      targets: tags of each sentence, separated by spaces.
+      predictions: predicted tags of each sentence, in the same form.
     """
     right = wanted = got = 0
     for target, prediction in _sentences(targets, predictions):
@@ -389,11 +388,11 @@ def entity_f1(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, f
 
 
 def tag_accuracy(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """Return {"accuracy": the fraction of words of all sentences with the correct tag}.
+    """Return {"accuracy": fraction of words with the correct tag, over all sentences}.
 
     Args:
-      targets: the tags of each sentence, with spaces between them.
-      predictions: as many.
+      targets: tags of each sentence, separated by spaces.
+      predictions: predicted tags of each sentence, in the same form.
     """
     equal = [
         wanted == got
@@ -411,6 +410,6 @@ def _sentences(
     for target, prediction in zip(targets, predictions, strict=True):
         wanted, got = target.split(), prediction.split()
         if len(wanted) != len(got):
-            raise ValueError(f"a sentence has {len(wanted)} tags, and {len(got)} are predicted")
+            raise ValueError(f"a sentence has {len(wanted)} tags, but {len(got)} predicted tags")
         found.append((wanted, got))
     return found

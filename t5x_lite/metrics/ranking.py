@@ -1,4 +1,4 @@
-"""Metrics of rankings: nDCG@10, MRR@10 and Recall@100, as in BEIR and trec_eval.
+"""Retrieval metrics nDCG@10, MRR@10 and Recall@100, as in BEIR and trec_eval.
 
     retrieval({"q": {"a": 2, "b": 0}}, {"q": ["b", "a"]})
     # {"ndcg_at_10": 0.630..., "mrr_at_10": 0.5, "recall_at_100": 1.0}
@@ -7,10 +7,10 @@
     MRR@10       1 / rank of the first relevant document, 0 if none is among the first ten
     Recall@100   fraction of the relevant documents among the first hundred
 
-A document is relevant if its score is above 0; a document without a score is not. A query without a
-relevant document counts as 0, as in BEIR. The values are computed by trec_eval (pytrec_eval; Van
-Gysel and de Rijke 2018, arXiv:1805.01597) from ranks, not scores, so documents with equal scores
-keep their order.
+A document is relevant if its relevance score is above 0; a document without a score is not
+relevant. The metrics of a query without a relevant document are 0, as in BEIR. The values are
+computed by trec_eval (pytrec_eval; Van Gysel and de Rijke 2018, arXiv:1805.01597) from ranks, not
+scores, so documents with equal scores keep their order.
 
 Sources: Thakur et al. 2021, arXiv:2104.08663; Jaervelin and Kekaelaeinen 2002.
 """
@@ -24,30 +24,30 @@ from t5x_lite.core.errors import InputError, install_command
 NAMES = ("ndcg_at_10", "mrr_at_10", "recall_at_100")
 
 Judgements = Mapping[str, Mapping[str, int]]
-"""Query -> document -> score."""
+"""Type of relevance judgments: query -> document -> relevance score."""
 
 
 def retrieval(judgements: Judgements, rankings: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """Return the means of `per_query` over the queries that have judgments.
+    """Return the mean of the metrics over the queries that have relevance judgments.
 
-    Args and errors are as for `per_query`.
+    Arguments and errors are the same as for `per_query`.
     """
     return means(per_query(judgements, rankings))
 
 
 def means(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of each metric over the queries of `per_query`."""
+    """Return the mean of each metric over all queries, from the result of `per_query`."""
     return {name: sum(one[name] for one in found.values()) / len(found) for name in NAMES}
 
 
 def per_query(
     judgements: Judgements, rankings: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[str, float]]:
-    """Return {"ndcg_at_10", "mrr_at_10", "recall_at_100"} of each query.
+    """Return {"ndcg_at_10", "mrr_at_10", "recall_at_100"} for each query.
 
     Args:
-      judgements: query -> document -> score, for at least one query.
-      rankings: documents of each of these queries, best first, without duplicates.
+      judgements: relevance judgments of at least one query: query -> document -> score.
+      rankings: documents for each query of `judgements`, best first, without duplicates.
 
     Raises:
       ValueError: if `judgements` is empty, or a ranking is missing or has a duplicate document.
@@ -59,7 +59,7 @@ def per_query(
         if query not in rankings:
             raise ValueError(f"the query {query!r} has no ranking")
         if len(set(rankings[query])) < len(rankings[query]):
-            raise ValueError(f"the ranking of the query {query!r} has a document twice")
+            raise ValueError(f"the ranking of the query {query!r} contains a document twice")
     relevance = {
         query: {document: max(0, score) for document, score in scores.items()}
         for query, scores in judgements.items()
@@ -79,7 +79,7 @@ def per_query(
 
 
 def check_installed() -> None:
-    """Raise InputError if pytrec_eval is not installed, before the work begins."""
+    """Raise InputError if pytrec_eval is not installed."""
     _library()
 
 
@@ -102,5 +102,6 @@ def _library() -> Any:
         return importlib.import_module("pytrec_eval")
     except ImportError as error:
         raise InputError(
-            f"retrieval metrics need the package pytrec-eval-terrier: {install_command('metrics')}"
+            "retrieval metrics need pytrec-eval-terrier, which is not installed; "
+            f"{install_command('metrics')}"
         ) from error

@@ -1,4 +1,4 @@
-"""Metrics of rankings in files: nDCG, MAP, MRR, recall and MS MARCO's own MRR.
+"""Retrieval metrics with any cutoff: nDCG, MAP, MRR, recall, and MS MARCO's version of MRR.
 
     per_query({"q": {"a": 2, "b": 0}}, {"q": [("b", 1), ("a", 2)]}, ["ndcg@10", "mrr@10"])
     # {"q": {"ndcg@10": 0.630..., "mrr@10": 0.5}}
@@ -12,10 +12,10 @@
     hole@k            fraction of the first k without a judgment
     mrr_marco         mrr@10 by the rank column, over the queries in the qrels
 
-A document is relevant if its score is above 0. All queries of the qrels count; a query missing from
-the run has 0. Ranks are positions in the ranking, so documents with equal scores keep their order.
-Only mrr_marco uses the ranks in the file, as MS MARCO's script does, and counts every judged
-document as relevant. Tests compare the values with trec_eval.
+A document is relevant if its relevance score is above 0. Means are over all queries of the qrels;
+the metrics of a query without a ranking are 0. Ranks are positions in the ranking, so documents
+with equal scores keep their order. Only mrr_marco uses the ranks in the file, as MS MARCO's script
+does, and every judged document is relevant in it.
 
 Sources: Jaervelin and Kekaelaeinen 2002; Thakur et al. 2021, arXiv:2104.08663;
 microsoft/MSMARCO-Passage-Ranking ms_marco_eval.py.
@@ -29,7 +29,7 @@ from typing import TypeAlias
 from t5x_lite.core.errors import InputError
 
 Place: TypeAlias = tuple[str, int]
-"""A document and its rank."""
+"""Type of an entry of a ranking: document and rank."""
 Judgements: TypeAlias = Mapping[str, Mapping[str, int]]
 
 DEFAULT = (
@@ -51,23 +51,23 @@ _UNBOUNDED = 1 << 62
 def per_query(
     judgements: Judgements, rankings: Mapping[str, Sequence[Place]], metrics: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """Return the metrics of each query of the judgments.
+    """Return the values of some metrics for each query that has relevance judgments.
 
     Args:
-      judgements: query -> document -> score.
-      rankings: query -> documents and ranks, best first; a query may be missing.
-      metrics: names, such as "ndcg@10".
+      judgements: relevance judgments: query -> document -> score.
+      rankings: query -> (document, rank) pairs, best first; a query may be missing.
+      metrics: names of the metrics, such as "ndcg@10".
 
     Raises:
       InputError: if a metric is unknown.
-      ValueError: if a document is in a ranking twice.
+      ValueError: if a ranking contains a document twice.
     """
     functions = {name: metric(name) for name in metrics}
     found: dict[str, dict[str, float]] = {}
     for query, scores in judgements.items():
         places = rankings.get(query, ())
         if len({document for document, _ in places}) < len(places):
-            raise ValueError(f"the ranking of the query {query!r} has a document twice")
+            raise ValueError(f"the ranking of the query {query!r} contains a document twice")
         found[query] = {name: function(scores, places) for name, function in functions.items()}
     return found
 
@@ -81,7 +81,7 @@ def means(by_query: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 
 def metric(name: str) -> Callable[[Mapping[str, int], Sequence[Place]], float]:
-    """Return the metric of a name, a function of relevance scores and a ranking.
+    """Return the function (relevance scores, ranking) -> value of a metric.
 
     Raises:
       InputError: if the name is unknown.
@@ -93,8 +93,8 @@ def metric(name: str) -> Callable[[Mapping[str, int], Sequence[Place]], float]:
         kind, cut = match.group(1), int(match.group(2))
     if kind not in _METRICS or (cut == _UNBOUNDED and kind != "map"):
         raise InputError(
-            f"no metric {name!r}: ndcg@10, map, map@100, mrr@10, recall@100, capped_recall@100, "
-            "precision@10 and hole@10, of any number, and mrr_marco"
+            f"unknown metric {name!r}; the metrics are map and mrr_marco, and with any number "
+            "ndcg@10, map@100, mrr@10, recall@100, capped_recall@100, precision@10 and hole@10"
         )
     function = _METRICS[kind]
     return lambda scores, places: function(scores, [document for document, _ in places], cut)

@@ -1,19 +1,19 @@
-"""Confidence intervals, and tests of two systems.
+"""Bootstrap confidence intervals of metrics, and significance tests for two systems.
 
     interval(accuracy, targets, predictions, samples=1000, seed=0)      # {"accuracy": (0.61, 0.74)}
 
-The bootstrap samples as many examples as there are, with replacement. Examples of one group
-({"group", "value"}) are sampled together, since MultiRC's answers are not independent. Equal seeds
-give equal intervals.
+A bootstrap sample has as many examples as the data, sampled with replacement. Examples of one group
+({"group", "value"}) are sampled together, because answers to the same question of MultiRC are not
+independent. Equal seeds give equal intervals.
 
-Fisher's paired randomisation test shows if two systems differ by more than chance:
+Fisher's paired randomization test estimates whether a difference of two systems is random:
 
     randomisation_test([0.5, 0.2, 0.9], [0.4, 0.2, 0.1], seed=0)    # 0.5, the p-value
 
 Under the null hypothesis, the two values of each query can be exchanged. The p-value is the
-fraction of exchanges with an absolute difference of means at least as large as the observed one.
-With at most 16 differing pairs all exchanges are enumerated; otherwise they are sampled, and the
-observed order counts as one of the samples.
+fraction of exchanges with an absolute difference of means at least as large as the observed
+difference. If up to 16 pairs differ, all exchanges are enumerated. Otherwise exchanges are sampled,
+and the observed order is one of the samples.
 
 Source: Smucker, Allan and Carterette 2007, "A comparison of statistical significance tests for
 information retrieval evaluation".
@@ -38,14 +38,14 @@ def interval(
     level: float = 0.95,
     seed: int = 0,
 ) -> dict[str, tuple[float, float]]:
-    """Return {name: (low, high)} of each value that a metric gives.
+    """Return the bootstrap confidence interval of each value of a metric, {name: (low, high)}.
 
     Args:
-      metric: (targets, predictions) -> {name: value}.
+      metric: function (targets, predictions) -> {name: value}.
       targets: targets of the examples.
-      predictions: as many.
+      predictions: predictions, one for each target.
       samples: number of bootstrap samples.
-      level: the fraction of the samples' values inside the interval.
+      level: fraction of the samples' values inside the interval.
       seed: random seed.
 
     Raises:
@@ -54,7 +54,9 @@ def interval(
     """
     check_lengths(targets, predictions)
     if samples < 1 or not 0 < level < 1:
-        raise ValueError(f"samples >= 1 and 0 < level < 1: got {samples} and {level}")
+        raise ValueError(
+            f"samples must be at least 1 and level between 0 and 1, but are {samples} and {level}"
+        )
     units = _units(targets)
     rng = np.random.default_rng(seed)
     drawn: dict[str, list[float]] = {}
@@ -79,7 +81,7 @@ def _units(targets: Sequence[Any]) -> list[list[int]]:
 
 
 def _copy(target: Any, place: int) -> Any:
-    """Return a target; each copy of a group that was sampled twice becomes its own group."""
+    """Return a target; for a sampled group, its group number is replaced by the sample's number."""
     if not _is_grouped(target):
         return target
     return {**target, "group": (place, target["group"])}
@@ -96,19 +98,21 @@ _AT_ONCE = 1 << 20
 def randomisation_test(
     first: Sequence[float], second: Sequence[float], *, draws: int = 100_000, seed: int = 0
 ) -> float:
-    """Return the two-sided p-value.
+    """Return the two-sided p-value of the difference between two systems.
 
     Args:
       first: value of each query for one system.
       second: values for the other system, in the same order.
-      draws: number of sampled exchanges if there are too many to enumerate.
+      draws: number of sampled exchanges if there are too many exchanges to enumerate.
       seed: random seed.
 
     Raises:
       ValueError: if the lengths differ.
     """
     if len(first) != len(second):
-        raise ValueError(f"{len(first)} and {len(second)} values do not form pairs")
+        raise ValueError(
+            f"both systems need the same number of values, but have {len(first)} and {len(second)}"
+        )
     differences = np.asarray(first, np.float64) - np.asarray(second, np.float64)
     differences = differences[differences != 0]
     num = len(differences)

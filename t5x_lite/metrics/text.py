@@ -1,10 +1,10 @@
-"""Metrics of text: exact match, SQuAD, answers in passages, BLEU and ROUGE, MultiRC and ReCoRD.
+"""Text metrics: exact match, SQuAD, answer recall of passages, BLEU, ROUGE, MultiRC and ReCoRD.
 
 exact_match(["to be"], ["to be"])                       # {"exact_match": 1.0}
 sequence_accuracy(["to be"], ["to be"])                 # {"sequence_accuracy": 1.0}
 squad([["The Eiffel Tower"]], ["eiffel tower!"])        # {"exact_match": 1.0, "f1": 1.0}
 
-SQuAD 2.0 has questions without an answer (Rajpurkar et al. 2018, arXiv:1806.03822):
+`squad_v2` is for questions without an answer (Rajpurkar et al. 2018, arXiv:1806.03822):
 
     targets = [["Rain"], [""]]                              # the second question has no answer
     predictions = [{"value": "rain", "null_odds": -3.0}, {"value": "snow", "null_odds": -1.0}]
@@ -12,35 +12,36 @@ SQuAD 2.0 has questions without an answer (Rajpurkar et al. 2018, arXiv:1806.038
     squad_v2(targets, predictions)["best_exact_thresh"]     # -3.0: "" where the odds are above it
 
 Names and values match the official evaluate-v2.0.py with --na-prob-file; values are divided by 100.
-For a set without questions of one kind, HasAns_* or NoAns_* are 0; the script omits them.
+If all questions or no questions have an answer, NoAns_* or HasAns_* are 0; the script omits them.
 
-The recall of open-domain question answering counts passages that contain an answer:
+`top_k` measures open-domain retrieval by the passages that contain an answer:
 
     has_answer(["Café de Flore"], "Le café  de flore,")     # True
     top_k({"q": ["Rome"]}, {"q": ["Oslo", "In Rome"]}, [1, 2])      # {"top@1": 0.0, "top@2": 1.0}
 
-Text is normalized to NFD and lower case, and split into runs of letters, digits and marks, and
-single other characters, without white space and control characters. A passage contains an answer if
-the answer's tokens occur in it consecutively. An answer without tokens is in no passage.
+Text is normalized to NFD and lower case. Its tokens are sequences of letters, digits and marks, and
+single other characters except white space and control characters. A passage contains an answer if
+the answer's tokens are consecutive tokens of the passage. No passage contains an answer without
+tokens.
 
 Quotation marks, dashes, primes, slashes and the ellipsis are first replaced by ASCII characters.
 
 Sources: Karpukhin et al. 2020, arXiv:2004.04906 (facebookresearch/DPR dpr/data/qa_validation.py);
 MKQA: Longpre et al. 2021; BGE-M3's evaluation of it.
 
-Metrics of written text: BLEU for translations, ROUGE for summaries.
+`bleu` is for translations, and `rouge` for summaries:
 
     bleu(["Das ist gut."], ["Das ist gut."])        # {"bleu": 1.0}
     rouge(["the cat sat"], ["the cat"])             # {"rouge1": 0.8, "rouge2": 2/3, "rougeLsum"...}
 
-They need the extra `metrics`: sacrebleu and rouge-score. T5's own `rouge` is the middle of a random
-bootstrap; here it is the mean over the examples, which that middle estimates, so equal texts have
-equal values. `bootstrap.interval` gives the interval, by a seed.
+Both need the extra `metrics` (sacrebleu and rouge-score). T5's `rouge` is the middle of a random
+bootstrap; here it is the mean over the examples, which that middle estimates, and which is not
+random. `statistics.interval` computes a bootstrap interval.
 
-Metrics of examples that belong together: MultiRC's answers, ReCoRD's copies of a question.
+`multirc_f1`, `multirc_exact_match` and `record` are for groups of examples: MultiRC's answers to a
+question, and ReCoRD's copies of a question.
 
-Targets and predictions are {"group", "value"}, as T5's postprocessors give them; what belongs
-together is given by the targets' groups:
+Targets are {"group", "value"} and predictions {"value"}, as returned by T5's postprocessors:
 
     targets = [{"group": 0, "value": 1}, {"group": 0, "value": 0}, {"group": 1, "value": 1}]
     predictions = [{"group": 0, "value": 1}, {"group": 0, "value": 0}, {"group": 1, "value": 0}]
@@ -70,26 +71,27 @@ _TRIVIA = str.maketrans(dict.fromkeys(string.punctuation + "‘’´`", " "))
 
 
 def exact_match(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """Return {"exact_match": the fraction of predictions that are their target, to the letter}."""
+    """Return {"exact_match": fraction of predictions that are exactly equal to their targets}."""
     check_lengths(targets, predictions)
     equal = [t == p for t, p in zip(targets, predictions, strict=True)]
     return {"exact_match": sum(equal) / len(equal)}
 
 
 def sequence_accuracy(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """Return {"sequence_accuracy"}: `exact_match` under T5's name for whole sequences."""
+    """Return {"sequence_accuracy"}, T5's name of `exact_match` for complete sequences."""
     return {"sequence_accuracy": exact_match(targets, predictions)["exact_match"]}
 
 
 def squad(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
-    """Return SQuAD v1.1's {"exact_match", "f1"} after normalization, the best over the answers.
+    """Return SQuAD 1.1's {"exact_match", "f1"}, the means over the questions.
 
-    F1 is over words, counted with repetition (Rajpurkar et al. 2016, arXiv:1606.05250, and its
-    evaluation script).
+    For each question, the normalized prediction is compared with each accepted answer, and the best
+    value counts. F1 is over words, counted with repetition (Rajpurkar et al. 2016,
+    arXiv:1606.05250, and its evaluation script).
 
     Args:
-      targets: the accepted answers of each question, at least one.
-      predictions: one answer a question.
+      targets: accepted answers of each question, at least one.
+      predictions: predicted answer of each question.
 
     Raises:
       ValueError: if the lengths differ or are 0, or a question has no answer.
@@ -98,14 +100,14 @@ def squad(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[
 
 
 def trivia_qa(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
-    """Return {"exact_match", "f1"} as `squad`, after TriviaQA's normalization.
+    """Return {"exact_match", "f1"} as in `squad`, with TriviaQA's normalization of answers.
 
-    Punctuation, curly quotation marks among it, becomes a space (Joshi et al. 2017,
+    Punctuation, including curly quotation marks, becomes a space (Joshi et al. 2017,
     arXiv:1705.03551, and its evaluation script).
 
     Args:
-      targets: the accepted answers of each question, at least one.
-      predictions: one answer a question.
+      targets: accepted answers of each question, at least one.
+      predictions: predicted answer of each question.
 
     Raises:
       ValueError: if the lengths differ or are 0, or a question has no answer.
@@ -122,7 +124,7 @@ def _best_answers(
     exact, overlap = 0.0, 0.0
     for answers, prediction in zip(targets, predictions, strict=True):
         if isinstance(answers, str) or not answers:
-            raise ValueError(f"targets must be sequences of answers; got {answers!r}")
+            raise ValueError(f"each target must be a sequence of answers, but one is {answers!r}")
         got = normalize(prediction)
         wanted = [normalize(answer) for answer in answers]
         exact += got in wanted
@@ -131,18 +133,18 @@ def _best_answers(
 
 
 def normalize_answer(text: str) -> str:
-    """Lower-case; remove ASCII punctuation, the words a, an, the, and extra white space."""
+    """Normalize a SQuAD answer: lower case, without ASCII punctuation, a, an, the."""
     text = text.lower().translate(_PUNCTUATION)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
 
 def normalize_trivia_answer(text: str) -> str:
-    """Lower-case; replace punctuation by spaces; remove a, an, the, and extra white space."""
+    """Normalize a TriviaQA answer: lower case, spaces for punctuation, without a, an, the."""
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(_TRIVIA)).split())
 
 
 def word_f1(wanted: Sequence[str], got: Sequence[str]) -> float:
-    """Return 2 * shared / (wanted + got) words, of words with repetition; 0 if none is shared."""
+    """Return the F1 of two lists of words: 2 * shared / (wanted + got), counted with repetition."""
     shared = (Counter(wanted) & Counter(got)).total()
     return 2 * shared / (len(wanted) + len(got)) if shared else 0.0
 
@@ -150,18 +152,18 @@ def word_f1(wanted: Sequence[str], got: Sequence[str]) -> float:
 def squad_v2(
     targets: Sequence[Sequence[str]], predictions: Sequence[Mapping[str, Any]]
 ) -> dict[str, float]:
-    """Return SQuAD 2.0's exact match and F1: overall, with and without answer, best threshold.
+    """Return SQuAD 2.0's exact match and F1 for questions with and without an answer.
 
     Args:
-      targets: accepted answers of each question; [""] if it has no answer.
-      predictions: as many of {"value": an answer, or "" for none; "null_odds": higher if an answer
-        is less likely}.
+      targets: accepted answers of each question; [""] if the question has no answer.
+      predictions: {"value": answer, or "" for no answer; "null_odds": odds of no answer} for each
+        question.
 
     Returns:
-      "exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1", and "best_exact",
-      "best_exact_thresh", "best_f1" and "best_f1_thresh": the scores if predictions with odds above
-      a threshold become "", at the best threshold for these questions. A prediction that is already
-      "" stays "" at every threshold, as in the script.
+      "exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact" and "NoAns_f1"; and "best_exact",
+      "best_exact_thresh", "best_f1" and "best_f1_thresh", the scores if predictions with odds above
+      the best threshold are replaced by "". A prediction "" is kept at every threshold, as in the
+      script.
     """
     check_lengths(targets, predictions)
     texts = [prediction["value"] for prediction in predictions]
@@ -186,14 +188,14 @@ def squad_v2(
 def best_threshold(
     gains: Sequence[float] | np.ndarray, odds: Sequence[float], *, num_without: int
 ) -> tuple[float, float]:
-    """Return the best score over thresholds, and the first such threshold (find_best_thresh).
+    """Return the best score over all thresholds of the odds, and its threshold (find_best_thresh).
 
-    Answers are accepted in ascending order of odds; the sort is stable.
+    Answers are accepted in ascending order of odds, by a stable sort.
 
     Args:
-      gains: gain of each answer in the sum of scores, compared with no answer.
-      odds: odds of each answer.
-      num_without: number of questions without an answer; each scores 1 if no answer is accepted.
+      gains: increase of the sum of scores by each answer, compared with the answer "".
+      odds: odds of no answer, for each question.
+      num_without: number of questions without an answer, for which "" has a score of 1.
     """
     order = np.argsort(odds, kind="stable")
     sums = num_without + np.concatenate([[0.0], np.cumsum(np.asarray(gains, np.float64)[order])])
@@ -202,7 +204,6 @@ def best_threshold(
 
 
 def _accepted(answers: Sequence[str]) -> list[str]:
-    """Return the normalized answers without empty ones, or [""] if all are empty."""
     return [text for answer in answers if (text := normalize_answer(answer))] or [""]
 
 
@@ -211,7 +212,7 @@ def _exact(answers: Sequence[str], text: str) -> float:
 
 
 def _f1(answers: Sequence[str], text: str) -> float:
-    """Return the best F1 over the answers; two empty texts get 1, one empty text gets 0."""
+    """Return the best F1 over the answers; two empty texts have an F1 of 1."""
     got = normalize_answer(text).split()
     return max(
         word_f1(wanted.split(), got) if wanted and got else float(wanted.split() == got)
@@ -232,13 +233,13 @@ _PLAIN = str.maketrans(
 
 
 def tokens(text: str) -> list[str]:
-    """Return the tokens of a text."""
+    """Return the tokens of a text for `has_answer`."""
     plain = unicodedata.normalize("NFD", text.translate(_PLAIN)).lower()
     return _pattern().findall(plain)
 
 
 def has_answer(answers: Iterable[str], text: str) -> bool:
-    """Return True if one of the answers is in a text."""
+    """Return whether a text contains one of the answers."""
     found = tokens(text)
     return any(_is_part(tokens(answer), found) for answer in answers)
 
@@ -256,11 +257,11 @@ def top_k(
     passages: Mapping[str, Sequence[str]],
     cuts: Sequence[int],
 ) -> dict[str, float]:
-    """Return the fraction of questions with an answer in one of the first k passages.
+    """Return the fraction of questions for which one of the first k passages contains an answer.
 
     Args:
-      answers: question -> its answers; at least one question.
-      passages: question -> texts, best first; a question may be missing.
+      answers: question -> answers, for at least one question.
+      passages: question -> texts of passages, best first; a question may be missing.
       cuts: values of k.
 
     Returns:
@@ -277,7 +278,7 @@ def top_k(
 
 
 def first_answer(answers: Sequence[str], passages: Iterable[str]) -> int:
-    """Return the rank, from 1, of the first passage that contains an answer, or 0 if none does."""
+    """Return the rank, from 1, of the first passage that contains an answer, or 0."""
     wanted = [found for answer in answers if (found := tokens(answer))]
     for rank, passage in enumerate(passages, start=1):
         whole = tokens(passage)
@@ -305,14 +306,14 @@ ROUGE_TYPES = ("rouge1", "rouge2", "rougeLsum")
 
 
 def bleu(targets: Sequence[str | Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
-    """Return {"bleu": in [0, 1]}: sacreBLEU's corpus score with the international tokenisation.
+    """Return {"bleu": sacreBLEU's corpus score in [0, 1]}, with international tokenization.
 
-    As t5/evaluation/metrics.py (bleu): exponential smoothing, case kept, tokenize "intl" (Papineni
-    et al. 2002; Post 2018, arXiv:1804.08771).
+    Settings are the same as in t5/evaluation/metrics.py: exponential smoothing, case-sensitive,
+    tokenize "intl" (Papineni et al. 2002; Post 2018, arXiv:1804.08771).
 
     Args:
-      targets: the reference of each example, or several.
-      predictions: as many texts.
+      targets: reference text of each example, or several references.
+      predictions: predicted text of each example.
 
     Raises:
       ValueError: if the lengths differ or are 0, or an example has no reference.
@@ -337,14 +338,14 @@ def bleu(targets: Sequence[str | Sequence[str]], predictions: Sequence[str]) -> 
 
 
 def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """Return {"rouge1", "rouge2", "rougeLsum"}: means of the F-measures of all examples.
+    """Return {"rouge1", "rouge2", "rougeLsum"}, the mean F-measures over all examples.
 
     As in T5, words are not stemmed, and " . " and newlines end a sentence for ROUGE-Lsum (Lin 2004;
     t5/evaluation/metrics.py).
 
     Args:
-      targets: the reference of each example.
-      predictions: as many texts.
+      targets: reference text of each example.
+      predictions: predicted text of each example.
 
     Raises:
       ValueError: if the lengths differ or are 0.
@@ -370,20 +371,20 @@ def _library(name: str) -> Any:
     except ImportError as error:
         package = name.partition(".")[0]
         raise InputError(
-            f"this metric needs the package {package}: {install_command('metrics')}"
+            f"this metric needs {package}, which is not installed; {install_command('metrics')}"
         ) from error
 
 
 Member = Mapping[str, Any]
-"""{"group": hashable key of the group, "value": compared value}."""
+"""Type {"group": hashable key of the group, "value": compared value}."""
 
 
 def multirc_f1(targets: Sequence[Member], predictions: Sequence[Member]) -> dict[str, float]:
-    """Return {"f1": F1 over all answers of all questions}, MultiRC's F1a.
+    """Return {"f1": F1 over all answers of all questions}, MultiRC's metric F1a.
 
     Args:
-      targets: values 0 or 1, the answer's label; groups are questions.
-      predictions: as many; a value that is neither 0 nor 1 is wrong.
+      targets: "value" is the label of an answer, 0 or 1; "group" is the question.
+      predictions: "value" is the predicted label of an answer; values other than 0 and 1 are wrong.
     """
     check_lengths(targets, predictions)
     return f1([t["value"] for t in targets], [p["value"] for p in predictions])
@@ -392,11 +393,11 @@ def multirc_f1(targets: Sequence[Member], predictions: Sequence[Member]) -> dict
 def multirc_exact_match(
     targets: Sequence[Member], predictions: Sequence[Member]
 ) -> dict[str, float]:
-    """Return {"exact_match": the fraction of questions with all answers labelled correctly}.
+    """Return {"exact_match": fraction of questions with correct labels for all answers}.
 
     Args:
-      targets: values 0 or 1, the answer's label; groups are questions.
-      predictions: as many.
+      targets: "value" is the label of an answer, 0 or 1; "group" is the question.
+      predictions: "value" is the predicted label of an answer.
     """
     check_lengths(targets, predictions)
     right: dict[Hashable, bool] = {}
@@ -407,13 +408,14 @@ def multirc_exact_match(
 
 
 def record(targets: Sequence[Member], predictions: Sequence[Member]) -> dict[str, float]:
-    """Return ReCoRD's {"exact_match", "f1"}, the best over the answers, once for each question.
+    """Return ReCoRD's {"exact_match", "f1"}, the means over the questions.
 
-    A training example is made for each answer; a question counts once, by its first example.
+    A question has one example for each answer; only its first example counts. The prediction is
+    compared with each accepted answer, and the best value counts.
 
     Args:
-      targets: values are the accepted answers; groups are questions.
-      predictions: values are texts.
+      targets: "value" is the list of accepted answers; "group" is the question.
+      predictions: "value" is the predicted text.
 
     Raises:
       ValueError: if the lengths differ or are 0, or a question has no answer.

@@ -1,1 +1,1 @@
-"""Pages to look at: a run's curves (`runs`), C4's funnel (`c4`), and the HTML and SVG of both."""
+"""HTML reports of training runs (`runs`), comparisons (`compare`), C4 (`c4`) and retrieval."""

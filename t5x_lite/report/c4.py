@@ -1,8 +1,8 @@
-"""Results of a `t5x-lite c4` run, for people and for programs: report.html and stats.json.
+"""Report of a `t5x-lite c4` run: report.html for people and stats.json for programs.
 
     stats.json    the configuration and every count of the tally; only the largest domains
-    report.html   the funnel (pages and bytes after every stage), what each rule dropped and samples
-                  of it, lengths, splits, languages, the largest domains, damaged records
+    report.html   the funnel (pages and bytes after every stage), dropped pages of each rule with
+                  samples, lengths, splits, languages, the largest domains, damaged records
 
 The page is one file without scripts. All text from the crawl is untrusted and therefore escaped.
 Both files depend only on the tally and the configuration, without dates or durations, so equal runs
@@ -23,7 +23,7 @@ from t5x_lite.report.page import text
 
 STATS, REPORT = "stats.json", "report.html"
 DOMAINS_KEPT = 1000
-"""Domains in stats.json; a whole crawl has millions."""
+"""Maximum number of domains in stats.json; a complete crawl has millions of domains."""
 _DOMAINS_SHOWN = 50
 _DAMAGED_SHOWN = 100
 _KEPT_SHOWN = 5
@@ -42,7 +42,7 @@ _STAGE_WORDS = {
 
 
 def write_report(output: str, tally: Tally, about: Mapping[str, Any]) -> None:
-    """Write stats.json and report.html."""
+    """Write stats.json and report.html to the output directory."""
     directory = open_path(output)
     content = json.dumps(stats(tally, about), ensure_ascii=True, indent=1) + "\n"
     write_whole(directory / STATS, content.encode())
@@ -58,17 +58,17 @@ def stats(tally: Tally, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def num_domains(tally: Tally) -> int:
-    """Return the number of domains; a cluster's tally holds only the largest, and a total."""
+    """Return the total number of domains; a cluster's tally stores it as a note."""
     return tally.notes.get("domains", len(tally.domains))
 
 
 def largest(counts: Counter[str], number: int) -> list[tuple[str, int]]:
-    """Return the entries with the largest counts; equal ones by name."""
+    """Return the entries with the largest counts; ties are sorted by name."""
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:number]
 
 
 def page(tally: Tally, about: Mapping[str, Any]) -> str:
-    """Return the whole report as HTML."""
+    """Return the complete report as HTML."""
     words = " ".join(str(about[name]) for name in ("preset", "variant") if about.get(name))
     return report_page.page(
         "C4 from Common Crawl",
@@ -90,7 +90,7 @@ def page(tally: Tally, about: Mapping[str, Any]) -> str:
 
 
 def size(count: int) -> str:
-    """Return bytes as people read them: 512 bytes, 1.50 kB, 2.00 GB."""
+    """Return a number of bytes with a unit, such as 512 bytes, 1.50 kB or 2.00 GB."""
     value, unit = float(count), "bytes"
     for larger in ("kB", "MB", "GB", "TB"):
         if value < 1000:
@@ -120,7 +120,7 @@ def _ends(tally: Tally) -> tuple[Counter[str], Counter[str]]:
 
 
 def stage_names(tally: Tally) -> list[str]:
-    """Return the stages that saw a page, in the order of the pipeline."""
+    """Return the stages that have counts, in the order of the pipeline."""
     return [stage for stage in STAGES if stage in tally.stages]
 
 
@@ -128,13 +128,15 @@ def _warnings(tally: Tally) -> str:
     first, last = _ends(tally)
     lines = []
     if not first["pages_in"]:
-        lines.append("The input held no page.")
+        lines.append("The input has no pages.")
     elif not last["pages_out"]:
-        lines.append("No page was kept; the table below shows where they fell.")
+        lines.append("No page was kept; the table below shows the rules that dropped the pages.")
     elif not tally.splits.get("validation", {}).get("pages", 1):
-        lines.append("The split validation is empty: it gets about one page in a thousand.")
+        lines.append(
+            "The validation split is empty, because it has only about one page in a thousand."
+        )
     if tally.damage:
-        lines.append(f"{tally.damage.total():,} records were damaged and left out; see below.")
+        lines.append(f"{tally.damage.total():,} damaged records were skipped; see below.")
     items = "".join(f"<li>{text(line)}</li>" for line in lines)
     return f'<ul class="warnings" aria-label="Warnings">{items}</ul>' if lines else ""
 
@@ -176,7 +178,6 @@ def _bar_table(headings: tuple[str, ...], rows: list[tuple[str, str, list[str]]]
 
 
 def _kept(tally: Tally) -> str:
-    """Show samples of the written pages: the first thing to read of a corpus."""
     samples = tally.kept_samples
     if not samples:
         return ""
@@ -197,8 +198,8 @@ def _sample_table(samples: Sequence[tuple[str, str]]) -> str:
         for url, words in samples
     )
     return (
-        '<table class="samples"><thead><tr><th scope="col">text, cut</th>'
-        f'<th scope="col">page</th></tr></thead><tbody>{rows}</tbody></table>'
+        '<table class="samples"><thead><tr><th scope="col">text, truncated</th><th '
+        f'scope="col">page</th></tr></thead><tbody>{rows}</tbody></table>'
     )
 
 
@@ -219,8 +220,9 @@ def _rules(tally: Tally, about: Mapping[str, Any]) -> str:
     if not rows:
         return ""
     note = (
-        '<p class="note">The option of t5x-lite c4 changes the rule. Bytes of pages are those of '
-        "the text when it fell. Lines are counted also on pages that a later rule dropped.</p>"
+        '<p class="note">The option of t5x-lite c4 changes the rule. Bytes of a page are '
+        "counted when the rule drops it. Lines of pages that a later rule dropped are "
+        "included.</p>"
     )
     headings = ("rule", "option", "pages", "their text", "lines", "their text")
     return "<h2>What each rule dropped</h2>" + note + report_page.table(headings, rows)
@@ -231,7 +233,7 @@ def _rule_words(stage: str, rule: str) -> str:
 
 
 def _option_set(stage: str, rule: str, about: Mapping[str, Any]) -> str:
-    """Return the option of a rule with its value, unless it is a long list."""
+    """Return the option of a rule with its value, or without the value if it is a list."""
     words = option(stage, rule)
     cleaning = about.get("cleaning")
     value = cleaning.get(OPTIONS[stage][rule]) if words and isinstance(cleaning, Mapping) else None
@@ -239,7 +241,7 @@ def _option_set(stage: str, rule: str, about: Mapping[str, Any]) -> str:
 
 
 def _rule_names(tally: Tally) -> list[tuple[str, str]]:
-    """(stage, rule), by stage and then the order in which the rules are applied."""
+    """Return all pairs (stage, rule), in the order in which the rules are applied."""
     order = {
         (stage, rule): (STAGES.index(stage), index)
         for stage, rules in SOURCES.items()
@@ -270,14 +272,14 @@ def _samples(tally: Tally) -> str:
     if not parts:
         return ""
     note = (
-        '<p class="note">Samples are picked by URL hash, not by position. The text is '
-        "that of the crawl, unfiltered.</p>"
+        '<p class="note">Samples are selected by URL hash, not by position. The text is the '
+        "unfiltered text of the crawl.</p>"
     )
     return "<h2>Samples of what was dropped</h2>" + note + "".join(parts)
 
 
 def _lengths(tally: Tally) -> str:
-    """Histograms after the first stage and after every stage that changed something."""
+    """Return histograms of lengths after the first stage and after stages that dropped text."""
     names = stage_names(tally)
     shown = [
         stage
@@ -290,7 +292,10 @@ def _lengths(tally: Tally) -> str:
     ]
     if not any(cards):
         return ""
-    note = '<p class="note">Pages by characters of their text; each bar is a power of two.</p>'
+    note = (
+        '<p class="note">Number of pages by characters of their text; each bar is a power '
+        "of two.</p>"
+    )
     return f'<h2>Lengths</h2>{note}<div class="charts">{"".join(cards)}</div>'
 
 
@@ -330,8 +335,8 @@ def _damaged(tally: Tally) -> str:
     named = tally.damaged_records[:_DAMAGED_SHOWN]
     rows = [(path, f"{offset:,}", reason) for path, offset, reason in named]
     return (
-        '<h2>Damaged records</h2><p class="note">Left out, each alone; the rest of its file was '
-        f"read. {STATS} names more of them.</p>"
+        '<h2>Damaged records</h2><p class="note">Only these records were skipped; the rest of '
+        f"each file was read. {STATS} lists more damaged records.</p>"
         + report_page.table(("reason", "records"), reasons)
         + "<details><summary>Which</summary>"
         + report_page.table(("file", "byte", "reason"), rows)

@@ -1,9 +1,9 @@
-"""The reports' charts as SVG: curves over the training step, bars, histograms.
+"""SVG charts of reports: curves over the training step, bars and histograms.
 
-Pure functions of numbers to strings. A curve longer than `MAX_POINTS` keeps the lowest and highest
-value of every stretch, so that no spike is lost. A value that is not finite leaves a gap. Tooltips
-are <title> elements, which need no script. The page's style sheet sets colors and fonts by the
-classes line, dot, hit, grid, axis, x, y, count, c0 .. c5 and dashed.
+A curve with more than `MAX_POINTS` points is reduced to the lowest and highest value of every
+interval, so that no spike is lost. A value that is not finite is a gap. Tooltips are <title>
+elements, which need no script. The page's style sheet sets colors and fonts by the classes line,
+dot, hit, grid, axis, x, y, count, c0 .. c5 and dashed.
 
     line_chart("Loss", [Series(name="training", points=[(1, 9.5), (2, 8.25)])])
     share_bar(0.25)                          # a bar that fills a quarter of its cell
@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 Number: TypeAlias = int | float
 Point: TypeAlias = tuple[int, Number | None]
-"""A step and a value; None, for a value that was not finite, breaks the line."""
+"""Type of a point: step and value; the value None is a gap in the line."""
 
 MAX_POINTS = 2000
 MAX_TOOLTIPS = 250
@@ -31,13 +31,14 @@ BAR_GAP = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """One curve of a chart.
+    """Curve of a chart.
 
     Attributes:
-      name: its name in the legend.
-      points: (step, value) by ascending step.
-      colour: index into the page's six colors; from 6 on, the colors repeat with dashed lines.
-      band: (step, lowest, highest) by ascending step, around the curve; () hides it.
+      name: name of the curve in the legend.
+      points: pairs (step, value), by ascending step.
+      colour: index of one of the page's six colors; from 6 on, the colors repeat with dashed lines.
+      band: triples (step, lowest, highest) of a band around the curve, by ascending step; () for no
+        band.
     """
 
     name: str
@@ -47,12 +48,12 @@ class Series:
 
     @property
     def css(self) -> str:
-        """The classes of its colour and its dashes."""
+        """The CSS classes for the color and dashes of the curve."""
         return f"c{self.colour % 6}" + (" dashed" if self.colour >= 6 else "")
 
 
 def number(value: Number, *, digits: int = 4) -> str:
-    """Return a number as people read it, to so many digits: 1,000; 12.3k; 2.317; 1.00e-05."""
+    """Format a number for people, such as 1,000; 12.3k; 2.317; 1.00e-05."""
     size = abs(value)
     if size < 10_000 and value == int(value):
         return f"{value:,.0f}"
@@ -63,7 +64,7 @@ def number(value: Number, *, digits: int = 4) -> str:
 
 
 def labels(values: Sequence[Number]) -> list[str]:
-    """Return the numbers with as few digits, four at least, as tell them apart."""
+    """Format numbers with at least four digits, and as many as are needed to distinguish them."""
     for digits in range(4, 17):
         words = [number(value, digits=digits) for value in values]
         if len(set(words)) == len(set(values)):
@@ -72,7 +73,7 @@ def labels(values: Sequence[Number]) -> list[str]:
 
 
 def downsample(points: Sequence[Point], *, limit: int = MAX_POINTS) -> list[Point]:
-    """At most `limit` points that keep the lowest and highest of every stretch, and the gaps."""
+    """Return up to `limit` points: the lowest and highest value of each interval, and gaps."""
     if len(points) <= limit:
         return list(points)
     stretch = math.ceil(len(points) / ((limit - 2) // 3))
@@ -87,7 +88,7 @@ def downsample(points: Sequence[Point], *, limit: int = MAX_POINTS) -> list[Poin
 
 
 def ticks(low: Number, high: Number, *, count: int = 5) -> list[float]:
-    """About `count` round numbers (1, 2 or 5 times a power of ten) within [low, high]."""
+    """Return about `count` round numbers (1, 2 or 5 times a power of ten) within [low, high]."""
     if not high > low:
         return [float(low)]
     raw = (high - low) / count
@@ -98,7 +99,7 @@ def ticks(low: Number, high: Number, *, count: int = 5) -> list[float]:
 
 
 def log_ticks(low: Number, high: Number) -> list[float]:
-    """Powers of ten within [low, high], with 2 and 5 times them where those are few."""
+    """Return powers of ten within [low, high], and their multiples by 2 and 5 if there are few."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     if len(decades) > 7:
         decades = decades[:: math.ceil(len(decades) / 7)]
@@ -118,7 +119,7 @@ def line_chart(
     from_zero: bool = False,
     axis: str = "step",
 ) -> str:
-    """Curves over the training step, or another whole number, as one SVG element."""
+    """Return an SVG chart of curves over the training step or another integer."""
     values = [value for one in series for _, value in one.points if value is not None]
     values += [end for one in series for _, *ends in one.band for end in ends if not log or end > 0]
     steps = [step for one in series for step, _ in one.points]
@@ -160,7 +161,7 @@ def line_chart(
 
 
 def share_bar(share: float, *, colour: int = 0) -> str:
-    """Return a horizontal bar."""
+    """Return a horizontal SVG bar that fills a fraction of its width."""
     width = 100 * min(max(share, 0.0), 1.0)
     parts = (
         '<rect class="grid" fill="none" width="100" height="8"/>',
@@ -171,7 +172,7 @@ def share_bar(share: float, *, colour: int = 0) -> str:
 
 
 def histogram(title: str, counts: Mapping[int, int], *, colour: int = 0) -> str:
-    """Return a card with one bar for each power of two."""
+    """Return an HTML card with a histogram that has one bar for each power of two."""
     total = sum(counts.values())
     if not total:
         return ""
@@ -239,7 +240,7 @@ def _padded(low: Number, high: Number, *, log: bool, from_zero: bool) -> tuple[N
 def _band(
     series: Series, place: Callable[[Number, Number], tuple[float, float]], *, lowest: Number
 ) -> str:
-    """Return the area between the ends of a band, which on a logarithmic axis begin at its end."""
+    """Return the SVG area of a curve's band, limited to `lowest` on a logarithmic axis."""
     if len(series.band) < 2:
         return ""
     band = [
@@ -254,7 +255,6 @@ def _band(
 
 
 def _curve(series: Series, place: Callable[[Number, Number], tuple[float, float]]) -> str:
-    """Return the line, with dots for isolated points, and tooltips along it."""
     points = downsample(series.points)
     stretches: list[list[tuple[int, Number]]] = [[]]
     for step, value in points:

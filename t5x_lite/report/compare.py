@@ -1,16 +1,17 @@
-"""Several runs on one page: final metrics, the settings that differ, and curves on one chart.
+"""Report that compares several runs: final metrics, different settings, and curves in one chart.
 
     compare(["work/a", "work/b", "work/c"])     # writes work/compare.html
 
-Each run has one color on the whole page. The runs may be of any length and task; a metric that a
-run lacks has an empty cell.
+Each run has one color on the complete page. Runs may have different lengths and tasks; a missing
+metric is an empty cell.
 
-    compare_seeds(["work/a0", "work/a1", "work/b0", "work/b1"])     # and the numbers
+    compare_seeds(["work/a0", "work/a1", "work/b0", "work/b1"])     # returns also the numbers
 
-Runs that differ in their seed only are a group, with the mean and the sample standard deviation of
-each metric at the end and at each run's best step. As in table 1 of the T5 paper (Raffel et al.
-2020), a value is bold within two standard deviations of the best. The deviation is taken from the
-group with the most runs; among groups of equal size, from the best.
+Runs that differ only in their seed form a group. A group has the mean and the sample standard
+deviation of each metric at the end and at each run's best step. As in table 1 of the T5 paper
+(Raffel et al. 2020), a value within two standard deviations of the best value is bold. The standard
+deviation is taken from the group with the most runs, or from the best group if several have the
+most runs.
 """
 
 import dataclasses
@@ -41,16 +42,16 @@ PAGE = "compare.html"
 _NOT_COMPARED = ("--workdir",)
 _SEED = "--seed"
 _OF_RUN = ("--tracking.", "--hosts.", "--compilation-cache", "--profile.", "--log-period")
-"""Settings that do not change what is trained."""
+"""Prefixes of options that do not affect the trained model."""
 _LENGTHS = ("--steps", "total-steps", "warmup-steps")
 _WITHIN = 2.0
-"""Standard deviations from the best, within which a value is bold."""
+"""Number of standard deviations from the best value within which a value is bold."""
 
 
 def compare(
     workdirs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str] | None = None
 ) -> Path:
-    """Write the page of several runs, atomically."""
+    """Write an HTML page that compares several runs, and return its path."""
     resolved, runs, names = _read(workdirs)
     sections = [_runs(runs, names), _metrics(runs, names), _settings(runs, names)]
     sections += [_charts(runs, names), _commands(runs, names)]
@@ -64,19 +65,19 @@ def _read(
 ) -> tuple[list[Path], list[Run], list[str]]:
     resolved = [Path(workdir).resolve() for workdir in workdirs]
     if len(set(resolved)) < len(resolved):
-        raise InputError("a run is given twice: give different work directories to compare")
+        raise InputError("a work directory is given twice; give different work directories")
     return resolved, [read_run(workdir) for workdir in workdirs], short_names(resolved)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Spread:
-    """The mean of a metric over the runs of a group.
+    """Mean and standard deviation of a metric over the runs of a group.
 
     Attributes:
-      mean: the mean.
-      sd: the sample standard deviation; None for a single run.
-      n: number of runs with the metric.
-      bold: True if it is within two standard deviations of the best group.
+      mean: mean of the metric.
+      sd: sample standard deviation; None for a single run.
+      n: number of runs that have the metric.
+      bold: True if the mean is within two standard deviations of the best group's mean.
     """
 
     mean: float
@@ -93,21 +94,21 @@ class Spread:
         return cls(mean=statistics.fmean(values), sd=sd, n=len(values))
 
     def __str__(self) -> str:
-        """As a cell of a table: "0.8312 ± 0.0021"."""
+        """Return the text of a table cell, such as "0.8312 ± 0.0021"."""
         mean = report_chart.number(self.mean)
         return mean if self.sd is None else f"{mean} ± {report_chart.number(self.sd, digits=3)}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Group:
-    """Runs that differ in their seed only.
+    """Runs that differ only in their seed.
 
     Attributes:
-      name: settings that differ between groups.
+      name: name of the group: the settings that differ from other groups.
       names: names of the runs.
-      runs: the runs, by seed.
+      runs: runs in the order of their seeds.
       seeds: seeds of the runs.
-      settings: settings that all the runs share.
+      settings: settings that all runs of the group share.
     """
 
     name: str
@@ -117,18 +118,18 @@ class Group:
     settings: Mapping[str, str]
 
     def last(self, name: str) -> Spread | None:
-        """Return a metric at the end."""
+        """Return the spread of a metric's last values."""
         return Spread.of([run.finite(name)[-1][1] for run in self.runs if run.finite(name)])
 
     def best(self, name: str) -> Spread | None:
-        """Return a metric at the best step of each run."""
+        """Return the spread of a metric's values at each run's best step."""
         return Spread.of([run.best(name)[1] for run in self.runs if run.finite(name)])
 
 
 def compare_seeds(
     workdirs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str] | None = None
 ) -> tuple[Path, list[dict[str, Any]]]:
-    """Write the page of runs that are grouped by seed, atomically."""
+    """Write an HTML page that compares groups of runs by seed; return its path and numbers."""
     resolved, runs, names = _read(workdirs)
     groups = grouped(runs, names)
     table = _table(groups)
@@ -159,13 +160,13 @@ def compare_seeds(
 
 
 def grouped(runs: Sequence[Run], names: Sequence[str]) -> list[Group]:
-    """Group runs by everything but the seed, in the order of their first run."""
+    """Group runs that differ only in their seed, in the order of each group's first run."""
     each = []
     for run in runs:
         if not run.config:
             raise InputError(
-                f"{run.directory} has no config.json, so its seed is unknown; leave it out, or "
-                "report without --group"
+                f"{run.directory} has no config.json, so its seed is unknown; remove this run, "
+                "or report without --group"
             )
         found = settings(run.config)
         each.append(
@@ -206,7 +207,7 @@ def grouped(runs: Sequence[Run], names: Sequence[str]) -> list[Group]:
 def _check_lengths(
     runs: Sequence[Run], each: Sequence[Mapping[str, str]], seeds: Sequence[int]
 ) -> None:
-    """Raise InputError if runs of different seeds differ only in their length."""
+    """Raise InputError if runs with different seeds differ only in their number of steps."""
     alike: dict[Any, list[int]] = {}
     for i, found in enumerate(each):
         key = tuple(sorted((k, v) for k, v in found.items() if not k.endswith(_LENGTHS)))
@@ -230,9 +231,9 @@ def _check_ends(group: Group) -> None:
         return
     short, far = min(range(len(ends)), key=ends.__getitem__), ends.index(max(ends))
     raise InputError(
-        f"{group.runs[short].directory} (seed {group.seeds[short]}) is at step {ends[short]:,} and "
-        f"{group.runs[far].directory} (seed {group.seeds[far]}) at step {ends[far]:,}; finish the "
-        "run, or leave it out"
+        f"{group.runs[short].directory} (seed {group.seeds[short]}) is at step {ends[short]:,} "
+        f"and {group.runs[far].directory} (seed {group.seeds[far]}) at step {ends[far]:,}; "
+        "finish or remove the shorter run"
     )
 
 
@@ -244,7 +245,6 @@ def _metrics_of(groups: Sequence[Group]) -> list[str]:
 
 
 def _table(groups: Sequence[Group]) -> dict[tuple[str, str], list[Spread | None]]:
-    """("last" or "best", metric) -> the spread of each group, with what is bold."""
     found: dict[tuple[str, str], list[Spread | None]] = {}
     for metric in _metrics_of(groups):
         runs = [run for group in groups for run in group.runs]
@@ -374,7 +374,7 @@ def _mean_curve(group: Group, name: str, *, colour: int) -> report_chart.Series:
 
 
 def short_names(directories: Sequence[Path]) -> list[str]:
-    """Return the shortest ends of paths that tell them apart: ["a/run", "b/run"]."""
+    """Return the shortest ends of paths that are different, such as ["a/run", "b/run"]."""
     for length in range(1, max(len(directory.parts) for directory in directories) + 1):
         names = ["/".join(directory.parts[-length:]) for directory in directories]
         if len(set(names)) == len(names):

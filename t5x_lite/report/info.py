@@ -1,4 +1,4 @@
-"""`t5x-lite info`: a description of a directory of this package; no model is loaded.
+"""Descriptions of checkpoints, deltas and caches for `t5x-lite info`, without loading a model.
 
     print(as_text(described("work/sst2")))
     # work/sst2: work directory
@@ -6,7 +6,7 @@
     # parameters  1,869,568
     # ...
 
-The directory is a work directory, a checkpoint, an imported checkpoint, a delta or a cache.
+The directory may be a work directory, a checkpoint, an imported checkpoint, a delta or a cache.
 """
 
 import math
@@ -43,12 +43,12 @@ _VOCABULARIES = {
     BYTES_NAME: "bytes",
     TOKENIZER_NAME: "tokenizer.json",
     WORDPIECE_NAME: "WordPiece",
-    SPM_NAME: "SentencePiece of DeBERTa",
+    SPM_NAME: "DeBERTa's SentencePiece",
 }
 
 
 def described(directory: str) -> dict[str, Any]:
-    """Describe a directory as JSON values; omit what does not apply."""
+    """Return a description of a directory as a JSON object; inapplicable entries are omitted."""
     if (data_path(directory) / INDEX_NAME).exists():
         return _cache(directory)
     path = local_path(directory, what="directory")
@@ -168,7 +168,6 @@ def _training(experiment: Experiment) -> dict[str, Any]:
 
 
 def _made_by(origin: Origin, files: Mapping[str, bytes], step: Path) -> dict[str, Any]:
-    """Return the command and versions of a run, or where imported weights came from."""
     has_optimizer = (step / "optimizer").is_dir()
     imported = not has_optimizer and any(name.startswith("huggingface/") for name in files)
     words = "import hf" if imported else ""
@@ -185,7 +184,7 @@ def _without_empty(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_text(found: Mapping[str, Any]) -> str:
-    """Return lines for people: a name and its value each."""
+    """Return a description as lines of names and values."""
     lines = [f"{found['directory']}: {found['kind']}"]
     rest = {name: found[name] for name in found if name not in ("directory", "kind", "config")}
     width = max((len(name) for name in rest), default=0)

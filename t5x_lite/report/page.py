@@ -1,8 +1,7 @@
-"""The parts of report pages: cards, tables, HTML, CSS; and the page of a suite.
+"""HTML of report pages: cards, tables and CSS; and the page of an evaluation suite.
 
-Pure functions of values to strings; nothing is read or written here. The page needs no network:
-no script, no font and no image, and a content security policy that forbids them. Everything that
-comes from a run is escaped. Colours follow the reader's light or dark preference.
+A page needs no network: it has no scripts, fonts and images, and a content security policy that
+forbids them. All text from a run is escaped. Colors follow the browser's light or dark preference.
 """
 
 import datetime
@@ -19,7 +18,7 @@ from t5x_lite.report.chart import Series, line_chart
 
 
 def text(value: object) -> str:
-    """Return the value as HTML text, safe in attributes too."""
+    """Return a value as escaped HTML text, which may also be used in attributes."""
     return html.escape(str(value), quote=True)
 
 
@@ -32,7 +31,7 @@ def chart_card(
     from_zero: bool = False,
     axis: str = "step",
 ) -> str:
-    """Return a chart with title and legend, and if offered a switch to logarithmic values."""
+    """Return a card with a chart, title and legend, and optionally a logarithmic switch."""
     chart = line_chart(title, series, from_zero=from_zero, axis=axis)
     if not chart:
         return ""
@@ -54,13 +53,13 @@ def chart_card(
 
 
 def command(line: str) -> str:
-    """Return a command line that breaks between its options."""
+    """Return the HTML of a command line, with line breaks between options."""
     words = " ".join(f"<span>{text(word)}</span>" for word in re.split(r" (?=--)", line))
     return f'<pre class="command">{words}</pre>'
 
 
 def facts(items: Iterable[tuple[str, str, str]]) -> str:
-    """Return a row of (label, value, note) tiles; the note may be empty."""
+    """Return a row of tiles with label, value and note; the note may be empty."""
     tiles = (
         f"<div><dt>{text(label)}</dt><dd>{text(value)}"
         + (f"<small>{text(note)}</small>" if note else "")
@@ -71,7 +70,7 @@ def facts(items: Iterable[tuple[str, str, str]]) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of text with words in the first column and numbers in the others."""
+    """Return an HTML table with words in the first column and numbers in the other columns."""
     head = "".join(f'<th scope="col">{text(heading)}</th>' for heading in headings)
     body = "".join(
         "<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in row) + "</tr>" for row in rows
@@ -88,7 +87,7 @@ def compared(
     *,
     numbers: bool = True,
 ) -> str:
-    """Return a table of what differs between columns."""
+    """Return an HTML table that compares columns, with best cells in bold."""
     head = "".join(f'<th scope="col">{text(heading)}</th>' for heading in headings)
     body = "".join(
         f'<tr><th scope="row">{text(name)}</th>'
@@ -107,7 +106,7 @@ def compared(
 
 
 def samples_table(samples: Sequence[Mapping[str, str]]) -> str:
-    """Show inputs, targets and predictions; mark predictions that differ from the target."""
+    """Return an HTML table of samples, which marks predictions that differ from the target."""
     rows = []
     for sample in samples:
         same = sample["prediction"] == sample["targets"]
@@ -126,7 +125,7 @@ def samples_table(samples: Sequence[Mapping[str, str]]) -> str:
 
 
 def page(title: str, subtitle: str, sections: Iterable[str]) -> str:
-    """Return the whole document; the sections are HTML already."""
+    """Return the complete HTML document; sections are already HTML."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -213,7 +212,7 @@ td.best{font-weight:600}
 
 
 def write_suite_page(path: Path, suite: str, result: Mapping[str, Any]) -> None:
-    """Write the page of the numbers of all sets."""
+    """Write the HTML page with the metrics of all data sets of an evaluation suite."""
     mean, sets, missing = result["mean"], result["sets"], result["missing"]
     tiles = [("Sets", f"{len(sets):,}", f"{len(missing)} missing" if missing else "all")]
     tiles += [(name, chart.number(value), "mean") for name, value in mean.items()]
@@ -224,10 +223,10 @@ def write_suite_page(path: Path, suite: str, result: Mapping[str, Any]) -> None:
     body = [facts(tiles), "<h2>Sets</h2>", table(["set", *mean], rows)]
     if missing:
         names = text(", ".join(missing))
-        body.append(f'<p class="note">The mean is without the missing sets: {names}.</p>')
+        body.append(f'<p class="note">The mean excludes the missing sets: {names}.</p>')
     written = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     document = page(suite.upper(), f"written {written}", body)
     try:
         write_atomically(path, document.encode("utf-8", "backslashreplace"))
     except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+        raise InputError(f"{path} cannot be written ({error.strerror})") from error

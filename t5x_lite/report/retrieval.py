@@ -1,4 +1,4 @@
-"""The page of measured runs: a table, curves over the depth, and the queries that differ most."""
+"""Report of evaluated rankings: a table, curves over depth, and queries that differ most."""
 
 import datetime
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,13 @@ _MOST_QUERIES = 20
 
 
 class Measured(NamedTuple):
-    """A run and its numbers.
+    """Metrics of one ranking file.
 
     Attributes:
-      name: name of the run.
-      means: means of the metrics over the queries.
-      by_query: the metrics of each query.
-      curves: metric -> (k, mean at k).
+      name: name of the ranking file.
+      means: mean of each metric over the queries.
+      by_query: metrics of each query.
+      curves: pairs (k, mean of the metric at k), by metric.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Measured(NamedTuple):
 def write_page(
     path: Path, measured: Sequence[Measured], result: Mapping[str, Any], *, source: str
 ) -> None:
-    """Write the page of runs that were measured on the same queries."""
+    """Write the HTML page of rankings that were evaluated on the same queries."""
     first = measured[0]
     sections = [
         page.facts(
@@ -50,7 +50,7 @@ def write_page(
     try:
         write_atomically(path, document.encode("utf-8", "backslashreplace"))
     except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+        raise InputError(f"{path} cannot be written ({error.strerror})") from error
 
 
 def _table(measured: Sequence[Measured], result: Mapping[str, Any]) -> str:
@@ -66,7 +66,7 @@ def _table(measured: Sequence[Measured], result: Mapping[str, Any]) -> str:
             row += [f"{other:.4f}", f"{other - value:+.4f}", _p(p_values[one.name][metric])]
         rows.append(row)
     note = (
-        '<p class="note">p is that of a two-sided paired randomization test against '
+        '<p class="note">p is the p-value of a two-sided paired randomization test against '
         f"{page.text(measured[0].name)}.</p>"
         if len(measured) > 1
         else ""
@@ -124,7 +124,7 @@ def _differences(first: Measured, other: Measured) -> str:
     heading = f"<h2>{page.text(other.name)} against {page.text(first.name)}</h2>"
     note = (
         f'<p class="note">{metric}: {better:,} queries are better, {worse:,} worse, '
-        f"{len(pairs) - better - worse:,} equal. Those that differ most:</p>"
+        f"{len(pairs) - better - worse:,} equal. Queries with the largest differences:</p>"
     )
     table = page.table(("query", first.name, other.name, "difference"), rows) if rows else ""
     return heading + note + table

@@ -1,29 +1,28 @@
-"""A work directory in one HTML page: the task's metric, curves, throughput, samples, warnings.
+"""HTML report of a training run: the task's metric, curves, throughput, samples and warnings.
 
-The report reads only the files that training wrote; it needs no model, checkpoint or network. The
-page names the task, the command and the options of the run.
+The report is built only from the metric and config files of the work directory.
 
-Worked example: `write_report("runs/tiny")` writes runs/tiny/report.html and returns its path.
-`report.compare` puts several runs on one page.
+Example: `write_report("runs/tiny")` writes runs/tiny/report.html and returns its path.
+`report.compare` compares several runs on one page.
 
-`settings` gives a run's config by the names of its command-line options:
+`settings` returns a run's config by the names of command-line options:
 
     settings({"steps": 20, "model": {"type": "t5x_lite.models.t5:T5Config", "d_model": 64}})
     # {"--steps": "20", "model": "T5Config", "--model.d-model": "64"}
 
-Settings that only a config file can choose, such as the model's class, have names without dashes.
+Settings without an option, such as the model's class, have names without dashes.
 
-A report reads these files of a run:
+A report reads these files of a work directory:
 
     metrics.jsonl   {"step": 100, "time": 1.7e9, "loss": 5.4, "validation/loss": 5.5} a line;
                     null is a number that was not finite
     config.json     the resolved experiment; optional
-    run.json        its commands and versions (`core.run_history`); optional
+    run.json        commands and versions of the run (`core.run_history`); optional
     samples.jsonl   {"step", "inputs", "targets", "prediction"} a line; optional
     classes.jsonl   {"step", "task", "classes", "averages", "confusion"} a line; optional
 
-If a run was killed, the last line of a file may be incomplete and is then ignored. A step may be
-logged twice; the later line counts.
+If a run was killed, the last line of a file may be incomplete and is then ignored. If a step was
+logged twice, the later line is used.
 
     run = read_run("work/sst2")
     run.best("validation/accuracy")     # (600, 0.81)
@@ -52,7 +51,7 @@ _TYPE = "type"
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, str]:
-    """Option -> value as the command line takes it; of a part its class."""
+    """Return the value of each command-line option in a config; for a component, its class."""
     found = {}
     for path, value in flat(config).items():
         parent, _, name = path.rpartition(".")
@@ -65,7 +64,7 @@ def settings(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def option_lines(config: Mapping[str, Any]) -> list[str]:
-    """One line for each setting, to be copied: "--steps 20"; classes of parts are comments."""
+    """Return one line for each setting of a config, such as "--steps 20"; classes are comments."""
     return [
         f"{name} {value}".rstrip() if name.startswith("--") else f"# {name}: {value}"
         for name, value in settings(config).items()
@@ -80,24 +79,24 @@ def _words(value: Any) -> str:
 
 SCORE = "score"
 ClassRows = list[tuple[str, ...]]
-"""Headings and rows of a table of classes."""
+"""Type of the headings and rows of a table of classes."""
 _LARGEST = 1e300  # larger values have diverged, and would overflow the axis
 
 
 @dataclass(kw_only=True)
 class Run:
-    """A run: every metric's values by step, its configuration, and its warnings.
+    """Content of a work directory: metrics by step, config, commands, and samples.
 
     Attributes:
-      directory: the work directory.
-      curves: metric name -> step -> value, or None if the value was not finite.
-      restarts: (last step before, first step after) of every restart that repeated steps.
-      partial: the last line was incomplete.
-      config: the resolved experiment, {} if it is missing.
-      starts: starts of the run, the newest last.
-      samples_step: the newest step that has samples.
-      samples: samples of that step: {"inputs", "targets", "prediction"} each.
-      classes: step and tables of each task with classes, of its newest evaluation.
+      directory: path of the work directory.
+      curves: metric name -> step -> value; None for a value that was not finite.
+      restarts: pairs (last step before, first step after) of restarts that repeated steps.
+      partial: True if the last line of metrics.jsonl is incomplete.
+      config: resolved experiment; {} if it is missing.
+      starts: starts of the run, newest last.
+      samples_step: newest step that has samples.
+      samples: samples of this step, each with "inputs", "targets" and "prediction".
+      classes: step and class tables of the newest evaluation, by task.
     """
 
     directory: Path
@@ -112,12 +111,11 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The directory's name."""
         return self.directory.resolve().name or "run"
 
     @property
     def task(self) -> str:
-        """The task or the caches that it read, "" if unknown: "tasks.glue:sst2"."""
+        """The task or caches of the run, such as "tasks.glue:sst2"; "" if unknown."""
         data = _section(self.config, "data")
         source = data.get("task") or data.get("cache") or ""
         return ", ".join(map(str, source)) if isinstance(source, list) else str(source)
@@ -129,30 +127,34 @@ class Run:
 
     @property
     def measured(self) -> list[str]:
-        """Names of the evaluation's metrics that have a finite value: "validation/loss"."""
+        """Names of evaluation metrics that have a finite value, such as "validation/loss"."""
         return [name for name in self.curves if "/" in name and self.finite(name)]
 
     def finite(self, name: str) -> list[tuple[int, float]]:
-        """(step, value) of a metric, without values that were not finite."""
+        """Return pairs (step, value) of a metric, without values that were not finite."""
         curve = self.curves.get(name, {})
         return [(step, value) for step, value in curve.items() if value is not None]
 
     def mode(self, name: str) -> Mode:
-        """Return "max" or "min": the better direction of a metric."""
+        """Return "max" if the highest value of a metric is best, or "min" if the lowest is best."""
         lowest = self._kept[1] and matching(self._kept[0], [name])
         return mode_of(name, "min" if lowest else None)
 
     def best(self, name: str) -> tuple[int, float]:
-        """Return the step that has the best value, the last of equals, and that value."""
+        """Return the step with the best value of a metric, and the value.
+
+        If several values are equal, return the last step.
+        """
         values = dict(self.finite(name))
         step = best_step(values, mode=self.mode(name))
         assert step is not None
         return step, values[step]
 
     def headlines(self) -> list[str]:
-        """Return the task's metric (which keeps checkpoints, or its score), then the loss.
+        """Return the names of the most important metrics: the task's metric, and then the loss.
 
-        If the task has no metric, as in pretraining, the loss is first.
+        The task's metric is checkpoints.best or the score. Without such a metric, as in
+        pretraining, the loss is first.
         """
         names = self.measured
         lowest = [name for name in names if self.mode(name) == "min"]
@@ -165,7 +167,7 @@ class Run:
         return task + lowest[:1] if task else lowest[:1] + highest[:1]
 
     def scored_alone(self, name: str) -> str | None:
-        """Return the one metric that makes a task's score, or None if there are several."""
+        """Return the only metric in a task's score, or None if the score has several metrics."""
         split, _, base = name.rpartition("/")
         if base != SCORE:
             return None
@@ -179,20 +181,22 @@ class Run:
 
     @property
     def _kept(self) -> tuple[str, bool]:
-        """checkpoints.best of the config, or "", and True if the lowest value is best."""
+        """checkpoints.best of the config, or "", and True if its lowest value is best."""
         settings = _section(self.config, "checkpoints")
         best = settings.get("best")
         return (best if isinstance(best, str) else ""), settings.get("best_mode") == "min"
 
 
 def read_run(workdir: str | os.PathLike[str]) -> Run:
-    """Read a work directory."""
+    """Read the files of a work directory."""
     directory = Path(workdir)
     metrics = directory / "metrics.jsonl"
     if not directory.is_dir():
-        raise InputError(f"{directory} is not a directory: give the workdir of a training run")
+        raise InputError(
+            f"{directory} is not a directory; give the work directory of a training run"
+        )
     if not metrics.is_file():
-        raise InputError(f"{metrics} is missing: give a workdir that `t5x-lite train` wrote to")
+        raise InputError(f"{metrics} is missing; give a work directory of `t5x-lite train`")
     run = Run(directory=directory, config=_read_config(directory / "config.json"))
     _read_metrics(run, metrics)
     run.starts = read_starts(directory)
@@ -207,11 +211,11 @@ def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """Yield ("file:line", object) a line; None for a last line that was cut by a kill."""
+    """Yield ("file:line", object) for each line, or None as object for an incomplete last line."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
-        raise InputError(f"{path}: cannot read it ({error.strerror}): check the file") from error
+        raise InputError(f"{path} cannot be read ({error.strerror}); check the file") from error
     for index, line in enumerate(lines):
         where = f"{path}:{index + 1}"
         if not line.strip():
@@ -222,16 +226,16 @@ def _read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any] | None]]:
             if index == len(lines) - 1:
                 yield where, None
                 return
-            raise InputError(f"{where}: not a line of JSON: repair or remove it") from error
+            raise InputError(f"{where} is not a line of JSON; repair or remove the line") from error
         if not isinstance(value, dict):
-            raise InputError(f"{where}: not a JSON object: repair or remove the line")
+            raise InputError(f"{where} is not a JSON object; repair or remove the line")
         yield where, value
 
 
 def _step(record: Mapping[str, Any], where: str) -> int:
     step = record.get("step")
     if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < 10**15:
-        raise InputError(f'{where}: "step" must be a whole number: repair or remove the line')
+        raise InputError(f'{where}: "step" must be an integer; repair or remove the line')
     return step
 
 
@@ -239,7 +243,7 @@ def _value(value: Any, name: str, where: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f'{where}: "{name}" must be a number or null: repair or remove the line')
+        raise InputError(f'{where}: "{name}" must be a number or null; repair or remove the line')
     return float(value) if -_LARGEST < value < _LARGEST else None
 
 
@@ -271,14 +275,14 @@ def _read_config(path: Path) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:  # JSONDecodeError and UnicodeDecodeError too
         line = getattr(error, "lineno", 1)
-        raise InputError(f"{path}:{line}: not readable JSON: repair or remove the file") from error
+        raise InputError(f"{path}:{line} is not JSON; repair or remove the file") from error
     if not isinstance(config, dict):
-        raise InputError(f"{path}:1: not a JSON object: repair or remove the file")
+        raise InputError(f"{path} is not a JSON object; repair or remove the file")
     return config
 
 
 def _read_samples(path: Path) -> tuple[int, list[dict[str, str]]]:
-    """Return the newest step's samples; one that was written again after a restart counts once."""
+    """Return the newest step with samples, and its samples without repetitions."""
     newest, samples = 0, {}
     if not path.exists():
         return 0, []
@@ -287,7 +291,7 @@ def _read_samples(path: Path) -> tuple[int, list[dict[str, str]]]:
             break
         step = _step(record, where)
         if missing := {"inputs", "targets", "prediction"} - record.keys():
-            raise InputError(f"{where}: no {sorted(missing)[0]!r}: repair or remove the line")
+            raise InputError(f"{where} has no {sorted(missing)[0]!r}; repair or remove the line")
         if step != newest:
             newest, samples = step, {}
         sample = {name: str(record[name]) for name in ("inputs", "targets", "prediction")}
@@ -304,13 +308,12 @@ def _read_classes(path: Path) -> dict[str, tuple[int, list[ClassRows]]]:
             found[str(record["task"])] = (_step(record, where), _class_rows(record))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"{where}: not scores of classes: repair or remove the line"
+                f"{where} is not a table of class scores; repair or remove the line"
             ) from error
     return found
 
 
 def _class_rows(record: Mapping[str, Any]) -> list[ClassRows]:
-    """Return the scores of a task's classes and its confusions, as rows of text with headings."""
     rows = {**record["classes"], **record["averages"]}
     scores = [
         (name, *(f"{row[one]:.4f}" for one in ("precision", "recall", "f1")), f"{row['support']:,}")
@@ -336,7 +339,7 @@ TITLES = {
     "mfu": "Model FLOPs utilization",
     "data_wait": "Share of the time waiting for data",
 }
-"""Titles of charts, in order: after the charts of the task's metric, before all others by name."""
+"""Titles of charts by metric, in the order of the charts."""
 LOG_OFFERED = ("loss", "learning_rate", "gradient_norm", "perplexity")
 _OF_MACHINE = (
     *("tokens_per_second", "steps_per_second", "mfu", "data_wait", "epoch"),
@@ -348,7 +351,7 @@ _MAX_SAMPLES = 50
 def write_report(
     workdir: str | os.PathLike[str], output: str | os.PathLike[str] | None = None
 ) -> Path:
-    """Write the report of one run, atomically."""
+    """Write the HTML report of one run, and return its path."""
     run = read_run(workdir)
     sections = [
         command_of(run),
@@ -365,23 +368,22 @@ def write_report(
 
 
 def written_now() -> str:
-    """When the page is written, as its reader sees it."""
+    """Return the current local time for the page."""
     return datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
 
 
 def write_page(path: Path, page: str) -> Path:
-    """Write a page, atomically."""
+    """Write an HTML page atomically."""
     try:
         write_atomically(path, page.encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise InputError(
-            f"{path}: cannot write the report ({error.strerror}): give another output file"
+            f"{path} cannot be written ({error.strerror}); give another output file"
         ) from error
     return path
 
 
 def _title(run: Run) -> str:
-    """Return the run and its task: "sst2: tasks.glue:sst2"."""
     return f"{run.name}: {run.task}" if run.task else run.name
 
 
@@ -401,7 +403,7 @@ def _kind(part: Any) -> str:
 
 
 def command_of(run: Run) -> str:
-    """Return the command of the newest start, and those before it."""
+    """Return the HTML of the run's newest command, and of its earlier commands."""
     commands = [start.command for start in run.starts if start.command]
     if not commands:
         return ""
@@ -433,7 +435,6 @@ def _facts(run: Run) -> list[tuple[str, str, str]]:
 
 
 def _totals(run: Run) -> list[tuple[str, str, str]]:
-    """Time and tokens, reckoned from the measured rates."""
     number, last, items = report_chart.number, run.last_step, []
     steps = {step: rate for step, rate in run.finite("steps_per_second") if rate > 0}
     tokens = dict(run.finite("tokens_per_second"))
@@ -461,7 +462,7 @@ def _warnings(run: Run) -> str:
     for before, after in run.restarts:
         lines.append(f"The run was restarted: step {before:,} was followed by step {after:,}.")
     if run.partial:
-        lines.append("The last line of metrics.jsonl is incomplete and was left out.")
+        lines.append("The last line of metrics.jsonl is incomplete and was ignored.")
     if not lines:
         return ""
     items = "".join(f"<li>{report_page.text(line)}</li>" for line in lines)
@@ -469,7 +470,7 @@ def _warnings(run: Run) -> str:
 
 
 def charts_of(curves: dict[str, list[report_chart.Series]], *, first: Sequence[str]) -> str:
-    """Return the charts under two headings: model and machine."""
+    """Return the HTML of all charts in two sections, for the model and for the machine."""
     order = {name: i for i, name in enumerate(dict.fromkeys([*first, *TITLES]))}
     cards: dict[bool, list[str]] = {False: [], True: []}
     for base in sorted(curves, key=lambda base: (order.get(base, len(order)), base)):
@@ -491,7 +492,7 @@ def charts_of(curves: dict[str, list[report_chart.Series]], *, first: Sequence[s
 
 
 def charted(run: Run) -> dict[str, dict[str, str]]:
-    """Map a metric's base name to its splits (or "training") and their full names."""
+    """Return the metrics to chart: base name -> split (or "training") -> full name."""
     groups: dict[str, dict[str, str]] = {}
     for name in run.curves:
         if run.scored_alone(name):
@@ -525,7 +526,7 @@ def _charts(run: Run) -> str:
 
 
 def _time_shares(run: Run) -> list[report_chart.Series]:
-    """Return fractions of the run's time: in steps, and in the largest causes of lost time."""
+    """Return the fraction of the run's time in training steps and in each cause of lost time."""
     last = {name: run.finite(name)[-1][1] for name in track.FIELDS[1:-1] if run.finite(name)}
     largest = sorted(last, key=lambda name: -last[name])[:4]
     return [
@@ -539,7 +540,7 @@ def _time_shares(run: Run) -> list[report_chart.Series]:
 
 
 def base_names(names: Sequence[str]) -> list[str]:
-    """Return the names without split: "validation/glue_rte/accuracy" -> "glue_rte/accuracy"."""
+    """Return names without the split: "validation/glue_rte/accuracy" -> "glue_rte/accuracy"."""
     return [name.partition("/")[2] for name in names]
 
 
@@ -595,7 +596,7 @@ def words_of(name: str) -> str:
 
 
 def title_of(base: str) -> str:
-    """Return the heading of a metric, with the task of a mixture: "glue_rte: accuracy"."""
+    """Return the title of a metric's chart, with the task of a mixture: "glue_rte: accuracy"."""
     if base in TITLES:
         return TITLES[base]
     task, slash, metric = base.rpartition("/")

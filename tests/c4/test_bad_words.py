@@ -145,15 +145,15 @@ def test_one_list_for_many_languages_is_refused(tmp_path):
     (tmp_path / "en.txt").write_text("bad")
     cleaning = preset("released", "multilingual")
     cleaning = Cleaning(languages=cleaning.languages, bad_words=str(tmp_path / "en.txt"))
-    with pytest.raises(InputError, match="folder of lists"):
+    with pytest.raises(InputError, match="directory of lists"):
         BadWordsFilter(cleaning)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="no list named"):
+    with pytest.raises(InputError, match="no file with a language as its name"):
         BadWordsFilter(Cleaning(bad_words=str(tmp_path / "empty")))
 
 
 def test_empty_entries_and_capitals(tmp_path, caplog):
-    with pytest.raises(InputError, match='holds ""'):
+    with pytest.raises(InputError, match='contains ""'):
         BadWords(["a", ""])
     (tmp_path / "list").write_text("\ufeffa\nB\na\n", encoding="utf-8")
     with caplog.at_level(logging.WARNING):

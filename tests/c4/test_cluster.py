@@ -55,7 +55,7 @@ def test_a_large_list_stays_where_it_is(tmp_path, monkeypatch):
 
 
 def test_a_list_that_is_missing_is_named():
-    with pytest.raises(InputError, match=r"cleaning\.bad_words: cannot read no/list"):
+    with pytest.raises(InputError, match=r"cannot read the list no/list of cleaning\.bad_words"):
         CarriedRules(Cleaning(bad_words="no/list"))
 
 
@@ -122,11 +122,11 @@ def test_a_job_begins_ends_and_is_complete(output):
 def test_another_run_is_refused(output):
     given, _ = output
     Job(given, RUN).close()
-    with pytest.raises(InputError, match="num_shards was 3, and is now 4"):
+    with pytest.raises(InputError, match="num_shards was 3, but num_shards is now 4"):
         Job(given, {**RUN, "num_shards": 4})
     Job(given, RUN).close()  # the same goes on
     finished(given)
-    with pytest.raises(InputError, match="num_shards was 3, and is now 4"):
+    with pytest.raises(InputError, match="num_shards was 3, but num_shards is now 4"):
         Job(given, {**RUN, "num_shards": 4})
 
 

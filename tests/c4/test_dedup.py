@@ -70,7 +70,7 @@ def test_equal_to_plain_python(tmp_path, threads):
 def test_what_fails_is_one_line(tmp_path):
     (tmp_path / "keys").mkdir()
     (tmp_path / "keys/0.parquet").write_bytes(b"nothing")
-    with pytest.raises(InputError, match=r"^deduplicating failed: .*; give it room on the disk"):
+    with pytest.raises(InputError, match=r"^deduplicating failed: .*; free disk space"):
         find_losers(
             tmp_path / "keys",
             tmp_path / "losers",

@@ -72,7 +72,7 @@ def test_urls(tmp_path):
 
 
 def test_urls_that_are_none(tmp_path):
-    with pytest.raises(InputError, match="holds no URL"):
+    with pytest.raises(InputError, match="has no URLs"):
         load_urls(tmp_path)
     with pytest.raises(InputError, match="cannot read"):
         load_urls(tmp_path / "nothing.txt")

@@ -58,17 +58,20 @@ def test_buckets(bucket, crawl):  # noqa: F811
 @pytest.mark.parametrize(
     ("inputs", "error"),
     [
-        ([], "no input: give WET or WARC files, globs, directories or lists of paths"),
-        ([" "], "an input is empty: give a file, a glob, a directory or a list of paths"),
-        (["none.wet"], "input none.wet: no such file or directory"),
-        (["*.none"], "input *.none: no file matches"),
-        (["empty"], "input empty: no file in it ends in .warc, .wet, .warc.gz, .wet.gz"),
-        (["empty.txt"], "input empty.txt: the list names no file"),
-        (["wet.txt"], "wet.txt:1: is not a path; rename WET and WARC files to *.warc"),
-        (["bad.paths.gz"], "input bad.paths.gz: cannot be read (Compressed file ended before"),
+        ([], "no input was given; give WET or WARC files, globs, directories or lists of paths"),
+        ([" "], "an input is empty; give a file, a glob, a directory or a list of paths"),
+        (["none.wet"], "input none.wet does not exist"),
+        (["*.none"], "input *.none matches no file"),
+        (
+            ["empty"],
+            "input empty is a directory without files that end in .warc, .wet, .warc.gz, .wet.gz",
+        ),
+        (["empty.txt"], "input empty.txt is a list of paths without a path"),
+        (["wet.txt"], "wet.txt:1 is not a path; rename WET and WARC files to *.warc"),
+        (["bad.paths.gz"], "input bad.paths.gz cannot be read (Compressed file ended before"),
         (
             ["bytes.list"],
-            "input bytes.list: is not a list of paths; a WET or WARC file must not end",
+            "input bytes.list is not a list of paths; a WET or WARC file must not end",
         ),
         (["http://a.com/b"], "http://a.com/b: only gs:// and s3:// are known"),
     ],
@@ -89,5 +92,6 @@ def test_a_listed_file_that_is_not_there(crawl):
     with pytest.raises(InputError) as raised:
         expand_inputs(["wet.paths"])
     assert str(raised.value) == (
-        f"wet.paths:2: no file {crawl}/none.wet; paths of a list are relative to it, or to --base"
+        f"wet.paths:2: file {crawl}/none.wet does not exist; paths are relative to the "
+        "directory of the list, or to --base"
     )

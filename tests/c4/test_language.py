@@ -83,5 +83,5 @@ def test_cld3(monkeypatch, answer, language):
 def test_missing_packages_are_named(monkeypatch, name):
     monkeypatch.setitem(sys.modules, "langdetect.detector_factory", None)
     monkeypatch.setitem(sys.modules, "gcld3", None)
-    with pytest.raises(InputError, match="missing: pip install"):
+    with pytest.raises(InputError, match="not installed; pip install"):
         LanguageIdentifier(Cleaning(languages_by=name))

@@ -132,9 +132,11 @@ def test_manifest_and_repetition(tmp_path):
     assert again.stages == tally.stages
     assert len(reported) == 1
     assert digests(output) == before
-    with pytest.raises(InputError, match=r"holds another run: num_shards was 2, and is now 3"):
+    with pytest.raises(
+        InputError, match=r"another run, in which num_shards was 2, but num_shards is now 3"
+    ):
         run(inputs, output, RELEASED, workers=1, num_shards=3)
-    with pytest.raises(InputError, match=r"holds another run: cleaning.min_words was 5"):
+    with pytest.raises(InputError, match=r"another run, in which cleaning.min_words was 5"):
         run(inputs, output, dataclasses.replace(RELEASED, min_words=4), workers=1, num_shards=2)
 
 
@@ -175,8 +177,8 @@ def test_a_full_disk_is_one_error_and_the_run_goes_on(tmp_path, monkeypatch):
             with pytest.raises(InputError) as raised:
                 run(inputs, tmp_path / "c4", RELEASED, workers=1, num_shards=2)
         assert str(raised.value) == (
-            f"--output {tmp_path / 'c4'}: cannot be written (No space left on device); make "
-            "room, and run the same command again to resume"
+            f"--output {tmp_path / 'c4'} cannot be written (No space left on device); free "
+            "disk space, and run the same command again to resume"
         )
         assert not (tmp_path / "c4/manifest.json").exists()
     run(inputs, tmp_path / "c4", RELEASED, workers=1, num_shards=2)
@@ -277,7 +279,9 @@ def test_a_missing_package_is_told_before_anything_is_read(
         owner, _, function = clear.partition(".")
         getattr({"parts": output, "html": reading}[owner], function).cache_clear()
     done = []
-    with pytest.raises(InputError, match=rf"needs? {module}, which is missing: pip install .*c4"):
+    with pytest.raises(
+        InputError, match=rf"needs? {module}, which is not installed; pip install .*c4"
+    ):
         run(
             expand_inputs([str(tmp_path / input_name)]), tmp_path / "c4", RELEASED,
             workers=1, num_shards=1, progress=lambda *stage: done.append(stage),

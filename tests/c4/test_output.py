@@ -143,12 +143,12 @@ def test_manifest(tmp_path):
     assert found["files"] == [dataclasses.asdict(shards[0])]
     assert Tally.from_json(found["tally"]).splits == tally.splits
     (tmp_path / "manifest.json").write_text("[]")
-    with pytest.raises(InputError, match="is of another version"):
+    with pytest.raises(InputError, match="was written by another version"):
         read_manifest(tmp_path)
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(InputError, match="is not a manifest"):
         read_manifest(tmp_path)
-    with pytest.raises(InputError, match=r"cleaning.urls: cannot read .*none"):
+    with pytest.raises(InputError, match=r"cannot read the list .*none of cleaning.urls"):
         describe_run(
             cleaning=dataclasses.replace(Cleaning(), urls=str(tmp_path / "none")),
             inputs=[],

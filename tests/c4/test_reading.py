@@ -159,7 +159,7 @@ def test_damaged_files_are_named(tmp_path):
 
 
 def test_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(InputError, match=r"none.wet: cannot be read \(No such file or directory\)"):
+    with pytest.raises(InputError, match=r"none.wet cannot be read \(No such file or directory\)"):
         read(tmp_path / "none.wet")
 
 

@@ -42,7 +42,8 @@ def test_a_run_is_gone_on_with(tmp_path):
 def test_one_process_at_a_time(tmp_path):
     workdir = opened(tmp_path)
     assert refusal(tmp_path) == (
-        f"--output {tmp_path}: another process is writing it; wait for its end"
+        f"--output {tmp_path} is locked by another process that writes to it; wait until that "
+        "process ends"
     )
     workdir.close()
     opened(tmp_path).close()
@@ -51,10 +52,11 @@ def test_one_process_at_a_time(tmp_path):
 def test_other_runs_are_refused(tmp_path):
     opened(tmp_path).close()
     assert refusal(tmp_path, RUN | {"cleaning": {"max_chars": 11}}) == (
-        f"--output {tmp_path}: holds another run: cleaning.max_chars was 10, and is now 11; "
-        "give another directory, or remove this one"
+        f"--output {tmp_path} has the output of another run, in which cleaning.max_chars was 10, "
+        "but cleaning.max_chars is now 11; "
+        f"give another directory, or remove {tmp_path}"
     )
-    assert "inputs was 1 entries, and is now 2 entries" in refusal(
+    assert "inputs was 1 entries, but inputs is now 2 entries" in refusal(
         tmp_path, RUN | {"inputs": RUN["inputs"] * 2}
     )
 
@@ -62,7 +64,7 @@ def test_other_runs_are_refused(tmp_path):
 def test_directories_with_something_else_are_refused(tmp_path):
     (tmp_path / "thesis.tex").touch()
     assert refusal(tmp_path) == (
-        f"--output {tmp_path}: the directory is not empty (thesis.tex) and has no unfinished run; "
+        f"--output {tmp_path} is not empty (thesis.tex) and has no unfinished run; "
         "give a new directory"
     )
     assert "is a file" in refusal(tmp_path / "thesis.tex")

@@ -185,7 +185,9 @@ def test_inputs_without_a_record_are_refused(tmp_path, name):
     path = tmp_path / name
     path.write_bytes(content.get(name, b""))
     files = str(path) if name != "a.txt.gz" else listed(path)
-    with pytest.raises(InputError, match=f"no WARC record in 1 input files, such as .*{name}"):
+    with pytest.raises(
+        InputError, match=f"none of 1 input files, such as .*{name}, has a WARC record"
+    ):
         run(files, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -106,7 +106,7 @@ def test_what_cannot_be_measured(files):
     for options in ({}, {"qrels": qrels, "answers": "x"}):
         with pytest.raises(InputError, match="give --qrels, or --answers"):
             evaluate_run(runs, **options)
-    with pytest.raises(InputError, match="no metric 'x'"):
+    with pytest.raises(InputError, match="unknown metric 'x'"):
         evaluate_run(runs, qrels=qrels, metrics=["x"])
     with open(qrels, "w") as file:
         file.write("other 0 a 1\n")

@@ -47,8 +47,10 @@ def test_a_vocabulary_of_an_encoder_from_a_tempered_sample(tmp_path, english_lin
         [str(many), str(few)], output=str(tmp_path / "v"), size=200, alpha=0.3, encoder=True
     )
     assert made.name == "spm.model"
-    assert re.search(r"few.txt: \d\.\d\d pieces a word, \d\.\d characters a piece, ", caplog.text)
-    assert caplog.text.count("pieces a word") == 2
+    assert re.search(
+        r"few.txt: \d\.\d\d pieces per word, \d\.\d characters per piece, ", caplog.text
+    )
+    assert caplog.text.count("pieces per word") == 2
     vocabulary = load_vocabulary(made)
     ids = (vocabulary.pad_id, vocabulary.cls_id, vocabulary.sep_id, vocabulary.unk_id)
     assert ids == (0, 1, 2, 3)

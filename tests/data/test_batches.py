@@ -176,7 +176,7 @@ def test_the_position_of_other_data_is_refused(data, vocabulary):
         assert message in str(caught.value)
     same = dataclasses.replace(data, targets_length=30)
     with pytest.raises(
-        InputError, match=r"other data: seed 0 \(now 1\), targets_length 24 \(now 30\)"
+        InputError, match=r"other settings: seed 0 \(now 1\), targets_length 24 \(now 30\)"
     ):
         data_batches.train_batches(same, vocabulary, seed=1).restore(state)
 
@@ -240,7 +240,9 @@ def test_the_position_in_files_that_changed_is_refused(stream, vocabulary):
     state = data_batches.train_batches(stream, vocabulary, seed=0).state()
     with Path(stream.directory, "train.txt").open("a") as file:
         file.write("line 1000\n")
-    with pytest.raises(InputError, match=r"other data: size '10000 bytes \(\w+\)' \(now '10010 b"):
+    with pytest.raises(
+        InputError, match=r"other settings: size '10000 bytes \(\w+\)' \(now '10010 b"
+    ):
         data_batches.train_batches(stream, vocabulary, seed=0).restore(state)
 
 
@@ -260,7 +262,7 @@ def test_a_position_of_an_earlier_order_begins_anew_and_says_so(data, vocabulary
         "the data start over, in the new order"
     )
     other = data_batches.train_batches(data, vocabulary, seed=4)
-    with pytest.raises(InputError, match="other data: seed 3"):
+    with pytest.raises(InputError, match="other settings: seed 3"):
         other.restore(earlier)
 
 
@@ -309,7 +311,7 @@ def test_data_in_memory_go_on_where_they_were(data, vocabulary, tmp_path, before
     again.restore(state)
     assert_equal_batches(take(again, 9), expected)
     other = data_batches.train_batches(sorted_by_label(tmp_path, data, 60), vocabulary, seed=1)
-    with pytest.raises(InputError, match=r"other data: size '50 examples \(\w+\)' \(now '60 e"):
+    with pytest.raises(InputError, match=r"other settings: size '50 examples \(\w+\)' \(now '60 e"):
         other.restore(state)
 
 
@@ -461,7 +463,7 @@ def my_tasks(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("stars", "must return a seqio.Task, got module; did you mean starts_with?"),
+        ("stars", "must return a seqio.Task, but returned module; did you mean starts_with?"),
         (
             "starts_with",
             "failed (AttributeError: 'TaskArguments' object has no attribute 'startswith'); a task "
@@ -513,13 +515,13 @@ def test_what_is_read_of_caches_alone_is_refused(stream, vocabulary):
     refreshed = dataclasses.replace(
         stream, layout=layouts.Groups(), refresh=Refresh(period=2, directory="d")
     )
-    with pytest.raises(InputError, match="numbers the examples of a cache"):
+    with pytest.raises(InputError, match=r"data\.refresh needs a cache"):
         data_batches.train_batches(refreshed, vocabulary, seed=0)
 
 
 def test_a_mixing_needs_a_mixture(data, vocabulary):
     mixed = dataclasses.replace(data, mixing=Mixing(by="equal"))
-    with pytest.raises(InputError, match="one task and no mixture"):
+    with pytest.raises(InputError, match="is a single task, not a mixture"):
         data_batches.train_batches(mixed, vocabulary, seed=0)
     misspelt = dataclasses.replace(data, task="tasks.mixtures:gleu")
     with pytest.raises(InputError, match="no task 'gleu'"):

@@ -84,7 +84,7 @@ def test_two_rows_with_one_id_are_refused(tmp_path):
 def test_columns_that_say_nothing_are_refused():
     with pytest.raises(InputError, match=r"data\.columns\.inputs must name a column in braces"):
         Columns(targets="{stars}").check()
-    with pytest.raises(InputError, match=r"data\.columns\.targets must name .* got 'stars'"):
+    with pytest.raises(InputError, match=r"data\.columns\.targets must name .* but is 'stars'"):
         Columns(inputs="{text}", targets="stars").check()
     with pytest.raises(InputError, match=r"data\.columns\.labels has '1' twice"):
         Columns(labels=("1=a", "1=b"))
@@ -108,7 +108,7 @@ def test_validation_may_be_a_part_of_the_training_rows(tmp_path):
     assert 4 <= len(held_out) <= 16
     (tmp_path / "dev.csv").write_text("text,stars\nFine,5\n")
     assert columns.splits(str(tmp_path))["validation"] == (tmp_path / "dev.csv",)
-    with pytest.raises(InputError, match="hold_out must be 0 or at least 2: got 1"):
+    with pytest.raises(InputError, match="hold_out must be 0 or at least 2, but is 1"):
         Columns(hold_out=1)
 
 
@@ -119,7 +119,7 @@ def test_labels_may_come_from_the_data(tmp_path):
     assert Columns(inputs="{text}", targets="{stars}", labels=("10",)).known_labels(tables) == (
         "10",
     )
-    with pytest.raises(InputError, match="the label 'a=b' has a '='"):
+    with pytest.raises(InputError, match="the label 'a=b' contains '='"):
         Columns(inputs="{text}", targets="{word}").known_labels(tables)
 
 
@@ -132,7 +132,7 @@ def test_an_empty_label_is_refused_in_each_format(tmp_path, caplog):
             columns.known_labels([tmp_path / name])
     (tmp_path / "one.csv").write_text("text,stars\na,1\nb,1\n")
     assert columns.known_labels([tmp_path / "one.csv"]) == ("1",)
-    assert "each training row has the label '1'" in caplog.text
+    assert "all training rows have the label '1'" in caplog.text
 
 
 def test_an_empty_entry_is_refused_where_it_is_used(tmp_path):

@@ -40,7 +40,9 @@ def test_negative_extra_ids_are_refused():
 
 
 def test_lengths_are_those_of_the_layouts_features():
-    with pytest.raises(InputError, match=r"groups has one example a row: set data\.pack to False"):
+    with pytest.raises(
+        InputError, match=r"groups has one example per row, but data\.pack is True; set data\.pack"
+    ):
         Data(task="a:b", vocabulary="v", layout=layouts.Groups())
     sizes = {"inputs_length": 8, "targets_length": 10}
     data = Data(task="a:b", vocabulary="v", layout=layouts.Groups(negatives=2), pack=False, **sizes)
@@ -78,13 +80,16 @@ def test_each_shape_is_a_config_of_one_shape():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layout": layouts.Seq2Seq()}, "does not group rows of data.layout seq2seq: use it with"),
-        ({"layout": layouts.LM()}, "does not group rows of data.layout lm: use it with Encoder"),
-        ({"layout": layouts.Encoder(), "pack": True}, "one example a row: set data.pack to False"),
+        ({"layout": layouts.Seq2Seq()}, "does not support data.layout seq2seq; use it with"),
+        ({"layout": layouts.LM()}, "does not support data.layout lm; use it with Encoder"),
+        (
+            {"layout": layouts.Encoder(), "pack": True},
+            "one example per row, but data.pack is True; set data.pack to False",
+        ),
         (
             {"targets_length": 12},
             "data.targets_length 12 and data.batch_size 2 differ from the longest of "
-            "data.batches, 10 and 2: set --data.targets-length 10 --data.batch-size 2, or change",
+            "data.batches, 10 and 2; set --data.targets-length 10 --data.batch-size 2, or change",
         ),
         ({"batch_size": 4}, "data.targets_length 10 and data.batch_size 4 differ from the longest"),
     ],

@@ -102,11 +102,14 @@ def test_rows_without_room_for_the_words_are_refused(supervised, vocabulary):
     [
         (
             {"template": "{text}"},
-            "data.template cannot be set: data.task 'tasks.text:span_corruption' builds its rows "
-            "of data.layout seq2seq without a template",
+            "data.template cannot be set, because data.task 'tasks.text:span_corruption' builds "
+            "its rows of data.layout seq2seq without a template",
         ),
-        ({"prefix": "", "template": "{a}"}, "data.template and data.prefix cannot be set: data.t"),
-        ({"task": "tasks.mixtures:glue", "prefix": "x"}, "data.prefix is for one task, and d"),
+        (
+            {"prefix": "", "template": "{a}"},
+            "data.template and data.prefix cannot be set, because data.t",
+        ),
+        ({"task": "tasks.mixtures:glue", "prefix": "x"}, "data.prefix is for one task, but d"),
     ],
 )
 def test_words_that_do_not_reach_a_task_are_refused(data, vocabulary, changes, message):

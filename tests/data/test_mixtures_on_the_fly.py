@@ -312,5 +312,5 @@ def test_what_cannot_be_trained_on_is_refused(vocabulary):
         loading.members(data("named:gone"), vocabulary)
     with pytest.raises(InputError, match="no task 'mnay'"):
         loading.members(data("named:misspelt"), vocabulary)
-    with pytest.raises(InputError, match="one task and no mixture"):
+    with pytest.raises(InputError, match="is a single task, but must be a mixture"):
         loading.members(data("named:many"), vocabulary)

@@ -34,17 +34,19 @@ def test_a_truncated_position_is_damage():
 
 
 def test_the_other_kind_is_named():
-    with pytest.raises(
-        InputError, match=r"is of data from a cache; set data\.cache, or start a new run"
-    ):
+    with pytest.raises(InputError, match=r"is from a cache; set data\.cache or start a new run"):
         unseal(ON_THE_FLY, seal(FROM_CACHE, b""))
-    with pytest.raises(InputError, match=r"read on the fly; unset data\.cache, or start"):
+    with pytest.raises(
+        InputError, match=r"is from a task without a cache; unset data\.cache or start"
+    ):
         unseal(FROM_CACHE, seal(ON_THE_FLY, b""))
 
 
 def test_all_that_differs_is_named():
     check_identity({"seed": 1}, {"seed": 1})
-    with pytest.raises(InputError, match=r"other data: pack True \(now None\), seed 1 \(now 2\)$"):
+    with pytest.raises(
+        InputError, match=r"other settings: pack True \(now None\), seed 1 \(now 2\)$"
+    ):
         check_identity({"seed": 1, "pack": True}, {"seed": 2})
 
 

@@ -65,7 +65,7 @@ def test_tensorflow_takes_no_device_and_writes_nothing_of_its_import_and_of_erro
 def test_without_tensorflow_the_error_says_what_to_install():
     done = run(BLOCKED)
     assert done.stdout.startswith("reading text needs TensorFlow and seqio")
-    assert done.stdout.endswith(f": {install_command('data')}\n")
+    assert done.stdout.endswith(f"; {install_command('data')}\n")
 
 
 @pytest.mark.gate("0-0")

@@ -41,16 +41,16 @@ def test_texts_are_whole_and_different(data, vocabulary, caplog):
         Demonstration("Q: snow", "wet"),
     ]
     assert len(demonstrations(data, vocabulary, split="train", pool=4)) == 3
-    assert not [told for told in caplog.messages if "sampled from" in told]
+    assert not [told for told in caplog.messages if "sampling few-shot examples" in told]
 
 
 def test_the_first_of_a_long_split(data, vocabulary, caplog):
     caplog.set_level("INFO", logger="t5x_lite")
     found = demonstrations(data, vocabulary, split="train", pool=2)
     assert found == [Demonstration("Q: it rains", "wet")]
-    (told,) = [message for message in caplog.messages if "sampled from" in message]
+    (told,) = [message for message in caplog.messages if "sampling few-shot examples" in message]
     assert told.endswith(
-        "are sampled from the first 2 of its split train; --evaluation.few-shot.pool changes it"
+        "from the first 2 examples of split train; --evaluation.few-shot.pool changes this number"
     )
 
 

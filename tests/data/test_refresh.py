@@ -26,7 +26,7 @@ def test_identity():
     [
         ({"period": -1}, "period must be at least 0: got -1"),
         ({"top": 0}, "top must be at least 1"),
-        ({"period": 3}, "needs --data.refresh.directory"),
+        ({"period": 3}, "data.refresh.directory is not"),
     ],
 )
 def test_wrong_fields(fields, message):
@@ -37,10 +37,13 @@ def test_wrong_fields(fields, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"layout": layouts.Encoder()}, "needs rows with negatives, and data.layout is encoder"),
+        ({"layout": layouts.Encoder()}, "needs rows with negatives, but data.layout is encoder"),
         ({"batches": Scheduled({114: 128})}, r"changes the lengths of rows.* use Bucketed\(\) or"),
-        ({"layout": layouts.Groups(teacher=True)}, "has no scores and no ids"),
-        ({"layout": layouts.Groups(known_positives=1)}, "has no scores and no ids"),
+        ({"layout": layouts.Groups(teacher=True)}, "gives neither teacher scores nor passage ids"),
+        (
+            {"layout": layouts.Groups(known_positives=1)},
+            "gives neither teacher scores nor passage ids",
+        ),
     ],
 )
 def test_what_does_not_go_together(fields, message):

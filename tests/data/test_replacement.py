@@ -99,8 +99,16 @@ def test_any_mask_equals_the_definition_and_inverts(bits):
 @pytest.mark.parametrize(
     ("inputs", "targets", "message"),
     [
-        ([10, 99], [12, 99], "sentinel 99 must be at position 0 of one of them, and is in neither"),
-        ([99, 10], [99, 12], "sentinel 99 must be at position 0 of one of them, and is in both"),
+        (
+            [10, 99],
+            [12, 99],
+            "sentinel 99 must be at position 0 of either inputs or targets, but is in neither",
+        ),
+        (
+            [99, 10],
+            [99, 12],
+            "sentinel 99 must be at position 0 of either inputs or targets, but is in both",
+        ),
         ([10, 99], [99, 12, 98, 13], "1 and 2 sentinels replace 2 and 1 spans"),
     ],
 )

@@ -147,8 +147,8 @@ def test_small_groups_are_merged_or_dropped_and_told(scheduled, caplog):
     caplog.set_level("INFO", logger="t5x_lite")
     batches = scheduled([2, 3, 6, 7, 8, 12], shapes={4: 4, 8: 2, 12: 2}, small=3, drop=2)
     assert [(group.bucket, len(group.members)) for group in batches.groups] == [(1, 5)]
-    assert "the 2 examples of at most 4 tokens are few" in caplog.text
-    assert "the 1 examples of at most 12 tokens are never used" in caplog.text
+    assert "adding the 2 examples of at most 4 tokens to batches" in caplog.text
+    assert "skipping the 1 examples of at most 12 tokens" in caplog.text
     lines = batches.report()
     assert lines[0].endswith("5 examples of at most 8 tokens, 2 batches of 2 rows an epoch")
     # 26 tokens in 5 rows of 8, or of 12.

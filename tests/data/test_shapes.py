@@ -33,11 +33,11 @@ def test_json_gives_them_back(batches):
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        ({}, r"needs a length and its rows, such as 512 64$"),
-        ({4: 2, 8: 0}, r"whole numbers of at least 1, got 8 and 0$"),
-        ({0: 2}, r"whole numbers of at least 1, got 0 and 2$"),
-        ({8: 1, 4: 2}, r"each length must be above the one before it, got 8, 4$"),
-        ([(4, 2), (4, 1)], r"each length must be above the one before it, got 4, 4$"),
+        ({}, r"is empty; give row lengths and numbers of rows, such as 512 64$"),
+        ({4: 2, 8: 0}, r"integers of at least 1, but are 8 and 0$"),
+        ({0: 2}, r"integers of at least 1, but are 0 and 2$"),
+        ({8: 1, 4: 2}, r"row lengths must increase, but are 8, 4$"),
+        ([(4, 2), (4, 1)], r"row lengths must increase, but are 4, 4$"),
     ],
 )
 def test_shapes_that_are_none(shapes, message):
@@ -49,7 +49,9 @@ def test_schedules():
     batches = Scheduled({4: 2, 8: 1}, small=7)
     assert batches.identity() == {"batches": [[4, 2], [8, 1]], "schedule": [7, 0]}
     assert batches == dataclasses.replace(batches) != Scheduled({4: 2, 8: 1})
-    with pytest.raises(InputError, match="may not have more rows per batch, got 1, 2"):
+    with pytest.raises(
+        InputError, match="more rows than a shorter shape, but the numbers of rows are 1, 2"
+    ):
         Scheduled({4: 1, 8: 2})
     with pytest.raises(InputError, match=r"data\.batches\.drop must be at least 0: got -1"):
         Scheduled({4: 2}, drop=-1)

@@ -85,7 +85,7 @@ def write(path, content):
         ),
         ("--data.task tasks.text:source", "takes TaskArguments: it takes (directory: str);"),
         ("--data.task json:dumps", "failed (TypeError: Object of type TaskArguments is not JSON"),
-        ("--data.task dataclasses:asdict", "must return a seqio.Task, got dict"),
+        ("--data.task dataclasses:asdict", "must return a seqio.Task, but returned dict"),
         ("--data.task text", "data.task must be module:function, as tasks.glue:sst2, got 'text'"),
         (
             "--data.layout lm",

@@ -75,8 +75,10 @@ def test_commands_without_tensorflow(tmp_path, tiny_run, tiny_text, tiny_experim
     assert composed == "wrote zero: 0 changed arrays, 0 bytes"
     assert merged.startswith("wrote merged: ")
     assert merged.endswith("moved with 0 changed arrays")
-    assert message.startswith("error: reading text needs TensorFlow and seqio (")
-    assert re.search(r": pip install .*\[data\]", message)
+    assert message.startswith(
+        "error: reading text needs TensorFlow and seqio, but importing them failed ("
+    )
+    assert re.search(r"; pip install .*\[data\]", message)
     assert "score" in done.stdout
     [prediction] = (tmp_path / "predictions.jsonl").read_text().splitlines()
     assert list(json.loads(prediction)) == ["inputs", "targets", "prediction"]

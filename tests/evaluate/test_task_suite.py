@@ -86,8 +86,8 @@ def test_the_tasks_that_are_there_are_measured(tiny_run, mixed, caplog, compile_
     assert len(absent) == 10
     (wnli,) = [message for message in absent if message.startswith("glue_wnli")]
     assert wnli.startswith(
-        "glue_wnli is not measured: it has the form of tasks.super_glue:wsc and "
-        "tasks.super_glue:dpr, which this mixture does not train on; to answer it, run evaluate "
+        "glue_wnli is not measured: its inputs have the form of tasks.super_glue:wsc and "
+        "tasks.super_glue:dpr, which this mixture does not train on; run evaluate "
         "--data.task tasks.glue:wnli with the --checkpoint of a run that did"
     )
     assert absent[0].startswith("glue_cola is not measured: no CoLA/train.tsv in data.directory")
@@ -313,7 +313,7 @@ def test_no_test_split_chooses_a_checkpoint(tiny_experiment, tmp_path, field, na
     for split in ("train", "test"):  # with labels, so that there is something to choose by
         rows = f"{PAIR}\tlabel\n0\ta\tb\tentailment\n"
         (tmp_path / "RTE" / f"{split}.tsv").write_text(rows)
-    with pytest.raises(InputError, match="would choose a model by a test split"):
+    with pytest.raises(InputError, match="selects a model by a test split"):
         train(
             dataclasses.replace(
                 tiny_experiment,

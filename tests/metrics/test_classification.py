@@ -115,7 +115,7 @@ def test_degenerate_labels_are_equal_to_scikit_learn(targets, predictions):
 def test_refuses_nothing_and_unequal_lengths(metric):
     with pytest.raises(ValueError, match="empty"):
         metric([], [])
-    with pytest.raises(ValueError, match="got 2 targets and 1 predictions"):
+    with pytest.raises(ValueError, match="there are 2 targets and 1 predictions"):
         metric([0, 1], [0])
 
 

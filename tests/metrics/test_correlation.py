@@ -61,5 +61,5 @@ def test_the_scale_does_not_matter(scale):
 def test_refuses_nothing_and_unequal_lengths(metric):
     with pytest.raises(ValueError, match="empty"):
         metric([], [])
-    with pytest.raises(ValueError, match="got 2 targets and 1 predictions"):
+    with pytest.raises(ValueError, match="there are 2 targets and 1 predictions"):
         metric([0.0, 1.0], [0.0])

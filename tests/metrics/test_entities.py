@@ -62,7 +62,7 @@ def test_accuracy_of_tags():
 
 @pytest.mark.parametrize("metric", [entity_f1, tag_accuracy])
 def test_what_cannot_be_compared(metric):
-    with pytest.raises(ValueError, match="a sentence has 2 tags, and 1 are predicted"):
+    with pytest.raises(ValueError, match="a sentence has 2 tags, but 1 predicted tags"):
         metric(["O O"], ["O"])
     with pytest.raises(ValueError, match="1 targets and 0 predictions"):
         metric(["O"], [])

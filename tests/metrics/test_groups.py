@@ -46,5 +46,5 @@ def test_record_counts_a_question_once_by_its_best_answer():
 def test_refuses_nothing_and_unequal_lengths(metric):
     with pytest.raises(ValueError, match="empty"):
         metric([], [])
-    with pytest.raises(ValueError, match="got 1 targets and 0 predictions"):
+    with pytest.raises(ValueError, match="there are 1 targets and 0 predictions"):
         metric(members((0, 1)), [])

@@ -67,7 +67,7 @@ def test_parts_and_thresholds_are_no_part_of_the_score():
 def test_refuses_nothing_and_unequal_lengths():
     with pytest.raises(ValueError, match="empty"):
         squad_v2([], [])
-    with pytest.raises(ValueError, match="got 1 targets and 0 predictions"):
+    with pytest.raises(ValueError, match="there are 1 targets and 0 predictions"):
         squad_v2([[""]], [])
 
 

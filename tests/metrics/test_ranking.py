@@ -61,11 +61,11 @@ def test_what_is_wrong():
         ranking.retrieval({}, {})
     with pytest.raises(ValueError, match="the query 'q' has no ranking"):
         ranking.retrieval({"q": {"a": 1}}, {})
-    with pytest.raises(ValueError, match="the ranking of the query 'q' has a document twice"):
+    with pytest.raises(ValueError, match="the ranking of the query 'q' contains a document twice"):
         ranking.retrieval({"q": {"a": 1}}, {"q": ["a", "a"]})
 
 
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "pytrec_eval", None)
-    with pytest.raises(InputError, match="need the package pytrec-eval-terrier"):
+    with pytest.raises(InputError, match="need pytrec-eval-terrier"):
         ranking.check_installed()

@@ -108,7 +108,7 @@ def test_as_trec_eval(seed):
 
 @pytest.mark.parametrize("name", ["ndcg", "ndcg@0", "dcg@10", "mrr@", "recall@x", "map@"])
 def test_a_metric_that_is_none(name):
-    with pytest.raises(InputError, match="no metric"):
+    with pytest.raises(InputError, match="unknown metric"):
         metric(name)
 
 

@@ -75,8 +75,8 @@ def test_what_is_best_in_words():
     )
     assert described(["v/loss"], "max") == "the highest v/loss"
     assert contradiction("checkpoints.best_mode", ["v/loss"], "max") == (
-        "checkpoints.best_mode 'max' takes the highest v/loss for the best, and by the name it is "
-        "the lowest v/loss; set checkpoints.best_mode None to go by the name"
+        "checkpoints.best_mode 'max' selects the highest v/loss, but the usual best is "
+        "the lowest v/loss; set checkpoints.best_mode None for the usual direction"
     )
     assert contradiction("stop_early.mode", names, None) is None
     assert contradiction("stop_early.mode", ["v/loss"], "min") is None

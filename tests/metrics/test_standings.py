@@ -51,7 +51,7 @@ def test_each_task_has_its_best_step():
         best_steps(EVALUATIONS, names, split="test")
     with pytest.raises(InputError, match="no checkpoint"):
         best_steps({}, names, split="validation")
-    with pytest.raises(InputError, match=r"which are v/loss, v/f1: unset .* and give --step"):
+    with pytest.raises(InputError, match=r"which are v/loss, v/f1; unset .* and give --step"):
         best_steps({5: {"v/loss": 1.0, "v/f1": 0.5}}, names, split="v")
 
 
@@ -112,4 +112,4 @@ def test_table():
     ]
     wnli = {"glue_wnli": Standing(step=5, metrics={"accuracy": 0.5})}
     assert table(whole | wnli).splitlines()[-1] == "SuperGLUE: 50.00"
-    assert table({}) == "no task was measured"
+    assert table({}) == "no task was evaluated"

@@ -51,7 +51,7 @@ def test_groups_are_drawn_whole():
 
 @pytest.mark.parametrize(("samples", "level"), [(0, 0.9), (1, 0.0), (1, 1.0)])
 def test_refuses_what_is_no_sample_and_no_level(samples, level):
-    with pytest.raises(ValueError, match="samples >= 1"):
+    with pytest.raises(ValueError, match="samples must be at least 1"):
         interval(accuracy, [1], [1], samples=samples, level=level)
     with pytest.raises(ValueError, match="empty"):
         interval(accuracy, [], [])

@@ -32,7 +32,7 @@ def test_squad_takes_the_best_answer():
 
 
 def test_squad_refuses_a_bare_string():
-    with pytest.raises(ValueError, match="sequences of answers"):
+    with pytest.raises(ValueError, match="sequence of answers"):
         squad(["1889"], ["1889"])
 
 
@@ -81,7 +81,7 @@ def test_squad_equals_the_official_definition(questions):
 def test_refuses_nothing_and_unequal_lengths(metric):
     with pytest.raises(ValueError, match="empty"):
         metric([], [])
-    with pytest.raises(ValueError, match="got 1 targets and 0 predictions"):
+    with pytest.raises(ValueError, match="there are 1 targets and 0 predictions"):
         metric(["a"], [])
 
 

@@ -148,7 +148,7 @@ def test_it_needs_no_network():
 @pytest.mark.parametrize(
     ("fill", "told"),
     [
-        (lambda tally: None, "The input held no page."),
+        (lambda tally: None, "The input has no pages."),
         (lambda tally: tally.page_in("read", a_page()), "No page was kept"),
     ],
 )

@@ -204,7 +204,7 @@ def test_passages_of_an_earlier_version_get_their_keys(tmp_path, encoder):
     assert not refreshes.Passages.open(tmp_path / "r").keys.any()
     np.testing.assert_array_equal(pool_of(encoder, tmp_path, lines).keys, pool.keys)
     (tmp_path / "r" / "passages" / "keys.npy").unlink()
-    with pytest.raises(InputError, match="holds other passages than --passages"):
+    with pytest.raises(InputError, match="has other passages than --passages"):
         pool_of(encoder, tmp_path, lines[:1])
 
 

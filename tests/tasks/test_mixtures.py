@@ -104,7 +104,7 @@ def test_the_registry_s_constants_have_a_name_of_their_own(recipes):
         found = rates(mixture)
         assert found["glue_rte"] == found["super_glue_rte"] == 1_245.0
         assert found["glue_mnli"] == 392_702.0
-        with pytest.raises(InputError, match="do not reach the constant rates of glue_cola, "):
+        with pytest.raises(InputError, match="do not change the constant rates of glue_cola, "):
             rates(mixture, maximum=2**19)
     assert rates(recipes.t5_all_mix)["c4_iid_15_u_u"] == 1e6
     assert rates(recipes.t5_all_proportional)["c4_iid_15_u_u"] == 364_868_892.0
@@ -164,7 +164,7 @@ def test_the_rate_of_unlabelled_text_is_set(recipes):
     assert text(recipes.all_mix) == 710_000.0
     assert text(recipes.all_proportional, maximum=2**16, temperature=4.0) == 710_000.0
     assert text(recipes.t5_all_proportional) == 710_000.0
-    with pytest.raises(InputError, match="no task that is mixed is unlabelled text"):
+    with pytest.raises(InputError, match="the mixture has no unlabelled text"):
         recipes.glue.with_unlabelled(710_000)
 
 

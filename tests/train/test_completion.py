@@ -114,7 +114,10 @@ def test_texts_in_memory_are_counted_and_a_stream_is_not(experiment, tmp_path, m
     experiment = dataclasses.replace(experiment, data=data)
     assert 1 <= with_epochs(experiment, options=["--epochs", "3"]).steps < 50
     monkeypatch.setattr(shuffling, "IN_MEMORY_BYTES", 1)
-    with pytest.raises(InputError, match=r"tasks.text:span_corruption is a stream of unknown size"):
+    with pytest.raises(
+        InputError,
+        match=r"tasks.text:span_corruption is streamed, so its number of examples is unknown",
+    ):
         with_epochs(experiment, options=["--epochs", "3"])
 
 

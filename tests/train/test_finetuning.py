@@ -128,7 +128,7 @@ def test_what_is_missing(t5, tmp_path):
 
 def test_labels_that_teach_nothing_are_told(bert, table, caplog):
     made(bert, table(stars=lambda i: 1), task="classify")
-    assert "each training row has the label '1'; a model learns nothing from" in caplog.text
+    assert "all training rows have the label '1'; a model learns nothing from" in caplog.text
     columns = dataclasses.replace(COLUMNS, labels=("0", "1", "2"))
     made(bert, table(), columns=columns)
     assert "no training row has the label '2'" in caplog.text

@@ -1,4 +1,1 @@
-"""Offline caches of a task's tokens.
-
-seqio or Beam makes them; reading them is arithmetic, and needs no TensorFlow.
-"""
+"""Offline caches of a task's tokens, which are read without TensorFlow and seqio."""

@@ -1,4 +1,4 @@
-"""The files of an offline cache of tokens, on disk or in an object store.
+"""Format of an offline cache of tokens, and readers for caches on disk or in an object store.
 
     CACHE/cache.json           the index: the task, the recipe, and size and SHA-256 of each file
     CACHE/vocabulary/...       the vocabulary, as `load_vocabulary` reads it
@@ -13,14 +13,15 @@ All numbers are little-endian. Two examples of two features, [5 6] [7] and [8] [
     ends         [[2, 3], [4, 4]]
     checksums    [crc32(05 00 06 00 07 00), crc32(08 00)]
 
-The position of an example is computed from the ends; one request to the file or bucket reads it.
-Examples are read in random order, so each has its own checksum: a checksum of a large block would
-need the whole block for one example. The index is written last; a directory without a complete
-index is rejected. Damage to an example is detected when it is read, damage to the ends when a split
-is opened; `Cache.verify` compares all files with the index.
+The position of an example in its shard is computed from the ends, so one request to the file or
+bucket reads the example. Each example has a checksum, because examples are read in random order.
+The index is written last; a directory without a complete index is rejected. A damaged example is
+detected when it is read, and damaged ends when a split is opened. `Cache.verify` compares all files
+with the index.
 
 A cache of version 0.1 (format 1) has ArrayRecord shards, `train-00000.array_record`, and the tokens
-of each feature of each example in `train.lengths`. This version reads it; version 0.2.0 will not.
+of each feature of each example in `train.lengths`. This version reads format 1; version 0.2.0 will
+not.
 """
 
 import dataclasses
@@ -53,27 +54,27 @@ from t5x_lite.data.cache.recipe import Recipe
 from t5x_lite.data.formats.array_records import ArrayRecords
 
 NUMBERS_DTYPE = np.dtype("<u4")
-"""The dtype of ends and checksums."""
+"""Dtype of the files of ends and checksums."""
 MOST_TOKENS = np.iinfo(NUMBERS_DTYPE).max
-"""Tokens of a shard."""
+"""Maximum number of tokens in a shard."""
 HELD_BYTES = 1 << 28
-"""Bytes of shards in buckets that a process holds in memory, of all splits together."""
+"""Maximum total size in bytes of the shards in buckets that a process keeps in memory."""
 BLOCK_BYTES = 1 << 18
-"""Bytes per read when a shard is loaded into memory."""
+"""Number of bytes per read when a shard in a bucket is loaded into memory."""
 _OPEN_FILES = 128
 _COPIED_AT_A_TIME = 1 << 20
 _held = [0]
 
 
 class Shards:
-    """Bytes of the files of a split, by ranges; nothing is opened before it is needed.
+    """Reader of byte ranges from the shard files of a split, which are opened on first use.
 
-    The shards of a split in a bucket are held in memory if all of them are small: each block is
-    then read once. A process holds at most `HELD_BYTES`.
+    If all shards of a split in a bucket are small, they are kept in memory, up to `HELD_BYTES` per
+    process, and each block is read only once.
 
     Args:
-      paths: the files.
-      sizes: their bytes.
+      paths: paths of the shard files.
+      sizes: sizes of the files in bytes.
     """
 
     def __init__(self, paths: Sequence[DataPath], sizes: Sequence[int]):
@@ -89,12 +90,7 @@ class Shards:
     def read(
         self, shards: Sequence[int], starts: Sequence[int], ends: Sequence[int]
     ) -> list[bytes]:
-        """Return the bytes [start, end) of shards.
-
-        Raises:
-          ValueError: a shard ends before.
-          OSError: a shard cannot be read.
-        """
+        """Return the bytes [start, end) of each given shard."""
         if self._blocks is not None:
             return self._from_blocks(self._blocks, shards, starts, ends)
         if self._in_bucket:
@@ -112,7 +108,7 @@ class Shards:
         while len(content) < end - start:
             more = os.pread(file.descriptor, end - start - len(content), start + len(content))
             if not more:
-                raise ValueError(f"{self.paths[shard].name} is cut off")
+                raise ValueError(f"{self.paths[shard].name} is truncated")
             content += more
         return content
 
@@ -146,8 +142,6 @@ class Shards:
 
 
 class _File:
-    """A file that is open for reading as long as somebody uses it."""
-
     def __init__(self, path: str | os.PathLike[str]):
         self.descriptor = os.open(path, os.O_RDONLY)
 
@@ -157,7 +151,7 @@ class _File:
 
 
 def array_on_disk(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """Return an array of zeros in a temporary file, which is removed with the array."""
+    """Return an array of zeros in a temporary file, which is removed when the array is deleted."""
     if not all(shape):
         return np.zeros(shape, dtype)
     with tempfile.TemporaryFile(prefix="t5x_lite_") as file:
@@ -167,7 +161,7 @@ def array_on_disk(dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
 def copied_array(
     path: BucketPath, dtype: np.dtype, shape: tuple[int, ...]
 ) -> tuple[np.ndarray, str]:
-    """Copy an object of a bucket to an array on disk; return it, and SHA-256 of its bytes."""
+    """Copy a file from a bucket to an array on disk, and return the array and its SHA-256."""
     array, digest, place = array_on_disk(dtype, shape), hashlib.sha256(), 0
     flat = array.reshape(-1).view(np.uint8)
     with path.open() as file:
@@ -188,17 +182,14 @@ def _release(total: int) -> None:
 
 
 class FlatExamples:
-    """Random access to the examples of a split.
+    """Reader of the examples of a split by index (format 2).
 
     Args:
-      shards: the files of tokens.
-      counts: examples of each shard.
-      ends: uint32 [n, F].
-      checksums: uint32 [n].
+      shards: reader of the token files.
+      counts: number of examples in each shard.
+      ends: uint32 [n, F], end of each feature of each example in its shard.
+      checksums: uint32 [n], CRC-32 of the tokens of each example.
       dtype: dtype of the tokens.
-
-    Raises:
-      ValueError: if the sizes of the shards are other than `ends` has them.
     """
 
     def __init__(
@@ -221,17 +212,17 @@ class FlatExamples:
                 raise ValueError(f"{name.name} does not fit the ends of its examples")
 
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
-        """Return tokens of each feature of some examples, int64.
+        """Return the number of tokens of each feature of some examples, int64 [n, F].
 
         Raises:
-          ValueError: an example ends before it starts.
+          ValueError: if an example ends before its start.
         """
         return self._find(indices)[2]
 
     def _find(
         self, indices: Int[np.ndarray, " n"]
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, "n F"]]:
-        """Return shards of examples, their first tokens there, and the tokens of their features."""
+        """Return each example's shard, first token in this shard, and lengths of its features."""
         shards = np.searchsorted(self._before, indices, side="right") - 1
         ends = self._ends[indices].astype(np.int64)
         starts = self._ends[indices - 1, -1].astype(np.int64)
@@ -240,21 +231,21 @@ class FlatExamples:
         counts[:, 0] -= starts
         counts[:, 1:] -= ends[:, :-1]
         if counts.size and counts.min() < 0:
-            raise ValueError("an example ends before it starts")
+            raise ValueError("the end of an example is before its start")
         return shards, starts, counts
 
     def read(self, indices: Int[np.ndarray, " n"]) -> tuple[list[bytes], Int[np.ndarray, "n F"]]:
-        """Return the bytes of the tokens of some examples, and the tokens of each feature.
+        """Return the bytes of the tokens of some examples, and the lengths of their features.
 
         Raises:
-          ValueError: an example is damaged; the message names it and its shard.
-          OSError: a shard cannot be read.
+          ValueError: if an example is damaged.
+          OSError: if a shard cannot be read.
         """
         shards, starts, counts = self._find(indices)
         size = self._dtype.itemsize
         first, last = starts * size, (starts + counts.sum(axis=1)) * size
         if (last > self._sizes[shards]).any():
-            raise ValueError("an example ends behind its shard")
+            raise ValueError("an example ends after the end of its shard")
         contents = self._shards.read(shards.tolist(), first.tolist(), last.tolist())
         known = self._checksums[indices].tolist()
         if [*map(zlib.crc32, contents)] != known:
@@ -266,26 +257,26 @@ class FlatExamples:
 
 FORMAT = 2
 OLD_FORMAT = 1
-"""The format of version 0.1, which is read until version 0.2.0."""
+"""Format of caches of version 0.1, which this version still reads."""
 INDEX_NAME = "cache.json"
 VOCABULARY_DIRECTORY = "vocabulary"
 DTYPES = ("uint16", "int32")
 _COUNTED_AT_A_TIME = 1 << 20
-_AGAIN = "copy it again, or write it again with `t5x-lite cache`"
+_AGAIN = "copy the cache again, or write it again with `t5x-lite cache`"
 _logger = logging.getLogger(__name__)
 _noted: set[str] = set()
-"""Caches of version 0.1 that are already in the log."""
+"""Directories of version 0.1 caches for which the warning was already logged."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class File:
-    """A file of a cache.
+    """Entry of one file in the index of a cache.
 
     Attributes:
       name: file name in the cache's directory.
       size: size in bytes.
       sha256: SHA-256 of the content, in hex.
-      examples: number of examples.
+      examples: number of examples in the file.
     """
 
     name: str
@@ -304,17 +295,18 @@ class File:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitIndex:
-    """Entry of a split in the index.
+    """Entry of one split in the index of a cache.
 
     Attributes:
       examples: number of examples in all shards.
       tokens: number of tokens in all features.
-      shards: files of tokens, in order.
-      ends: uint32 [n, F], end of each feature in its shard.
-      checksums: uint32 [n], CRC-32 of the tokens of each example.
-      longest: uint32 [n], longest text in the joined features of each example
-        (`layouts.base.longest_joined`); None if not written.
-      lengths: uint32 [n, F], instead of ends and checksums in version 0.1.
+      shards: token files, in the order of their examples.
+      ends: file with uint32 [n, F], the end of each feature of each example in its shard.
+      checksums: file with uint32 [n], the CRC-32 of the tokens of each example.
+      longest: file with uint32 [n], the length of the longest text in the joined features of each
+        example (`layouts.base.longest_joined`); None if not written.
+      lengths: file with uint32 [n, F], the length of each feature, instead of ends and checksums in
+        caches of version 0.1.
     """
 
     examples: int
@@ -332,13 +324,13 @@ class SplitIndex:
         return (*self.shards, *(file for file in others if file is not None))
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain dicts and lists for `from_json`, without missing files."""
+        """Return the entry as a JSON object; missing files are omitted."""
         node = dataclasses.asdict(self)
         return {name: value for name, value in node.items() if value is not None}
 
     @classmethod
     def from_json(cls, node: Mapping[str, Any]) -> "SplitIndex":
-        """Read the result of `to_json`."""
+        """Return the entry that `to_json` wrote."""
         names = ("ends", "checksums", "longest", "lengths")
         files = {name: File(**node[name]) for name in names if node.get(name) is not None}
         return cls(**{**node, "shards": tuple(File(**shard) for shard in node["shards"]), **files})
@@ -352,20 +344,22 @@ class SplitIndex:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Index:
-    """Content of the index.
+    """Index of a cache, the content of cache.json.
 
     Attributes:
-      task: source task, "module:function".
-      vocabulary: digest, extra_ids and size of its vocabulary.
-      dtype: dtype of the tokens, in `DTYPES`.
-      recipe: transformation of an example when it is read.
+      task: name of the task, "module:function".
+      vocabulary: "digest", "extra_ids" and "size" of the vocabulary.
+      dtype: dtype of the tokens, one of `DTYPES`.
+      recipe: conversion of stored features to examples.
       splits: entries of the splits, by name.
       has_metrics: True if the task defines metrics, which need the task and seqio.
-      baked: seed of the corruption if it ran when the cache was written, or None.
-      documents: the cache holds only the task's first `documents` documents; None for all.
-      wording: words of the inputs, if they differ from the task's (`config.words_of_inputs`).
-      converted: digest of the version 0.1 cache that this one was converted from, or "".
-      format: version of the format.
+      baked: random seed of the corruption if examples were corrupted when the cache was written, or
+        None.
+      documents: number of the task's first documents that were written; None for all documents.
+      wording: template, prefix and augmentation of the inputs, if they differ from the task's
+        (`config.words_of_inputs`).
+      converted: digest of the version 0.1 cache from which this cache was converted, or "".
+      format: number of the cache format.
     """
 
     task: str
@@ -382,11 +376,11 @@ class Index:
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {DTYPES}, got {self.dtype!r}")
+            raise ValueError(f"dtype must be one of {DTYPES}, but is {self.dtype!r}")
         _check_counts(**{name: self.vocabulary[name] for name in ("extra_ids", "size")})
         texts = (self.task, self.vocabulary["digest"], self.converted)
         if not all(type(text) is str for text in texts) or type(self.has_metrics) is not bool:
-            raise ValueError("the task, has_metrics or the vocabulary is another thing")
+            raise ValueError("task, has_metrics or vocabulary has a wrong type")
         if self.baked is not None and type(self.baked) is not int:
             raise ValueError("baked is not a number")
         if self.documents is not None:
@@ -395,7 +389,7 @@ class Index:
             raise ValueError("wording is not a text")
         is_old = self.format == OLD_FORMAT
         if any((split.lengths is None) is is_old for split in self.splits.values()):
-            raise ValueError(f"a split has the files of another format than {self.format}")
+            raise ValueError(f"a split has files of another format than {self.format}")
 
     def to_json(self) -> bytes:
         """Return the content of cache.json."""
@@ -410,7 +404,7 @@ class Index:
 
     @classmethod
     def from_json(cls, content: bytes) -> "Index":
-        """Read the result of `to_json`."""
+        """Return the index in a cache.json; raise ValueError if it is damaged."""
         node = json.loads(content)
         if node.pop("sha256") != _digest(node):
             raise ValueError("the content does not fit its checksum")
@@ -421,7 +415,7 @@ class Index:
 def _check_counts(**counts: Any) -> None:
     for name, count in counts.items():
         if type(count) is not int or count < 0:
-            raise ValueError(f"{name} must be a whole number from 0, got {str(count)[:40]}")
+            raise ValueError(f"{name} must be an integer of at least 0, but is {str(count)[:40]}")
 
 
 def _digest(node: Any) -> str:
@@ -435,13 +429,13 @@ def file_digest(path: DataPath) -> str:
 
 
 class Cache:
-    """A cache on the disk or in a bucket.
+    """Offline cache of a task's tokens, on disk or in a bucket.
 
     Attributes:
       directory: path of the cache.
-      index: content of its index.
-      digest: digest of the index, which covers all files: equal digests give equal examples. A
-        converted cache keeps the digest of its source.
+      index: content of cache.json.
+      digest: digest of the index, which covers all files: caches with equal digests have equal
+        examples. A converted cache keeps the digest of its source.
     """
 
     def __init__(self, directory: str | os.PathLike[str]):
@@ -454,9 +448,9 @@ class Cache:
             raise self._damaged(INDEX_NAME, "is not an index") from error
         if number not in (OLD_FORMAT, FORMAT) or type(number) is not int:
             raise InputError(
-                f"cache {directory} has format {shown(number)}, and this version reads formats "
-                f"{OLD_FORMAT} and {FORMAT}: write it again with `t5x-lite cache`, or use the "
-                "version that wrote it"
+                f"cache {directory} has format {shown(number)}, but this version reads only "
+                f"formats {OLD_FORMAT} and {FORMAT}; write the cache again with `t5x-lite "
+                "cache`, or use the version that wrote it"
             )
         try:
             self.index = Index.from_json(content)
@@ -472,8 +466,8 @@ class Cache:
         if number == OLD_FORMAT and str(directory) not in _noted:
             _noted.add(str(directory))
             _logger.warning(
-                "cache %s has the format of version 0.1, which version 0.2.0 will not read: "
-                "`t5x-lite cache --convert %s --output NEW` converts it",
+                "cache %s has the format of version 0.1, which version 0.2.0 will not read; "
+                "convert the cache with `t5x-lite cache --convert %s --output NEW`",
                 directory,
                 directory,
             )
@@ -483,8 +477,8 @@ class Cache:
             return (self.directory / INDEX_NAME).read_bytes()
         except FileNotFoundError as error:
             raise InputError(
-                f"{self.directory} is not a cache: it has no {INDEX_NAME}; write one with "
-                "`t5x-lite cache`"
+                f"{self.directory} is not a cache, because it has no {INDEX_NAME}; write a cache "
+                "with `t5x-lite cache`"
             ) from error
         except OSError as error:
             raise InputError(f"cannot read cache {self.directory}: {reason(error)}") from error
@@ -495,13 +489,13 @@ class Cache:
         except OSError as error:
             raise self._damaged(file.name, f"cannot be read ({reason(error)})") from error
         if size != file.size:
-            raise self._damaged(file.name, f"has {size} bytes and should have {file.size}")
+            raise self._damaged(file.name, f"has {size} bytes, but should have {file.size}")
 
     def _damaged(self, name: str, what: str) -> InputError:
-        return InputError(f"cache {self.directory}: {name} {what}: {_AGAIN}")
+        return InputError(f"cache {self.directory}: {name} {what}; {_AGAIN}")
 
     def verify(self) -> None:
-        """Read all files and compare them with the index."""
+        """Read all files and compare their checksums with the index."""
         for split in self.index.splits.values():
             for file in split.files:
                 self._check_content(file)
@@ -515,7 +509,7 @@ class Cache:
             raise self._damaged(file.name, "does not fit its checksum")
 
     def summary(self) -> dict[str, Any]:
-        """Describe the task, and examples, tokens, shards and bytes of each split, for a log."""
+        """Return the task and the examples, tokens, shards and bytes of each split, for a log."""
         splits = {
             name: {
                 "examples": split.examples,
@@ -528,24 +522,26 @@ class Cache:
         return {"cache": str(self.directory), "task": self.index.task, "splits": splits}
 
     def split(self, name: str) -> "Split":
-        """Return the examples of a split."""
+        """Return a reader of a split's examples."""
         if name not in self.index.splits:
             there = ", ".join(self.index.splits)
-            raise InputError(f"cache {self.directory} has no split {name!r}: there are {there}")
+            raise InputError(
+                f"cache {self.directory} has no split {name!r}; its splits are {there}"
+            )
         return Split(self, self.index.splits[name])
 
     def unreadable(self, error: Exception) -> InputError:
-        """Return the message for an error of a shard's reader."""
+        """Return the InputError for an error that occurred while a shard was read."""
         return InputError(
-            f"cache {self.directory} is damaged ({str(error).splitlines()[0]}): {_AGAIN}"
+            f"cache {self.directory} is damaged ({str(error).splitlines()[0]}); {_AGAIN}"
         )
 
 
 class Split:
-    """Random access to the tokens of a split's examples.
+    """Reader of the tokens of a split's examples, with random access by index.
 
     Attributes:
-      size: the number of examples.
+      size: number of examples.
     """
 
     def __init__(self, cache: Cache, index: SplitIndex):
@@ -554,7 +550,9 @@ class Split:
         self._dtype = np.dtype(cache.index.dtype).newbyteorder("<")
         self.size = index.examples
         if sum(shard.examples for shard in index.shards) != index.examples:
-            raise cache._damaged(INDEX_NAME, "has shards of another number of examples")
+            raise cache._damaged(
+                INDEX_NAME, "has a number of examples that does not fit its shards"
+            )
         paths = [cache.directory / shard.name for shard in index.shards]
         shards = Shards(paths, [shard.size for shard in index.shards])
         counts = [shard.examples for shard in index.shards]
@@ -578,7 +576,7 @@ class Split:
             raise cache.unreadable(error) from error
 
     def _array(self, file: File | None, *columns: int, verified: bool = True) -> np.ndarray:
-        """Return a memory-mapped array with a number or a row for each example."""
+        """Return the memory-mapped array in a file with one row per example."""
         assert file is not None
         shape, path = (self.size, *columns), self._cache.directory / file.name
         if file.size != math.prod(shape) * NUMBERS_DTYPE.itemsize:
@@ -599,14 +597,14 @@ class Split:
         return np.asarray(np.memmap(path, NUMBERS_DTYPE, mode="r", shape=shape))
 
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
-        """Return the tokens of each stored feature of some examples, int64."""
+        """Return the number of tokens of each stored feature of some examples, int64 [n, F]."""
         try:
             return self._examples.counts(indices)
         except ValueError as error:
             raise self._cache.unreadable(error) from error
 
     def longest(self) -> Int[np.ndarray, " n"] | None:
-        """Return the tokens of the longest text of each example, int64, or None if not stored."""
+        """Return the length of each example's longest text in tokens, int64; None if not stored."""
         file = self._index.longest
         if file is None:
             return None
@@ -620,7 +618,7 @@ class Split:
         return np.frombuffer(content, NUMBERS_DTYPE).astype(np.int64)
 
     def first_with(self, tokens: int, *, floats: Collection[str] = ()) -> int:
-        """Return the number of first examples with at most this many tokens in total."""
+        """Return the number of first examples that have at most `tokens` tokens in total."""
         columns = [k for k, name in enumerate(self._features) if name not in floats]
         for start in range(0, self.size, _COUNTED_AT_A_TIME):
             some = np.arange(start, min(start + _COUNTED_AT_A_TIME, self.size))
@@ -632,7 +630,7 @@ class Split:
         return self.size
 
     def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
-        """Return the stored features of some examples, int32 token ids."""
+        """Return the stored features of some examples, as int32 token ids."""
         if not len(indices):
             return []
         try:
@@ -653,11 +651,11 @@ class Split:
 
 
 def check_local(directory: str | os.PathLike[str], *, what: str) -> None:
-    """Raise InputError for an address in a bucket: the workers write to a shared file system."""
+    """Raise InputError if a directory is in a bucket, to which workers cannot write."""
     text = os.fspath(directory)
     if "://" in text:
         bucket = text.split("://", 1)[1].split("/", 1)[0]
         raise InputError(
-            f"{what} {text} is not a path of a file system: mount the bucket, for example with "
-            f"`gcsfuse --implicit-dirs {bucket} DIR`, and give the path below DIR"
+            f"{what} {text} is in a bucket, but must be in a file system; mount the bucket, for "
+            f"example with `gcsfuse --implicit-dirs {bucket} DIR`, and give the path below DIR"
         )

@@ -1,17 +1,17 @@
-"""From a task to an offline cache of its tokens.
+"""Writing of offline caches: tokenization of a task, and the files of a cache.
 
     index = write_cache(data, vocabulary, "caches/prose")
 
-A cache holds a task's output at its `seqio.CacheDatasetPlaceholder`: tokens before corruption and
-trimming. The steps after the placeholder run when the cache is read (`cache.recipe`). A baked cache
-holds final examples of one epoch, equal in every epoch of training.
+A cache contains a task's output at its `seqio.CacheDatasetPlaceholder`: tokens before corruption
+and trimming. The preprocessors after the placeholder run when the cache is read (`cache.recipe`). A
+baked cache contains the final examples of one epoch, which are the same in every epoch of training.
 
-One process runs a task over all of its source at once, in the task's order. Several processes get
-blocks of 4096 raw examples; results are written in order. The cache is the same if the
-preprocessors before the placeholder process one raw example at a time, or groups of 128 as
-`stages.chunk_documents` does. `making_beam` runs a task on a cluster, file by file.
+A single process runs the task over the complete source, in order. Several processes each run the
+task on blocks of 4096 raw examples, and the results are written in order. Both ways give the same
+cache if the preprocessors before the placeholder process single raw examples, or groups of 128 as
+in `stages.chunk_documents`. `making_beam` runs a task on a cluster, file by file.
 
-One process and the workers of a cluster share these steps:
+These steps are the same in one process and on a cluster:
 
 job = load_job(data, vocabulary, splits=None, seed=0, bake=False)
 dataset = job.task.preprocess_precache(raw, seed=job.seed)
@@ -27,8 +27,9 @@ index = index_of(job, {"train": written})
         ...
         write_index(directory, index, vocabulary)
 
-The directory has a hidden name until the block has ended without an error and all files are on
-disk. A cache in a bucket is first written to a temporary directory, then copied, its index last.
+The directory has a hidden name until the `with` block has succeeded and all files are on disk. A
+cache in a bucket is first written to a temporary directory, and then copied; its index is copied
+last.
 """
 
 import array
@@ -85,15 +86,16 @@ _READ_AT_A_TIME = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A task and the settings of its cache.
+    """A loaded task, and the settings for writing its cache.
 
     Attributes:
       data: the data config.
       vocabulary: vocabulary of inputs and targets.
       task: the seqio.Task.
-      recipe: transformation of the records when they are read.
-      seed: random seed before the placeholder and, if baked, of the corruption.
-      bake: True if final examples are written.
+      recipe: conversion of stored features to examples.
+      seed: random seed of the preprocessors before the placeholder and, if `bake`, of the
+        corruption.
+      bake: True to write final examples, after corruption.
     """
 
     data: Data
@@ -112,7 +114,7 @@ class Job:
 def load_job(
     data: Data, vocabulary: Vocabulary, *, splits: Sequence[str] | None, seed: int, bake: bool
 ) -> Job:
-    """Load the task, and check that it can be cached."""
+    """Load the task of a data config; raise InputError if it cannot be cached."""
     # Imported here, because TensorFlow takes seconds.
     from t5x_lite.data import loading
 
@@ -127,7 +129,7 @@ def load_job(
 
 
 def stored_examples(job: Job, dataset: Any) -> Iterator[list[np.ndarray]]:
-    """Return the features to store: at the task's placeholder or, baked, at its end."""
+    """Return the features to store, from the task's placeholder or, if baked, from its end."""
     from t5x_lite.data import elements
     from t5x_lite.data.tasks import stages
 
@@ -140,50 +142,51 @@ def stored_examples(job: Job, dataset: Any) -> Iterator[list[np.ndarray]]:
         places = np.arange(number, number + len(found))
         if numbered and not np.array_equal(block["index"], places):
             raise InputError(
-                f"data.task {job.data.task!r} drops or reorders examples behind stages.number, "
-                "which must come right before the CacheDatasetPlaceholder"
+                f"data.task {job.data.task!r} drops or reorders examples after stages.number, "
+                "but stages.number must be right before the CacheDatasetPlaceholder"
             )
         number += len(found)
         yield from found
 
 
 def features_of(dataset: Any, recipe: Recipe, task: str) -> tuple[str, ...]:
-    """Return the features to store, after a check that they are sequences of token ids."""
+    """Return the names of the features to store; raise InputError if one is not token ids."""
     there = dataset.element_spec
     for name in recipe.stored:
         if name not in there:
             raise InputError(
-                f"data.task {task!r} gives {', '.join(there)} at its CacheDatasetPlaceholder, and "
-                f"not {name}: put the placeholder after its tokenization"
+                f"data.task {task!r} has the features {', '.join(there)} at its "
+                f"CacheDatasetPlaceholder, but not {name}; put the placeholder after the "
+                "tokenization"
             )
         is_float = name in recipe.floats
         right = there[name].dtype.is_floating if is_float else there[name].dtype.is_integer
         if not right or there[name].shape.rank != 1:
             raise InputError(
                 f"data.task {task!r}: {name} must be a sequence of token ids at the "
-                f"CacheDatasetPlaceholder, and is {there[name].dtype.name} of shape "
+                f"CacheDatasetPlaceholder, but is {there[name].dtype.name} of shape "
                 f"{there[name].shape}"
             )
     return recipe.stored
 
 
 def longest_of(recipe: Recipe, layout: Layout) -> Callable[[Sequence[np.ndarray]], int] | None:
-    """Return a function that counts the tokens of an example's longest joined text, or None."""
+    """Return a function that computes the longest joined text of an example, or None."""
     if not layout.joined or recipe.corruption:
         return None
     return lambda features: longest_joined(layout, dict(zip(recipe.stored, features, strict=True)))
 
 
 def goes_without(job: Job, split: str, *, asked: bool) -> None:
-    """Log that a split without examples is not in the cache."""
+    """Log that a split without examples is skipped; raise InputError if it is required."""
     if asked or split == "train":
         where = f" in {job.data.directory}" if job.data.directory else ""
         raise InputError(f"data.task {job.data.task!r} found no example for split {split!r}{where}")
-    _logger.warning("split %s has no example: the cache goes without it", split)
+    _logger.warning("skipping split %s, because it has no examples", split)
 
 
 def index_of(job: Job, splits: Mapping[str, SplitIndex]) -> Index:
-    """Return the index of the written splits."""
+    """Return the index of a cache with the given splits."""
     return Index(
         task=job.data.task,
         vocabulary={
@@ -202,12 +205,12 @@ def index_of(job: Job, splits: Mapping[str, SplitIndex]) -> Index:
 
 
 SHARD_BYTES = 1 << 28
-"""Bytes of tokens in a shard: a file that can be copied and replaced by itself."""
+"""Approximate number of bytes of tokens in a shard."""
 
 
 @contextlib.contextmanager
 def new_cache(output: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a directory that becomes `output` if the block succeeds, and is removed otherwise."""
+    """Yield a temporary directory, which is renamed to `output` if the block succeeds."""
     where = data_path(output)
     if isinstance(where, BucketPath):
         with _new_in_bucket(where) as directory:
@@ -217,7 +220,9 @@ def new_cache(output: str | os.PathLike[str]) -> Iterator[Path]:
     if target.is_dir() and not any(target.iterdir()):
         pass  # os.replace puts a directory in the place of an empty one
     elif target.exists():
-        raise InputError(f"--output {output} is there already: give a new directory, or remove it")
+        raise InputError(
+            f"--output {output} already exists; give a new directory, or remove {output}"
+        )
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     for left in target.parent.glob(f".{target.name}.[0-9]*"):
         _logger.warning("%s belongs to a run that was interrupted or is still running", left)
@@ -240,9 +245,10 @@ def new_cache(output: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _new_in_bucket(target: BucketPath) -> Iterator[Path]:
-    """Yield a temporary directory, which is copied to a bucket if the block succeeds."""
     if files_in(target):
-        raise InputError(f"--output {target} is there already: give a new directory, or remove it")
+        raise InputError(
+            f"--output {target} already exists; give a new directory, or remove {target}"
+        )
     with (
         tempfile.TemporaryDirectory(prefix="t5x_lite_cache_") as temporary,
         unfinished(temporary),
@@ -262,7 +268,7 @@ def _new_in_bucket(target: BucketPath) -> Iterator[Path]:
 
 
 def is_about(error: OSError, directory: Path) -> bool:
-    """Return True if an error concerns a directory or its content; a full disk names none."""
+    """Return whether an error concerns a directory or its content, or names no file."""
     if error.filename is None:
         return True
     path = Path(os.path.abspath(os.fsdecode(error.filename)))
@@ -270,17 +276,17 @@ def is_about(error: OSError, directory: Path) -> bool:
 
 
 def write_index(directory: Path, index: Index, vocabulary: Vocabulary) -> None:
-    """Write the vocabulary and, last, the index."""
+    """Write the vocabulary of a cache and, last, its index."""
     vocabulary.save(directory / VOCABULARY_DIRECTORY)
     write_atomically(directory / INDEX_NAME, index.to_json())
 
 
 class SplitWriter:
-    """Writes the examples of a split, in order.
+    """Writer of the examples of one split of a cache.
 
     Attributes:
       examples: number of examples written.
-      tokens: number of tokens written, in all features.
+      tokens: number of tokens written, over all features.
     """
 
     def __init__(
@@ -294,16 +300,17 @@ class SplitWriter:
         longest: Callable[[Sequence[np.ndarray]], int] | None = None,
         resumable: bool = False,
     ):
-        """Begin a split.
+        """Open the files of a split for writing.
 
         Args:
           directory: an existing directory.
           split: name of the split.
-          num_features: stored features of an example.
+          num_features: number of stored features of an example.
           dtype: dtype of the tokens.
-          shard_bytes: bytes of tokens after which a shard ends.
-          longest: the longest text of an example; not with `resumable`.
-          resumable: continue after the last complete shard that is in the directory.
+          shard_bytes: number of bytes of tokens after which a new shard begins.
+          longest: function that returns the length of an example's longest text; not with
+            `resumable`.
+          resumable: True to continue after the last complete shard in the directory.
         """
         self._directory, self._split = directory, split
         self._num_features, self._dtype = num_features, np.dtype(dtype).newbyteorder("<")
@@ -323,13 +330,15 @@ class SplitWriter:
         self._in_shard = self._tokens = 0
 
     def add(self, features: Sequence[np.ndarray]) -> None:
-        """Write one example: int token ids [_] of each feature."""
+        """Write one example, given the token ids of each feature, int [_]."""
         if len(features) != self._num_features:
-            raise ValueError(f"an example has {self._num_features} features, got {len(features)}")
+            raise ValueError(
+                f"an example must have {self._num_features} features, but has {len(features)}"
+            )
         tokens = np.concatenate(features)
         if len(tokens) and not 0 <= tokens.min() <= tokens.max() <= self._largest:
             raise InputError(
-                f"the task gives token ids from {tokens.min()} to {tokens.max()}, but its "
+                f"the task's token ids range from {tokens.min()} to {tokens.max()}, but its "
                 f"vocabulary has only ids from 0 to {self._largest}"
             )
         if self._tokens + len(tokens) > MOST_TOKENS:
@@ -367,7 +376,7 @@ class SplitWriter:
         self._shard, self._in_shard, self._tokens = None, 0, 0
 
     def finish(self) -> SplitIndex:
-        """Close the files, and return their entries in the index."""
+        """Close the files, and return the split's entry in the index."""
         self._end_shard()
         self._ends.close()
         self._checksums.close()
@@ -388,7 +397,7 @@ class SplitWriter:
         )
 
     def close(self) -> None:
-        """Close the files of an abandoned split; does nothing after `finish`."""
+        """Close the files of an unfinished split; does nothing after `finish`."""
         for file in (self._shard, self._ends, self._checksums):
             if file is not None:
                 file.close()
@@ -400,34 +409,30 @@ _WRITTEN_AT_A_TIME = 1 << 20
 
 
 def shard_name(split: str, number: int) -> str:
-    """Return the name of a file of tokens."""
     return f"{split}-{number:05d}.tokens"
 
 
 def ends_path(directory: Path, split: str) -> Path:
-    """Return the name of the file with the ends of each example's features."""
     return directory / f"{split}.ends"
 
 
 def checksums_path(directory: Path, split: str) -> Path:
-    """Return the name of the file with the checksum of each example."""
     return directory / f"{split}.checksums"
 
 
 def progress_path(directory: Path, split: str) -> Path:
-    """Return the name of the record of complete shards, from which a killed command resumes."""
+    """Return the path of the progress file, from which an interrupted command resumes."""
     return directory / f"{split}.progress.json"
 
 
 def _opened(path: Path, size: int) -> BinaryIO:
-    """Open a file that is written after its first bytes."""
+    """Open a file for appending after its first `size` bytes."""
     path.touch()
     os.truncate(path, size)
     return path.open("ab")
 
 
 def described(path: Path, *, examples: int) -> File:
-    """Return the entry of a file in the index."""
     return File(
         name=path.name, size=path.stat().st_size, sha256=file_digest(path), examples=examples
     )
@@ -437,23 +442,23 @@ _CONVERTED_AT_A_TIME = 1024
 
 
 def convert_cache(cache: str | os.PathLike[str], output: str | os.PathLike[str]) -> Index:
-    """Write a cache of version 0.1 in the format of this version; until version 0.2.0.
+    """Convert a cache of version 0.1 to the current format.
 
-    Its examples have the same numbers, so runs continue with it. A killed conversion resumes after
-    its last complete shard, except in a bucket.
+    The examples keep their indices, so runs can continue with the converted cache. An interrupted
+    conversion resumes after its last complete shard, except in a bucket.
 
     Args:
-      cache: directory of the old cache, here or in a bucket.
-      output: the directory to write.
+      cache: directory of the old cache, on disk or in a bucket.
+      output: directory of the new cache.
 
     Raises:
-      InputError: if the cache is damaged or has this format already, or the output cannot be
+      InputError: if the cache is damaged or already has the current format, or the output cannot be
         written.
     """
     old = Cache(cache)
     if old.index.format == FORMAT:
         raise InputError(
-            f"cache {cache} has the format of this version already: give it to --data.cache"
+            f"cache {cache} already has the current format; use this cache with --data.cache"
         )
     if isinstance(data_path(output), BucketPath):
         with new_cache(output) as directory:
@@ -474,7 +479,6 @@ def convert_cache(cache: str | os.PathLike[str], output: str | os.PathLike[str])
 
 
 def _convert(old: Cache, directory: Path, *, resumable: bool) -> Index:
-    """Write the splits, the vocabulary and the index of a converted cache."""
     converted = {}
     for name in old.index.splits:
         split = old.split(name)
@@ -509,7 +513,7 @@ def _convert(old: Cache, directory: Path, *, resumable: bool) -> Index:
 
 
 BLOCK = 4096
-"""Raw examples that a worker gets at a time: whole groups of `stages.DOCUMENTS_PER_GROUP`."""
+"""Number of raw examples per task of a worker, a multiple of `stages.DOCUMENTS_PER_GROUP`."""
 _AHEAD = 2
 
 
@@ -524,11 +528,11 @@ def write_cache(
     num_workers: int = 1,
     shard_bytes: int = SHARD_BYTES,
 ) -> Index:
-    """Run a task once and write its tokens."""
+    """Tokenize the task of a data config, write its cache, and return the index."""
     if num_workers < 1 or (bake and num_workers > 1):
         raise InputError(
-            f"--num-workers must be at least 1{', and with --bake 1' if bake else ''}: "
-            f"got {num_workers}"
+            f"--num-workers must be at least 1{', and with --bake 1' if bake else ''}, but is "
+            f"{num_workers}"
         )
     job = load_job(data, vocabulary, splits=splits, seed=seed, bake=bake)
     run = _run if num_workers == 1 else partial(_run_in_workers, num_workers=num_workers)
@@ -555,7 +559,6 @@ _Run = Callable[[Job, str], Iterator[list[np.ndarray]]]
 
 
 def _write(job: Job, run: _Run, split: str, *, directory: Path, shard_bytes: int) -> SplitIndex:
-    """Write a split, and return its entry in the index."""
     writer = SplitWriter(
         directory,
         split,
@@ -570,7 +573,7 @@ def _write(job: Job, run: _Run, split: str, *, directory: Path, shard_bytes: int
 
 
 def _telling(examples: Iterator[Any], *, split: str) -> Iterator[Any]:
-    """Yield the examples unchanged, and show their number."""
+    """Yield the examples unchanged, and show their number as progress."""
     with counting(split, unit="examples") as advance:
         for example in examples:
             yield example
@@ -581,7 +584,6 @@ def _telling(examples: Iterator[Any], *, split: str) -> Iterator[Any]:
 
 
 def _run(job: Job, split: str) -> Iterator[list[np.ndarray]]:
-    """Yield the stored features of all examples of a split."""
     if job.bake:
         lengths = trimmed_lengths(job.data)
         dataset = job.task.get_dataset(
@@ -594,14 +596,14 @@ def _run(job: Job, split: str) -> Iterator[list[np.ndarray]]:
 
 
 def _run_in_workers(job: Job, split: str, *, num_workers: int) -> Iterator[list[np.ndarray]]:
-    """Yield the stored features of a split from several processes, in the same order."""
+    """Yield the stored features of a split in order, computed by several processes."""
     from t5x_lite.data import elements
 
     raw = job.task.source.get_dataset(split=split, shuffle=False)
     if any(spec.shape.rank != 0 for spec in raw.element_spec.values()):
         raise InputError(
-            f"data.task {job.data.task!r} has raw examples that are not scalars and strings: "
-            "cache it with --num-workers 1"
+            f"data.task {job.data.task!r} has raw examples that are not scalars and strings; "
+            "give --num-workers 1"
         )
     blocks = elements.as_numpy(elements.deterministic(raw.batch(BLOCK)))
     context = WorkerContext()
@@ -632,7 +634,6 @@ def _run_in_workers(job: Job, split: str, *, num_workers: int) -> Iterator[list[
 
 
 def _split(tokens: np.ndarray, counts: np.ndarray) -> Iterator[list[np.ndarray]]:
-    """Split one array into the features of each example."""
     parts = iter(np.split(tokens, np.cumsum(counts)[:-1]))
     for _ in counts:
         yield list(itertools.islice(parts, counts.shape[1]))
@@ -645,7 +646,7 @@ _worker: dict[str, Any] = {}
 def _scratch(vocabulary: Vocabulary) -> Iterator[str]:
     """Yield a temporary directory with the vocabulary, shared by all workers.
 
-    Only this process removes it, so a killed worker removes nothing.
+    Only this process removes the directory, so a killed worker removes nothing.
     """
     directory = tempfile.mkdtemp(prefix="t5x_lite_")
     try:
@@ -679,7 +680,7 @@ def _start_worker(
 
 
 def _run_block(block: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens of all stored features of a block's examples, and the lengths [n, F]."""
+    """Return the tokens of the stored features of a block's examples, and the lengths [n, F]."""
     from t5x_lite.data import elements
     from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages

@@ -1,4 +1,4 @@
-"""From a task to a cache of its tokens on Apache Beam, for clusters.
+"""Writing of offline caches with Apache Beam, on clusters.
 
     write_cache(data, vocabulary, "/shared/caches/c4", runner="FlinkRunner",
                 options=["--flink_master=host:8081"])
@@ -7,13 +7,13 @@
         -> run the task, write tokens
         -> list of written parts               GroupByKey, one element
 
-All workers see the output's directory, and the task's files, under the same paths. The launching
-process joins the parts in the order of the source's shards and writes the index last. So the cache
-has the same bytes for any number and order of workers. It holds the examples of the source's files
-file after file, while `making` interleaves many files; for a single file both caches are equal.
+The output's directory and the task's files must have the same paths on all workers. The launching
+process joins the parts in the order of the source's shards and writes the index last, so the cache
+has the same bytes for any number and order of workers. The examples are in the order of the
+source's files, while `making` interleaves several files; for a single file both caches are equal.
 
-To work on every runner, the pipeline has no side inputs or tagged outputs, writes only in
-`process`, and ends in one element; docs/guides/c4.md gives the reasons.
+The pipeline has no side inputs or tagged outputs, writes only in `process`, and ends in one
+element, to work on every runner (reasons: docs/guides/c4.md).
 """
 
 import json
@@ -61,12 +61,12 @@ def write_cache(
     seed: int = 0,
     shard_bytes: int = SHARD_BYTES,
 ) -> Index:
-    """Run a task once on a cluster, write its tokens, and wait for the end."""
+    """Tokenize a task on a Beam cluster, write its cache, and return the index."""
     found = pipeline_options(runner, options)
     try:
         check_local(output, what="--output")
     except InputError as error:
-        raise InputError(f"{error}; every worker must have it there, too") from error
+        raise InputError(f"{error}; every worker must use the same path") from error
     job = load_job(data, vocabulary, splits=splits, seed=seed, bake=False)
     counts = _counts(job, splits)
     with new_cache(output) as directory:
@@ -90,7 +90,6 @@ def write_cache(
 
 
 def _counts(job: Job, splits: Sequence[str] | None) -> dict[str, int]:
-    """Return the shards of each split to write, after a check that each can run by itself."""
     counts = {}
     for split in splits or job.task.splits:
         counts[split] = len(shards_of(job, split))
@@ -100,7 +99,9 @@ def _counts(job: Job, splits: Sequence[str] | None) -> dict[str, int]:
             continue
         check_shards(job, split, counts[split])
         if counts[split] == 1:
-            _logger.warning("split %s has one shard: one worker runs all of it", split)
+            _logger.warning(
+                "running split %s on a single worker, because its source has only one shard", split
+            )
     if not counts:
         goes_without(job, next(iter(job.task.splits), "train"), asked=True)
     return counts
@@ -109,7 +110,6 @@ def _counts(job: Job, splits: Sequence[str] | None) -> dict[str, int]:
 def _run(
     options: Any, work: PartWriter, shards: Sequence[tuple[str, int]], *, result: Path, runner: str
 ) -> list[Part]:
-    """Run the pipeline, and return a part for each shard."""
     try:
         with safe_path(), beam.Pipeline(options=options) as pipeline:
             build(pipeline, shards, work, result=str(result))
@@ -125,7 +125,8 @@ def _run(
     once = {(part.split, part.number): part for part in found}
     if once.keys() != set(shards):
         raise RuntimeError(
-            f"the pipeline ended with {len(once)} of {len(shards)} shards; see the log of {runner}"
+            f"the pipeline ended with only {len(once)} of {len(shards)} shards; see the log of "
+            f"{runner}"
         )
     return list(once.values())
 
@@ -133,7 +134,7 @@ def _run(
 def build(
     pipeline: beam.Pipeline, shards: Sequence[tuple[str, int]], work: PartWriter, *, result: str
 ) -> PValue:
-    """Add all stages to a pipeline."""
+    """Add all stages to a Beam pipeline, and return its last stage."""
     return (
         pipeline
         | "shards" >> beam.Create(list(shards))
@@ -146,7 +147,7 @@ def build(
 
 
 class _Write(beam.DoFn):
-    """Stage from a shard of the source to its written part, as JSON."""
+    """Beam stage that runs the task on a shard of the source, and yields the part as JSON."""
 
     def __init__(self, work: PartWriter):
         super().__init__()
@@ -161,7 +162,7 @@ class _Write(beam.DoFn):
 
 
 class _Collect(beam.DoFn):
-    """Stage from all parts to the result in a file; yields its path."""
+    """Beam stage that writes the list of all parts to a file, and yields the file's path."""
 
     def __init__(self, path: str):
         super().__init__()

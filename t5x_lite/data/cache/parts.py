@@ -1,12 +1,12 @@
-"""A cache made in parts: workers write the shards of a task's source, then all are joined.
+"""Parts of a cache: workers write one part per shard of a task's source, and `join` merges them.
 
     work = PartWriter.of(job, parts, counts={"train": 8})      # pickled to the workers
     part = work("train", 3)                                    # on a worker: the fourth shard of 8
     join("train", [part, ...], where=parts, directory=cache)   # in the launching process, last
 
-`parts` is a directory that all see under the same path. A worker writes under a unique name and
-then renames, so each part is complete or missing. A part that is written again, as runners do when
-they lose a worker, has the same bytes. No name and no order depends on the workers.
+`parts` is a directory that has the same path on all workers. A worker writes to a unique name and
+then renames the file, so each part is complete or missing. If a runner loses a worker and writes a
+part again, the part has the same bytes. Names and order do not depend on the workers.
 
 Each worker runs the task on one shard of its source:
 
@@ -14,10 +14,10 @@ Each worker runs the task on one shard of its source:
     check_shards(job, "train", count)         # InputError if the task cannot run by shards
     dataset = shard_dataset(job, "train", 3, count)   # output of the fourth at the placeholder
 
-The steps before the placeholder start again with each shard. So they may process one example at a
-time or groups of neighbours, as `stages.chunk_documents` does, and must not count examples over
-all of the source. Only `stages.number` right before the placeholder may: a cache numbers its
-examples by position.
+The preprocessors before the placeholder start again with each shard. They may therefore process
+single examples or groups of neighboring examples, as `stages.chunk_documents` does, but must not
+count the examples of the complete source. The only exception is `stages.number` right before the
+placeholder, because a cache numbers its examples by position.
 """
 
 import dataclasses
@@ -54,9 +54,9 @@ from t5x_lite.data.vocabularies.loading import load_vocabulary
 
 _LOCAL = "write the cache without --runner"
 _SEED_OF_SHARD = 1_000_003
-"""Distance between the seeds of two shards; one shard uses only few consecutive seeds."""
+"""Distance between the random seeds of two shards; one shard uses a few consecutive seeds."""
 _building = threading.Lock()
-"""Lock while a dataset is built, because seqio holds the next seed in a global variable."""
+"""Lock for building a dataset, because seqio keeps the next seed in a global variable."""
 
 # Classes of tf.data that look at one example at a time, or at groups of neighbours.
 _IN_ORDER = {
@@ -80,11 +80,11 @@ _IN_ORDER = {
     "_ZipDataset",
 }
 _NUMBERS = {"_RangeDataset", "_VariantDataset"}
-"""Inputs of `enumerate`; the second is a range, too, after TensorFlow rewrote it."""
+"""Names of TensorFlow's datasets that are inputs of `enumerate`."""
 
 
 def shards_of(job: Job, split: str) -> Sequence[str]:
-    """Return the shards of a split, in the source's order; empty if it has no data."""
+    """Return the shards of a split, in the source's order; an empty list if it has no data."""
     from t5x_lite.data import elements
     from t5x_lite.data.tasks import stages
 
@@ -95,8 +95,8 @@ def shards_of(job: Job, split: str) -> Sequence[str]:
         return source.list_shards(split)
     except (NotImplementedError, AttributeError) as error:
         raise InputError(
-            f"data.task {job.data.task!r} has a source without shards, {type(source).__name__}: "
-            f"{_LOCAL}, or make it a stages.FileSource or one of seqio's sources of files"
+            f"data.task {job.data.task!r} has a source without shards, {type(source).__name__}; "
+            f"{_LOCAL}, or use stages.FileSource or one of seqio's file sources"
         ) from error
     except InputError:
         raise
@@ -110,7 +110,6 @@ def shard_dataset(job: Job, split: str, number: int, count: int) -> Any:
 
 
 def _from_raw(job: Job, split: str, number: int, count: int) -> tuple[Any, Any]:
-    """Return the raw examples of a shard, and the task's output for them."""
     from t5x_lite.data.elements import seqio
 
     shard = seqio.ShardInfo(number, count) if count > 1 else None
@@ -122,7 +121,7 @@ def _from_raw(job: Job, split: str, number: int, count: int) -> tuple[Any, Any]:
 
 
 def check_shards(job: Job, split: str, count: int) -> None:
-    """Check, without reading examples, that a task can run on each shard separately."""
+    """Raise InputError unless a task can run on each shard separately; no example is read."""
     from t5x_lite.data.elements import seqio
     from t5x_lite.data.tasks import stages
 
@@ -139,13 +138,13 @@ def check_shards(job: Job, split: str, count: int) -> None:
     if counting:
         raise InputError(
             f"data.task {job.data.task!r} counts its examples over the whole source "
-            f"({', '.join(counting)}), but a worker sees only one of {count} shards: {_LOCAL}, or "
-            "count only with stages.number, right before the CacheDatasetPlaceholder"
+            f"({', '.join(counting)}), but a worker reads only one of {count} shards; {_LOCAL}, "
+            "or count only with stages.number, right before the CacheDatasetPlaceholder"
         )
 
 
 def _counting(dataset: Any, raw: Any, *, may_number: bool) -> set[str]:
-    """Name the steps after the raw examples that see more than neighboring examples."""
+    """Return the names of preprocessors that depend on more than neighboring examples."""
     found, numbered = set(), 0
     for node in _nodes(dataset, raw):
         name = type(node).__name__
@@ -159,7 +158,7 @@ def _counting(dataset: Any, raw: Any, *, may_number: bool) -> set[str]:
 
 
 def _nodes(dataset: Any, raw: Any) -> Iterator[Any]:
-    """Yield a dataset and its inputs, down to `raw`, which is excluded."""
+    """Yield a dataset and, recursively, the datasets that it is derived from, up to `raw`."""
     if dataset is raw:
         return
     yield dataset
@@ -172,18 +171,18 @@ _COPY_BYTES = 1 << 24
 
 
 class UnsharedError(Exception):
-    """A worker does not see the shared directory of the parts."""
+    """Error raised if a worker does not see the shared directory of the parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Result of one shard of a source.
+    """Result of a worker for one shard of a task's source.
 
     Attributes:
       split: split of the task.
       number: index of the shard.
-      written: its files in the directory of the parts.
-      error: message of an input error, which left nothing written; "" if there was no error.
+      written: entry of the part's files in the shared directory; None if nothing was written.
+      error: message of an InputError; "" if there was no error.
     """
 
     split: str
@@ -192,20 +191,19 @@ class Part:
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain dicts and lists for `from_json`."""
+        """Return the part as a JSON object."""
         written = None if self.written is None else self.written.to_json()
         return dataclasses.asdict(self) | {"written": written}
 
     @classmethod
     def from_json(cls, node: Mapping[str, Any]) -> "Part":
-        """Return the part that `to_json` wrote."""
         written = node["written"]
         found = None if written is None else SplitIndex.from_json(written)
         return cls(**{**node, "written": found})
 
 
 class PartWriter:
-    """Writer of parts, on any worker."""
+    """Function object that runs a task on one shard of its source and writes a part."""
 
     def __init__(
         self,
@@ -217,7 +215,6 @@ class PartWriter:
         counts: Mapping[str, int],
         shard_bytes: int,
     ):
-        """See `of`."""
         self._data, self._extra_ids, self._seed = data, extra_ids, seed
         self._parts, self._counts, self._shard_bytes = parts, counts, shard_bytes
         self._project = project.opened()  # workers search the task's module there
@@ -242,11 +239,11 @@ class PartWriter:
         )
 
     def __call__(self, split: str, number: int) -> Part:
-        """Run the task on a shard of its source, and write the result."""
+        """Run the task on one shard of a split's source, and return the written part."""
         if not self._parts.is_dir():
             raise UnsharedError(
-                f"worker {socket.gethostname()} does not see {self._parts}: --output must be on a "
-                "file system that all workers share, under the same path"
+                f"worker {socket.gethostname()} does not see {self._parts}; --output must be on "
+                "a file system that all workers share, under the same path"
             )
         try:
             written = self._write(split, number)
@@ -269,8 +266,8 @@ class PartWriter:
         here = len(shards_of(job, split))
         if here != count:
             raise InputError(
-                f"worker {socket.gethostname()} sees {here} shards of split {split}, and there are "
-                f"{count} where the run was started: all must read the same data.directory"
+                f"worker {socket.gethostname()} sees {here} shards of split {split}, but the "
+                f"launching process sees {count}; all workers must read the same data.directory"
             )
         examples = stored_examples(job, shard_dataset(job, split, number, count))
         attempt = self._parts / f".{split}.{number}.{uuid.uuid4().hex}"
@@ -304,7 +301,7 @@ class PartWriter:
 
 
 def join(split: str, parts: Sequence[Part], *, where: Path, directory: Path) -> SplitIndex | None:
-    """Join parts to the split of a cache, in the order of the source's shards."""
+    """Join the parts of a split into the split of a cache, in the order of the source's shards."""
     ordered = sorted(parts, key=lambda part: part.number)
     for part in ordered:
         if part.error:
@@ -335,13 +332,14 @@ def join(split: str, parts: Sequence[Part], *, where: Path, directory: Path) -> 
 
 
 def _there(where: Path, file: File) -> Path:
-    """Return the path of a worker's file, after a check that it arrived complete."""
+    """Return the path of a worker's file; raise InputError unless the file is complete."""
     path = where / file.name
     size = path.stat().st_size if path.is_file() else None
     if size != file.size:
-        found = "is not there" if size is None else f"has {size} bytes here"
+        found = "is missing" if size is None else f"has {size} bytes"
         raise InputError(
-            f"a worker wrote {path} ({file.size} bytes), and it {found}: --output must be on a "
-            "file system that all workers share, under the same path"
+            f"a worker wrote {path} with {file.size} bytes, but the file {found} in the "
+            "launching process; --output must be on a file system that all workers share, under "
+            "the same path"
         )
     return path

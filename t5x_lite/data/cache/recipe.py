@@ -1,10 +1,10 @@
-"""Recipe from cached tokens to examples: a task's steps after its CacheDatasetPlaceholder.
+"""Conversion of cached tokens to examples: the preprocessors after CacheDatasetPlaceholder.
 
     tokens -> corruption, with the example's own (seed, epoch, index) -> trim -> EOS -> trim
 
-A layout may end the inputs with words instead of EOS (`Layout.ending`).
+A layout may end the inputs with other tokens instead of EOS (`Layout.ending`).
 
-A cache is read where seqio may be missing, so its index holds this part of the task as data:
+A cache is read without seqio, so its index contains these steps as JSON:
 
     {"stored": ["tokens"], "corruption": "span_corruption", "options": {"sentinel_start": 399, ...},
      "outputs": {"inputs": true, "targets": true}, "eos": "after_trim", "eos_id": 1,
@@ -38,7 +38,6 @@ Eos = Literal["after_trim", "before_trim", "none"]
 
 
 def _is_number(value: Any) -> bool:
-    """Return True for a number, a boolean, or a list of numbers."""
     if isinstance(value, list | tuple):
         return all(map(_is_number, value))
     return type(value) in (int, bool) or (type(value) is float and math.isfinite(value))
@@ -46,21 +45,21 @@ def _is_number(value: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Transformation of a cached example when it is read.
+    """Description of the conversion of stored features to an example, as JSON data.
 
     Attributes:
-      stored: features of a record.
-      outputs: features of an example; True if EOS ends the feature.
-      eos: position of EOS: appended after trimming, before it, or not at all.
+      stored: names of the stored features.
+      outputs: names of the features of an example; True if the feature ends in EOS.
+      eos: time at which EOS is appended: after trimming, before trimming, or never.
       eos_id: EOS id of the vocabulary.
-      corruption: name in `corruption.CORRUPTIONS`, or "" if the stored features are the outputs.
-      options: options of the corruption.
-      lengths: maximum tokens of each output when the cache was made; None if the cache holds
-        untruncated texts, which can be read with any lengths.
-      floats: outputs of float32 numbers. A record holds each number as two integers, its lower and
-        its upper 16 bits.
-      fixed: settings of the layout that the cache was made with (`Layout.fixed`).
-      ending: tokens that end the inputs, within their length, instead of EOS.
+      corruption: name of a function in `CORRUPTIONS`; "" if the stored features are the outputs.
+      options: keyword arguments of the corruption.
+      lengths: maximum tokens of each output when the cache was written; None if texts in the cache
+        are not truncated, so that any lengths are possible.
+      floats: names of the outputs with float32 values. Each value is stored as two integers, its
+        lower and its upper 16 bits.
+      fixed: settings of the layout when the cache was written (`Layout.fixed`).
+      ending: token ids at the end of the inputs instead of EOS.
     """
 
     stored: tuple[str, ...]
@@ -77,37 +76,44 @@ class Recipe:
     def __post_init__(self) -> None:
         wanted = ("tokens",) if self.corruption else tuple(self.outputs)
         if self.stored != wanted or not wanted:
-            raise ValueError(f"stored must be {wanted}, got {self.stored}")
+            raise ValueError(f"stored must be {wanted}, but is {self.stored}")
         if self.corruption and self.corruption not in CORRUPTIONS:
             raise ValueError(
-                f"corruption must be one of {tuple(CORRUPTIONS)}, got {self.corruption!r}"
+                f"corruption must be one of {tuple(CORRUPTIONS)}, but is {self.corruption!r}"
             )
         known = (
             inspect.signature(CORRUPTIONS[self.corruption]).parameters if self.corruption else ()
         )
         if wrong := [k for k, v in self.options.items() if k not in known or not _is_number(v)]:
             raise ValueError(
-                f"{self.corruption or 'no corruption'} has no option {wrong[0]} like it"
+                f"{self.corruption or 'no corruption'} has no option {wrong[0]}, or the option "
+                "has a wrong type"
             )
         flags, lengths = self.outputs.values(), self.lengths or {}
         if not all(type(flag) is bool for flag in flags) or type(self.eos_id) is not int:
-            raise ValueError("outputs or eos_id is another thing")
+            raise ValueError("outputs must be booleans and eos_id an integer")
         if not all(k in self.outputs and type(v) is int and v > 0 for k, v in lengths.items()):
-            raise ValueError(f"lengths must be tokens of outputs, got {str(lengths)[:60]}")
+            raise ValueError(
+                f"lengths must be positive integers for outputs, but is {str(lengths)[:60]}"
+            )
         if not {*self.floats} <= {*self.outputs}:
-            raise ValueError(f"floats must be outputs, got {str(self.floats)[:60]}")
+            raise ValueError(f"floats must be names of outputs, but is {str(self.floats)[:60]}")
         if not all(type(value) in (str, int) for value in self.fixed.values()):
-            raise ValueError(f"fixed must be words and numbers, got {str(self.fixed)[:60]}")
+            raise ValueError(
+                f"fixed must have only strings and integers, but is {str(self.fixed)[:60]}"
+            )
         if not all(type(token) is int for token in self.ending):
-            raise ValueError(f"ending must be tokens, got {str(self.ending)[:60]}")
+            raise ValueError(f"ending must be token ids, but is {str(self.ending)[:60]}")
         if self.ending and self.outputs.get("inputs", True):
-            raise ValueError("ending needs inputs without EOS, got outputs with EOS or no inputs")
+            raise ValueError(
+                "ending needs inputs without EOS, but outputs has inputs with EOS or no inputs"
+            )
         if self.eos not in get_args(Eos):
-            raise ValueError(f"eos must be one of {get_args(Eos)}, got {self.eos!r}")
+            raise ValueError(f"eos must be one of {get_args(Eos)}, but is {self.eos!r}")
 
     @property
     def can_end_in_sentinel(self) -> bool:
-        """True if its corruption has the option `final_sentinel`."""
+        """True if the corruption has the option `final_sentinel`."""
         function = CORRUPTIONS.get(self.corruption)
         return function is not None and "final_sentinel" in inspect.signature(function).parameters
 
@@ -120,7 +126,7 @@ class Recipe:
         epoch: int,
         index: int,
     ) -> dict[str, np.ndarray]:
-        """Return one example, a pure function of its arguments."""
+        """Return the example of some stored features; the result depends only on the arguments."""
         found = stored
         if self.corruption:
             corrupt = CORRUPTIONS[self.corruption]
@@ -166,7 +172,7 @@ class Recipe:
         return np.minimum(found + np.array(added), limits)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the recipe as JSON for the index of a cache."""
+        """Return the recipe as a JSON object for the index of a cache."""
         node = dataclasses.asdict(self) | {"stored": list(self.stored)}
         # Earlier versions neither write nor read these fields, so empty ones are not written.
         for name in ("floats", "fixed", "ending"):
@@ -176,36 +182,35 @@ class Recipe:
 
     @classmethod
     def from_json(cls, node: Mapping[str, Any]) -> "Recipe":
-        """Return the recipe that `to_json` wrote."""
         lists = {name: tuple(node.get(name, ())) for name in ("stored", "floats", "ending")}
         return cls(**{**node, **lists})
 
 
 def as_numbers(values: Float32[np.ndarray, " n"]) -> Int32[np.ndarray, " _"]:
-    """Return floats as stored in a record: two integers below 2**16 for each."""
+    """Return float32 values as they are stored: two integers below 2**16 for each value."""
     return values.astype("<f4").view("<u2").astype(np.int32)
 
 
 def as_stored(values: np.ndarray) -> np.ndarray:
-    """Return a feature as stored: integers."""
+    """Return a feature as it is stored, as integers."""
     return as_numbers(values) if np.issubdtype(values.dtype, np.floating) else values
 
 
 def examples_of_block(
     block: Mapping[str, np.ndarray], names: Sequence[str]
 ) -> list[list[np.ndarray]]:
-    """Return the features of the examples of a block (`stages.in_blocks`), as stored."""
+    """Return the stored features of each example in a block of `stages.in_blocks`."""
     columns = [np.split(block[name], block[f"{name}/ends"][:-1]) for name in names]
     return [[as_stored(part) for part in parts] for parts in zip(*columns, strict=True)]
 
 
 def as_floats(numbers: Int[np.ndarray, " n"]) -> Float32[np.ndarray, " _"]:
-    """Return the floats that `as_numbers` turned into integers."""
+    """Return the float32 values that `as_numbers` converted to integers."""
     return numbers.astype("<u2").view("<f4").astype(np.float32)
 
 
 def recipe_of(data: Data, vocabulary: Vocabulary, task: Any, *, bake: bool) -> Recipe:
-    """Return the stored features of a task, and the recipe for reading them."""
+    """Return the recipe of a task; raise InputError if a preprocessor is not supported."""
     from t5x_lite.data.elements import seqio
 
     known = {**trimmed_lengths(data), **lengths_of(data)}
@@ -227,8 +232,9 @@ def recipe_of(data: Data, vocabulary: Vocabulary, task: Any, *, bake: bool) -> R
     places = [i for i, step in enumerate(steps) if isinstance(step, seqio.CacheDatasetPlaceholder)]
     if not places:
         raise InputError(
-            f"data.task {data.task!r} has no CacheDatasetPlaceholder, so its cached features are "
-            "unknown: put a seqio.CacheDatasetPlaceholder() after its tokenization, or give --bake"
+            f"data.task {data.task!r} has no CacheDatasetPlaceholder, so the features to store "
+            "are unknown; put a seqio.CacheDatasetPlaceholder() after its tokenization, or give "
+            "--bake"
         )
     eos, corruption, options, ending = _after(steps[places[0] + 1 :], data.task)
     whole = not corruption and all(_is_free_of_lengths(step) for step in steps[: places[0]])
@@ -249,7 +255,7 @@ def recipe_of(data: Data, vocabulary: Vocabulary, task: Any, *, bake: bool) -> R
 def _after(
     steps: Sequence[Callable[..., Any]], task: str
 ) -> tuple[Any, str, Mapping[str, int | float | list[int]], tuple[int, ...]]:
-    """Return EOS, corruption, its options and the ending, from the steps after the placeholder."""
+    """Return the EOS rule, corruption, options and ending of the steps after the placeholder."""
     from t5x_lite.data.elements import seqio
     from t5x_lite.data.tasks import stages
 
@@ -275,8 +281,9 @@ def _after(
 
 def _unknown(what: str, task: str) -> InputError:
     return InputError(
-        f"data.task {task!r} does {what} after its CacheDatasetPlaceholder, which cannot be done "
-        "where a cache is read: put it before the placeholder, or give --bake"
+        f"data.task {task!r} uses {what} after its CacheDatasetPlaceholder, but this "
+        "preprocessor cannot run when a cache is read; move it before the placeholder, or give "
+        "--bake"
     )
 
 
@@ -286,7 +293,7 @@ def _name(step: Callable[..., Any]) -> str:
 
 
 def _is_free_of_lengths(step: Callable[..., Any]) -> bool:
-    """Return True for a preprocessor that is known to ignore the lengths of rows."""
+    """Return whether a preprocessor is known not to depend on the lengths of rows."""
     from t5x_lite.data.elements import seqio
 
     function = step.func if isinstance(step, partial) else step

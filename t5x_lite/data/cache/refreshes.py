@@ -1,4 +1,4 @@
-"""The searches of `data.refresh`: passages as tokens, and the nearest ones of each example.
+"""Files of `data.refresh`: passages as tokens, and the nearest passages of each example.
 
 DIR/passages/tokens.npy, ends.npy       int32, concatenated tokens of the passages; int64
 DIR/passages/keys.npy                   uint64 [N, 4], keys that identify a passage as a positive
@@ -32,16 +32,16 @@ _logger = logging.getLogger(__name__)
 
 
 class Passages:
-    """Tokens of passages by number, mapped and not read.
+    """Tokens of passages by number, memory-mapped.
 
     Args:
       content: int32, concatenated tokens of all passages.
       ends: int64, end of each passage in `content`.
-      keys: see `keys`; None means 0 for all.
+      keys: value of the attribute `keys`; None for zeros.
 
     Attributes:
-      keys: uint64 [N, K], `tokens_key` of each passage without its title, `name_key` of its id, and
-        more of the first kind, of other forms of its text; 0 is unknown.
+      keys: uint64 [N, K], hashes that identify each passage: `tokens_key` of its tokens without
+        title, `name_key` of its id, and `tokens_key` of other forms of its text; 0 if unknown.
     """
 
     def __init__(self, content: np.ndarray, ends: np.ndarray, keys: np.ndarray | None = None):
@@ -52,12 +52,12 @@ class Passages:
         return len(self._ends)
 
     def tokens(self, number: int) -> Int[np.ndarray, " _"]:
-        """Tokens of a passage, including the first and last of a row."""
+        """Return the tokens of a passage, including its first and last special tokens."""
         start = int(self._ends[number - 1]) if number else 0
         return np.asarray(self._content[start : int(self._ends[number])], np.int32)
 
     def joined(self, numbers: Sequence[int]) -> Int[np.ndarray, " _"]:
-        """Tokens of several passages, concatenated."""
+        """Return the concatenated tokens of several passages."""
         return np.concatenate([np.zeros(0, np.int32), *map(self.tokens, numbers)])
 
     @classmethod
@@ -69,12 +69,12 @@ class Passages:
         if keys is not None and (
             keys.dtype != np.uint64 or keys.shape not in ((len(ends), 2), (len(ends), 4))
         ):
-            raise InputError(f"{path}: missing or damaged: run `t5x-lite refresh`")
+            raise InputError(f"{path} is missing or damaged; run `t5x-lite refresh`")
         return cls(_array(folder / "tokens.npy"), ends, keys)
 
     @staticmethod
     def has_keys(directory: str | Path) -> bool:
-        """Return True if the directory holds passages with their keys."""
+        """Return whether a directory contains passages with their keys."""
         folder = Path(directory) / _PASSAGES
         return all((folder / name).is_file() for name in ("ends.npy", "keys.npy"))
 
@@ -85,7 +85,7 @@ class Passages:
         rows: Sequence[np.ndarray],
         keys: UInt64[np.ndarray, "n K"] | None = None,
     ) -> None:
-        """Write the tokens and keys of all passages; ends.npy last."""
+        """Write the tokens and keys of all passages; ends.npy is written last."""
         folder = Path(directory) / _PASSAGES
         folder.mkdir(parents=True, exist_ok=True)
         content = np.concatenate([np.zeros(0, np.int32), *rows])
@@ -93,8 +93,8 @@ class Passages:
             known = cls.open(directory)
             if len(known) != len(rows) or not np.array_equal(known._content, content):
                 raise InputError(
-                    f"{folder} holds other passages than --passages: delete {directory} and train "
-                    "from the beginning, or pass the files of the first call"
+                    f"{folder} has other passages than --passages; delete {directory} and train "
+                    "from the beginning, or give the --passages of the first call"
                 )
         if keys is not None:
             _save(folder / "keys.npy", keys)
@@ -103,18 +103,18 @@ class Passages:
 
 
 def tokens_key(tokens: np.ndarray) -> int:
-    """Return 64 bits of the hash of a row's tokens."""
+    """Return a 64-bit hash of a row's tokens."""
     content = np.asarray(tokens, "<i4").tobytes()
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
 def name_key(name: str) -> int:
-    """Return 64 bits of the hash of an id, as in `layouts.groups.IDS`, as one number."""
+    """Return a 64-bit hash of a passage id, as in `layouts.groups.IDS`."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 class Negatives:
-    """Result of one search.
+    """Hard negatives of all examples, the result of one search.
 
     Attributes:
       digest: digest of the result.
@@ -124,13 +124,13 @@ class Negatives:
         self._numbers, self._passages, self.digest = numbers, passages, digest
 
     def tokens(self, index: int) -> Int[np.ndarray, " _"]:
-        """Return the passages of an example, in the form of the negatives in `Groups`."""
+        """Return the tokens of an example's negatives, as in the feature of `Groups`."""
         numbers = self._numbers[index]
         return self._passages.joined(numbers[numbers >= 0].tolist())
 
 
 def is_whole(directory: str | Path, step: int) -> bool:
-    """Return True if the search of a step is written."""
+    """Return whether the result of a step's search is completely written."""
     return (Path(directory) / str(step) / "refresh.json").is_file()
 
 
@@ -141,7 +141,7 @@ def write(
     *,
     settings: Mapping[str, Any],
 ) -> None:
-    """Write the search of a step; refresh.json last."""
+    """Write the result of a step's search; refresh.json is written last."""
     folder = Path(directory) / str(step)
     folder.mkdir(parents=True, exist_ok=True)
     _save(folder / "negatives.npy", numbers.astype(np.int32))
@@ -151,45 +151,49 @@ def write(
 
 
 def read(directory: str | Path, step: int, *, num_examples: int) -> Negatives:
-    """Read the search of a step."""
+    """Read the result of a step's search."""
     folder = Path(directory) / str(step)
     try:
         digest = json.loads((folder / "refresh.json").read_text())["sha256"]
         content = (folder / "negatives.npy").read_bytes()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{folder}: the search of step {step} is missing or damaged: run `t5x-lite refresh`, "
-            "or bring the directory back"
+            f"{folder}: the search of step {step} is missing or damaged; run `t5x-lite refresh`, "
+            "or restore the directory"
         ) from error
     if hashlib.sha256(content).hexdigest() != digest:
-        raise InputError(f"{folder}/negatives.npy does not fit its checksum: search again")
+        raise InputError(
+            f"{folder}/negatives.npy does not fit its checksum; run `t5x-lite refresh` again"
+        )
     numbers = _array(folder / "negatives.npy")
     if len(numbers) != num_examples:
         raise InputError(
-            f"{folder}: {len(numbers)} examples, and the cache has {num_examples}: it is the "
-            "search of another cache"
+            f"{folder} has {len(numbers)} examples, but the cache has {num_examples}; the search "
+            "was for another cache"
         )
     return Negatives(numbers, Passages.open(directory), digest)
 
 
 class Refreshes:
-    """The searches that a run uses, in their order.
+    """Results of the searches that a run uses.
 
     Attributes:
-      used: digests of the searches used so far, by step.
+      used: digests of the results used so far, by step.
     """
 
     def __init__(self, refresh: Refresh, *, num_examples: int):
-        """Store the arguments; files are opened later."""
         self._refresh, self._num_examples = refresh, num_examples
         self.used: dict[str, str] = {}
 
     def left(self, number: int) -> int:
-        """Return the number of consecutive batches, from one on, that use the same search."""
+        """Return the number of batches, from this number on, that use the same search."""
         return self._refresh.period - number % self._refresh.period
 
     def negatives(self, number: int) -> Negatives | None:
-        """Return the negatives of a batch, waiting for a late search; None for the cache's."""
+        """Return the hard negatives for a batch, or None to use the cache's hard negatives.
+
+        If the search is not finished, wait for it.
+        """
         step, where = self._refresh.searched_by(number), self._refresh.directory
         if not step:
             return None
@@ -198,7 +202,8 @@ class Refreshes:
         while known is None and not is_whole(where, step):
             if time.monotonic() - told >= _TELL_SECONDS:
                 _logger.info(
-                    "batch %d waits for the negatives of step %d: `t5x-lite refresh` writes %s/%d",
+                    "batch %d is waiting for the negatives of step %d, which `t5x-lite refresh` "
+                    "writes to %s/%d",
                     number,
                     step,
                     where,
@@ -206,12 +211,12 @@ class Refreshes:
                 )
                 told = time.monotonic()
             if ending.wait(POLL_SECONDS):
-                raise Ended(f"{where}/{step} did not come")
+                raise Ended(f"the run ended while it waited for {where}/{step}")
         found = read(where, step, num_examples=self._num_examples)
         if known not in (None, found.digest):
             raise InputError(
-                f"{where}/{step} is another search than the one that this run used: bring that "
-                "back, or begin a new run"
+                f"{where}/{step} is another search than the search that this run used; restore "
+                "the earlier directory, or start a new run"
             )
         self.used[str(step)] = found.digest
         return found
@@ -223,7 +228,7 @@ def _array(path: Path) -> np.ndarray:
             return np.load(path, mmap_mode="r", allow_pickle=False)
         return np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path}: missing or damaged: run `t5x-lite refresh`") from error
+        raise InputError(f"{path} is missing or damaged; run `t5x-lite refresh`") from error
 
 
 def _save(path: Path, values: np.ndarray) -> None:

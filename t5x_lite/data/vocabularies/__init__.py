@@ -1,4 +1,4 @@
 """Vocabularies without TensorFlow: SentencePiece, bytes, WordPiece, tokenizer.json, spm.model.
 
-`loading.load_vocabulary` reads any of them; `encoder_tokens` has their special ids for encoders.
+`loading.load_vocabulary` loads a vocabulary of any kind; `encoder_tokens` has special ids.
 """

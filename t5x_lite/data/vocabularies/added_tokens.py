@@ -1,4 +1,4 @@
-"""Special and added tokens, and the files of vocabularies.
+"""Special and added tokens of vocabularies, and the names of vocabulary files.
 
 Added tokens come from tokenizer files next to the model:
 
@@ -8,7 +8,7 @@ Added tokens come from tokenizer files next to the model:
 
 `Stated.of(directory)` reads the three files with the precedence of transformers: an
 added_tokens_decoder replaces the other two files. A token without an id gets the next free id.
-Settings that change ids and are not implemented raise an error with their names.
+Settings that change ids and are not implemented raise InputError.
 
 Source: transformers 4.57.6, tokenization_utils_base.py (_from_pretrained), tokenization_utils.py.
 
@@ -18,13 +18,13 @@ Special and added tokens in text are found as in transformers' Python tokenizers
     tokens.split("a<extra_id_0>b")      -> ["a", 399, "b"]
     tokens.split("a </s> b")            -> ["a ", 1, " b"]
 
-At the first position where a token begins, the longest one is taken. The text between tokens is
-encoded separately, part by part. In contrast, seqio finds sentinels only at the start of a word,
-and reads `</s>`, `<pad>` and `<unk>` as characters.
+If several tokens begin at a position, the longest is found. Each text between two tokens is encoded
+separately. In contrast, seqio finds sentinels only at the start of a word, and encodes `</s>`,
+`<pad>` and `<unk>` as ordinary text.
 
 Source: transformers 4.57.6, tokenization_utils.py (PreTrainedTokenizer.tokenize, Trie.split).
 
-The module also has the special ids that vocabularies share, and the names of their files.
+The module also defines the special ids that all vocabularies share.
 """
 
 import dataclasses
@@ -40,41 +40,30 @@ from t5x_lite.core.object_store import DataPath
 
 PAD_ID, EOS_ID, UNK_ID = 0, 1, 2
 MOST_EXTRA_IDS = 1 << 16
-"""Maximum number of extra ids: each takes memory as a piece, and files may hold any number."""
+"""Maximum number of extra ids, which limits the memory that a damaged file can request."""
 MODEL_NAME = "sentencepiece.model"
 BYTES_NAME = "bytes.json"
 LAYOUT_NAME = "special_tokens.json"
-"""File next to a SentencePiece model that does not read special tokens as seqio does."""
+"""Name of the file with the rules for special tokens, if they differ from seqio's rules."""
 WORDPIECE_NAME = "vocab.txt"
 SPM_NAME = "spm.model"
-"""DeBERTa's SentencePiece model of an encoder."""
+"""File name of DeBERTa's SentencePiece model."""
 XLM_NAME = "sentencepiece.bpe.model"
-"""XLM-RoBERTa's SentencePiece model, with ids one less than the encoder's."""
+"""File name of XLM-RoBERTa's SentencePiece model, with ids one less than the encoder's ids."""
 BPE_NAME, MERGES_NAME = "vocab.json", "merges.txt"
-"""RoBERTa's byte-level pieces with their ids, and the merged pairs, in order."""
+"""File names of RoBERTa's byte-level BPE: pieces with their ids, and ordered merges of pairs."""
 ADDED_NAME = "added_tokens.json"
-"""Ids of tokens that the model lacks, such as [MASK] of an spm.model."""
+"""Name of the file with ids of tokens that the model lacks, such as [MASK] of an spm.model."""
 SPECIAL_MAP_NAME = "special_tokens_map.json"
 FAST_NAME = "huggingface_tokenizer.json"
-"""File next to a SentencePiece model: the tokenizer.json that reads text instead of the model."""
+"""Name of a tokenizer.json next to a SentencePiece model, which encodes text instead of it."""
 TOKENIZER_NAME = "tokenizer.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
-"""File next to either of these two: names of the special pieces, and text normalization."""
+"""Name of the file with the names of special pieces and the text normalization."""
 
 
 def write_file(content: bytes, target: Path) -> Path:
-    """Write a file completely or not at all.
-
-    Args:
-      content: content of the file.
-      target: its path; parents are created.
-
-    Returns:
-      The path.
-
-    Raises:
-      InputError: if it cannot be written.
-    """
+    """Write a file atomically, create missing parent directories, and return its path."""
     try:
         with made_directory(target.parent):
             write_atomically(target, content)
@@ -92,16 +81,16 @@ _SHOWN = 60
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AddedToken:
-    """A token that is found in text before the model reads the text.
+    """Added token, which is searched in text before the model encodes the text.
 
     Attributes:
       content: text of the token.
-      id: its id; None is the next free id.
-      lstrip: if True, it takes the whitespace before it.
-      rstrip: if True, it takes the whitespace after it.
-      single_word: if True, it is found only as a separate word.
-      normalized: if True, it is searched in normalized text.
-      special: if True, it is a control token.
+      id: id of the token; None for the next free id.
+      lstrip: True if the token includes the whitespace before it.
+      rstrip: True if the token includes the whitespace after it.
+      single_word: True if the token is found only as a separate word.
+      normalized: True if the token is searched in normalized text.
+      special: True for a control token.
     """
 
     content: str
@@ -113,30 +102,28 @@ class AddedToken:
     special: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return every field, as the entries of a tokenizer.json have them."""
+        """Return all fields, with the names of an entry in tokenizer.json."""
         return dataclasses.asdict(self)
 
     def flags(self) -> dict[str, bool]:
-        """Return the fields other than content and id."""
+        """Return all fields except content and id, by name."""
         return {name: getattr(self, name) for name in _FLAGS}
 
 
 def as_added(entry: Any, *, where: object, number: Any = None, special: bool = False) -> AddedToken:
-    """Return the token that an entry of a tokenizer file describes.
+    """Return the added token that an entry of a tokenizer file describes.
 
     Args:
-      entry: a text, or a dict with its content and flags.
-      where: the file, for messages.
-      number: the id; None leaves it open.
-      special: the flag if the entry does not have it.
-
-    Raises:
-      InputError: if the entry is malformed.
+      entry: the token's text, or a dict with "content" and flags.
+      where: path of the file for messages.
+      number: id of the token; None if unknown.
+      special: value of the flag if the entry lacks it.
     """
     fields = {"content": entry} if isinstance(entry, str) else entry
     if not isinstance(fields, dict) or not isinstance(fields.get("content"), str):
         raise InputError(
-            f"{where}: {_short(entry)} is not a token; a token is a text or has a content"
+            f"{where}: {_short(entry)} is not a token; a token is a text or an object with "
+            '"content"'
         )
     content = fields["content"]
     try:
@@ -159,18 +146,21 @@ def as_added(entry: Any, *, where: object, number: Any = None, special: bool = F
                 f"{where}: {name} of the token {_short(content)} must be true or false"
             )
     if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
-        raise InputError(f"{where}: the id of the token {_short(content)} is {_short(number)}")
+        raise InputError(
+            f"{where}: the id of the token {_short(content)} must be an integer, but is "
+            f"{_short(number)}"
+        )
     return AddedToken(content=content, id=number, **flags)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stated:
-    """Settings in a directory's tokenizer files that are not in the SentencePiece model.
+    """Settings of a tokenizer from the JSON files next to its model.
 
     Attributes:
-      directory: directory of the files.
-      config: content of tokenizer_config.json, completed by special_tokens_map.json.
-      explicit: tokens with an id, by ascending id.
+      directory: directory of the JSON files.
+      config: content of tokenizer_config.json, with missing entries from special_tokens_map.json.
+      explicit: added tokens with an id, by ascending id.
       special: control tokens without an id, in the order in which they are added.
     """
 
@@ -181,7 +171,7 @@ class Stated:
 
     @classmethod
     def of(cls, directory: DataPath) -> "Stated":
-        """Read the files of a directory; each of them may be missing.
+        """Read the tokenizer's JSON files in a directory; missing files are ignored.
 
         Raises:
           InputError: if a file is damaged or has a setting that is not implemented.
@@ -231,19 +221,20 @@ class Stated:
         )
 
     def role(self, name: str) -> str | None:
-        """Return the content of a special token by its role, such as "cls"; None if it is unset."""
+        """Return the text of a special token by its role, such as "cls"; None if it is not set."""
         found = self.config.get(f"{name}_token")
         return as_added(found, where=self.directory).content if found else None
 
     def resolved(
         self, id_of: Callable[[str], int | None], size: int, *, known: Container[str] = ()
     ) -> tuple[AddedToken, ...]:
-        """Return all tokens with their ids, as transformers' Python tokenizers number them.
+        """Return all added tokens with the ids that transformers' Python tokenizers assign.
 
         Args:
-          id_of: id of a piece of the model; None if it has none.
-          size: number of the model's ids.
-          known: special tokens that the tokenizer has by itself, with its own flags.
+          id_of: function that returns the id of a piece of the model, or None if the piece does not
+            exist.
+          size: number of ids of the model.
+          known: special tokens of the tokenizer itself, which are excluded.
         """
         tokens = list(self.explicit)
         beyond = sum(id_of(token.content) is None for token in tokens)
@@ -269,7 +260,10 @@ _NOT_IMPLEMENTED: Mapping[str, Sequence[Any]] = {
     "wordpieces_prefix": ("##",),
     "clean_text": (True,),
 }
-"""Settings that change ids, with the only implemented values (None always is)."""
+"""Settings that change ids and are not implemented, with the values that are supported.
+
+None is always supported.
+"""
 
 
 def check_settings(config: Mapping[str, Any], *, where: object) -> None:
@@ -279,48 +273,49 @@ def check_settings(config: Mapping[str, Any], *, where: object) -> None:
         if value is not None and value not in values:
             raise InputError(
                 f"{where}: {name} {_short(value)} is not supported; remove it if the model was "
-                "trained without it, or let transformers write a tokenizer.json without it"
+                f"trained without it, or have transformers write a tokenizer.json without {name}"
             )
 
 
 def check_class(name: Any, known: Iterable[str], *, where: object, form: str) -> None:
-    """Raise InputError unless a tokenizer class is supported with a form of vocabulary.
+    """Raise InputError if a tokenizer class is not supported.
 
     Args:
-      name: tokenizer_class of a tokenizer_config.json; None is any.
-      known: names without "Fast" at their end.
-      where: the file, for messages.
-      form: the file that holds the pieces.
+      name: tokenizer_class of a tokenizer_config.json; None is always supported.
+      known: supported names, without "Fast" at the end.
+      where: path of the file for messages.
+      form: name of the file with the pieces for messages.
     """
     if name is None or (isinstance(name, str) and name.removesuffix("Fast") in known):
         return
     raise InputError(
-        f"{where}: tokenizer_class {_short(name)} is not supported with {form}; let transformers "
-        "write its tokenizer.json (save_pretrained of a fast tokenizer), if it has one"
+        f"{where}: tokenizer_class {_short(name)} is not supported with {form}; have "
+        "transformers write its tokenizer.json (save_pretrained of a fast tokenizer), if it has "
+        "one"
     )
 
 
 def read_object(path: DataPath) -> Mapping[str, Any]:
-    """Return the object in a JSON file; empty if the file does not exist.
-
-    Raises:
-      InputError: if it is unreadable or holds something else.
-    """
+    """Return the object in a JSON file, or {} if the file does not exist."""
     if not path.is_file():
         return {}
     try:
         found = json.loads(path.read_bytes())
     except OSError as error:
-        raise InputError(f"vocabulary {path}: {reason(error)}; fix or remove it") from error
+        raise InputError(
+            f"cannot read vocabulary {path}: {reason(error)}; fix or remove the file"
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"vocabulary {path}: not JSON ({error}); fix or remove it") from error
+        raise InputError(
+            f"vocabulary {path} is not JSON ({error}); fix or remove the file"
+        ) from error
     if not isinstance(found, dict):
-        raise InputError(f"vocabulary {path}: must be a JSON object, got {_short(found)}")
+        raise InputError(f"vocabulary {path} must be a JSON object, but is {_short(found)}")
     return found
 
 
 def _merged(config: Mapping[str, Any], special_map: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the roles and lists of a special_tokens_map.json, merged with the config's."""
+    """Return the special tokens of special_tokens_map.json, merged into the config's entries."""
     names = [f"{role}_token" for role in ROLES]
     found = {name: special_map[name] for name in names if special_map.get(name) is not None}
     for name in _LISTS:
@@ -332,7 +327,6 @@ def _merged(config: Mapping[str, Any], special_map: Mapping[str, Any]) -> dict[s
 
 
 def _specials(config: Mapping[str, Any], *, where: object) -> list[AddedToken]:
-    """Return the control tokens that a config names, in the order in which they are added."""
     entries = [config.get(f"{role}_token") for role in ROLES]
     for name in _LISTS:
         found = config.get(name)
@@ -352,21 +346,21 @@ def _short(value: Any) -> str:
 
 
 NAMES = {"<pad>": PAD_ID, "</s>": EOS_ID, "<unk>": UNK_ID}
-"""Special tokens of every tokenizer in the T5 family."""
+"""Special tokens of every tokenizer in the T5 family, with their ids."""
 
 
 class SpecialTokens:
-    """Search for special and added tokens in text.
+    """Splitter of text at special and added tokens.
 
     Args:
-      sentinels: name -> id.
-      strip: if True, `NAMES` take the spaces around them, as in ByT5.
-      strip_sentinels: if True, the sentinels do, as in T5.
-      added: additional tokens, and changed flags of these.
-      plain: if True, `NAMES` are not found.
+      sentinels: ids of the sentinels by their text.
+      strip: True if the tokens of `NAMES` include the spaces around them, as in ByT5.
+      strip_sentinels: True if sentinels include the spaces around them, as in T5.
+      added: added tokens, which may also change flags of the other tokens.
+      plain: True if the tokens of `NAMES` are ordinary text.
 
     Attributes:
-      changed: tokens of `added` that would not be found without it.
+      changed: tokens of `added` that are new or have changed flags.
     """
 
     def __init__(
@@ -396,7 +390,7 @@ class SpecialTokens:
         self._pattern = re.compile(f"({'|'.join(map(re.escape, names))})") if names else None
 
     def split(self, text: str) -> list[str | int]:
-        """Return the special tokens of a text as ids, with the nonempty text between them."""
+        """Split a text into ids of special tokens and the nonempty texts between these tokens."""
         if self._pattern is None:
             return [text] if text else []
         parts = [part for part in self._pattern.split(text) if part]
@@ -426,11 +420,11 @@ class SpecialTokens:
     def encode(
         self, texts: Sequence[str], plain: Callable[[list[str]], list[list[int]]]
     ) -> list[list[int]]:
-        """Return the ids of each text.
+        """Return the token ids of each text.
 
         Args:
           texts: any texts.
-          plain: function that encodes the text between special tokens, all parts in one call.
+          plain: function that encodes a list of texts without special tokens; it is called once.
         """
         split = [self.split(text) for text in texts]
         encoded = iter(plain([part for parts in split for part in parts if isinstance(part, str)]))
@@ -441,7 +435,7 @@ class SpecialTokens:
 
 
 def _same(token: AddedToken, known: Mapping[str, AddedToken]) -> bool:
-    """Return whether a token is among the known ones, with flags that find it at the same spots."""
+    """Return whether a known token has the same content, id and search flags."""
     other = known.get(token.content)
     flags = ("id", "lstrip", "rstrip", "single_word")
     return other is not None and all(getattr(token, f) == getattr(other, f) for f in flags)

@@ -1,15 +1,15 @@
-"""ByT5's vocabulary: the bytes of UTF-8 text (Xue et al. 2021, section 3.1), without a model file.
+"""ByT5's byte vocabulary: the bytes of UTF-8 text, without a model file (Xue et al. 2021).
 
-Id 0 is padding, 1 EOS, 2 unknown, and byte b is b + 3: 259 ids. Two code bases use different
-sentinels for span corruption, so the layouts have names:
+The 259 ids are 0 for padding, 1 for EOS, 2 for unknown, and b + 3 for byte b. seqio and
+transformers use different sentinels for span corruption, so there are two layouts:
 
     layout     data.vocabulary   ids               sentinels
     "seqio"    bytes             259               258, 257, ...: the last bytes, which UTF-8 lacks
     "hf"       bytes-hf          259 + extra_ids   259, 260, ...: additional ids
 
 The released ByT5 models were pretrained with seqio's layout. Hugging Face's tokenizer, with 125
-extra ids, reads `<extra_id_0>` in text as 259, and `</s>`, `<pad>` and `<unk>`, with the spaces
-around them, as the special ids. All other text has the same ids in both.
+extra ids, encodes `<extra_id_0>` in text as 259, and `</s>`, `<pad>` and `<unk>`, with the spaces
+around them, as the special ids. All other text has the same ids in both layouts.
 
     vocabulary = Bytes(layout="hf", extra_ids=125)
     vocabulary.encode("hé<extra_id_0>")   -> [107, 198, 172, 259]
@@ -42,21 +42,21 @@ from t5x_lite.data.vocabularies.added_tokens import (
 
 Layout = Literal["seqio", "hf"]
 NAMES: dict[str, Layout] = {"bytes": "seqio", "bytes-hf": "hf"}
-"""Value of data.vocabulary for each layout."""
+"""Layout for each name of a byte vocabulary in data.vocabulary."""
 
 FIRST_BYTE = 3
 NUM_PLAIN = FIRST_BYTE + 256
 
 
 class Bytes:
-    """The bytes of UTF-8 text and the special ids.
+    """Byte vocabulary (ByT5): the bytes of UTF-8 text, and special ids.
 
     Attributes:
       layout: name of the sentinel layout.
-      extra_ids: the number of sentinels.
+      extra_ids: number of sentinels.
       size: number of ids.
-      added: added tokens, and changed flags of special tokens.
-      model_path: its name in data.vocabulary.
+      added: added tokens, including special tokens with changed flags.
+      model_path: name of the vocabulary in data.vocabulary.
     """
 
     pad_id = PAD_ID
@@ -74,16 +74,17 @@ class Bytes:
 
         Args:
           layout: name of the sentinel layout.
-          extra_ids: the number of sentinels.
-          added: added tokens, and changed flags of special tokens, each with an id.
+          extra_ids: number of sentinels.
+          added: added tokens, including special tokens with changed flags, each with an id.
 
         Raises:
-          InputError: if `extra_ids` is negative or too large: "seqio" uses byte ids for them.
+          InputError: if `extra_ids` is negative or too large; layout "seqio" uses ids of bytes for
+            sentinels.
         """
         most = 256 if layout == "seqio" else MOST_EXTRA_IDS
         if not 0 <= extra_ids <= most:
             raise InputError(
-                f"data.extra_ids of a byte vocabulary must be in [0, {most}], got {extra_ids}"
+                f"data.extra_ids of a byte vocabulary must be in [0, {most}], but is {extra_ids}"
             )
         self.layout: Layout = layout
         self.extra_ids = extra_ids
@@ -116,17 +117,16 @@ class Bytes:
 
     @property
     def reads_as_seqio(self) -> bool:
-        """True if seqio's vocabulary of bytes gives plain text the same ids."""
+        """True if seqio's byte vocabulary gives the same ids for text."""
         return not self._names
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of layout and `extra_ids`: equal digests give equal ids."""
+        """SHA-256 (hex) of layout and `extra_ids`; equal digests imply equal ids."""
         return hashlib.sha256(self.model_bytes + b"%d" % self.extra_ids).hexdigest()
 
     @property
     def num_sentinels(self) -> int:
-        """Number of sentinels."""
         return self.extra_ids
 
     @property
@@ -136,33 +136,34 @@ class Bytes:
 
     @property
     def sentinel_start(self) -> int:
-        """First sentinel, from which span corruption counts down.
+        """Id of the first sentinel for span corruption; the next sentinels have descending ids.
 
         Raises:
-          InputError: if the sentinels count up.
+          InputError: if the ids of the sentinels ascend.
         """
         if self.layout == "hf":
             raise InputError(
-                "span corruption counts sentinels down, but the vocabulary bytes-hf "
-                "counts them up: set data.vocabulary to bytes, as ByT5 was pretrained"
+                "span corruption needs sentinels with descending ids, but the sentinels of the "
+                "vocabulary bytes-hf ascend; set data.vocabulary to bytes, with which ByT5 was "
+                "pretrained"
             )
         return self.sentinel(0)
 
     def sentinel(self, index: int) -> int:
-        """Return the id of `<extra_id_{index}>`: 258 - index, or with "hf" 259 + index."""
+        """Return the id of `<extra_id_{index}>`: 258 - index, or 259 + index with layout "hf"."""
         if not 0 <= index < self.extra_ids:
             raise ValueError(
-                f"a sentinel's index must be in [0, {self.extra_ids}) (extra_ids), got {index}"
+                f"a sentinel's index must be in [0, {self.extra_ids}) (extra_ids), but is {index}"
             )
         return NUM_PLAIN + index if self.layout == "hf" else NUM_PLAIN - 1 - index
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of `text`, without EOS; with "hf" a special token in text is one id."""
+        """Return the ids of `text`, without EOS; with layout "hf" a special token is one id."""
         [ids] = self.encode_batch([text])
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return `encode` of each text."""
+        """Return the ids of each text, without EOS."""
         if self._special is None:
             return self._encode(texts)
         return self._special.encode(texts, self._encode)
@@ -174,7 +175,7 @@ class Bytes:
         return [[own.get(byte, byte + FIRST_BYTE) for byte in text] for text in coded]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Decode `ids` up to the first EOS; padding, unknown ids and broken UTF-8 are dropped."""
+        """Decode ids up to the first EOS; padding, unknown ids and invalid UTF-8 are dropped."""
         parts: list[bytes] = []  # bytes, and added tokens between them
         split: list[bytes] = []
         for number in map(int, ids):
@@ -192,30 +193,22 @@ class Bytes:
         return " ".join(text for part in split if (text := part.decode("utf-8", "ignore")))
 
     def files(self) -> dict[str, bytes]:
-        """Return the files for `load_vocabulary`: file name -> content."""
+        """Return the contents of the vocabulary's files, by file name."""
         return {BYTES_NAME: self.model_bytes}
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
-        """Write `directory`/bytes.json, completely or not at all, and return its path."""
+        """Write bytes.json to a directory atomically, and return its path."""
         return write_file(self.model_bytes, Path(directory) / BYTES_NAME)
 
 
 def read_bytes_vocabulary(path: DataPath, *, extra_ids: int) -> Bytes:
-    """Read the vocabulary that a bytes.json describes.
-
-    Raises:
-      InputError: if the file is unreadable or describes no vocabulary.
-    """
+    """Read a byte vocabulary from a bytes.json."""
     layout = read_layout(path)
     return Bytes(layout=layout, extra_ids=extra_ids, added=read_added(path).get("added", ()))
 
 
 def read_added(path: DataPath) -> dict[str, Any]:
-    """Read the options other than the layout from a bytes.json or a special_tokens.json, by name.
-
-    Raises:
-      InputError: if it is malformed.
-    """
+    """Return the options except the layout in a bytes.json or special_tokens.json, by name."""
     said = json.loads(path.read_bytes())
     found: dict[str, Any] = {}
     if entries := said.get("added_tokens"):
@@ -236,19 +229,15 @@ def read_added(path: DataPath) -> dict[str, Any]:
 
 
 def read_layout(path: DataPath) -> Layout:
-    """Read the layout that a bytes.json or a special_tokens.json names.
-
-    Raises:
-      InputError: if the file is unreadable or names no layout.
-    """
+    """Return the layout in a bytes.json or special_tokens.json."""
     try:
         layout = json.loads(path.read_text(encoding="utf-8"))["layout"]
     except OSError as error:
-        raise InputError(f"vocabulary {path}: {reason(error)}") from error
+        raise InputError(f"cannot read vocabulary {path}: {reason(error)}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"vocabulary {path}: not a description of a vocabulary") from error
+        raise InputError(f"vocabulary {path} is not a description of a vocabulary") from error
     if layout not in get_args(Layout):
         raise InputError(
-            f"vocabulary {path}: layout must be one of {get_args(Layout)}, got {layout!r}"
+            f"vocabulary {path}: layout must be one of {get_args(Layout)}, but is {layout!r}"
         )
     return layout

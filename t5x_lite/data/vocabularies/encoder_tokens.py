@@ -1,4 +1,4 @@
-"""Special ids and word starts of a vocabulary for rows of encoders, and complete texts as rows.
+"""Special ids and word boundaries for rows of encoders, and conversion of texts to rows.
 
     tokens = encoder_tokens(vocabulary)
     tokens.cls_id, tokens.sep_id, tokens.mask_id, tokens.pad_id, tokens.unk_id
@@ -9,31 +9,30 @@
     <s> ▁un aff able ▁dogs ▁ ( see </s>     SentencePiece; byte-level BPE has "Ġ" for "▁"
      0   1   1   1    2    3 4  5   0
 
-A piece with a leading space mark begins a word, and so does a piece after a special token.
-Punctuation is a separate word, and so is each piece of a script without spaces between words.
-Pieces of WordPiece begin a word unless they begin with "##", as in BERT's whole-word masking. An
+A piece with a leading space mark begins a word, as does a piece after a special token. Each
+punctuation mark is a word, and each piece of a script without spaces between words is a word. A
+WordPiece piece begins a word unless it starts with "##", as in BERT's whole-word masking. An
 unknown piece is a word.
 
-A SentencePiece or byte vocabulary has no [CLS] and no [MASK]. Its first sentinels replace them:
-<extra_id_0> masks, <extra_id_1> begins a row, and EOS ends a text.
+A SentencePiece or byte vocabulary has no [CLS] and no [MASK]. Its first sentinels are used instead:
+<extra_id_0> as [MASK], <extra_id_1> as [CLS], and EOS as [SEP].
 
-For embeddings, complete texts become the rows of an encoder without a task:
+`text_rows` converts complete texts to rows of an encoder, for example for embeddings:
 
     rows = text_rows(vocabulary, begins=True)
     rows(["dogs bark"], length=8)        # Cut(rows=[array([2, 9, 7, 3])], longer=[])
 
-A row of BERT and its relatives is [CLS] ... [SEP]; a row of T5 is the text and its EOS. A text that
-is too long is truncated at its end, but the tokens that end a row are kept. Special tokens in a
-text are found as in transformers.
+A row of BERT is [CLS] text [SEP]; a row of T5 is the text and EOS. If a text is too long, its end
+is truncated, but [SEP] or EOS is kept. Special tokens in a text are found as in transformers.
 
-The first tokens of a long text do not need the rest of it:
+`first_tokens` encodes only the beginning of long texts:
 
     first_tokens(vocabulary, texts, count=64)    # of each text all tokens, or its first 65 and more
 
-A text of megabytes from which 64 tokens are needed is truncated before it is encoded, at a position
-that cannot change them: a space between two letters, which no piece of the vocabulary contains. If
-the beginning has too few tokens, a longer one is encoded. A text without such a position is encoded
-completely.
+A long text is truncated before it is encoded, at a position that cannot change the tokens before
+it: a space between two letters, if no piece of the vocabulary contains such a space. If the
+beginning has too few tokens, a longer beginning is encoded. A text without such a position is
+encoded completely.
 """
 
 import dataclasses
@@ -65,9 +64,9 @@ _UNSPACED = (
 
 
 def without_special(ids: Sequence[int], tokens: EncoderTokens) -> Sequence[int]:
-    """Replace special tokens in a text's ids by the unknown id: [CLS], [SEP], [MASK], padding.
+    """Replace [CLS], [SEP], [MASK] and padding in the ids of a text by the unknown id.
 
-    These tokens divide a row, or mark positions to predict, so a text must not contain them.
+    These ids divide a row or mark positions to predict, so a text must not contain them.
     """
     special = {tokens.cls_id, tokens.sep_id, tokens.mask_id, tokens.pad_id}
     if special.isdisjoint(ids):
@@ -77,10 +76,10 @@ def without_special(ids: Sequence[int], tokens: EncoderTokens) -> Sequence[int]:
 
 @functools.lru_cache(maxsize=8)
 def encoder_tokens(vocabulary: Vocabulary) -> EncoderTokens:
-    """Return the special ids and the kinds of pieces that rows of an encoder need.
+    """Return the special ids and the word boundaries of a vocabulary for rows of an encoder.
 
     Raises:
-      InputError: if it has no sentinels for [CLS] and [MASK], or its word starts are unknown.
+      InputError: if sentinels for [CLS] and [MASK] are missing, or word boundaries are unknown.
     """
     if isinstance(vocabulary, Tokenizer):
         return EncoderTokens(
@@ -94,8 +93,8 @@ def encoder_tokens(vocabulary: Vocabulary) -> EncoderTokens:
         )
     if vocabulary.num_sentinels < 2:
         raise InputError(
-            "an encoder needs two sentinels of the vocabulary, for [MASK] and [CLS]: "
-            "set data.extra_ids to 2 or more"
+            "an encoder needs two sentinels of the vocabulary as [MASK] and [CLS]; set "
+            "data.extra_ids to 2 or more"
         )
     mask_id, cls_id = vocabulary.sentinel(0), vocabulary.sentinel(1)
     return EncoderTokens(
@@ -116,7 +115,7 @@ def encoder_tokens(vocabulary: Vocabulary) -> EncoderTokens:
 
 
 def tokens_for(layout: Layout, vocabulary: Vocabulary) -> EncoderTokens | None:
-    """Return the `EncoderTokens` for a layout's rows; None if it is not an encoder's layout."""
+    """Return the `EncoderTokens` for a layout of encoder rows, or None for other layouts."""
     return encoder_tokens(vocabulary) if layout.of_encoder else None
 
 
@@ -129,7 +128,7 @@ def _surfaces(vocabulary: SentencePiece | Bytes) -> Iterable[str]:
 
 
 def _tokenizer_kinds(vocabulary: Tokenizer) -> UInt8[np.ndarray, " V"]:
-    """Return the kinds of a tokenizer's pieces, by the type of its model and its steps."""
+    """Return for each piece whether it begins a word, continues a word, or is a word."""
     description, pieces = vocabulary.description(), vocabulary.pieces()
     special = set(vocabulary.special_ids) - {vocabulary.unk_id}
     model = description["model"]
@@ -147,15 +146,14 @@ def _tokenizer_kinds(vocabulary: Tokenizer) -> UInt8[np.ndarray, " V"]:
         read = _metaspace
     if read is None:
         raise InputError(
-            f"vocabulary {vocabulary.model_path}: word starts are only known for WordPiece, "
-            f"byte-level BPE and SentencePiece, and not for a {model['type']} with "
+            f"vocabulary {vocabulary.model_path}: word boundaries are known only for WordPiece, "
+            f"byte-level BPE and SentencePiece, but this is a {model['type']} with "
             f"{', '.join(sorted(steps)) or 'no step'}"
         )
     return _kinds(map(read, pieces), special=special, unknown=vocabulary.unk_id)
 
 
 def _types(step: Any) -> list[str]:
-    """Return the types of a step of a tokenizer.json and of its nested steps."""
     if isinstance(step, list):
         return [found for part in step for found in _types(part)]
     if not isinstance(step, dict):
@@ -168,7 +166,6 @@ def _metaspace(piece: str) -> str:
 
 
 def _byte_level(piece: str) -> str:
-    """Return the text of a piece of byte-level BPE; bytes of incomplete characters are dropped."""
     bytes_of = _bytes_of_characters()
     known = bytes(bytes_of[character] for character in piece if character in bytes_of)
     return known.decode("utf-8", "ignore") or "x"
@@ -176,7 +173,7 @@ def _byte_level(piece: str) -> str:
 
 @functools.cache
 def _bytes_of_characters() -> dict[str, int]:
-    """Invert GPT-2's map of bytes to characters, which keeps printable characters."""
+    """Return the byte of each character in GPT-2's map of bytes to characters."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     found = {chr(byte): byte for byte in printable}
@@ -201,7 +198,7 @@ def _with_special(
 
 
 def _kind(surface: str) -> int:
-    """Return the role of a piece: it begins a word, continues one, or is a word by itself."""
+    """Return whether a piece with this text begins a word, continues a word, or is a word."""
     core = surface.strip()
     if core and all(_is_alone(character) for character in core):
         return ALONE
@@ -215,29 +212,29 @@ def _is_alone(character: str) -> bool:
 
 
 def separators(vocabulary: Vocabulary) -> int:
-    """Return the number of [SEP] between two texts: two if [CLS] is <s> (RoBERTa, XLM-R)."""
+    """Return the number of [SEP] between two texts: 2 if [CLS] is <s> (RoBERTa), or else 1."""
     return 2 if isinstance(vocabulary, Tokenizer) and vocabulary.names["cls"] == "<s>" else 1
 
 
 _SHORTEST = 4096
-"""Minimum characters; shorter texts are always encoded completely."""
+"""Maximum number of characters of texts that are always encoded completely."""
 _CHARACTERS = 16
-"""Characters per token, more than in any language: a longer beginning is seldom needed."""
+"""Estimated number of characters per token, an upper limit for most languages."""
 _LONGER = 8
 _PLACE = re.compile(r"(?<=[^\W\d_]) (?=[^\W\d_])")
 
 
 def first_tokens(vocabulary: Vocabulary, texts: Sequence[str], *, count: int) -> list[list[int]]:
-    """Return token ids of each text: all of them, or for a long text more than its first `count`.
+    """Return the token ids of each text, or for a long text at least its first `count` + 1 ids.
 
     Args:
-      vocabulary: vocabulary of the tokens.
+      vocabulary: vocabulary that encodes the texts.
       texts: any strings.
-      count: number of tokens that are needed.
+      count: number of tokens that the caller needs.
 
     Returns:
-      `ids` for each text: ids[:count] equal the first ids of the complete text, and len(ids) >
-      count exactly if the complete text has more.
+      Token ids of each text. ids[:count] are the first ids of the complete text, and len(ids) >
+      count if and only if the complete text has more than `count` tokens.
     """
     size = max(_SHORTEST, _CHARACTERS * count)
     found: list[list[int]] = [[] for _ in texts]
@@ -256,7 +253,7 @@ def first_tokens(vocabulary: Vocabulary, texts: Sequence[str], *, count: int) ->
 
 
 def _place(vocabulary: Vocabulary, text: str, size: int) -> int:
-    """Return a position from `size` on to truncate the text, or if not possible its length."""
+    """Return the first position after `size` at which a text may be truncated, or its length."""
     if len(text) <= size:
         return len(text)
     if isinstance(vocabulary, Bytes) and vocabulary.layout == "seqio":
@@ -271,10 +268,10 @@ def _divides(vocabulary: Vocabulary) -> bool:
 
 
 class Cut(NamedTuple):
-    """Rows of texts.
+    """Rows of tokens for some texts, and the texts that were truncated.
 
     Attributes:
-      rows: int32 tokens of each text.
+      rows: int32 token ids of each text's row.
       longer: indices of the texts that were truncated.
     """
 
@@ -284,12 +281,12 @@ class Cut(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextRows:
-    """Callable that turns texts into rows.
+    """Callable that converts texts to rows of tokens.
 
     Attributes:
-      vocabulary: vocabulary of the tokens.
-      before: the tokens that begin a row.
-      after: the tokens that end it.
+      vocabulary: vocabulary that encodes the texts.
+      before: token ids before the text, such as [CLS].
+      after: token ids after the text, such as [SEP] or EOS.
     """
 
     vocabulary: Vocabulary
@@ -298,7 +295,6 @@ class TextRows:
 
     @property
     def pad_id(self) -> int:
-        """Padding id."""
         return self.vocabulary.pad_id
 
     @property
@@ -307,19 +303,20 @@ class TextRows:
         return len(self.before) + len(self.after)
 
     def __call__(self, texts: Sequence[str], *, length: int) -> Cut:
-        """Return the tokens of each text.
+        """Return the row of tokens of each text, truncated to a maximum length.
 
         Args:
           texts: any strings.
-          length: maximum tokens of a row, at least one more than the tokens that begin and end it.
+          length: maximum number of tokens of a row, including the tokens before and after the text.
 
         Raises:
-          InputError: if the length is too short.
+          InputError: if `length` leaves no token for the text.
         """
         room = length - self.shortest
         if room < 1:
             raise InputError(
-                f"rows of {length} tokens hold no text: {self.shortest} of them begin and end it"
+                f"rows of {length} tokens have no space for text, because {self.shortest} tokens "
+                "begin and end a row"
             )
         encoded = first_tokens(self.vocabulary, texts, count=room)
         rows = [np.array([*self.before, *ids[:room], *self.after], np.int32) for ids in encoded]
@@ -327,11 +324,11 @@ class TextRows:
 
 
 def text_rows(vocabulary: Vocabulary, *, begins: bool) -> TextRows:
-    """Return the callable that turns texts into rows.
+    """Return a callable that converts texts to rows of tokens.
 
     Args:
-      vocabulary: vocabulary of the tokens.
-      begins: if True, a row begins with [CLS], as in encoders but not in T5.
+      vocabulary: vocabulary that encodes the texts.
+      begins: True if rows begin with [CLS], as in encoders other than T5's.
 
     Raises:
       InputError: if [CLS] is missing because the vocabulary has too few sentinels.

@@ -1,8 +1,8 @@
-"""Vocabularies without TensorFlow: loading, and training of a SentencePiece model.
+"""Loading of vocabularies without TensorFlow, and training of SentencePiece models.
 
-The ids are the same as in `seqio.SentencePieceVocabulary(path, extra_ids=100)`: the model's own
-pieces, then the sentinels as user-defined pieces, `<extra_id_0>` last (T5, Raffel et al. 2020,
-section 3.1.4). With T5's model of 32000 pieces:
+The ids are the same as in `seqio.SentencePieceVocabulary(path, extra_ids=100)`: first the model's
+pieces, then the sentinels, with `<extra_id_0>` last (T5, Raffel et al. 2020, section 3.1.4). With
+T5's model of 32000 pieces:
 
     vocabulary = load_vocabulary("t5_spiece.model")
     vocabulary.size             -> 32100
@@ -10,12 +10,10 @@ section 3.1.4). With T5's model of 32000 pieces:
     vocabulary.encode("Thank you <extra_id_0> me")  -> [1562, 25, 32099, 140]
     vocabulary.decode([1562, 25, 1])                -> "Thank you"
 
-As in seqio, a sentinel in text is found only at the start of a word. With layout "hf" it is found
-anywhere, and so are `</s>`, `<pad>` and `<unk>`, as in transformers. A model that already holds its
-sentinels, such as mT5's, is loaded with extra_ids=0. The byte vocabulary of ByT5 is in
-`t5x_lite.data.vocabularies.byte_level`; vocabularies of encoders (WordPiece, tokenizer.json) are in
-`t5x_lite.data.vocabularies.tokenizer` and `t5x_lite.data.vocabularies.spm`. `load_vocabulary` loads
-any of them.
+As in seqio, a sentinel in text is found only at the start of a word. With layout "hf", sentinels,
+`</s>`, `<pad>` and `<unk>` are found anywhere, as in transformers. A model with sentinels, such as
+mT5's, is loaded with extra_ids=0. `load_vocabulary` also loads byte vocabularies (`byte_level`) and
+vocabularies of encoders (`tokenizer` and `spm`).
 """
 
 import collections
@@ -67,29 +65,30 @@ from t5x_lite.data.vocabularies.spm import read_spm, read_xlm_spm
 from t5x_lite.data.vocabularies.tokenizer import Tokenizer, encoded, load_tokenizer, read_byte_level
 
 MAX_LINE_BYTES = 4192
-"""T5's `max_sentence_length`; SentencePiece drops longer lines, so they are split first."""
+"""Maximum bytes of a line for training, as in T5; longer lines are split before training."""
 ASCII = string.digits + string.ascii_letters + string.punctuation
-"""Characters of labels, numbers and the tasks' prefixes."""
+"""Characters of labels, numbers and the prefixes of tasks."""
 _NORMALIZATION = "nmt_nfkc"
 _OVER_A_SPACE = re.compile(r"[^▁\s][▁\s]")
 _RESERVED = "\u2585"
-"""SentencePiece's mark of an unknown byte; it drops every line that holds one."""
+"""SentencePiece's mark of an unknown byte; SentencePiece ignores all lines with this mark."""
 
 
 class SentencePiece:
-    """A SentencePiece model with `extra_ids` sentinels appended.
+    """Vocabulary of a SentencePiece model with appended sentinels.
 
     Attributes:
-      model_path: the file that it was read from.
-      model_bytes: that file's content, without the sentinels.
-      extra_ids: the number of sentinels.
-      layout: "seqio" or "hf", the rule for special tokens in text; the ids are equal.
-      size: number of ids, sentinels and added tokens included.
-      num_sentinels: the sentinels, appended or the model's own: the last ids before added tokens.
-      added: tokens that the model does not have, and changed flags of special tokens.
-      legacy: if False, a part after a special token gets no space piece (`legacy` of T5Tokenizer).
-      add_prefix_space: if True, a text begins with a space piece; only used if `legacy` is False.
-      fast: content of a tokenizer.json that reads text in layout "hf"; b"" if unused.
+      model_path: path of the model file.
+      model_bytes: content of the model file, without sentinels.
+      extra_ids: number of appended sentinels.
+      layout: rule for finding special tokens in text, "seqio" or "hf"; both have the same ids.
+      size: number of ids, including sentinels and added tokens.
+      num_sentinels: number of sentinels, appended or in the model; they have the last ids before
+        added tokens.
+      added: added tokens, including special tokens with changed flags.
+      legacy: True to insert a space piece after a special token (`legacy` of T5Tokenizer).
+      add_prefix_space: True to begin a text with a space piece; only used if `legacy` is False.
+      fast: content of a tokenizer.json that encodes text with layout "hf"; b"" if unused.
     """
 
     pad_id = PAD_ID
@@ -107,25 +106,21 @@ class SentencePiece:
         add_prefix_space: bool = True,
         fast: bytes = b"",
     ):
-        """Read the model.
+        """Read a SentencePiece model.
 
         Args:
-          model_path: a SentencePiece model file with pad 0, eos 1, unk 2.
+          model_path: path of a SentencePiece model with the ids pad 0, eos 1 and unk 2.
           extra_ids: number of sentinels to append.
-          layout: rule for special tokens in text.
+          layout: rule for finding special tokens in text.
           added: added tokens, each with an id.
-          legacy: as in the class.
-          add_prefix_space: as in the class.
-          fast: as in the class.
-
-        Raises:
-          InputError: if the file is missing, unreadable, not a SentencePiece model or has other
-            special ids, or there are too many extra ids.
+          legacy: value of the attribute `legacy`.
+          add_prefix_space: value of the attribute `add_prefix_space`.
+          fast: value of the attribute `fast`.
         """
         if extra_ids < 0:
-            raise InputError(f"data.extra_ids must be at least 0, got {extra_ids}")
+            raise InputError(f"data.extra_ids must be at least 0, but is {extra_ids}")
         if extra_ids > MOST_EXTRA_IDS:
-            raise InputError(f"data.extra_ids must be at most {MOST_EXTRA_IDS}, got {extra_ids}")
+            raise InputError(f"data.extra_ids must not exceed {MOST_EXTRA_IDS}, but is {extra_ids}")
         self.model_path = data_path(model_path)
         self.extra_ids = extra_ids
         self.layout: Layout = layout
@@ -133,8 +128,8 @@ class SentencePiece:
             self.model_bytes = self.model_path.read_bytes()
         except OSError as error:
             raise InputError(
-                f"vocabulary {model_path}: {reason(error)}; give a SentencePiece .model file or "
-                f"train one with `t5x-lite vocab`"
+                f"cannot read vocabulary {model_path}: {reason(error)}; give a SentencePiece "
+                ".model file or train one with `t5x-lite vocab`"
             ) from error
         self._processor = _load_processor(
             self.model_bytes, extra_ids=extra_ids, where=str(model_path)
@@ -157,21 +152,21 @@ class SentencePiece:
 
     @property
     def own_added(self) -> tuple[AddedToken, ...]:
-        """Added tokens that the model lacks: all but pad, EOS, unknown and sentinels."""
+        """Added tokens except padding, EOS, unknown and sentinels."""
         known = {PAD_ID, EOS_ID, UNK_ID}
         known |= {self._num_pieces - 1 - i for i in range(self.num_sentinels)}
         return tuple(token for token in self.added if token.id not in known)
 
     @property
     def reads_as_seqio(self) -> bool:
-        """True if seqio's vocabulary of the model gives plain text the same ids."""
+        """True if seqio's vocabulary of the same model gives the same ids for text."""
         return not self._names and self.legacy
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of the model's bytes and `extra_ids`: equal digests give equal ids.
+        """SHA-256 (hex) of the model and `extra_ids`; equal digests imply equal ids.
 
-        The layout is not included: it does not change the meaning of an id.
+        The layout is not included, because it does not change the meaning of an id.
         """
         content = self.model_bytes + b"\n%d" % self.extra_ids
         if not self.reads_as_seqio:
@@ -199,14 +194,15 @@ class SentencePiece:
 
     @property
     def sentinel_start(self) -> int:
-        """First sentinel, from which span corruption counts down."""
+        """Id of the first sentinel for span corruption; the next sentinels have descending ids."""
         return self._num_pieces - 1
 
     def sentinel(self, index: int) -> int:
-        """Return the id of `<extra_id_{index}>`, counting down from the last one of the model."""
+        """Return the id of `<extra_id_{index}>`; `<extra_id_0>` has the model's last id."""
         if not 0 <= index < self.num_sentinels:
             raise ValueError(
-                f"a sentinel's index must be in [0, {self.num_sentinels}) (extra_ids), got {index}"
+                f"a sentinel's index must be in [0, {self.num_sentinels}) (extra_ids), but is "
+                f"{index}"
             )
         return self._num_pieces - 1 - index
 
@@ -216,7 +212,7 @@ class SentencePiece:
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return `encode` of each text, computed in threads."""
+        """Return the ids of each text, without EOS; texts are encoded in parallel threads."""
         if self._special is None:
             return self._processor.EncodeAsIds(list(texts))
         if self._fast is not None and self.layout == "hf":
@@ -236,7 +232,7 @@ class SentencePiece:
         return [own[piece] if piece in own else to_id(piece) for piece in pieces]
 
     def _encode_without_spaces(self, text: str, special: SpecialTokens) -> list[int]:
-        """Return the ids that T5Tokenizer with legacy=False gives."""
+        """Return the ids of a text as in T5Tokenizer with legacy=False."""
         if not text:
             return []
         text = text.replace("▁", " ")
@@ -261,10 +257,11 @@ class SentencePiece:
         return {0, 1, 2, *sentinels, *(token.id for token in self.added if token.special)}
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Decode `ids` up to the first EOS; padding is dropped, ids above `size` are unknown.
+        """Decode ids up to the first EOS; padding is dropped, and ids above `size` are unknown.
 
-        Added tokens are written unchanged. The form of the files decides about spaces around them:
-        one on both sides, as in transformers' Python tokenizers, or none, as in its fast ones.
+        Added tokens are written unchanged, without spaces around them if the vocabulary has a
+        tokenizer.json, as in transformers' fast tokenizers, or else with a space on both sides, as
+        in its Python tokenizers.
         """
         known = [int(i) if i < self.size else UNK_ID for i in ids]
         known = known[: [*known, EOS_ID].index(EOS_ID)]
@@ -286,7 +283,7 @@ class SentencePiece:
         return text.strip() if self._names else text
 
     def pieces(self) -> list[str]:
-        """Return the piece of each id; "" for an id without a piece."""
+        """Return the text of the piece of each id; "" for an id without a piece."""
         pieces = [self._processor.IdToPiece(number) for number in range(self._num_pieces)]
         pieces += [""] * (self.size - self._num_pieces)
         for number, content in self._names.items():
@@ -294,7 +291,7 @@ class SentencePiece:
         return pieces
 
     def files(self) -> dict[str, bytes]:
-        """Return the files for `load_vocabulary`: file name -> content."""
+        """Return the contents of the vocabulary's files, by file name."""
         files = {MODEL_NAME: self.model_bytes}
         if self.layout != "seqio" or self._reading():
             said = {"layout": self.layout, **self._reading()}
@@ -304,14 +301,13 @@ class SentencePiece:
         return files
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
-        """Write `files` to a directory, each completely or not at all; return the model's path."""
+        """Write the vocabulary's files to a directory atomically, and return the model's path."""
         for name, content in reversed(self.files().items()):
             path = write_file(content, Path(directory) / name)
         return path
 
 
 def _load_processor(model_bytes: bytes, *, extra_ids: int, where: str) -> Any:
-    """Return a SentencePieceProcessor of the model with seqio's sentinel pieces appended."""
     import sentencepiece
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
@@ -326,25 +322,25 @@ def _load_processor(model_bytes: bytes, *, extra_ids: int, where: str) -> Any:
             name = f"▁<extra_id_{i}>"
             if name in names:
                 raise InputError(
-                    f"vocabulary {where}: the model already holds {name}; set data.extra_ids to 0"
+                    f"vocabulary {where} already contains {name}; set data.extra_ids to 0"
                 )
             model.pieces.add(piece=name, score=0.0, type=user_defined)
         processor.LoadFromSerializedProto(model.SerializeToString())
     except (DecodeError, RuntimeError) as error:
         raise InputError(
-            f"vocabulary {where}: not a SentencePiece model; train one with `t5x-lite vocab`"
+            f"vocabulary {where} is not a SentencePiece model; train a model with `t5x-lite vocab`"
         ) from error
     got = (processor.pad_id(), processor.eos_id(), processor.unk_id())
     if got != (PAD_ID, EOS_ID, UNK_ID):
         raise InputError(
-            f"vocabulary {where}: the ids of pad, eos and unk must be (0, 1, 2), got {got}; "
-            f"train one with `t5x-lite vocab`"
+            f"vocabulary {where}: the ids of pad, eos and unk must be (0, 1, 2), but are {got}; "
+            "train a model with `t5x-lite vocab`"
         )
     return processor
 
 
 def _without_prefix(processor: Any) -> Any:
-    """Return the same model without the space piece that begins a text."""
+    """Return a processor of the same model that does not add a space piece before a text."""
     import sentencepiece
     from sentencepiece import sentencepiece_model_pb2
 
@@ -357,11 +353,10 @@ def _without_prefix(processor: Any) -> Any:
 
 
 Vocabulary: TypeAlias = SentencePiece | Bytes | Tokenizer
-"""Any vocabulary; all have the same methods."""
+"""Type of any vocabulary; all vocabularies have the same methods."""
 
 
 def _num_sentinels(processor: Any) -> int:
-    """Count the last pieces that are sentinels, `<extra_id_0>` the last."""
     size = processor.GetPieceSize()
     numbers = itertools.takewhile(
         lambda i: processor.IdToPiece(size - 1 - i) == f"▁<extra_id_{i}>", range(size)
@@ -376,23 +371,23 @@ ENCODER_FORMS: Mapping[str, Callable[[DataPath], Tokenizer]] = {
     XLM_NAME: read_xlm_spm,
     BPE_NAME: read_byte_level,
 }
-"""File name to reader of an encoder's vocabulary; if there are several, the first is read."""
+"""Functions that read an encoder's vocabulary, by file name, in the order of preference."""
 
 
 def load_vocabulary(path: str | os.PathLike[str], *, extra_ids: int = 100) -> Vocabulary:
-    """Load the vocabulary in a file or a directory, or the byte vocabulary of a name.
+    """Load a vocabulary from a file or a directory, or a byte vocabulary by its name.
 
     Args:
-      path: local or in a bucket: a SentencePiece model, a bytes.json, a tokenizer.json (any name in
-        .json), WordPiece's vocab.txt (any name in .txt), DeBERTa's spm.model, XLM-R's
-        sentencepiece.bpe.model or RoBERTa's vocab.json next to merges.txt (by these names), a
-        directory that holds one of them under these names (another SentencePiece model is
-        sentencepiece.model; if special tokens are read as in transformers, special_tokens.json is
-        next to it), or "bytes" or "bytes-hf" (a directory of that name is "./bytes").
-      extra_ids: number of sentinels in addition to a SentencePiece model's own pieces or bytes.
+      path: local or bucket path of a SentencePiece model, a bytes.json, a tokenizer.json (any name
+        with .json), WordPiece's vocab.txt (any name with .txt), DeBERTa's spm.model, XLM-R's
+        sentencepiece.bpe.model or RoBERTa's vocab.json next to merges.txt (with exactly these
+        names); or of a directory that contains one of these files or sentencepiece.model (with
+        special_tokens.json if special tokens are found as in transformers). Or "bytes" or
+        "bytes-hf"; write "./bytes" for a directory of this name.
+      extra_ids: number of sentinels that are appended to a SentencePiece model or to bytes.
 
     Raises:
-      InputError: as `SentencePiece`, `Bytes`, `Tokenizer` and the readers of `ENCODER_FORMS` do.
+      InputError: if the vocabulary is missing, unreadable or malformed.
     """
     if str(path) in NAMES:
         return Bytes(layout=NAMES[str(path)], extra_ids=extra_ids)
@@ -410,7 +405,7 @@ def load_vocabulary(path: str | os.PathLike[str], *, extra_ids: int = 100) -> Vo
 
 
 def _read_options(directory: DataPath) -> dict[str, Any]:
-    """Read the options for reading text from the special_tokens.json of a directory."""
+    """Return the options for encoding text from the special_tokens.json in a directory."""
     path, options = directory / LAYOUT_NAME, dict[str, Any]()
     if not path.is_file():
         return options
@@ -420,7 +415,9 @@ def _read_options(directory: DataPath) -> dict[str, Any]:
         try:
             options["fast"] = (directory / FAST_NAME).read_bytes()
         except OSError as error:
-            raise InputError(f"vocabulary {directory / FAST_NAME}: {reason(error)}") from error
+            raise InputError(
+                f"cannot read vocabulary {directory / FAST_NAME}: {reason(error)}"
+            ) from error
     return options
 
 
@@ -435,7 +432,7 @@ _ENCODER_PIECES: dict[str, Any] = {
     "eos_piece": "[SEP]",
     "unk_piece": "[UNK]",
 }
-"""SentencePiece's options for the special pieces of T5's models, and of DeBERTa's."""
+"""SentencePiece's options for the special pieces of DeBERTa's models."""
 
 
 def train_sentencepiece(
@@ -449,38 +446,41 @@ def train_sentencepiece(
     encoder: bool = False,
     seed: int = 0,
 ) -> Path:
-    """Train a unigram model with T5's settings, and write `output_dir`/sentencepiece.model.
+    """Train a unigram SentencePiece model with T5's settings, and write sentencepiece.model.
 
     T5's settings, read from its model: nmt_nfkc normalization, character coverage 0.9995, a maximum
     of 16 characters per piece, split at whitespace, numbers and scripts, pad 0, eos 1, unk 2, no
-    bos, no byte fallback. The same lines and settings give the same bytes.
+    bos, no byte fallback. The same lines and settings give the same file.
 
     Args:
-      lines: text, streamed; lines longer than `MAX_LINE_BYTES` are split at whitespace.
-      size: number of pieces, including special pieces but not the extra ids.
-      output_dir: created if missing; nothing is written unless the training succeeds.
-      character_coverage: the fraction of the text's characters that get a piece.
-      required: characters that always get a piece, such as `ASCII`.
-      max_lines: maximum number of lines, which bounds the memory; a longer text is sampled
-        uniformly.
-      encoder: if True, the special pieces are [PAD] [CLS] [SEP] [UNK], as in DeBERTa's models, and
-        the file is spm.model; [MASK] is added after the last piece when it is read
+      lines: lines of text; lines longer than `MAX_LINE_BYTES` are split at whitespace.
+      size: number of pieces, including special pieces but without extra ids.
+      output_dir: directory of the model, created if missing. Nothing is written if the training
+        fails.
+      character_coverage: fraction of the text's characters that have a piece.
+      required: characters that always have a piece, such as `ASCII`.
+      max_lines: maximum number of lines, which limits the memory; lines of a longer text are
+        sampled uniformly.
+      encoder: True to train with the special pieces [PAD] [CLS] [SEP] [UNK], as in DeBERTa's
+        models, and to write spm.model; [MASK] is added after the last piece when the file is read
         (`data.vocabularies.spm`).
-      seed: seed of the sample of lines.
+      seed: random seed for sampling lines.
 
     Returns:
-      The model's path.
+      Path of the model.
 
     Raises:
-      InputError: if the text is empty or does not allow the size; and errors that reading `lines`
-        raises.
+      InputError: if the text is empty or does not allow the size.
     """
     import sentencepiece
 
     if size < 4:
-        raise InputError(f"a vocabulary needs at least 4 pieces, got --size {size}")
+        raise InputError(f"a vocabulary needs at least 4 pieces, but --size is {size}")
     if os.path.exists(output_dir) and not os.path.isdir(output_dir):
-        raise InputError(f"{output_dir}: {os.strerror(errno.ENOTDIR)}; give --output a directory")
+        raise InputError(
+            f"--output {output_dir} is not a directory ({os.strerror(errno.ENOTDIR)}); give a "
+            "directory"
+        )
     reading: list[Exception] = []
     pieces = _training_lines(lines, failure=reading)
     # Text that normalization empties (zero-width spaces) ends the process in C++.
@@ -490,7 +490,9 @@ def train_sentencepiece(
     if reading:
         raise reading[0]
     if first is None:
-        raise InputError("a vocabulary cannot be trained on empty text; give --input some lines")
+        raise InputError(
+            "a vocabulary cannot be trained on empty text; give --input files with text"
+        )
     options: dict[str, Any] = {
         "model_type": "unigram",
         "vocab_size": size,
@@ -519,7 +521,7 @@ _LINES_AT_A_TIME = 1000
 def _train_apart(
     lines: Iterator[str], reading: list[Exception], *, options: Mapping[str, Any], seed: int
 ) -> bytes | str:
-    """Train in a separate process, which can be stopped: SentencePiece holds Python's lock."""
+    """Train in a separate process that can be stopped, because SentencePiece keeps the GIL."""
     context = WorkerContext()
     pipe: Any = context.Pipe()
     ours, theirs = pipe
@@ -543,7 +545,7 @@ def _train_apart(
     except (EOFError, OSError) as error:
         if reading:
             raise reading[0] from error
-        raise RuntimeError(f"training the vocabulary: {context.why_broken()}") from error
+        raise RuntimeError(f"training the vocabulary failed: {context.why_broken()}") from error
     finally:
         process.kill()
         process.join()
@@ -551,7 +553,7 @@ def _train_apart(
 
 
 def _train_in_worker(pipe: Any, options: Mapping[str, Any], seed: int) -> None:
-    """Train on the lines that come through a pipe, and send back the model or the error."""
+    """Train on the lines from a pipe, and send the model or the error back."""
     import sentencepiece
 
     sentencepiece.set_random_generator_seed(seed)
@@ -568,23 +570,23 @@ def _train_in_worker(pipe: Any, options: Mapping[str, Any], seed: int) -> None:
 
 
 FREQUENT = 100
-"""Minimum occurrences of a character in a long text to get a piece."""
+"""Minimum number of occurrences with which a character of a long text has a piece."""
 _FREQUENT_SHARE, _FREQUENT_MINIMUM = 1e-5, 3
 
 
 def frequent_characters(lines: Iterable[str], *, limit: int) -> tuple[str, str]:
-    """Count the characters of normalized text, and select those that need a piece.
+    """Return the frequent characters of normalized text, which need a piece.
 
-    A character is frequent if it occurs `FREQUENT` times, or, in a text of less than ten million
-    characters, if it is at least one in 100,000 (and occurs three times).
+    A character is frequent if it occurs `FREQUENT` times. In a text of fewer than ten million
+    characters, it is frequent if it occurs three times and is at least one in 100,000 characters.
 
     Args:
-      lines: the text.
-      limit: maximum number of characters to select; the most frequent are selected.
+      lines: lines of text.
+      limit: maximum number of characters to select, most frequent first.
 
     Returns:
-      The selected characters and the frequent characters beyond the limit, both in descending
-      order of frequency.
+      (selected characters, frequent characters beyond the limit), both in descending order of
+      frequency.
     """
     import sentencepiece
 
@@ -611,7 +613,6 @@ def frequent_characters(lines: Iterable[str], *, limit: int) -> tuple[str, str]:
 
 
 def _training_error(error: str, size: int, required: str) -> InputError:
-    """Return SentencePiece's error about the size, reworded for users."""
     message = " ".join(error.split())
     largest = re.search(r"value <= (\d+)", message)
     if largest:
@@ -620,18 +621,18 @@ def _training_error(error: str, size: int, required: str) -> InputError:
         )
     needed = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
     if needed:
-        kept = " and the ASCII characters that it keeps (--no-ascii drops them)" if required else ""
+        kept = " and ASCII (--no-ascii excludes unused ASCII characters)" if required else ""
         return InputError(
-            f"{size} pieces cannot hold the text's characters{kept}; set --size to at least "
+            f"{size} pieces are fewer than the text's characters{kept}; set --size to at least "
             f"{needed[1]}"
         )
     return InputError(f"training a vocabulary of {size} pieces failed: {message}")
 
 
 def _training_lines(lines: Iterable[str], *, failure: list[Exception]) -> Iterator[str]:
-    """Yield lines that the trainer accepts; an error in reading is added to `failure` and ends it.
+    """Yield lines for the trainer; stop at an error of `lines`, and append it to `failure`.
 
-    An exception cannot pass through SentencePiece's C++; the caller raises it afterwards.
+    An exception cannot pass through SentencePiece's C++ code, so the caller raises the error later.
     """
     try:
         for line in lines:
@@ -641,10 +642,10 @@ def _training_lines(lines: Iterable[str], *, failure: list[Exception]) -> Iterat
 
 
 def split_line(line: str, *, max_bytes: int) -> Iterator[str]:
-    """Yield the stripped line if it fits `max_bytes` of UTF-8, else parts split at whitespace.
+    """Yield the stripped line, or its parts split at whitespace if it is longer than `max_bytes`.
 
-    A blank line yields nothing. Only a word that is too long by itself is split. In a line that is
-    split, runs of whitespace become one space, as they do in normalization.
+    A blank line yields nothing. A word is split only if it is too long by itself. In a split line,
+    repeated whitespace becomes one space, as in normalization.
     """
     line = line.strip()
     if len(line.encode()) <= max_bytes:

@@ -1,22 +1,22 @@
-"""SentencePiece models of encoders: DeBERTa's spm.model and XLM-R's sentencepiece.bpe.model.
+"""Readers of encoders' SentencePiece models: DeBERTa's spm.model, XLM-R's sentencepiece.bpe.model.
 
     vocabulary = read_spm("deberta-v3-base/spm.model")     # a Tokenizer: ids, offsets, [MASK]
     vocabulary = read_xlm_spm("xlm-r/sentencepiece.bpe.model")
 
-The model becomes a tokenizer.json with the same ids, which a checkpoint then holds: the unigram
-pieces with their scores, bytes for text without a piece if the model has byte fallback, and the
-model's normalization. [MASK] is a piece of the model, or has the id from added_tokens.json, or
+The model is converted to a tokenizer.json with the same ids, which is stored in checkpoints:
+unigram pieces with their scores, bytes for text without a piece if the model has byte fallback, and
+the model's normalization. [MASK] is a piece of the model, or has the id from added_tokens.json, or
 follows the last piece, as in DeBERTaV3 (128000). split_by_punct and do_lower_case of a
 tokenizer_config.json are applied.
 
 The ids are the same as from the SentencePiece library, for composed and decomposed text (NFC and
-NFD; Korean and Vietnamese are often written in the latter). They may differ in three cases: a run
-such as "*****" can be split into the same pieces in several orders; half-width kana with a voicing
-mark, and letters with several marks without a composed character; and the control character U+0085.
-A tokenizer.json from elsewhere is read unchanged, as transformers' fast tokenizers do: without an
-NFC step it splits decomposed text into other pieces than the library.
+NFD; Korean and Vietnamese are often written in NFD). Ids may differ in three cases: repeated
+characters such as "*****", which can be split into the same pieces in several orders; half-width
+kana with a voicing mark and letters with several marks, without a composed character; and the
+control character U+0085. A given tokenizer.json is used unchanged, as in transformers' fast
+tokenizers: without an NFC step it splits decomposed text into other pieces than the library.
 
-XLM-R's pieces have ids one above the model's, after <s>, <pad>, </s> and <unk>; <mask> is last.
+XLM-R's ids are one more than the model's ids; <s>, <pad>, </s> and <unk> are first, <mask> is last.
 
 Source: transformers' convert_slow_tokenizer.py, DebertaV2Converter and XLMRobertaConverter.
 """
@@ -41,23 +41,25 @@ from t5x_lite.data.vocabularies.tokenizer import Tokenizer, add_tokens, check_ad
 _MASK = "[MASK]"
 _SPACE = "▁"
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6
-"""Kinds of pieces in SentencePiece's format."""
+"""Types of pieces in SentencePiece's file format."""
 _NEVER = -1e9
-"""Score of a piece that is never used for text."""
+"""Score of a piece that must not be used for text."""
 _UNIGRAM = 1
 
 
 def read_spm(path: str | os.PathLike[str], *, compose: bool = True) -> Tokenizer:
-    """Read the vocabulary of an encoder's SentencePiece model.
+    """Read the vocabulary of an encoder from its SentencePiece model (DeBERTa's spm.model).
 
     Args:
-      path: the model; tokenizer_config.json and added_tokens.json may be next to it.
-      compose: if True, text is converted to NFC before the model's normalization. There the
-        `tokenizers` package looks up single characters, and the library the longest sequence with
-        an entry (huggingface/tokenizers#2116): without NFC letters and their marks stay separate.
+      path: path of the model; tokenizer_config.json and added_tokens.json may be in the same
+        directory.
+      compose: True to convert text to NFC before the model's normalization. In this normalization,
+        the `tokenizers` package replaces single characters, and the SentencePiece library replaces
+        the longest matching sequence (huggingface/tokenizers#2116). Without NFC, letters and their
+        marks would stay separate.
 
     Raises:
-      InputError: if a file is unreadable, or the model is not unigram with [CLS] and [SEP].
+      InputError: if a file is unreadable, or the model is not a unigram model with [CLS] and [SEP].
     """
     path = data_path(path)
     stated = Stated.of(path.parent)
@@ -70,10 +72,11 @@ def read_spm(path: str | os.PathLike[str], *, compose: bool = True) -> Tokenizer
     model = _read_model(path)
     spaces = model.normalizer_spec.remove_extra_whitespaces
     if model.trainer_spec.model_type != _UNIGRAM or not spaces:
-        what = "that keeps repeated spaces" if not spaces else "of another type than unigram"
+        what = "keeps repeated spaces" if not spaces else "is not a unigram model"
         raise InputError(
-            f"vocabulary {path}: a SentencePiece model {what}; have "
-            "transformers write a tokenizer.json (AutoTokenizer, save_pretrained) and use that"
+            f"vocabulary {path} is not supported, because the SentencePiece model {what}; have "
+            "transformers write a tokenizer.json (AutoTokenizer, save_pretrained) and use that "
+            "file"
         )
     try:
         compose = compose and composes(model.normalizer_spec.precompiled_charsmap)
@@ -82,18 +85,18 @@ def read_spm(path: str | os.PathLike[str], *, compose: bool = True) -> Tokenizer
         raise
     except Exception as error:  # the packages raise no narrower type
         what = " ".join(str(error).split())[:120]
-        raise InputError(f"vocabulary {path}: a damaged SentencePiece model ({what})") from error
+        raise InputError(f"vocabulary {path} is a damaged SentencePiece model ({what})") from error
     return Tokenizer(path, content=made.to_str().encode())
 
 
 def read_xlm_spm(path: str | os.PathLike[str]) -> Tokenizer:
-    """Read the vocabulary of XLM-RoBERTa's SentencePiece model, as transformers reads it.
+    """Read the vocabulary of XLM-RoBERTa from its SentencePiece model, as in transformers.
 
-    A tokenizer_config.json, special_tokens_map.json and added_tokens.json may be next to it.
-    <mask> takes the space before it unless they state otherwise.
+    A tokenizer_config.json, special_tokens_map.json and added_tokens.json may be in the same
+    directory. By default, <mask> includes the space before it.
 
     Raises:
-      InputError: if a file is unreadable, or the model is not unigram with <s> and </s>.
+      InputError: if a file is unreadable, or the model is not a unigram model with <s> and </s>.
     """
     path = data_path(path)
     stated = Stated.of(path.parent)
@@ -107,8 +110,8 @@ def read_xlm_spm(path: str | os.PathLike[str]) -> Tokenizer:
     first = [piece.piece for piece in model.pieces[:3]]
     if first != ["<unk>", "<s>", "</s>"] or model.trainer_spec.model_type != _UNIGRAM:
         raise InputError(
-            f"vocabulary {path}: not a unigram model that begins with <unk>, <s>, </s>, as "
-            "XLM-RoBERTa's does; have transformers write a tokenizer.json and use that"
+            f"vocabulary {path} is not a unigram model that begins with <unk>, <s>, </s>, like "
+            "XLM-RoBERTa's; have transformers write a tokenizer.json and use that file"
         )
     try:
         made = _xlm_tokenizer(model, stated, where=path)
@@ -116,12 +119,11 @@ def read_xlm_spm(path: str | os.PathLike[str]) -> Tokenizer:
         raise
     except Exception as error:  # the packages raise no narrower type
         what = " ".join(str(error).split())[:120]
-        raise InputError(f"vocabulary {path}: a damaged SentencePiece model ({what})") from error
+        raise InputError(f"vocabulary {path} is a damaged SentencePiece model ({what})") from error
     return Tokenizer(path, content=made.to_str().encode())
 
 
 def _xlm_tokenizer(model: Any, stated: Stated, *, where: DataPath) -> Any:
-    """Build the tokenizer that transformers makes of XLM-R's SentencePiece model."""
     import tokenizers
     from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
     from tokenizers.processors import TemplateProcessing
@@ -156,7 +158,6 @@ def _xlm_tokenizer(model: Any, stated: Stated, *, where: DataPath) -> Any:
 
 
 def _read_model(path: DataPath) -> Any:
-    """Return the model's protocol buffer."""
     from google.protobuf.message import DecodeError
     from sentencepiece import sentencepiece_model_pb2
 
@@ -166,11 +167,11 @@ def _read_model(path: DataPath) -> Any:
         model.ParseFromString(path.read_bytes())
     except OSError as error:
         raise InputError(
-            f"vocabulary {path}: {reason(error)}; give a SentencePiece model"
+            f"cannot read vocabulary {path}: {reason(error)}; give a SentencePiece model"
         ) from error
     except DecodeError as error:
         raise InputError(
-            f"vocabulary {path}: not a SentencePiece model; download it again"
+            f"vocabulary {path} is not a SentencePiece model; download the file again"
         ) from error
     return model
 
@@ -179,7 +180,7 @@ def composes(charsmap: bytes) -> bool:
     """Return whether SentencePiece's normalization table composes letters with their marks.
 
     Args:
-      charsmap: the precompiled_charsmap of a model, which may be empty.
+      charsmap: precompiled_charsmap of a model, which may be empty.
     """
     if not charsmap:
         return False
@@ -196,7 +197,6 @@ def composes(charsmap: bytes) -> bool:
 
 
 def _tokenizer(model: Any, stated: Stated, *, compose: bool, where: DataPath) -> Any:
-    """Build a tokenizer of the `tokenizers` package with the same ids."""
     import tokenizers
     from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
     from tokenizers.processors import TemplateProcessing
@@ -206,18 +206,18 @@ def _tokenizer(model: Any, stated: Stated, *, compose: bool, where: DataPath) ->
     unknown = [i for i, piece in enumerate(model.pieces) if piece.type == _UNKNOWN]
     if not unknown:
         raise InputError(
-            f"vocabulary {where}: not a SentencePiece model, because it has no unknown piece; "
-            "download it again"
+            f"vocabulary {where} is not a SentencePiece model, because it has no unknown piece; "
+            "download the file again"
         )
     if all(name != _MASK for name, _ in pieces):
         places = {token.content: token.id for token in stated.explicit}
         place = places.get(_MASK)
         place = len(pieces) if place is None else place
         if not len(pieces) <= place <= len(pieces) + MOST_EXTRA_IDS:
-            whose = f"that of {pieces[place][0]!r}" if 0 <= place < len(pieces) else "none"
+            whose = f"the id of {pieces[place][0]!r}" if 0 <= place < len(pieces) else "none"
             raise InputError(
-                f"vocabulary {where}: {ADDED_NAME} gives {_MASK} the id {place}, which is {whose}: "
-                f"the first one that is free is {len(pieces)}"
+                f"vocabulary {where}: {ADDED_NAME} gives {_MASK} the id {place}, which is "
+                f"{whose}; the first free id is {len(pieces)}"
             )
         # Ids between the pieces and [MASK] are unused: no text has these names.
         pieces += [(f"[unused{i}]", 0.0) for i in range(len(pieces), place)]
@@ -268,7 +268,6 @@ def _tokenizer(model: Any, stated: Stated, *, compose: bool, where: DataPath) ->
 
 
 def _score(piece: Any) -> float:
-    """Return a piece's score for the `tokenizers` package."""
     if piece.type == _BYTE:  # "<0x0A>" is a byte, and not six characters of a text
         return _NEVER
     return 0.0 if piece.type == _USER_DEFINED else piece.score

@@ -1,4 +1,4 @@
-"""Vocabularies of encoders: BERT's WordPiece, and any tokenizer.json, by the `tokenizers` package.
+"""Vocabularies of encoders: BERT's WordPiece, byte-level BPE, and any tokenizer.json.
 
     vocabulary = load_vocabulary("bert/vocab.txt")     # WordPiece: one piece per line
     vocabulary.encode("Unaffable dogs")                # ids of "una", "##ffa", "##ble", "dogs"
@@ -7,10 +7,10 @@
     load_vocabulary("xlm-roberta/tokenizer.json")      # byte-level BPE, unigram, WordPiece, ...
     load_vocabulary("roberta/vocab.json")              # byte-level BPE, with merges.txt next to it
 
-A tokenizer_config.json in the same directory names the special pieces. Without it they have their
-usual names: [CLS] [SEP] [MASK] [PAD] [UNK], or <s> </s> <mask> <pad> <unk>. It also sets
-do_lower_case for a vocab.txt; by default text is lower-cased if no piece has a capital letter.
-Encoding adds no special tokens; special tokens in a text are found as in transformers.
+A tokenizer_config.json in the same directory names the special pieces. By default, the names are
+[CLS] [SEP] [MASK] [PAD] [UNK], or <s> </s> <mask> <pad> <unk>. The file also sets do_lower_case for
+a vocab.txt; by default, text is lower-cased if no piece has a capital letter. Encoding adds no
+special tokens; special tokens in a text are found as in transformers.
 
 Sources: transformers' models/bert/tokenization_bert.py; google-research/bert tokenization.py.
 """
@@ -91,30 +91,30 @@ _PYTHON_CLASSES = frozenset(
         "ByT5",
     )
 )
-"""Tokenizers without a tokenizer.json: a file next to them belongs to another tokenizer."""
+"""Classes of tokenizers that have no tokenizer.json."""
 _GENERAL = ("PreTrainedTokenizer", "TokenizersBackend")
 _PROBES = ("a" * 40 + "!", " " * 40 + "!", "1" * 40 + "!", "aA1.'" * 8, "\u0378")
 """Texts on which a damaged tokenizer or an unbounded regular expression fails."""
 _UNASSIGNED = "\u0378"
-"""Code point without a character, and so without a piece."""
+"""Code point without a character, for which no vocabulary has a piece."""
 _LONGEST_WORD = 100
-"""Maximum characters of a word in WordPiece; a longer one is unknown, as in BERT."""
+"""Maximum number of characters of a word in WordPiece; a longer word is unknown, as in BERT."""
 
 
 class Tokenizer:
-    """The ids of a tokenizer.json or a vocab.txt.
+    """Vocabulary of an encoder, from a tokenizer.json or a vocab.txt.
 
     Attributes:
-      model_path: the file that it was read from.
-      model_bytes: that file's content, or the content of the tokenizer.json made from it.
-      names: the special pieces, by "cls", "sep", "mask", "pad" and "unk".
-      cls_id: id that begins a row.
-      sep_id: id that ends a text.
-      mask_id: id at positions to predict.
+      model_path: path of the file.
+      model_bytes: content of the file, or of the tokenizer.json to which it was converted.
+      names: texts of the special pieces, by "cls", "sep", "mask", "pad" and "unk".
+      cls_id: id of the token at the beginning of a row.
+      sep_id: id of the token at the end of a text.
+      mask_id: id of the mask token.
       pad_id: padding id.
-      unk_id: id of text without a piece.
-      eos_id: `sep_id`.
-      size: number of ids: one more than the largest.
+      unk_id: id of unknown text.
+      eos_id: same as `sep_id`.
+      size: number of ids, one more than the largest id.
       extra_ids: 0, because a tokenizer has no sentinels.
       num_sentinels: 0.
       special_ids: ids of all special pieces.
@@ -124,14 +124,15 @@ class Tokenizer:
     num_sentinels = 0
 
     def __init__(self, path: str | os.PathLike[str], *, content: bytes | None = None):
-        """Read the file, and the tokenizer_config.json next to it if there is one.
+        """Read a tokenizer file, and the tokenizer_config.json in the same directory, if it exists.
 
         Args:
-          path: a vocab.txt (any name that ends in .txt), or else a tokenizer.json.
-          content: content of the tokenizer.json, if it was made from the file at path.
+          path: path of a vocab.txt (any name with .txt) or a tokenizer.json.
+          content: content of a tokenizer.json to which the file at `path` was converted; None to
+            read the file.
 
         Raises:
-          InputError: if a file is unreadable or of another kind, or a special piece is missing.
+          InputError: if a file is unreadable or not a tokenizer, or a special piece is missing.
         """
         self.model_path = data_path(path)
         self.model_bytes = _read(self.model_path) if content is None else content
@@ -186,7 +187,7 @@ class Tokenizer:
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of `files`: equal digests give equal ids."""
+        """SHA-256 (hex) of `files`; equal digests imply equal ids."""
         return hashlib.sha256(b"".join(self.files().values())).hexdigest()
 
     @property
@@ -204,18 +205,14 @@ class Tokenizer:
 
     @property
     def sentinel_start(self) -> int:
-        """First sentinel, which a tokenizer does not have.
-
-        Raises:
-          InputError: always.
-        """
+        """Raise InputError, because a tokenizer has no sentinels."""
         raise InputError(
-            f"vocabulary {self.model_path} has no sentinels, which text-to-text objectives need: "
+            f"vocabulary {self.model_path} has no sentinels, which text-to-text objectives need; "
             "use a SentencePiece model, or an encoder's objective"
         )
 
     def sentinel(self, index: int) -> int:
-        """Raise InputError, as `sentinel_start` does."""
+        """Raise InputError, because a tokenizer has no sentinels."""
         del index
         return self.sentinel_start
 
@@ -225,30 +222,30 @@ class Tokenizer:
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return `encode` of each text, computed in threads."""
+        """Return the ids of each text, without special tokens; texts are encoded in parallel."""
         return [one.ids for one in encoded(self._tokenizer, texts, where=self.model_path)]
 
     def encode_with_offsets(
         self, texts: Sequence[str]
     ) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """Return the ids of each text, each with its first character and the one after its last."""
+        """Return the ids of each text, and for each id its characters [start, end) in the text."""
         found = encoded(self._tokenizer, texts, where=self.model_path, offsets=True)
         return [(one.ids, one.offsets) for one in found]
 
     def encode_with_words(
         self, texts: Sequence[str]
     ) -> list[tuple[list[int], list[tuple[int, int]], list[int | None]]]:
-        """Return `encode_with_offsets`, with the number of each token's word; None has no word."""
+        """Return the ids of each text, with the characters and word number (or None) of each id."""
         found = encoded(self._tokenizer, texts, where=self.model_path, offsets=True)
         return [(one.ids, one.offsets, one.word_ids) for one in found]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Decode `ids`; special pieces are dropped, ids above `size` are unknown."""
+        """Decode ids; special pieces are dropped, and ids above `size` are unknown."""
         known = [int(i) if i < self.size else self.unk_id for i in ids]
         return self._tokenizer.decode(known, skip_special_tokens=True)
 
     def pieces(self) -> list[str]:
-        """Return the piece of each id; "" for an id without a piece."""
+        """Return the text of the piece of each id; "" for an id without a piece."""
         return [self._tokenizer.id_to_token(number) or "" for number in range(self.size)]
 
     def description(self) -> dict[str, Any]:
@@ -256,7 +253,7 @@ class Tokenizer:
         return json.loads(self._tokenizer.to_str())
 
     def files(self) -> dict[str, bytes]:
-        """Return the files for `load_vocabulary`: file name -> content."""
+        """Return the contents of the vocabulary's files, by file name."""
         config = {f"{role}_token": name for role, name in self.names.items()} | self._options
         if self._added:
             config["added_tokens_decoder"] = {
@@ -268,14 +265,14 @@ class Tokenizer:
         }
 
     def has_the_ids_of(self, other: object) -> bool:
-        """Return whether both give the same ids, even if their files differ.
+        """Return whether another vocabulary gives the same ids, even if its files differ.
 
-        A vocab.txt by itself has the default options, which a tokenizer_config.json may repeat.
+        For example, files may differ if a tokenizer_config.json repeats default options.
         """
         return isinstance(other, Tokenizer) and self.description() == other.description()
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
-        """Write `files` to a directory, each completely or not at all; return the model's path."""
+        """Write the vocabulary's files to a directory atomically, and return the model's path."""
         for name, content in reversed(self.files().items()):
             path = write_file(content, Path(directory) / name)
         return path
@@ -286,14 +283,14 @@ def _read(path: DataPath) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InputError(
-            f"vocabulary {path}: {reason(error)}; give a vocab.txt or a tokenizer.json"
+            f"cannot read vocabulary {path}: {reason(error)}; give a vocab.txt or a tokenizer.json"
         ) from error
 
 
 def _special_names(
     config: Mapping[str, Any], pieces: set[str], *, where: DataPath
 ) -> Mapping[str, str]:
-    """Return the special pieces by their role."""
+    """Return the texts of the special pieces, by "cls", "sep", "mask", "pad" and "unk"."""
     names = {}
     for role, usual in _USUAL.items():
         said = config.get(f"{role}_token")
@@ -305,8 +302,9 @@ def _special_names(
     missing = [" or ".join(_USUAL[role]) for role in _USUAL if role not in names]
     if missing:
         raise InputError(
-            f"vocabulary {where}: no piece {', no piece '.join(missing)}: use an encoder's "
-            f"vocabulary, or name it in a {TOKENIZER_CONFIG_NAME} next to it (cls_token, ...)"
+            f"vocabulary {where} has no piece {', no piece '.join(missing)}; use an encoder's "
+            f"vocabulary, or give the pieces in a {TOKENIZER_CONFIG_NAME} in the same directory "
+            "(cls_token, ...)"
         )
     return names
 
@@ -315,18 +313,17 @@ def _special_names(
 
 
 def _lines(content: bytes, *, where: DataPath) -> list[str]:
-    """Return the pieces of a vocab.txt; a line's number is its id."""
     try:
         pieces = content.decode().removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
-        raise InputError(f"vocabulary {where}: not UTF-8 (byte {error.start})") from error
+        raise InputError(f"vocabulary {where} is not UTF-8 (byte {error.start})") from error
     pieces = [piece.removesuffix("\r") for piece in pieces]
     lines: dict[str, int] = {}
     for number, piece in enumerate(pieces, start=1):
         if lines.setdefault(piece, number) != number:
             raise InputError(
-                f"vocabulary {where}:{number}: {piece!r} is also on line {lines[piece]}: a "
-                "vocab.txt has one piece per line"
+                f"vocabulary {where}:{number}: {piece!r} is also on line {lines[piece]}, but "
+                "pieces of a vocab.txt must be different"
             )
     return pieces
 
@@ -334,7 +331,7 @@ def _lines(content: bytes, *, where: DataPath) -> list[str]:
 def _wordpiece_options(
     config: Mapping[str, Any], pieces: Sequence[str], names: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the normalization options that are set, or inferred from the pieces."""
+    """Return the normalization options from the config, with defaults inferred from the pieces."""
     special = {*names.values()}
     capitals = any(piece != piece.lower() for piece in pieces if piece not in special)
     options = {"do_lower_case": not capitals}
@@ -343,7 +340,6 @@ def _wordpiece_options(
 
 
 def _wordpiece(pieces: Sequence[str], options: Mapping[str, Any], *, unknown: str) -> Any:
-    """Return BERT's tokenizer, without its special tokens."""
     import tokenizers
     from tokenizers import decoders, models, normalizers, pre_tokenizers
 
@@ -366,27 +362,27 @@ def _wordpiece(pieces: Sequence[str], options: Mapping[str, Any], *, unknown: st
 
 
 def load_tokenizer(content: bytes, *, where: DataPath) -> Any:
-    """Load a tokenizers.Tokenizer from a tokenizer.json, without padding and truncation.
+    """Load a tokenizers.Tokenizer from the content of a tokenizer.json.
 
     Raises:
-      InputError: if the content is damaged, or fails on some text.
+      InputError: if the content is damaged, or encoding a probe text fails.
     """
     import tokenizers
 
-    with _panics_as_errors(f"vocabulary {where}: not a tokenizer.json"):
+    with _panics_as_errors(f"vocabulary {where} is not a tokenizer.json"):
         loaded = tokenizers.Tokenizer.from_str(content.decode())
         loaded.no_padding()
         loaded.no_truncation()
     ids = loaded.get_vocab(with_added_tokens=True).values()
     if ids and max(ids) >= len(ids) + MOST_EXTRA_IDS:  # each id up to the largest takes memory
         raise InputError(
-            f"vocabulary {where}: {len(ids)} pieces, and one of them has the id {max(ids)}; "
-            "download it again"
+            f"vocabulary {where} has {len(ids)} pieces, but the largest id is {max(ids)}; "
+            "download the file again"
         )
     check_added(loaded, where=where)
-    with _panics_as_errors(f"vocabulary {where}: not a tokenizer.json"):
+    with _panics_as_errors(f"vocabulary {where} is not a tokenizer.json"):
         loaded.encode(_UNASSIGNED, add_special_tokens=False)  # fails without an unknown piece
-    with _panics_as_errors(f"vocabulary {where}: a step of it fails on a probe text"):
+    with _panics_as_errors(f"vocabulary {where}: a step of the tokenizer fails on a probe text"):
         for probe in _PROBES:
             loaded.encode(probe, add_special_tokens=False)
     return loaded
@@ -395,16 +391,13 @@ def load_tokenizer(content: bytes, *, where: DataPath) -> Any:
 def encoded(
     tokenizer: Any, texts: Sequence[str], *, where: DataPath, offsets: bool = False
 ) -> list[Any]:
-    """Encode texts without special tokens around them, in threads.
+    """Encode texts with a tokenizers.Tokenizer in parallel, without adding special tokens.
 
     Args:
       tokenizer: a tokenizers.Tokenizer.
       texts: any strings.
-      where: its file, for messages.
-      offsets: if True, the characters of each token are also computed.
-
-    Raises:
-      InputError: if the tokenizer fails on a text.
+      where: path of the tokenizer's file for messages.
+      offsets: True to compute also the character positions of each token.
     """
     encode = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
     with _panics_as_errors(f"vocabulary {where}: cannot encode one of {len(texts)} texts"):
@@ -413,7 +406,7 @@ def encoded(
 
 @contextlib.contextmanager
 def _panics_as_errors(what: str) -> Iterator[None]:
-    """Raise InputError for what the tokenizers package raises, Rust's panics included."""
+    """Convert exceptions of the tokenizers package, including Rust's panics, to InputError."""
     try:
         yield
     except BaseException as error:  # the package raises no narrower type
@@ -424,17 +417,17 @@ def _panics_as_errors(what: str) -> Iterator[None]:
 
 
 def _check_json_class(config: Mapping[str, Any], *, where: DataPath) -> None:
-    """Raise InputError for a tokenizer class that has no tokenizer.json."""
+    """Raise InputError if the tokenizer class has no tokenizer.json."""
     name = config.get("tokenizer_class")
     if isinstance(name, str) and name.removesuffix("Tokenizer") in _PYTHON_CLASSES:
         raise InputError(
-            f"{where}: tokenizer_class {name!r} is not supported, and a tokenizer.json next to it "
-            "does not have its ids"
+            f"{where}: tokenizer_class {name!r} is not supported, and the tokenizer.json in the "
+            "same directory has other ids"
         )
 
 
 def _with_settings(content: bytes, config: Mapping[str, Any], *, where: DataPath) -> bytes:
-    """Apply the settings of tokenizer_config.json to a tokenizer.json, as transformers does."""
+    """Return a tokenizer.json with the settings of a tokenizer_config.json, as in transformers."""
     names = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space")
     names = [name for name in (*names, "split_by_punct") if isinstance(config.get(name), bool)]
     try:
@@ -464,9 +457,9 @@ def _with_settings(content: bytes, config: Mapping[str, Any], *, where: DataPath
         for name, step in kinds.items():
             if name in names and config[name] != (step in text):
                 raise InputError(
-                    f"vocabulary {where}: {TOKENIZER_CONFIG_NAME} has {name} {config[name]}, and "
-                    f"the tokenizer.json has {'a' if step in text else 'no'} step {step}; remove "
-                    "the one that the model was not trained with"
+                    f"vocabulary {where}: {TOKENIZER_CONFIG_NAME} has {name} {config[name]}, but "
+                    f"the tokenizer.json has {'a' if step in text else 'no'} step {step}; "
+                    "correct the file that does not fit the model's training"
                 )
     return json.dumps(said, ensure_ascii=False).encode() if changed else content
 
@@ -478,15 +471,16 @@ _BYTE_LEVEL_CLASSES = ("RobertaTokenizer", "LongformerTokenizer", *_GENERAL)
 
 
 def read_byte_level(path: str | os.PathLike[str]) -> Tokenizer:
-    """Read the vocabulary of a vocab.json with a merges.txt next to it, as in RoBERTa's releases.
+    """Read a byte-level BPE vocabulary from vocab.json and merges.txt, as in RoBERTa's releases.
 
-    A tokenizer_config.json next to them may set `add_prefix_space`, and it or a
-    special_tokens_map.json the special pieces. <mask> takes the space before it unless stated.
+    A tokenizer_config.json in the same directory may set `add_prefix_space` and the special pieces;
+    a special_tokens_map.json may also set the special pieces. By default, <mask> includes the space
+    before it.
 
     Source: transformers 4.57, tokenization_roberta.py and RobertaConverter.
 
     Raises:
-      InputError: a file is missing, unreadable or damaged, or of another tokenizer class.
+      InputError: if a file is missing or damaged, or the tokenizer class is not supported.
     """
     path = data_path(path)
     stated = Stated.of(path.parent)
@@ -495,7 +489,7 @@ def read_byte_level(path: str | os.PathLike[str]) -> Tokenizer:
     check_class(stated.config.get("tokenizer_class"), known, where=where, form=f"a {BPE_NAME}")
     ids = read_object(path)
     if not ids or not all(isinstance(i, int) and not isinstance(i, bool) for i in ids.values()):
-        raise InputError(f"vocabulary {path}: must be a JSON object of pieces and their ids")
+        raise InputError(f"vocabulary {path} must be a JSON object of pieces and their ids")
     merges_path = path.with_name(MERGES_NAME)
     merges = []
     lines = _merge_lines(merges_path)
@@ -505,8 +499,8 @@ def read_byte_level(path: str | os.PathLike[str]) -> Tokenizer:
             continue
         if len(pair) != 2 or not all(piece in ids for piece in (*pair, "".join(pair))):
             raise InputError(
-                f"vocabulary {merges_path}:{number}: {line!r} is not two pieces of {BPE_NAME} "
-                "that make a third; give both files of one model"
+                f"vocabulary {merges_path}:{number}: {line!r} must be two pieces of {BPE_NAME} "
+                "that form another piece; give both files of one model"
             )
         merges.append(pair)
     names = {role: stated.role(role) or usual for role, usual in _ROBERTA_NAMES.items()}
@@ -545,12 +539,12 @@ def _merge_lines(path: DataPath) -> list[str]:
         return path.read_bytes().decode().removesuffix("\n").split("\n")
     except FileNotFoundError as error:
         raise InputError(
-            f"vocabulary {path}: no such file, and {BPE_NAME} is read with it; copy both"
+            f"vocabulary {path} does not exist, but is needed with {BPE_NAME}; copy both files"
         ) from error
     except OSError as error:
-        raise InputError(f"vocabulary {path}: {reason(error)}") from error
+        raise InputError(f"cannot read vocabulary {path}: {reason(error)}") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"vocabulary {path}: not UTF-8 (byte {error.start})") from error
+        raise InputError(f"vocabulary {path} is not UTF-8 (byte {error.start})") from error
 
 
 # Added tokens.
@@ -564,11 +558,7 @@ def _plain_specials(names: Iterable[str], pieces: Sequence[str]) -> list[AddedTo
 
 
 def add_tokens(tokenizer: Any, tokens: Iterable[AddedToken], *, where: DataPath) -> None:
-    """Add tokens to a tokenizers.Tokenizer, in order.
-
-    Raises:
-      InputError: if a token gets another id than its file gives it.
-    """
+    """Add tokens to a tokenizers.Tokenizer; raise InputError if the id of a token changes."""
     import tokenizers
 
     for token in tokens:
@@ -581,17 +571,13 @@ def add_tokens(tokenizer: Any, tokens: Iterable[AddedToken], *, where: DataPath)
         if token.id is not None and number != token.id:
             raise InputError(
                 f"vocabulary {where}: the added token {token.content!r} has the id {token.id} in "
-                f"its file, and the tokenizer gives it {number}; let transformers write a "
+                f"its file, but the id {number} in the tokenizer; have transformers write a "
                 "tokenizer.json"
             )
 
 
 def add_stated(tokenizer: Any, stated: Stated, *, where: DataPath) -> None:
-    """Add the tokens that are stated next to a tokenizer.json.
-
-    Raises:
-      InputError: if a token gets another id, as in `add_tokens`.
-    """
+    """Add the tokens of the JSON files next to a tokenizer.json."""
     there = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     special = [token for token in stated.special if token.content not in there]
     add_tokens(tokenizer, [*stated.explicit, *special], where=where)
@@ -599,25 +585,24 @@ def add_stated(tokenizer: Any, stated: Stated, *, where: DataPath) -> None:
 
 
 def check_added(tokenizer: Any, *, where: DataPath) -> None:
-    """Raise InputError for an added token that normalization makes empty.
+    """Raise InputError if normalization makes an added token empty.
 
-    The tokenizers package, and with it transformers, would then fail on every text.
+    The tokenizers package, and therefore transformers, would then fail on every text.
     """
     normalizer = tokenizer.normalizer
     for token in tokenizer.get_added_tokens_decoder().values():
         if normalizer is None or not token.normalized:
             continue
-        with _panics_as_errors(f"vocabulary {where}: a damaged normalizer"):
+        with _panics_as_errors(f"vocabulary {where} has a damaged normalizer"):
             left = normalizer.normalize_str(token.content)
         if not left:
             raise InputError(
-                f"vocabulary {where}: normalization leaves nothing of the added token "
-                f'{token.content!r}; set its "normalized" to false'
+                f"vocabulary {where}: normalization makes the added token {token.content!r} "
+                'empty; set its "normalized" to false'
             )
 
 
 def _added_of(tokenizer: Any, *, without: Iterable[str]) -> tuple[AddedToken, ...]:
-    """Return the added tokens of a tokenizer, by ascending id."""
     names = {*without}
     return tuple(
         AddedToken(

@@ -1,20 +1,20 @@
-"""Quality of a vocabulary for a text: unknown tokens, and fertility.
+"""Checks of a vocabulary on a text: fraction of unknown tokens, and fertility.
 
-A warning names text that a vocabulary cannot spell, before it costs a run:
+`tell` logs a warning if text has many unknown tokens, before training begins:
 
     tell("glue_stsb", [{"inputs": [5, 8, 1], "targets": [2, 9, 2, 1]}], vocabulary)
     # glue_stsb: 100% of targets have unknown tokens (50% of their tokens), such as " ⁇ . ⁇ "; ...
 
-For example, a vocabulary of a few novels has no piece for digits. The targets of STS-B are then all
-equal, and training cannot distinguish them. The first examples of a task are checked for this.
+For example, a vocabulary trained on a few novels has no pieces for digits. All targets of STS-B
+then have the same tokens, and a model cannot learn them. The first examples of a task are checked.
 
-Fertility is the number of pieces per word, by language:
+Fertility is the number of pieces per word:
 
     fertility(lines, vocabulary).pieces_per_word        1.4 of English, 2.3 of Finnish
 
-A language with a high fertility has long rows and few complete words (Rust et al. 2021,
-arXiv:2012.15613). Words are separated by white space. For scripts without it, such as Thai, the
-number of characters per piece is more informative.
+In a language with a high fertility, rows are long and few words are a single piece (Rust et al.
+2021, arXiv:2012.15613). Words are separated by white space. For scripts without white space, such
+as Thai, the number of characters per piece is more informative.
 """
 
 import collections
@@ -31,22 +31,22 @@ from t5x_lite.data.vocabularies.loading import Vocabulary
 _logger = logging.getLogger(__name__)
 
 FIRST = 200
-"""Number of examples that are checked."""
+"""Number of examples that are checked for unknown tokens."""
 _FEATURES = ("targets", "inputs")
 _SHARE = 0.01
-"""Minimum fraction of examples with unknown tokens; for tokens, a tenth of it."""
+"""Minimum fraction of examples with unknown tokens for a warning; a tenth of it for tokens."""
 _SHOWN = 40
 
 
 def tell(name: str, examples: Iterable[Mapping[str, Any]], vocabulary: Vocabulary) -> None:
-    """Warn of a task with unknown tokens in its inputs or targets.
+    """Log a warning if the inputs or targets of a task have many unknown tokens.
 
     Args:
       name: the task's name.
-      examples: examples with the tokens of "inputs" and "targets", or of one of them; the first are
-        read. If they hold the text as "inputs_pretokenized" or "targets_pretokenized", the warning
-        names its unknown characters.
-      vocabulary: vocabulary of the tokens.
+      examples: examples with token ids as "inputs" or "targets"; the first `FIRST` are read. If
+        they have the text as "inputs_pretokenized" or "targets_pretokenized", the warning lists
+        unknown characters.
+      vocabulary: vocabulary of the token ids.
     """
     rows: dict[str, list[np.ndarray]] = {feature: [] for feature in _FEATURES}
     texts: dict[str, list[str]] = {feature: [] for feature in _FEATURES}
@@ -70,7 +70,7 @@ def tell(name: str, examples: Iterable[Mapping[str, Any]], vocabulary: Vocabular
 
 
 def _told(feature: str, rows: Sequence[np.ndarray], vocabulary: Vocabulary) -> str:
-    """Return the warning about the rows of a feature; "" if unknown tokens are rare."""
+    """Return the warning about a feature's unknown tokens, or "" if unknown tokens are rare."""
     unknown = [int((ids == vocabulary.unk_id).sum()) for ids in rows]
     in_examples = sum(map(bool, unknown)) / max(1, len(rows))
     in_tokens = sum(unknown) / max(1, sum(ids.size for ids in rows))
@@ -85,13 +85,12 @@ def _told(feature: str, rows: Sequence[np.ndarray], vocabulary: Vocabulary) -> s
 
 
 def _text(value: Any) -> str:
-    """Return a text of an example, which TensorFlow gives as bytes."""
     value = value.item() if isinstance(value, np.ndarray) and not value.shape else value
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _unknown_characters(texts: Sequence[str], vocabulary: Vocabulary) -> str:
-    """Return a part of the warning that names characters without a token, or ""."""
+    """Return the part of the warning that lists characters without a token, or ""."""
     characters = collections.Counter("".join("".join(text.split()) for text in texts))
     unknown = [
         character
@@ -103,17 +102,16 @@ def _unknown_characters(texts: Sequence[str], vocabulary: Vocabulary) -> str:
 
 
 def _percent(share: float) -> str:
-    """Format a fraction in percent, with at least one digit that is not 0."""
     return f"{share:.0%}" if share >= 0.01 else f"{share:.1%}"
 
 
 LINES = 2_000
-"""Number of lines with text, from the beginning of a source, that are measured."""
+"""Default number of lines for measuring the fertility."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fertility:
-    """Counts of some text.
+    """Counts of words, characters and tokens in a text.
 
     Attributes:
       words: number of words, separated by white space.
@@ -129,24 +127,24 @@ class Fertility:
 
     @property
     def pieces_per_word(self) -> float:
-        """Fertility: mean pieces per word."""
+        """The fertility: mean number of pieces per word."""
         return self.pieces / max(self.words, 1)
 
     def __str__(self) -> str:
         length = self.characters / max(self.pieces, 1)
         unknown = 100 * self.unknown / max(self.pieces, 1)
         return (
-            f"{self.pieces_per_word:.2f} pieces a word, {length:.1f} characters a piece, "
-            f"{unknown:.2f} % of the pieces unknown ({self.words:,} words)"
+            f"{self.pieces_per_word:.2f} pieces per word, {length:.1f} characters per piece, "
+            f"{unknown:.2f} % unknown pieces ({self.words:,} words)"
         )
 
 
 def fertility(lines: Iterable[str], vocabulary: Vocabulary, *, most: int = LINES) -> Fertility:
-    """Count words, characters and pieces of the first lines with text.
+    """Count the words, characters and pieces of the first nonempty lines.
 
     Args:
-      lines: text.
-      vocabulary: vocabulary that splits it.
+      lines: lines of text.
+      vocabulary: vocabulary that encodes the text.
       most: maximum number of lines.
     """
     words = characters = pieces = unknown = 0

@@ -161,9 +161,9 @@ def test_the_position_of_other_data_is_refused(train, tmp_path, small_cache, rec
     state = train().state()
     with pytest.raises(InputError) as error:
         train(seed=4, pack=False).restore(state)
-    assert "of other data: pack True (now False), seed 3 (now 4)" in str(error.value)
+    assert "data with other settings: pack True (now False), seed 3 (now 4)" in str(error.value)
     other = small_cache(tmp_path / "other", {"train": chunks(300, seed=9)}, recipes.spans)
-    with pytest.raises(InputError, match="of other data: cache "):
+    with pytest.raises(InputError, match="data with other settings: cache "):
         train(cache=str(other)).restore(state)
     moved = small_cache(
         tmp_path / "moved",
@@ -185,12 +185,18 @@ def test_a_damaged_position_is_refused(train):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"inputs_length": 64}, "was made for data.inputs_length 32, and it is 64: set"),
+        (
+            {"inputs_length": 64},
+            "was written for data.inputs_length 32, but data.inputs_length is 64; set",
+        ),
         (
             {"layout": layouts.LM()},
             "layout lm needs the features targets, but the task has inputs and",
         ),
-        ({"task": "tasks.text:prefix_lm"}, "'tasks.text:prefix_lm', and data.cache was made of"),
+        (
+            {"task": "tasks.text:prefix_lm"},
+            "'tasks.text:prefix_lm', but the caches in data.cache are of",
+        ),
         ({"cache": "nowhere"}, "nowhere is not a cache"),
     ],
 )
@@ -221,14 +227,14 @@ def test_a_final_sentinel_is_that_of_the_cache(train, tmp_path, small_cache, rec
         train().restore(state)
     split = dataclasses.replace(recipes.spans, corruption="prefix_split", options={})
     prefix = small_cache(tmp_path / "prefix", {"train": chunks(30)}, split)
-    with pytest.raises(InputError, match="holds prefix_split, which has no final sentinel: unset"):
+    with pytest.raises(InputError, match="has prefix_split, which has no final sentinel; unset"):
         train(cache=str(prefix), final_sentinel=True)
 
 
 def test_another_vocabulary_is_refused(data, directory):
     with pytest.raises(InputError) as error:
         data_batches.train_batches(data, Bytes(extra_ids=50), seed=0)
-    assert "made with another vocabulary than bytes" in str(error.value)
+    assert "written with another vocabulary than bytes" in str(error.value)
     assert f"--data.vocabulary {directory}/vocabulary --data.extra-ids 100" in str(error.value)
 
 

@@ -201,7 +201,9 @@ def test_what_is_wrong_with_a_cache_in_a_bucket(both, store, directory):  # noqa
     where = "gs://bucket/caches/spans"
     there = store / "caches/spans"
     Cache(where).verify()
-    with pytest.raises(InputError, match=r"gs://bucket/none is not a cache: it has no cache\.json"):
+    with pytest.raises(
+        InputError, match=r"gs://bucket/none is not a cache, because it has no cache\.json"
+    ):
         Cache("gs://bucket/none")
     shard = Cache(where).index.splits["train"].shards[0].name
     content = (there / shard).read_bytes()

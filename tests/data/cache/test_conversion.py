@@ -171,9 +171,9 @@ def test_what_cannot_be_converted_is_refused_in_one_line(new, old, tmp_path, cap
     content[300] ^= 1
     (flipped / "train-00000.array_record").write_bytes(content)
     for cache, told in (
-        (half, "is not a cache: it has no cache.json; write one with `t5x-lite cache`"),
-        (new, "has the format of this version already: give it to --data.cache"),
-        (flipped, "is damaged (a record is damaged): copy it again"),
+        (half, "is not a cache, because it has no cache.json; write a cache with `t5x-lite cache`"),
+        (new, "already has the current format; use this cache with --data.cache"),
+        (flipped, "is damaged (a record is damaged); copy the cache again"),
         (tmp_path / "none", "is not a cache"),
     ):
         assert main(["cache", "--convert", str(cache), "--output", str(tmp_path / "c")]) == 2
@@ -205,7 +205,7 @@ def test_an_old_cache_is_named_once_with_the_command(old, caplog, monkeypatch):
         for _ in range(2):
             Cache(old)
     [line] = caplog.messages
-    assert f"`t5x-lite cache --convert {old} --output NEW` converts it" in line
+    assert f"; convert the cache with `t5x-lite cache --convert {old} --output NEW`" in line
 
 
 def test_damage_to_an_old_cache_is_found(old, tmp_path):

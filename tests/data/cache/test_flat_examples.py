@@ -87,7 +87,7 @@ def test_every_flipped_bit_is_found_and_named(tmp_path):
     ("ends", "told"),
     [
         ([2, 3], "0 does not fit the ends of its examples"),
-        ([5, 4], "an example ends before it starts"),
+        ([5, 4], "the end of an example is before its start"),
     ],
 )
 def test_wrong_ends_are_refused(tmp_path, ends, told):
@@ -97,10 +97,10 @@ def test_wrong_ends_are_refused(tmp_path, ends, told):
 
 def test_an_end_behind_the_shard_and_a_file_that_was_cut(tmp_path):
     written = write(tmp_path, [[[[3, 4]], [[5, 6]], [[7]]]], ends=[2, 9, 5])
-    with pytest.raises(ValueError, match="an example ends behind its shard"):
+    with pytest.raises(ValueError, match="an example ends after the end of its shard"):
         written.read(np.array([1]))
     os.truncate(tmp_path / "0", 2)
-    with pytest.raises(ValueError, match="0 is cut off"):
+    with pytest.raises(ValueError, match="0 is truncated"):
         written.read(np.array([0]))
     with pytest.raises(FileNotFoundError):
         Shards([tmp_path / "none"], [3]).read([0], [0], [1])

@@ -260,11 +260,11 @@ def my_tasks(tmp_path, monkeypatch):
     ("name", "message"),
     [
         ("no_placeholder", "put a seqio.CacheDatasetPlaceholder() after its tokenization, or"),
-        ("after", "does _mine after its CacheDatasetPlaceholder, which cannot be done where"),
-        ("corruption", "does the corruption _split after its CacheDatasetPlaceholder"),
+        ("after", "uses _mine after its CacheDatasetPlaceholder, but this preprocessor cannot run"),
+        ("corruption", "uses the corruption _split after its CacheDatasetPlaceholder"),
         ("text", "does tokenize after its CacheDatasetPlaceholder"),
-        ("late", "inputs must be a sequence of token ids at the CacheDatasetPlaceholder, and is"),
-        ("dropped", "drops or reorders examples behind stages.number"),
+        ("late", "inputs must be a sequence of token ids at the CacheDatasetPlaceholder, but is"),
+        ("dropped", "drops or reorders examples after stages.number"),
     ],
 )
 def test_a_task_that_cannot_be_cached_is_refused(
@@ -290,7 +290,7 @@ def test_which_lengths_and_which_eos(data, vocabulary, tmp_path, my_tasks, caplo
     index = write_cache(one, vocabulary, tmp_path / "c")
     assert (index.recipe.eos, index.recipe.lengths) == ("before_trim", None)
     assert set(index.splits) == {"train"}
-    assert "split validation has no example" in caplog.text
+    assert "skipping split validation, because it has no examples" in caplog.text
     assert not list((tmp_path / "c").glob("validation*"))
     two = dataclasses.replace(data, task=f"{my_tasks}:mapped")
     index = write_cache(two, vocabulary, tmp_path / "d", splits=["train"])

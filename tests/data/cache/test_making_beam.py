@@ -156,7 +156,9 @@ def test_what_is_refused_before_anything_starts(data, vocabulary, tmp_path, monk
     from t5x_lite.data.cache import making_beam as caching_beam
 
     monkeypatch.setattr(caching_beam, "build", None)
-    with pytest.raises(InputError, match=r"mount the bucket.*; every worker must have it there"):
+    with pytest.raises(
+        InputError, match=r"mount the bucket.*; every worker must use the same path"
+    ):
         on_beam(data, vocabulary, "gs://bucket/c")
     with pytest.raises(InputError, match="--runner NoSuchRunner"):
         on_beam(data, vocabulary, tmp_path / "c", runner="NoSuchRunner")

@@ -91,9 +91,9 @@ def test_each_alone(tmp_path, small_cache, recipes, pairs):
     found = each_cache(both, split="validation")
     assert {name: one.cache for name, one in found.items()} == {"en": made[0]}
     assert list(each_cache(both, split="train")) == ["en", "sw"]
-    with pytest.raises(InputError, match="two caches are called en, "):
+    with pytest.raises(InputError, match="two caches have the name en, "):
         each_cache(data((made[0], f"{made[0]}/")), split="train")
-    with pytest.raises(InputError, match="loss_of_each_cache needs the caches of"):
+    with pytest.raises(InputError, match="loss_of_each_cache needs caches"):
         each_cache(Data(task="a.b:c", vocabulary="bytes"), split="train")
 
 
@@ -123,7 +123,9 @@ def test_rows_say_which_cache_they_are_of(caches):
         next(data_batches.train_batches(alone, vocabulary, seed=0))["adapter_ids"].tolist()
         == [1] * 8
     )
-    with pytest.raises(InputError, match=r"data\.adapter_of has no number for .*rte; it has cola"):
+    with pytest.raises(
+        InputError, match=r"data\.adapter_of has no number for .*rte, only for cola"
+    ):
         data_batches.train_batches(
             dataclasses.replace(numbered, adapter_of=("cola=0",)), vocabulary, seed=0
         )
@@ -168,20 +170,28 @@ def test_rows_say_which_caches_have_negatives_of_their_own(tmp_path, small_cache
     assert identity_of(of(made["nli"]), seed=0) != identity_of(
         of(made["nli"], own=("nli",)), seed=0
     )
-    with pytest.raises(InputError, match=r"data\.own_negatives names snli, and data\.cache has "):
+    with pytest.raises(
+        InputError, match=r"data\.own_negatives names snli, but data\.cache has only "
+    ):
         of(made["nli"], own=("snli",))
-    with pytest.raises(InputError, match="own_negatives needs caches of the layout Groups"):
+    with pytest.raises(InputError, match="own_negatives needs caches and the layout Groups"):
         Data(cache="a", vocabulary="bytes", own_negatives=("a",))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"adapter_of": ("cola",)}, "'cola' must be CACHE=NUMBER"),
-        ({"adapter_of": ("cola=-1",)}, "'cola=-1' must be CACHE=NUMBER"),
+        ({"adapter_of": ("cola",)}, "must be CACHE=NUMBER, such as mnli=0, but one is 'cola'"),
+        (
+            {"adapter_of": ("cola=-1",)},
+            "must be CACHE=NUMBER, such as mnli=0, but one is 'cola=-1'",
+        ),
         ({"adapter_of": ("cola=0", "cola=1")}, "gives cola two numbers"),
-        ({"adapter_of": ("cola=0",), "pack": True}, "for caches with one example"),
-        ({"adapter_of": ("cola=0",), "cache": "", "task": "a:b"}, "is for caches with one example"),
+        ({"adapter_of": ("cola=0",), "pack": True}, "needs caches with one example per row"),
+        (
+            {"adapter_of": ("cola=0",), "cache": "", "task": "a:b"},
+            "needs caches with one example per row",
+        ),
     ],
 )
 def test_numbers_that_cannot_be(options, message):
@@ -192,7 +202,7 @@ def test_numbers_that_cannot_be(options, message):
 def test_one_is_left_out(caches):
     assert mixed_sources(data(caches, leave_out=("glue_cola",))) == [(caches[1], Fraction(1))]
     assert mixed_sources(data(caches, leave_out=("some.glue:rte",))) == [(caches[0], Fraction(1))]
-    with pytest.raises(InputError, match="leaves no task"):
+    with pytest.raises(InputError, match="removes all tasks"):
         mixed_sources(data(caches, leave_out=("some.glue",)))
 
 
@@ -204,7 +214,7 @@ def test_rates_that_are_given_stand(caches):
     ]
     assert mixed_sources(data(caches[0])) == [(caches[0], 1)]
     for cache in (given, caches[0]):
-        with pytest.raises(InputError, match="given without rates"):
+        with pytest.raises(InputError, match="several caches without rates"):
             mixed_sources(data(cache, temperature=2.0))
     with pytest.raises(InputError, match="has no rate"):
         mixed_sources(data((f"{caches[0]}=1", caches[1])))
@@ -254,7 +264,7 @@ def test_a_mixture_s_constant_rates_and_shared_examples_count(
     again = small_cache(
         tmp_path / "again", {"train": pairs(2)}, recipes.supervised, task="some.glue:mnli"
     )
-    with pytest.raises(InputError, match="and 2 caches"):
+    with pytest.raises(InputError, match="names 2 caches"):
         rates("some_mixtures:all", *three, str(again))
     # 30 and 10 examples count half each, beside 20 others; by itself, one is whole.
     eighths = [Fraction(3, 8), Fraction(1, 8), Fraction(4, 8)]
@@ -266,7 +276,7 @@ def test_a_mixture_s_constant_rates_and_shared_examples_count(
     assert rates("some_mixtures:text", maximum=10) == [Fraction(1, 10), Fraction(9, 10)]
     assert rates("some_mixtures:text", unlabelled=10) == [Fraction(3, 4), Fraction(1, 4)]
     assert rates("some_mixtures:limited") == [Fraction(1, 2), Fraction(1, 2)]
-    with pytest.raises(InputError, match="do not reach the constant rates of glue_rte"):
+    with pytest.raises(InputError, match="do not change the constant rates of glue_rte"):
         rates("some_mixtures:constant", maximum=10)
 
 
@@ -286,7 +296,7 @@ def test_caches_say_whether_they_hold_unlabelled_text(
         ]
         assert rates(*caches, text, unlabelled=60)[2] == Fraction(6, 10)
         assert rates(*caches, text, unlabelled=60, maximum=10)[2] == Fraction(6, 8)
-    with pytest.raises(InputError, match="no task that is mixed is unlabelled text"):
+    with pytest.raises(InputError, match="the mixture has no unlabelled text"):
         rates(*caches, unlabelled=60)
 
 
@@ -302,7 +312,7 @@ def test_batches_of_caches_without_rates(caches, byte_vocabulary):
     for name, value in first(task="some_mixtures:all").items():
         np.testing.assert_array_equal(value, first()[name])
     assert not data_batches.has_task_metrics(data(caches))
-    with pytest.raises(InputError, match=r"data\.cache was made of some\.glue:cola, "):
+    with pytest.raises(InputError, match=r"the caches in data\.cache are of some\.glue:cola, "):
         first(task="some_mixtures:without")
 
 
@@ -324,5 +334,5 @@ def test_caches_without_a_held_out_split_are_passed_over(
         strict=True,
     ):
         np.testing.assert_array_equal(one["encoder_input_tokens"], other["encoder_input_tokens"])
-    with pytest.raises(InputError, match="has no split 'test': there are train"):
+    with pytest.raises(InputError, match="has no split 'test'; its splits are train"):
         data_batches.eval_batches(mixed, byte_vocabulary, split="test")

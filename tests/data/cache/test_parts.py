@@ -104,7 +104,9 @@ def test_a_worker_elsewhere_is_told(job, place, monkeypatch):
     work = writer(job, place, {"train": 3})
     part = work("train", 0)
     (place / "parts" / part.written.ends.name).write_bytes(b"")
-    with pytest.raises(InputError, match="has 0 bytes here: --output must be on a file system"):
+    with pytest.raises(
+        InputError, match="has 0 bytes in the launching process; --output must be on a file system"
+    ):
         join("train", [part], where=place / "parts", directory=place)
     monkeypatch.setattr(cache_parts.Path, "is_dir", lambda path: False)
     with pytest.raises(UnsharedError, match=r"does not see .*parts: --output must be on a file"):

@@ -117,7 +117,7 @@ def test_a_task_that_sees_neighbours_only_can_be_divided(job_of, name):
 def test_a_task_that_counts_is_refused(job_of, name, what):
     with pytest.raises(InputError) as error:
         check_shards(job_of(name), "train", 3)
-    assert f"over the whole source ({what}), but a worker sees only one of 3 shards: write" in str(
+    assert f"over the whole source ({what}), but a worker reads only one of 3 shards; write" in str(
         error.value
     )
 

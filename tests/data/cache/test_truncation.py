@@ -55,7 +55,10 @@ def test_so_many_tokens_are_those_of_the_first_examples(spans):
         (left,) = truncated(data(spans, first_tokens=number), [source])
         assert (left.size, left.size) == (expected, expected)
     assert truncated(data(spans), [source]) == [source]
-    with pytest.raises(InputError, match="first_tokens 1 is less than the first example of cache"):
+    with pytest.raises(
+        InputError,
+        match="first_tokens 1 is less than the number of tokens of the first example of cache",
+    ):
         truncated(data(spans, first_tokens=1), [source])
 
 
@@ -139,9 +142,7 @@ def test_documents_are_examples_where_each_is_one(
     assert left.size == 7
     truncated(data(tmp_path / "pairs", first_documents=21), [supervised])
     assert caplog.messages == ["data.first_documents is 21, but there are only 20 documents"]
-    with pytest.raises(
-        InputError, match="does not record which of its examples belong to the first 7"
-    ):
+    with pytest.raises(InputError, match="does not record the first 7"):
         truncated(data(spans, first_documents=7), [source_of(spans)])
 
 
@@ -153,11 +154,13 @@ def test_a_cache_of_so_many_documents_is_whole(spans):
     source.cache.index = index
     (left,) = truncated(data(spans, first_documents=7), [source])
     assert left.size == 50
-    with pytest.raises(InputError, match="does not record which"):
+    with pytest.raises(InputError, match="does not record the first"):
         truncated(data(spans, first_documents=6), [source])
 
 
 def test_several_caches_are_refused(spans):
     two = dataclasses.replace(data(spans, first_tokens=90), cache=("a=1", "b=1"))
-    with pytest.raises(InputError, match=r"first_tokens limits one task to its first data, and"):
+    with pytest.raises(
+        InputError, match=r"first_tokens limits one task to its first examples, but"
+    ):
         truncated(two, [source_of(spans)] * 2)

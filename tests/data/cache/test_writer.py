@@ -51,7 +51,7 @@ def test_a_split_that_is_given_up_closes_its_files(tmp_path):
 @pytest.mark.parametrize("tokens", [[3, 65536], [-1, 3]])
 def test_ids_that_do_not_fit_are_refused(tmp_path, tokens):
     writer = SplitWriter(tmp_path, "train", num_features=1, dtype="uint16")
-    with pytest.raises(InputError, match=r"token ids from .* has only ids from 0 to 65535"):
+    with pytest.raises(InputError, match=r"token ids range from .* has only ids from 0 to 65535"):
         writer.add([np.array(tokens)])
 
 
@@ -87,7 +87,7 @@ def test_a_directory_that_is_there_is_refused(tmp_path):
     with new_cache(tmp_path / "empty") as directory:
         (directory / "file").touch()
     for _ in range(2):
-        with pytest.raises(InputError, match="is there already"), new_cache(tmp_path / "empty"):
+        with pytest.raises(InputError, match="already exists"), new_cache(tmp_path / "empty"):
             pass
     assert (tmp_path / "empty" / "file").exists()
 

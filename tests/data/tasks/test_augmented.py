@@ -147,7 +147,9 @@ def test_training_on_the_fly_is_shuffled_and_resumes(data, sentencepiece):
     again.restore(state)
     assert (next(again)["encoder_input_tokens"] == expected).all()
     other = dataclasses.replace(data, augment=dataclasses.replace(data.augment, k=1))
-    with pytest.raises(InputError, match="the saved data position is of other data: augment"):
+    with pytest.raises(
+        InputError, match="the saved data position belongs to data with other settings: augment"
+    ):
         data_batches.train_batches(other, sentencepiece, seed=0).restore(state)
 
 
@@ -258,9 +260,9 @@ def test_tasks_without_an_input_text(data, wordpiece, sentencepiece, tmp_path):
         ({"k": 0}, "data.augment.k must be at least 1: got 0"),
         ({"run": "a"}, "belong together"),
         ({"passages": "a"}, "belong together"),
-        ({"template": "{inputs}"}, "must have the place {passages}"),
+        ({"template": "{inputs}"}, "does not contain {passages}"),
         ({"template": "{inputs} {passages} {x}"}, "names 'x'"),
-        ({"passage": "{title}"}, "must have the place {text}"),
+        ({"passage": "{title}"}, "does not contain {text}"),
     ],
 )
 def test_settings_that_are_wrong(options, message):

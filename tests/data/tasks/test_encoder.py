@@ -213,7 +213,9 @@ def test_a_cache_is_read_without_tensorflow(data, vocabulary, cache):
 
 def test_a_cache_of_other_lengths_or_another_layout_is_refused(data, vocabulary, cache):
     longer = dataclasses.replace(data, cache=cache, inputs_length=128)
-    with pytest.raises(InputError, match=r"was made for data\.inputs_length 64, and it is 128"):
+    with pytest.raises(
+        InputError, match=r"was written for data\.inputs_length 64, but data\.inputs_length is 128"
+    ):
         data_batches.train_batches(longer, vocabulary, seed=0)
     other = dataclasses.replace(data, cache=cache, layout=layouts.Seq2Seq())
     with pytest.raises(

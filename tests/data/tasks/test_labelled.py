@@ -193,7 +193,9 @@ def test_caches_with_and_without_scores_are_not_mixed(data, vocabulary, tmp_path
         own = dataclasses.replace(data, task=f"tasks.glue:{task}")
         write_cache(own, vocabulary, tmp_path / task, splits=splits)
     both = (f"{tmp_path / 'stsb'}=1", f"{tmp_path / 'rte'}=1")
-    with pytest.raises(InputError, match="have different features; a cache of an earlier version"):
+    with pytest.raises(
+        InputError, match="have different features; if one is from an earlier version"
+    ):
         data_batches.train_batches(
             dataclasses.replace(data, task="", cache=both), vocabulary, seed=0
         )
@@ -206,7 +208,8 @@ def test_a_task_that_is_text_alone_says_so(data, vocabulary):
     with pytest.raises(InputError, match="the task glue_wnli is only text to text: it has no form"):
         loading.load_task(wnli, vocabulary)
     with pytest.raises(
-        InputError, match=r"data\.layout labelled has one example a row: set data\.pack"
+        InputError,
+        match=r"data\.layout labelled has one example per row, but data\.pack is True; set",
     ):
         dataclasses.replace(data, pack=True)
     short = dataclasses.replace(data, inputs_length=7)

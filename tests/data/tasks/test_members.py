@@ -44,9 +44,7 @@ def test_all_missing_tasks_are_named_with_the_option_that_leaves_them_out(
         loading.trained_members(glue(tmp_path, "cola", "wnli"), vocabulary)
     message = str(raised.value)
     named, reason = message.split("; the first: ")
-    assert named == (
-        "6 tasks of tasks.mixtures:glue cannot be trained on: " + absent.replace(" ", ", ")
-    )
+    assert named == ("6 tasks of tasks.mixtures:glue have no data: " + absent.replace(" ", ", "))
     assert reason.startswith("no MRPC/train.tsv in data.directory ")
     option, _, rest = reason.partition("--data.mixing.leave-out ")[2].partition(" trains ")
     assert (option, rest) == (f"cola wnli {absent}", "without them")
@@ -73,7 +71,7 @@ def test_tasks_that_are_not_there_have_reasons(vocabulary, tiny_glue, tmp_path):
     with pytest.raises(InputError, match=r"no task of the mixture tasks\.mixtures:glue can"):
         loading.members(glue(tmp_path / "nowhere"), vocabulary)
     single = dataclasses.replace(glue(tmp_path), task="tasks.glue:sst2")
-    with pytest.raises(InputError, match="is one task and no mixture"):
+    with pytest.raises(InputError, match="is a single task, but must be a mixture"):
         loading.members(single, vocabulary)
 
 

@@ -167,7 +167,9 @@ def test_a_task_and_its_cache_give_the_same_rows(vocabulary, tmp_path, english_l
     data_batches.train_batches(
         dataclasses.replace(from_cache, layout=fewer), vocabulary, seed=0
     ).close()
-    with pytest.raises(InputError, match=r"was made for data\.targets_length 20, and it is 24"):
+    with pytest.raises(
+        InputError, match=r"was written for data\.targets_length 20, but data\.targets_length is 24"
+    ):
         data_batches.train_batches(
             dataclasses.replace(from_cache, targets_length=24), vocabulary, seed=0
         )

@@ -165,7 +165,9 @@ def test_shuffled_windows_go_on_where_they_were(data, vocabulary):
     for batch in expected:
         equal(batch, next(again))
     other = dataclasses.replace(data, layout=layouts.Windows(doc_stride=4))
-    with pytest.raises(InputError, match=r"is of other data: doc_stride 3 \(now 4\)"):
+    with pytest.raises(
+        InputError, match=r"belongs to data with other settings: doc_stride 3 \(now 4\)"
+    ):
         data_batches.train_batches(other, vocabulary, seed=3).restore(state)
 
 

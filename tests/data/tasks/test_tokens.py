@@ -136,7 +136,9 @@ def test_a_cache_is_of_one_length(data, vocabulary, tmp_path):
 
     write_cache(data, vocabulary, tmp_path / "cache")
     longer = dataclasses.replace(data, cache=str(tmp_path / "cache"), inputs_length=20)
-    with pytest.raises(InputError, match=r"was made for data\.inputs_length 12, and it is 20"):
+    with pytest.raises(
+        InputError, match=r"was written for data\.inputs_length 12, but data\.inputs_length is 20"
+    ):
         data_batches.train_batches(longer, vocabulary, seed=0)
 
 

@@ -102,7 +102,7 @@ def test_a_tokenizer_of_which_words_are_not_known_is_refused(tmp_path):
     made = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, []))
     made.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(
-        InputError, match="word starts are only known for WordPiece, byte-level BPE"
+        InputError, match="word boundaries are known only for WordPiece, byte-level BPE"
     ):
         encoder_tokens(load_vocabulary(tmp_path))
 

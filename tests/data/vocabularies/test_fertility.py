@@ -9,7 +9,7 @@ def test_bytes_of_words():
     found = fertility(["", "ab cd", "  ", "xyz"], Bytes())
     assert found == Fertility(words=3, characters=7, pieces=8, unknown=0)
     assert str(found) == (
-        "2.67 pieces a word, 0.9 characters a piece, 0.00 % of the pieces unknown (3 words)"
+        "2.67 pieces per word, 0.9 characters per piece, 0.00 % unknown pieces (3 words)"
     )
     assert fertility(["a", "b"], Bytes(), most=1).words == 1
 

@@ -50,7 +50,7 @@ def test_special_ids_and_size(vocabulary):
 
 @pytest.mark.parametrize("index", [-1, 100])
 def test_sentinel_outside_the_range_is_refused(vocabulary, index):
-    with pytest.raises(ValueError, match=r"in \[0, 100\).*got"):
+    with pytest.raises(ValueError, match=r"in \[0, 100\).*but is"):
         vocabulary.sentinel(index)
 
 
@@ -77,9 +77,9 @@ def test_encode_batch_equals_encode(vocabulary):
 def test_no_extra_ids(model_path):
     vocabulary = load_vocabulary(model_path, extra_ids=0)
     assert vocabulary.size == SIZE
-    with pytest.raises(InputError, match="extra_ids must be at least 0, got -1"):
+    with pytest.raises(InputError, match="extra_ids must be at least 0, but is -1"):
         load_vocabulary(model_path, extra_ids=-1)
-    with pytest.raises(InputError, match="extra_ids must be at most 65536, got 2147483648"):
+    with pytest.raises(InputError, match="extra_ids must not exceed 65536, but is 2147483648"):
         load_vocabulary(model_path, extra_ids=1 << 31)
 
 
@@ -116,7 +116,7 @@ def test_failed_save_leaves_nothing(vocabulary, tmp_path, monkeypatch):
 def test_not_a_model(tmp_path, content):
     path = tmp_path / "some.model"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"some\.model: not a SentencePiece model") as error:
+    with pytest.raises(InputError, match=r"some\.model is not a SentencePiece model") as error:
         load_vocabulary(path)
     assert "\n" not in str(error.value)
 
@@ -136,7 +136,7 @@ def test_other_special_ids_are_refused(tmp_path):
         sentencepiece.SentencePieceTrainer.Train(
             sentence_iterator=iter(PROSE), model_writer=writer, vocab_size=SIZE, minloglevel=2
         )
-    with pytest.raises(InputError, match=r"must be \(0, 1, 2\), got \(-1, 2, 0\)"):
+    with pytest.raises(InputError, match=r"must be \(0, 1, 2\), but are \(-1, 2, 0\)"):
         load_vocabulary(path)
 
 
@@ -146,7 +146,9 @@ def test_model_that_already_holds_sentinels(tmp_path, vocabulary):
     model.pieces.add(piece="▁<extra_id_7>", score=0.0, type=4)
     path = tmp_path / "with_sentinels.model"
     path.write_bytes(model.SerializeToString())
-    with pytest.raises(InputError, match=r"already holds ▁<extra_id_7>; set data.extra_ids to 0"):
+    with pytest.raises(
+        InputError, match=r"already contains ▁<extra_id_7>; set data.extra_ids to 0"
+    ):
         load_vocabulary(path)
 
 
@@ -196,8 +198,8 @@ def test_training_follows_t5(vocabulary):
         (["", "  \n"], 60, "empty text"),
         (["\u200b", "\u2585"], 60, "empty text"),
         (["hello world this is text"], 30, "too little text for 30 pieces; .* at most 16"),
-        (["hello world this is text"], 12, "12 pieces cannot hold .* at least 15"),
-        (PROSE, 3, "at least 4 pieces, got --size 3"),
+        (["hello world this is text"], 12, "12 pieces are fewer than .* at least 15"),
+        (PROSE, 3, "at least 4 pieces, but --size is 3"),
     ],
 )
 def test_text_and_size_that_do_not_fit(tmp_path, lines, size, message):
@@ -214,7 +216,7 @@ def test_required_characters_have_a_piece(tmp_path):
     assert vocabulary.unk_id not in vocabulary.encode(text)
     assert vocabulary.decode(vocabulary.encode(text)) == text
     assert all(vocabulary.unk_id not in vocabulary.encode(character) for character in ASCII)
-    with pytest.raises(InputError, match=r"ASCII characters that it keeps \(--no-ascii drops"):
+    with pytest.raises(InputError, match=r"ASCII \(--no-ascii excludes"):
         train_sentencepiece(PROSE, size=90, output_dir=tmp_path, required=ASCII)
 
 

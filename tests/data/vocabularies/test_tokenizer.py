@@ -90,7 +90,7 @@ def test_a_tokenizer_json(byte_level):
 def test_the_special_pieces_may_have_other_names(tmp_path):
     path = tokenizer_files.write_wordpiece(tmp_path)
     path.write_text(path.read_text().replace("[MASK]", "<hidden>"))
-    with pytest.raises(InputError, match=r"no piece \[MASK\] or <mask>: use an encoder's"):
+    with pytest.raises(InputError, match=r"no piece \[MASK\] or <mask>; use an encoder's"):
         load_vocabulary(path)
     (tmp_path / "tokenizer_config.json").write_text('{"mask_token": "<hidden>"}')
     assert load_vocabulary(path).encode("the <hidden>") == [5, 4]
@@ -135,11 +135,11 @@ def test_there_are_no_sentinels(wordpiece):
     ("name", "content", "message"),
     [
         ("vocab.txt", b"a\nb\na\n", r"vocab.txt:3: 'a' is also on line 1"),
-        ("vocab.txt", b"a\n\xff\n", r"vocab.txt: not UTF-8 \(byte 2\)"),
+        ("vocab.txt", b"a\n\xff\n", r"vocab.txt is not UTF-8 \(byte 2\)"),
         ("vocab.txt", b"", r"no piece \[CLS\] or <s>, no piece \[SEP\]"),
         ("tokenizer.json", b"{}", r"not a tokenizer.json \("),
         ("tokenizer.json", b"\xff", r"not a tokenizer.json \("),
-        ("tokenizer_config.json", b"{", r"tokenizer_config.json: not JSON"),
+        ("tokenizer_config.json", b"{", r"tokenizer_config.json is not JSON"),
     ],
 )
 def test_what_is_no_vocabulary_is_refused(tmp_path, name, content, message):
@@ -206,7 +206,7 @@ def test_tokens_added_to_a_vocab_txt(tmp_path, name):
 def test_an_added_token_at_an_id_that_is_not_the_next(tmp_path):
     path = tokenizer_files.write_wordpiece(tmp_path)
     (tmp_path / "added_tokens.json").write_text(json.dumps({"[ENT]": 500}))
-    with pytest.raises(InputError, match=r"'\[ENT\]' has the id 500 in its file"):
+    with pytest.raises(InputError, match=r"'\[ENT\]' has the id 500 in its file, but the id"):
         load_vocabulary(path)
 
 
@@ -257,7 +257,7 @@ def test_an_added_token_that_normalizes_to_nothing(changed):
     strip = {"type": "Strip", "strip_left": True, "strip_right": True}
     flags = {"lstrip": False, "rstrip": False, "single_word": False, "special": False}
     token = {"id": 400, "content": "\n", "normalized": True, **flags}
-    with pytest.raises(InputError, match=r"leaves nothing of the added token '\\n'"):
+    with pytest.raises(InputError, match=r"makes the added token '\\n' empty"):
         load_vocabulary(changed(normalizer=strip, added_tokens=[token]))
 
 
@@ -290,12 +290,12 @@ def test_vocab_json_and_merges_are_read_as_the_tokenizer_json(bpe_files, byte_le
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("merges.txt", None, r"merges.txt: no such file, and vocab.json is read with it"),
-        ("merges.txt", b"d o\nq zz\n", r"merges.txt:2: 'q zz' is not two pieces of vocab.json"),
-        ("merges.txt", b"\xff", r"merges.txt: not UTF-8"),
+        ("merges.txt", None, r"merges.txt does not exist, but is needed with vocab.json"),
+        ("merges.txt", b"d o\nq zz\n", r"merges.txt:2: 'q zz' must be two pieces of vocab.json"),
+        ("merges.txt", b"\xff", r"merges.txt is not UTF-8"),
         ("vocab.json", b"[1]", r"must be a JSON object"),
-        ("vocab.json", b'{"a": "b"}', r"vocab.json: must be a JSON object of pieces"),
-        ("vocab.json", b"{", r"vocab.json: not JSON"),
+        ("vocab.json", b'{"a": "b"}', r"vocab.json must be a JSON object of pieces"),
+        ("vocab.json", b"{", r"vocab.json is not JSON"),
         ("tokenizer_config.json", b'{"tokenizer_class": "GPT2Tokenizer"}', "GPT2Tokenizer"),
     ],
 )
@@ -313,5 +313,5 @@ def test_an_id_far_beyond_the_pieces_is_refused(tmp_path):
     content = json.loads(path.read_text())
     content["model"]["vocab"]["dog"] = 2**31 - 1
     path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match="one of them has the id 2147483647; download it again"):
+    with pytest.raises(InputError, match="the largest id is 2147483647; download the file again"):
         load_vocabulary(path)
