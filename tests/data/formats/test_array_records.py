@@ -60,10 +60,10 @@ def test_what_is_no_such_file_is_refused(tmp_path):
     for wrong in (b"", content[:-1], bytes(len(content)), content[:LAST_BYTES]):
         with pytest.raises(ValueError, match=r"."):
             starts_of(wrong, 50)
-    with pytest.raises(ValueError, match="it has 50 groups of records and should have 51"):
+    with pytest.raises(ValueError, match="the file has 50 groups of records, but should have 51"):
         starts_of(content, 51)
     grouped = write(tmp_path / "b", texts, "group_size:10")
-    with pytest.raises(ValueError, match="it has 5 groups of records and should have 50"):
+    with pytest.raises(ValueError, match="the file has 5 groups of records, but should have 50"):
         starts_of(grouped, 50)
     other = write(tmp_path / "c", texts, "group_size:1,brotli")
     with pytest.raises(ValueError, match="compressed in another way"):

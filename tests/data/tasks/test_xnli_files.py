@@ -63,7 +63,9 @@ def test_what_is_wrong(root):
     with pytest.raises(InputError, match=r"xnli\.dev\.tsv: no row of the language de"):
         list(XnliTask.held_out("de").records(file, "validation"))
     file.write_text(f"{head}\nen\tmaybe\tx\ta\tb\n")
-    with pytest.raises(InputError, match=r"xnli\.dev\.tsv:2: gold_label 'maybe' is none of"):
+    with pytest.raises(
+        InputError, match=r"xnli\.dev\.tsv:2: gold_label is 'maybe', but must be one of"
+    ):
         list(XnliTask.held_out("en").records(file, "validation"))
 
 
