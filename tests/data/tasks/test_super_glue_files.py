@@ -176,7 +176,7 @@ def test_record_entities_and_answers_are_sorted_and_each_once(read):
 def test_a_bad_line_of_record_is_named(read):
     with pytest.raises(InputError, match="1: an entity from 18 to 40 is not in the passage"):
         read(record_records, "train", record_line((18, 40)))
-    with pytest.raises(InputError, match="1: a query has no answers; only test may lack them"):
+    with pytest.raises(InputError, match="1: a query has no answers; only a test split may"):
         read(record_records, "train", record_line((0, 2), answers=None))
 
 
