@@ -227,12 +227,12 @@ _MOST_SIZES = 1 << 16
 def footer_range(size: int, last: bytes) -> tuple[int, int]:
     """Return the byte range of a file's footer, which contains the positions of the records."""
     if size < 2 * LAST_BYTES or size % LAST_BYTES:
-        raise ValueError("it is not an ArrayRecord file")
+        raise ValueError("the file is not an ArrayRecord file")
     chunk = plain_chunk(last, size - LAST_BYTES, is_first=True)
     [(sizes, values)] = _decoded([chunk], most=LAST_BYTES)
     start, magic = _fields(values[: int(_numbers(sizes)[0])], (1, 2))
     if magic != _MAGIC or not 0 < start < size - LAST_BYTES:
-        raise ValueError("it is not an ArrayRecord file")
+        raise ValueError("the file is not an ArrayRecord file")
     return start, size - LAST_BYTES
 
 
@@ -247,10 +247,10 @@ def record_starts(footer: bytes, start: int, *, examples: int) -> Int[np.ndarray
         )
     entries, first = np.frombuffer(values + bytes(10), np.uint8), ends[:-1]
     if (entries[first] != _OFFSET_TAG).any():
-        raise ValueError("its footer cannot be read")
+        raise ValueError("the footer of the file cannot be read")
     starts = np.append(_numbers_at(entries, first + 1), start)
     if starts[0] < 0 or (np.diff(starts) < _HEADER.size).any():
-        raise ValueError("its footer cannot be read")
+        raise ValueError("the footer of the file cannot be read")
     return starts
 
 
@@ -268,7 +268,7 @@ def plain_chunk(content: bytes, start: int, *, is_first: bool = False) -> bytes:
         raise ValueError("a record is cut off")
     size = _HEADER.size + _HEADER.unpack_from(chunk)[1]
     if len(chunk) < size or (len(chunk) > size and not is_first):
-        raise ValueError("a record has another length")
+        raise ValueError("the length of a record differs from the expected length")
     return chunk[:size]
 
 
@@ -279,7 +279,7 @@ def records(chunks: Sequence[bytes], sizes: Sequence[int]) -> list[bytes]:
         _decoded(chunks, most=max(sizes, default=0)), sizes, strict=True
     ):
         if len(values) != size or _numbers(numbers).tolist() != [size]:
-            raise ValueError("a record has another length")
+            raise ValueError("the length of a record differs from the expected length")
         found.append(values)
     return found
 
@@ -292,7 +292,7 @@ def _decoded(chunks: Sequence[bytes], *, most: int) -> list[tuple[bytes, bytes]]
     if highway_hash(parts, RIEGELI_KEY).tolist() != said:
         raise ValueError("a record is damaged")
     if any(header[3] & 0xFF != _SIMPLE for header in headers):
-        raise ValueError("a record is of another kind")
+        raise ValueError("a record has an unsupported chunk type")
     decompress = _decompressor()
     found = []
     for chunk in chunks:
@@ -319,10 +319,10 @@ def _decompressor() -> Callable[[int, bytes, int], bytes]:
         if kind == _PLAIN:
             return part
         if kind != _ZSTD:
-            raise ValueError("a record is compressed in another way")
+            raise ValueError("a record has an unsupported compression")
         size, place = _number(part, 0)
         if size > most:
-            raise ValueError("a record has another length")
+            raise ValueError("the length of a record differs from the expected length")
         if not size:
             return b""
         try:
@@ -330,7 +330,7 @@ def _decompressor() -> Callable[[int, bytes, int], bytes]:
         except zstandard.ZstdError as error:
             raise ValueError(f"a record is damaged ({error})") from error
         if len(found) != size:
-            raise ValueError("a record has another length")
+            raise ValueError("the length of a record differs from the expected length")
         return found
 
     return decompress
@@ -362,7 +362,7 @@ def _fields(message: bytes, wanted: Sequence[int]) -> list[int]:
         elif tag & 7 == 0:
             found[tag >> 3], place = _number(message, place)
         else:
-            raise ValueError("a message is of another kind")
+            raise ValueError("a message has a field that is not an integer")
     return [found.get(field, -1) for field in wanted]
 
 

@@ -180,7 +180,7 @@ def _whole_records(
         elif size > LONGEST_LINE:
             raise InputError(
                 f"{file}:{first}: a quotation mark near this line is not closed within "
-                f"{LONGEST_LINE} bytes: close it, or read the file without quoting "
+                f"{LONGEST_LINE} bytes; close the quotation, or read the file without quoting "
                 "(--data.columns.quoting False)"
             )
     yield first, b"".join(block)

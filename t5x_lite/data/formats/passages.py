@@ -121,7 +121,7 @@ class Columns(NamedTuple):
     """Columns of a tab-separated file of passages or queries.
 
     Attributes:
-      names: role of each column: "id", "text", "title" or "url"; "" for a column that is not read.
+      names: role of each column, in order: "id", "text", "title" or "url"; "" for an unused column.
       named: True if the first line is a header.
       quoted: True if fields may be quoted.
     """
@@ -138,7 +138,14 @@ def read_passages(
     longest: int = LONGEST_LINE,
     template: str = TEXT,
 ) -> Iterator[Passage]:
-    """Read the passages of a file lazily, in order."""
+    """Read the passages of a file lazily, in order.
+
+    Args:
+      path: path of the file, or a table's shard; "-" is standard input.
+      format: format of the file; "auto" selects it by the suffix.
+      longest: maximum bytes of a line.
+      template: template of the text of a JSON object or table row, with column names in braces.
+    """
     if kind_of(path) == "table":
         shard = data_path(path) if isinstance(path, str) else path
         yield from _of_table(shard, as_template(template))
@@ -185,7 +192,7 @@ def _of_table(shard: Shard, template: str) -> Iterator[Passage]:
 
 
 def _with_text(line: Line, template: str) -> Line:
-    """Return a line with the filled template as its text; unchanged for the default template."""
+    """Return a line with "text" filled from the template; unchanged for the default template."""
     if template == TEXT:
         return line
     text = text_of(Row(line.where, line.record), template)

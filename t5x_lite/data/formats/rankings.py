@@ -256,12 +256,14 @@ def _read_json(path: str) -> Iterator[tuple[str, Ranking]]:
     for where, record in read_examples(path, fields=("query",)):
         documents, scores = record.get("documents"), record.get("scores")
         if not isinstance(documents, list) or not all(isinstance(d, str) for d in documents):
-            raise InputError(f'{where}: must have "documents", a list of ids, which are strings')
+            raise InputError(f'{where}: must have "documents", a list of strings')
         if scores is None:
             scores = [None] * len(documents)
         numbers = isinstance(scores, list) and len(scores) == len(documents)
         if not numbers or not all(score is None or _is_score(score) for score in scores):
-            raise InputError(f'{where}: "scores" must be a number for each of "documents"')
+            raise InputError(
+                f'{where}: "scores" must have one number for each entry of "documents"'
+            )
         rows = [
             _Row(where, record["query"], Ranked(document, None if s is None else float(s), rank))
             for rank, (document, s) in enumerate(zip(documents, scores, strict=True), start=1)
@@ -530,7 +532,7 @@ def _are_texts(answers: Any) -> bool:
 
 
 def read_mkqa(path: str, language: str) -> list[Question]:
-    """Read MKQA's questions in one language, without excluded types of answers."""
+    """Read the questions of MKQA in one language, without unanswerable, binary or long answers."""
     found = []
     for where, record in read_examples(path, fields=()):
         try:

@@ -331,7 +331,7 @@ def _trivia(file: DataPath) -> Iterator[tuple[str, dict[str, Any]]]:
 def _trivia_answers(
     record: Mapping[str, Any], *, where: str
 ) -> tuple[str, list[str], Sequence[str]]:
-    """Return the value, all answers as written, and all normalized answers; empty for test."""
+    """Return the answer, its spellings and its normalized spellings; all empty for a test split."""
     answer = record.get("Answer")
     if answer is None:
         return "", [], ()
@@ -377,7 +377,7 @@ class _Evidence:
                     continue
                 if not isinstance(name, str) or name.startswith("/") or ".." in name.split("/"):
                     raise InputError(
-                        f'{where}: "Filename" must be a file in evidence, got {name!r}'
+                        f'{where}: "Filename" must be a file in the folder evidence, got {name!r}'
                     )
                 path = self._root / folder
                 for part in name.split("/"):
@@ -558,7 +558,7 @@ def tevatron_pairs(files: Sequence[str | DataPath]) -> Iterator[Pairs]:
 
 
 def _tevatron_passages(line: Line, name: str) -> dict[str, str]:
-    """Return the ids of a query's passages, by the passages' texts; "" for missing ids."""
+    """Return a dict from the texts of a query's passages to their ids; "" for a missing id."""
     found: dict[str, str] = {}
     passages = line.record.get(name) or []
     for passage in passages if isinstance(passages, list) else [None]:
@@ -633,9 +633,9 @@ def _tydi_splits(directory: str) -> tuple[str, ...]:
     )
     if "train" not in found:
         raise InputError(
-            f"data.directory {directory!r} has no language of Mr. TyDi to train on: it must hold "
-            "mrtydi-v1.1-LANGUAGE with train.jsonl.gz, or with topic.train.tsv, qrels.train.txt "
-            "and collection/docs.jsonl.gz"
+            f"data.directory {directory!r} has no language of Mr. TyDi to train on; it must "
+            "contain mrtydi-v1.1-LANGUAGE with train.jsonl.gz, or with topic.train.tsv, "
+            "qrels.train.txt and collection/docs.jsonl.gz"
         )
     return found
 

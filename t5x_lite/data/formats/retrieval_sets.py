@@ -394,7 +394,7 @@ def miracl_splits(directory: str) -> tuple[str, ...]:
     found = tuple(split for split in MIRACL_SPLITS if directory and _languages(directory, split))
     if "train" not in found:
         raise InputError(
-            f"data.directory {directory!r} has no language of MIRACL to train on: it must hold "
+            f"data.directory {directory!r} has no language of MIRACL to train on; it must contain "
             f"{_QUERIES}LANG with topics/*-train.tsv and qrels/*-train.tsv, and "
             f"{_CORPUS}LANG with docs-*.jsonl.gz"
         )
@@ -453,7 +453,7 @@ def beir_splits(directory: str, *, field: str = "data.directory") -> tuple[str, 
     )
     if not directory or not found:
         raise InputError(
-            f"{field} {directory!r} is not a BEIR directory: it must hold corpus.jsonl, "
+            f"{field} {directory!r} is not a BEIR directory: it must contain corpus.jsonl, "
             f"queries.jsonl and one of qrels/{', qrels/'.join(FILES.values())}"
         )
     return found

@@ -69,7 +69,7 @@ _NEEDS: Mapping[Suite, str] = {
     "mrtydi": "mrtydi-v1.1-LANGUAGE with topic.test.tsv, qrels.test.txt and collection/docs.jsonl",
     "narrativeqa": "qaps.csv, documents.csv and tmp/*.content, or test tables of the Hub",
 }
-"""Files that a suite needs, for messages; only of suites with files that differ from their sets."""
+"""Hint on the files that a suite needs, for messages."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,11 +78,11 @@ class Judged:
 
     Attributes:
       name: name of the set, such as "scifact" or "cqadupstack/gaming".
-      queries: function that reads the texts of the judged queries.
-      passages: function that reads the corpus.
-      judgements: function that reads the judgments; None if `answers` is set.
-      answers: function that reads the answers of questions; None if `judgements` is set.
-      drops_same_ids: if True, a document with the query's id is excluded from its ranking.
+      queries: function that returns the texts of the judged queries, by query id.
+      passages: function that returns the passages of the corpus.
+      judgements: function that returns the relevance judgments; None if `answers` is set.
+      answers: function that returns the answers of questions; None if `judgements` is set.
+      drops_same_ids: True to exclude a document with the query's id from the ranking.
     """
 
     name: str
@@ -327,7 +327,7 @@ _FIND: Mapping[Suite, Callable[[Path], list[Judged]]] = {
 
 
 def _asked(passages: Iterator[Passage], judged: Qrels, where: object) -> dict[str, str]:
-    """Return the texts of the queries that have judgments; raise InputError if one has no text."""
+    """Return the texts of queries that have judgments; raise InputError if a text is missing."""
     texts = {one.id: one.whole for one in passages if one.id in judged}
     if missing := judged.keys() - texts.keys():
         raise InputError(

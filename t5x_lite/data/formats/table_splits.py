@@ -107,7 +107,7 @@ _HUB_ROWS = 1024
 
 
 def column_names(table: Columnar) -> list[str]:
-    """Return the columns of a Parquet or Arrow file or of a split of the Hub."""
+    """Return the column names of a Parquet or Arrow file or of a split of the Hub."""
     if not isinstance(table, HubSplit):
         return tables.column_names(table)
     return [*_loaded(table.dataset, table.config)[table.split].column_names]
@@ -276,7 +276,7 @@ def _json(file: DataPath) -> dict[str, Any]:
 
 
 def _named_splits(place: DataPath, names: Sequence[str]) -> dict[str, tuple[DataPath, ...]]:
-    """Return the files of each split, by the names of the files or of their folders."""
+    """Return the files of each split, found by split names in file or folder names."""
     found = {}
     for split, known in SPLITS.items():
         sets = [files for name in known if (files := _files_of(place, name, names))]

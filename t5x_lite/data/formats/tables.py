@@ -118,7 +118,7 @@ def column_names(file: DataPath) -> list[str]:
 
 
 def require_columns(names: Sequence[str], columns: Sequence[str], *, name: str) -> None:
-    """Raise InputError, with the existing column names, if one of `columns` is not in `names`."""
+    """Raise InputError, listing the existing columns, if one of `columns` is not in `names`."""
     for column in columns:
         if column not in names:
             listed = ", ".join(names) or "no columns"
@@ -367,7 +367,7 @@ def _values(batch: Any, place: int, *, name: str, first: int) -> Iterator[Any]:
 
 
 def _is_fast(column: Any) -> bool:
-    """Return True if NumPy converts an Arrow column to the same values as Arrow does."""
+    """Return True if NumPy can convert an Arrow column to Python values without changes."""
     import pyarrow.types as types
 
     kind = column.type

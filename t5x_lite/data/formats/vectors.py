@@ -147,7 +147,7 @@ class NpyWriter:
 
 
 def stored(vectors: Float[np.ndarray, "n D"], precision: Precision) -> np.ndarray:
-    """Return vectors as stored in a file: [n, D] in `precision`, or their signs, uint8 [n, D / 8].
+    """Return vectors in the format of a file: [n, D] in `precision`, or signs as uint8 [n, D / 8].
 
     For signs, a bit is 1 for a number above 0. The first of eight numbers is the highest bit, as in
     np.packbits.

@@ -118,7 +118,7 @@ def example_task(
         "targets_pretokenized" are the texts of an example.
       drop: fields of a raw example that its examples do not keep. If None, all fields are dropped.
       add_eos: features that are trimmed to their length and end in [SEP].
-      keyed: if True, examples are numbered, for a layout that samples by (seed, epoch, index).
+      keyed: True to number the examples, for a layout that samples by (seed, epoch, index).
       postprocess: (text, example=, is_target=) -> the value that metrics compare.
       metrics: functions (targets, predictions) -> {name: value}.
 

@@ -374,7 +374,7 @@ def raw_labels(raw: Raw) -> np.ndarray:
 
 
 def with_form(task: Any, form: Form) -> Any:
-    """Attach the encoder form to a task, for `task_form`, and return the task."""
+    """Attach to a task the form in which an encoder reads it, and return the task."""
     setattr(task, _FORM, form)
     return task
 

@@ -49,8 +49,8 @@ def find_task(name: str) -> Callable[..., Any]:
     For "seqio:module:name" the returned function returns the registered task.
 
     Raises:
-      InputError: if the name has another form, if module or function do not exist, or if the
-        function does not take one TaskArguments. The message suggests the nearest task.
+      InputError: if the name does not have this form, if module or function do not exist, or if the
+        function does not take one TaskArguments. The message suggests the most similar task.
     """
     if name.startswith(f"{SEQIO}:"):
         from t5x_lite.data.tasks.seqio_registry import find_registered  # it needs this module

@@ -67,7 +67,7 @@ def pair_task(
       arguments: arguments of the task function.
       source: seqio source of examples with "text".
       read: pure function from a text to a query with its passages.
-      one_to_one: if True, each text of the source makes one example.
+      one_to_one: True if each text of the source makes one example.
       lines: function that reads all lines, to find a query's positives on other lines. If None,
         only the positives of the same text are used.
 

@@ -72,7 +72,9 @@ class Document:
 
 
 def documents(directory: str | os.PathLike[str] = "") -> list[Document]:
-    """Return the corpus of this installation: at most `MAX_BYTES`, without exact repeats.
+    """Return the docstrings and help topics of this Python installation, without exact repeats.
+
+    The total size is at most `MAX_BYTES`.
 
     Args:
       directory: directory that `write_documents` wrote; "" parses the installed files (about ten

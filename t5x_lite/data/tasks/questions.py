@@ -369,7 +369,7 @@ def window_rows(
     A context without tokens gives one row without context tokens.
 
     Args:
-      questions: questions. The end of a question that is too long is truncated.
+      questions: texts of the questions; a question that is too long is truncated at its end.
       contexts: one context per question.
       given: character span of each answer in its context, end excluded, int64 [n, 2]. Two equal
         numbers mean an unknown answer; `labelled.IMPOSSIBLE` means that there is not an answer.

@@ -64,8 +64,8 @@ def find_registered(name: str) -> Callable[[TaskArguments], Any]:
         returned, as in seqio.
 
     Raises:
-      InputError: if the name has another form, the module does not exist, or its import does not
-        register the name. The message suggests the nearest name.
+      InputError: if the name does not have this form, the module does not exist, or its import does
+        not register the name. The message suggests the most similar name.
     """
     module, registered = parts_of(name)
     if not module or not registered:
@@ -245,7 +245,7 @@ def _of_bytes(postprocess: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _plain(metric: Callable[..., Mapping[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """Return a metric that returns plain numbers: Scalars are unwrapped, other types dropped."""
+    """Return a metric function with plain numbers as values; texts and images are dropped."""
 
     def measured(targets: Any, predictions: Any) -> dict[str, Any]:
         from t5x_lite.data.elements import seqio

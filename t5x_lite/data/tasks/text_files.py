@@ -67,8 +67,8 @@ def split_files(directory: str, *, columns: Columns = _USUAL, language: str = ""
     Both splits have the same list object if documents, not files, are divided between them.
 
     Args:
-      directory: data.directory, other than TFDS.
-      columns: data.columns; its train and validation may name files or patterns.
+      directory: value of data.directory, other than TFDS.
+      columns: options of data.columns; its train and validation may name files or patterns.
       language: language of mC4; "" for all other data.
 
     Raises:
@@ -179,7 +179,7 @@ def files_of_both(directory: str, *, suffixes: tuple[str, ...], shown: str = "")
     shown = shown or " or ".join(f"*{suffix}" for suffix in suffixes)
     if not directory or not root.is_dir():
         raise InputError(
-            f"data.directory {directory!r} is not a directory: it must hold {shown} files"
+            f"data.directory {directory!r} is not a directory: it must contain {shown} files"
         )
     files = functools.partial(_text_files, suffixes=suffixes)
     validation = [*files(root / "validation"), *files(root, pattern="validation*")]
@@ -436,7 +436,7 @@ def numbered_shards(found: Sequence[str], *, name: str, directory: str) -> list[
     if None in names or len(totals) > 1 or max(numbers) >= max(totals) or len(numbers) < len(found):
         raise InputError(
             f"data.directory {directory}: {len(found)} shards {name} are not from one release, "
-            f"which is numbered from 00000-of-{max(totals, default=0):05}"
+            f"with numbers from 00000-of-{max(totals, default=0):05}"
         )
     if len(found) < max(totals):
         _tell_of_missing(directory, name, len(found), max(totals))

@@ -58,10 +58,11 @@ def document_source(
     """Return a `stages.FileSource` of the documents of data.directory as examples {"text"}.
 
     Args:
-      directory: data.directory.
-      columns: data.columns.
+      directory: value of the option data.directory.
+      columns: options of data.columns.
       languages: language of multilingual data; () for other data.
-      blocks: True if blank lines separate the documents of plain text; False if each line is one.
+      blocks: True if blank lines separate the documents of plain text; False if each line is a
+        document.
       c4: True to read a TFDS directory without other data, or "", as c4/en.
 
     Raises:

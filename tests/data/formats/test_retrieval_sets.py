@@ -81,7 +81,7 @@ def test_answers_that_the_corpus_lacks_are_left_out(directory, caplog):
 
 def test_a_directory_that_is_none_of_beir_is_refused(tmp_path):
     for directory in ("", str(tmp_path)):
-        with pytest.raises(InputError, match="is not a BEIR directory: it must hold corpus"):
+        with pytest.raises(InputError, match="is not a BEIR directory: it must contain corpus"):
             retrieval_sets.beir_splits(directory)
     with pytest.raises(InputError, match=r"train.tsv: No such file"):
         retrieval_sets.read_beir_pairs(str(tmp_path), "train")
