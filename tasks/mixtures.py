@@ -76,7 +76,6 @@ _RELEASED_MAXIMUM = 1_000_000
 
 
 def _inside(members: tuple[Member, ...], directory: str) -> tuple[Member, ...]:
-    """Return the tasks with their files in a subfolder of data.directory."""
     return tuple(dataclasses.replace(member, directory=directory) for member in members)
 
 

@@ -108,13 +108,11 @@ def stsb(arguments: TaskArguments) -> seqio.Task:
 
 
 def _of_directory(name: str, arguments: TaskArguments, splits: Any, read: Any) -> seqio.Task:
-    """Return a task on a directory, given functions that read the format's splits and pairs."""
     directory = arguments.directory
     return _read_whole(name, arguments, splits(directory), partial(read, directory))
 
 
 def _released(name: str, arguments: TaskArguments) -> seqio.Task:
-    """Return a task on released files in a format of `released_files.PAIRS`."""
     splits, read = released_files.PAIRS[name]
     directory = arguments.directory
     return _read_whole(name, arguments, splits(directory), partial(read, directory))

@@ -63,7 +63,6 @@ def _labelled(directory: str, split: str) -> Any:
 
 
 def _select(examples: Iterable[tuple[str, _T]], split: str) -> list[_T]:
-    """Return the examples of one split from (text, example) pairs, ordered by the text's SHA-1."""
     chosen = [(_digest(text), example) for text, example in examples if split_of(text) == split]
     return [example for _, example in sorted(chosen, key=lambda pair: pair[0])]
 

@@ -68,7 +68,6 @@ def _task(
 
 
 def _file(directory: str, names: Sequence[str]) -> DataPath | None:
-    """Return the file of a split, or None; raise InputError if several files exist."""
     found = files_among(directory, [f"{n}{end}" for n in names for end in ("", *COMPRESSED)])
     if len(found) > 1:
         raise InputError(

@@ -102,7 +102,6 @@ class _State:
         self.update(rows, packets.reshape(len(rests), 4))
 
     def digest(self) -> UInt64[np.ndarray, " n"]:
-        """Return the hash of each string."""
         for _ in range(_ROUNDS):
             turned = self._v0[:, [2, 3, 0, 1]]
             self.update(slice(None), (turned >> _HALF) | (turned << _HALF))

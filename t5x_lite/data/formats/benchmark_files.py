@@ -165,10 +165,7 @@ def _all_records(
 def _whole_records(
     lines: Iterable[bytes], *, file: DataPath, quoting: bool
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield blocks of lines that contain complete CSV records, with their first line's number.
-
-    A record ends at a line end after an even number of quotation marks.
-    """
+    """Yield blocks of lines that contain complete CSV records, with their first line's number."""
     block, size, marks, first = [], 0, 0, 1
     for number, line in enumerate(lines, start=1):
         block.append(line)
@@ -262,7 +259,6 @@ def read_squad(file: DataPath, *, unanswerable: bool = False) -> Iterator[dict[s
 
 
 def _check_impossible(fields: Mapping[str, Any], *, where: str) -> None:
-    """Raise InputError if "is_impossible" is missing, or contradicts the answers."""
     if not isinstance(fields["is_impossible"], bool):
         raise InputError(
             f'{where} must have "is_impossible", true or false; give a file of SQuAD 2.0'

@@ -138,14 +138,7 @@ def read_passages(
     longest: int = LONGEST_LINE,
     template: str = TEXT,
 ) -> Iterator[Passage]:
-    """Read the passages of a file lazily, in order.
-
-    Args:
-      path: path of the file, or a table's shard; "-" is standard input.
-      format: format of the file; "auto" selects it by the suffix.
-      longest: maximum bytes of a line.
-      template: template of the text of a JSON object or table row, with column names in braces.
-    """
+    """Read the passages of a file lazily, in order."""
     if kind_of(path) == "table":
         shard = data_path(path) if isinstance(path, str) else path
         yield from _of_table(shard, as_template(template))
@@ -177,7 +170,6 @@ def read_passages(
 
 
 def _of_table(shard: Shard, template: str) -> Iterator[Passage]:
-    """Read the passages of a Parquet or Arrow table."""
     there = column_names(shard)
     needed = places(template)
     if template == TEXT:

@@ -108,8 +108,6 @@ class Ranking(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """One line of a run file: a ranked document of a query."""
-
     where: str
     query: str
     ranked: Ranked
@@ -200,7 +198,6 @@ def _rows(path: str, format: RunFormat | None) -> Iterator[_Row]:
 
 
 def _is_run_header(fields: Sequence[str]) -> bool:
-    """Return True if the fields of a run's first line are column names instead of data."""
     names = _names_of(fields)
     if len(names) not in (3, 6) or names[0].lstrip("\ufeff") not in _QUERY_NAMES:
         return False
@@ -392,7 +389,6 @@ def judgments(lines: Iterable[str], *, name: str) -> Iterator[tuple[str, str, st
 
 
 def _is_header(fields: Sequence[str]) -> bool:
-    """Return True if the fields of the first line of judgments are column names instead of data."""
     names = _names_of(fields)
     if len(names) == 2:
         return names[0] in _QUERY_NAMES and names[1] in _DOCUMENT_NAMES

@@ -202,7 +202,6 @@ def read_swag(files: Sequence[Table], split: str) -> Iterator[dict[str, Any]]:
 
 
 def _texts_of(row: Row, *names: str) -> list[str]:
-    """Return the named fields of a row; raise InputError if a field is not a string."""
     for name in names:
         if not isinstance(row.fields.get(name), str):
             has = ", ".join(row.fields) or "nothing"
@@ -316,7 +315,6 @@ def read_trivia_pairs(file: DataPath) -> Iterator[Pairs]:
 
 
 def _trivia(file: DataPath) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the questions of a TriviaQA file, each with its location."""
     number = 0
     for number, record in enumerate(array_elements(file, member="Data"), start=1):
         where = f"{file}: question {number}"
@@ -444,10 +442,7 @@ class PairFormat(NamedTuple):
 
 
 def _squad_files(directory: str) -> dict[str, tuple[DataPath, bool]]:
-    """Return SQuAD's file of each split, and True if its questions may lack an answer.
-
-    SQuAD 1.1 is preferred to 2.0.
-    """
+    """Return the file of each split, SQuAD 1.1 or else 2.0, and True if answers may be missing."""
     root = data_path(directory)
     for version in ("v1.1", "v2.0") if directory else ():
         found = {
@@ -499,10 +494,7 @@ def _pubmed_files(directory: str) -> dict[str, list[DataPath]]:
 
 
 def _read_pubmed_pairs(directory: str, split: str) -> Iterator[Pairs]:
-    """Yield PubMedQA's questions, each with its article's abstract as the positive.
-
-    The abstract consists of the contexts and the long answer.
-    """
+    """Yield PubMedQA's questions with their abstracts: the contexts and the long answer."""
     count = 0
     for file in _pubmed_files(directory)[split]:
         for name, record in object_members(file):
@@ -603,7 +595,6 @@ class TydiFiles(NamedTuple):
 
     @property
     def is_judged(self) -> bool:
-        """True if the files of queries, judgments and passages exist."""
         return None not in (self.topics, self.qrels, self.corpus)
 
 
@@ -649,7 +640,6 @@ def _tydi_sources(directory: str, split: str) -> Iterator[TydiFiles]:
 
 
 def _read_tydi_pairs(directory: str, split: str) -> Iterator[Pairs]:
-    """Yield Mr. TyDi's queries of a split, one language after another."""
     for files in _tydi_sources(directory, split):
         if files.rows is not None:
             yield from tevatron_pairs([files.rows])

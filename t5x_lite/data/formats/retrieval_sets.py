@@ -225,13 +225,11 @@ class _Text:
         self.take("}", where=f"{file}: after {name!r}")
 
     def object_(self, *, where: str) -> dict[str, Any]:
-        """Parse and return the next value, which must be an object."""
         if self.sign() != "{":
             raise InputError(f"{where}: must be an object, got {self.sign() or 'the end'}")
         return self.value(where=where)
 
     def value(self, *, where: str) -> Any:
-        """Parse and return the next JSON value."""
         self.sign()
         while len(self._text) - self._at < _SCALAR and self._more(_BYTES):
             pass  # a number that continues after the text read so far would be cut
@@ -365,7 +363,6 @@ def _names(directory: str, split: str) -> tuple[str, str] | None:
 
 
 def _texts(path: str) -> Iterator[tuple[str, str]]:
-    """Yield the id and the text of each query in a tab-separated file."""
     columns = None
     for number, line in enumerate(read_lines([path]), start=1):
         if not line.strip():

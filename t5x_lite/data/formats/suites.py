@@ -250,7 +250,6 @@ def _narrativeqa(directory: Path) -> list[Judged]:
 
 
 def _narrative_questions(file: Path) -> Iterator[tuple[str, str]]:
-    """Yield NarrativeQA's test questions with the ids of their stories, from qaps.csv."""
     found = 0
     for row in read_csv(file, columns=("document_id", "set", "question")):
         if row.fields["set"] == "test":
@@ -281,7 +280,6 @@ def _narrative_stories(file: Path) -> Iterator[Passage]:
 
 
 def _narrative_rows(files: Sequence[Table]) -> Iterator[tuple[str, str]]:
-    """Yield NarrativeQA's questions with the ids of their stories, from the Hub's tables."""
     for where, story, question in _narrative_objects(files):
         if not isinstance(question.get("text"), str):
             raise InputError(f'{where}: "question" must have "text", a string')
@@ -289,7 +287,6 @@ def _narrative_rows(files: Sequence[Table]) -> Iterator[tuple[str, str]]:
 
 
 def _narrative_texts(files: Sequence[Table]) -> Iterator[Passage]:
-    """Yield each story of NarrativeQA once, from the Hub's tables."""
     seen: set[str] = set()
     for where, story, _ in _narrative_objects(files):
         if story["id"] not in seen:

@@ -214,7 +214,6 @@ def _below(place: DataPath, pattern: str) -> DataPath:
 
 
 def _saved_splits(place: DataPath, names: Sequence[str]) -> dict[str, tuple[Table, ...]] | None:
-    """Return the tables of a directory that `save_to_disk` wrote, or None for other directories."""
     if "state.json" in names:
         return {"train": _saved_files(place)}
     if "dataset_dict.json" not in names:

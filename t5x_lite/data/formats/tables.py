@@ -152,11 +152,7 @@ def rows_of_batches(
 ) -> Iterator[Row]:
     """Yield the rows of Arrow record batches or tables, with values in Python's types.
 
-    Args:
-      batches: record batches or tables with equal columns.
-      name: name of the file, for the locations of the rows.
-      columns: columns that must exist.
-      before: number of rows in the file before the first batch.
+    Row numbers in locations start after `before`, the number of earlier rows in the file.
     """
     count = before
     for batch in batches:
@@ -233,7 +229,6 @@ def _opened(pa: Any, file: DataPath) -> Any:
 def _parquet_batches(
     pa: Any, file: DataPath, *, columns: Sequence[str] | None = None, group: int | None = None
 ) -> Iterator[Any]:
-    """Yield the record batches of a Parquet file or of one row group, with all or some columns."""
     import pyarrow.parquet as parquet
 
     with _opened(pa, file) as source:
@@ -290,7 +285,6 @@ def _longest_entry(column: Any) -> int:
 def _arrow_batches(
     pa: Any, file: DataPath, *, columns: Sequence[str] | None = None, group: int | None = None
 ) -> Iterator[Any]:
-    """Yield the record batches of an Arrow file, which may have an index or be a stream."""
     with _opened(pa, file) as source:
         if _has_index(source):
             with pa.ipc.open_file(source) as table:
@@ -303,7 +297,6 @@ def _arrow_batches(
 
 
 def _has_index(source: Any) -> bool:
-    """Return True if an Arrow file has an index of its record batches at its end."""
     start = source.read(6)
     source.seek(0)
     return start == b"ARROW1"
@@ -312,7 +305,6 @@ def _has_index(source: Any) -> bool:
 def _selected(
     batches: Iterable[Any], file: DataPath, columns: Sequence[str] | None
 ) -> Iterator[Any]:
-    """Yield the batches with only the given columns, or with all if `columns` is None."""
     for batch in batches:
         if columns is None:
             yield batch
@@ -322,7 +314,6 @@ def _selected(
 
 
 def _at_least_one(batches: Iterable[Any], pa: Any, schema: Any) -> Iterator[Any]:
-    """Yield the batches, or one batch without rows if `batches` is empty."""
     none = True
     for batch in batches:
         none = False
@@ -378,13 +369,11 @@ def _is_fast(column: Any) -> bool:
 
 
 def _fast_values(column: Any, rows: int) -> Iterator[Any]:
-    """Yield the values of an Arrow column, converted by NumPy `rows` at a time."""
     for first in range(0, len(column), rows):
         yield from column.slice(first, rows).to_numpy(zero_copy_only=False).tolist()
 
 
 def _nests(kind: Any) -> bool:
-    """Return True if an Arrow type contains lists or structs."""
     return kind.num_fields > 0
 
 

@@ -225,8 +225,6 @@ class Block(NamedTuple):
 
 
 class _Shard(abc.ABC):
-    """Base class of the readers of one file of vectors."""
-
     rows: int
     size: int
 
@@ -437,7 +435,6 @@ _MOST_ROWS = 1 << 40
 
 
 def _of_one_size(column: Any, size: int) -> bool:
-    """Return True if every list of a column has `size` numbers."""
     compute: Any = importlib.import_module("pyarrow.compute")
     if not len(column):
         return True

@@ -55,8 +55,6 @@ def augmented(
 
 
 class _Source(stages.Source):
-    """Seqio source of a task's raw examples with their retrieved passages."""
-
     def __init__(self, task: seqio.Task, join: "_Join"):
         self._inner, self._join = task.source, join
         one_to_one = isinstance(self._inner, stages.Source) and self._inner.one_to_one
@@ -64,7 +62,6 @@ class _Source(stages.Source):
         super().__init__(tuple(task.splits), task.source.get_dataset, one_to_one=one_to_one)
 
     def get_dataset(self, split: str = "train", *arguments: Any, **options: Any) -> tf.data.Dataset:
-        """Return the raw examples of a split with their retrieved passages."""
         return self._join.add(self._inner.get_dataset(split, *arguments, **options), split)
 
     def fits_in_memory(self, split: str) -> bool:
@@ -136,7 +133,6 @@ class _Join:
         return {query: " ".join(texts[name] for name in names) for query, names in ranked.items()}
 
     def _ids(self, split: str) -> Iterator[str]:
-        """Yield the ids of the raw examples of a split."""
         dataset = self._task.source.get_dataset(split, shuffle=False)
         name = _id_field(dataset.element_spec, self._task.name)
         batches = _only(dataset, [name]).batch(1024)
@@ -144,7 +140,6 @@ class _Join:
             yield from map(_as_id, batch[name].tolist())
 
     def _texts(self, names: set[str], run: str) -> dict[str, str]:
-        """Return the texts of the passages with the given ids, by id."""
         files = [file.strip() for file in self._augment.passages.split(",")]
         found = {
             passage.id: " ".join(
@@ -180,8 +175,6 @@ def _id_field(spec: Any, task: str) -> str:
 
 
 def _only(dataset: Any, names: Sequence[str]) -> Any:
-    """Return the dataset with only the named fields."""
-
     @tf.autograph.experimental.do_not_convert
     def some(example: Mapping[str, Any]) -> dict[str, Any]:
         return {name: example[name] for name in names}
@@ -194,13 +187,7 @@ def _as_id(value: Any) -> str:
 
 
 class _Room:
-    """Counter of the tokens that remain for the first text of a row.
-
-    Args:
-      vocabulary: vocabulary of the text.
-      length: maximum tokens of a row, with [CLS] and [SEP] for an encoder and with EOS otherwise.
-      is_encoder: True if rows have [CLS] and [SEP].
-    """
+    """Counter of the tokens that remain for the first text of a row."""
 
     def __init__(self, vocabulary: Vocabulary, *, length: int, is_encoder: bool):
         self._vocabulary = vocabulary
@@ -209,7 +196,6 @@ class _Room:
         self._between = separators(vocabulary) if is_encoder else 0
 
     def counts(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each text, without special tokens."""
         encoded = self._vocabulary.encode_batch(list(texts))
         if self._tokens is None:
             return [len(ids) for ids in encoded]

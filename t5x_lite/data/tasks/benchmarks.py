@@ -96,9 +96,7 @@ class Benchmark:
 def task(benchmark: Benchmark, arguments: TaskArguments) -> Any:
     """Return the seqio.Task of a benchmark for the given arguments.
 
-    Raises:
-      InputError: if data.directory holds neither the official files nor data prepared by TFDS.
-        Errors in a file are raised when its split is read.
+    Errors in a file are raised when its split is read.
     """
     from t5x_lite.data.elements import seqio
     from t5x_lite.data.tasks import stages
@@ -160,7 +158,6 @@ def _labelled(benchmark: Benchmark, arguments: TaskArguments) -> Any:
 def _source(
     benchmark: Benchmark, directory: str, *, mark: str = "", one_to_one: bool = True
 ) -> Any:
-    """Return the seqio source of a benchmark's examples."""
     from t5x_lite.data.tasks import stages
 
     datasets = _datasets(benchmark, directory)
@@ -174,7 +171,6 @@ def _source(
 
 
 def _datasets(benchmark: Benchmark, directory: str) -> Callable[[str], Any]:
-    """Return a function from a split to a tf.data.Dataset of its examples."""
     files = official_folder(benchmark, directory)
     if files is not None:
         return lambda split: _from_file(benchmark, files / benchmark.files[split], split)
@@ -190,7 +186,6 @@ def _datasets(benchmark: Benchmark, directory: str) -> Callable[[str], Any]:
 
 
 def _from_file(benchmark: Benchmark, file: DataPath, split: str) -> Any:
-    """Return a tf.data.Dataset of the examples of an official file."""
     from t5x_lite.data.elements import tf
 
     records = benchmark.read(file, split)
@@ -262,11 +257,7 @@ def in_memory(examples: Sequence[Example], extras: Mapping[str, type]) -> Any:
 
 
 def parallel_records(files: Mapping[str, DataPath]) -> Iterator[Record]:
-    """Yield the lines of files that are translations of each other, as {language: line}.
-
-    Raises:
-      InputError: if a file cannot be read or is not UTF-8, or if the files differ in length.
-    """
+    """Yield the lines of files that are translations of each other, as {language: line}."""
     columns = [read_lines([str(file)]) for file in files.values()]
     for lines in itertools.zip_longest(*columns):
         for file, line in zip(files.values(), lines, strict=True):
@@ -324,9 +315,6 @@ def from_tfds(benchmark: Benchmark, split: str, *, data_dir: str) -> Any:
       benchmark: benchmark that the split belongs to.
       split: name of a split of the benchmark.
       data_dir: TFDS's directory, which may be in a bucket; "" for TFDS's default.
-
-    Raises:
-      InputError: if TFDS lacks the data and cannot prepare it, or if the data lack the split.
     """
     builder = _prepared(benchmark.tfds, data_dir)
     name = benchmark.tfds_splits.get(split, split)
@@ -439,7 +427,6 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _record(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the nested record of flat NumPy values, in Python's own types."""
     record: dict[str, Any] = {}
     for path, value in flat.items():
         *parents, name = path.split("/")

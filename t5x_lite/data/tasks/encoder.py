@@ -121,9 +121,6 @@ def example_task(
       keyed: True to number the examples, for a layout that samples by (seed, epoch, index).
       postprocess: (text, example=, is_target=) -> the value that metrics compare.
       metrics: functions (targets, predictions) -> {name: value}.
-
-    Raises:
-      InputError: if data.inputs_length is below `SHORTEST_ROW`.
     """
     from t5x_lite.data.elements import seqio
     from t5x_lite.data.seqio_vocabularies import seqio_vocabulary
@@ -232,7 +229,6 @@ def make_examples(
 
 
 def _raw_examples(block: Mapping[str, np.ndarray], fields: Iterable[str]) -> Raw:
-    """Return the raw examples of a block; a list field is split at its recorded ends."""
     columns: dict[str, list[Any]] = {}
     for name in fields:
         values = block[name].tolist()
@@ -246,7 +242,6 @@ def _raw_examples(block: Mapping[str, np.ndarray], fields: Iterable[str]) -> Raw
 
 
 def _spec(kind: type) -> Any:
-    """Return the tf.TensorSpec of a field of `example_task`, given its type."""
     from t5x_lite.data.elements import tf
 
     dtypes: Any = {str: tf.string, list: tf.string, int: tf.int64, float: tf.float32}
@@ -413,7 +408,6 @@ def _of_line(line: str) -> list[str]:
 
 
 def _is_abbreviated(line: str, end: int) -> bool:
-    """Return True if the word before `end` is a known abbreviation or an initial."""
     begin = max(line.rfind(" ", 0, end), line.rfind("(", 0, end)) + 1
     word = line[begin:end].lower()
     return word in ABBREVIATIONS or (len(word) == 1 and word.isalpha() and word != "i")

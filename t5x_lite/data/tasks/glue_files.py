@@ -189,10 +189,6 @@ class GlueTask:
         """Yield the records of an official file, with the features of TFDS.
 
         In a test split a label may be missing or unknown; it is then -1.
-
-        Raises:
-          InputError: if `read_tsv` rejects the file, a label is unknown or two rows have the same
-            number. The message names file and line.
         """
         columns = self.columns or {name: name for name in places(self.template)}
         labelled = not split.startswith("test")
@@ -314,11 +310,7 @@ class SuperGlueTask:
         return glue({**record, **own}, inputs=inputs, labels=self.labels)
 
     def records(self, file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-        """Yield the records of an official file, with the features of TFDS.
-
-        Raises:
-          InputError: if a line is invalid. The message names file and line.
-        """
+        """Yield the records of an official file, with the features of TFDS."""
         columns = self.columns or {name: name for name in places(self.template)}
         entries = self.entries or self.labels
         rows = read_jsonl(file, fields=tuple(columns.values()), numbers=("idx",))
@@ -416,11 +408,7 @@ def read_label(row: Row, entries: Sequence[str], *, split: str) -> int:
 
 
 def multirc_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-    """Yield MultiRC's records, one for each answer of each question of each paragraph.
-
-    Raises:
-      InputError: if a line is invalid. The message names file and line.
-    """
+    """Yield MultiRC's records, one for each answer of each question of each paragraph."""
     for row, paragraph in numbered(read_jsonl(file, fields=()), column="idx"):
         passage = _object(row, row.fields, "passage")
         questions = _objects(row, passage, "questions")
@@ -443,11 +431,7 @@ def multirc_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
 
 
 def record_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-    """Yield ReCoRD's records, one for each query, with sorted distinct entities and answers.
-
-    Raises:
-      InputError: if a line is invalid. The message names file and line.
-    """
+    """Yield ReCoRD's records, one for each query, with sorted distinct entities and answers."""
     for row, number in numbered(read_jsonl(file, fields=()), column="idx"):
         passage = _object(row, row.fields, "passage")
         text = _text(row, passage, "text")
@@ -475,11 +459,7 @@ def record_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
 
 
 def wsc_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-    """Yield the records of WSC with corrected spans, as in TFDS's "wsc.fixed".
-
-    Raises:
-      InputError: if a line is invalid. The message names file and line.
-    """
+    """Yield the records of WSC with corrected spans, as in TFDS's "wsc.fixed"."""
     rows = read_jsonl(file, fields=("text",), numbers=("idx",))
     for row, number in numbered(rows, column="idx"):
         target = _object(row, row.fields, "target")
@@ -651,12 +631,7 @@ class XnliTask(GlueTask):
         return found[self.language]
 
     def records(self, file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-        """Yield the records of a file in the task's language.
-
-        Raises:
-          InputError: if `read_tsv` rejects the file, a label is unknown or the language has no row.
-            The message names file and line.
-        """
+        """Yield the records of a file in the task's language."""
         held_out = split != "train"
         named = ["language"] if held_out else []
         rows = read_tsv(file, columns=[*named, *self.columns.values(), self.label_column])

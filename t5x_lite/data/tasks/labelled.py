@@ -265,7 +265,6 @@ class Labelled:
 
     @property
     def head(self) -> str:
-        """Name of the model's head that predicts the answer."""
         if self.choices:
             return "choice"
         return "span" if self.spans else "classifier"
@@ -287,7 +286,6 @@ class Labelled:
 
 
 def _text(text: Text, record: Record) -> str:
-    """Return the text of a record for one entry of `Labelled.texts`."""
     if not isinstance(text, str):
         return text(record)
     return fill(text, record) if "{" in text else record[text]
@@ -324,9 +322,6 @@ def labelled_task(
       postprocess: function (text, example=, is_target=) that returns the value that metrics
         compare.
       metrics: functions (targets, predictions) -> {name: value}.
-
-    Raises:
-      InputError: if the rows are too short, or the vocabulary has no [CLS].
     """
     options = row_options(arguments)
     encode: Encode
@@ -519,9 +514,6 @@ def token_task(
       files: file of each split.
       read: function from a file and its split to sentences. Sentences of the split "test" may lack
         tags.
-
-    Raises:
-      InputError: if the tags are unknown, the rows are too short, or the vocabulary has no [CLS].
     """
     from t5x_lite.data.tasks import stages
     from t5x_lite.data.tasks.benchmarks import in_memory
@@ -610,9 +602,6 @@ def example(sentence: Sentence, labels: Sequence[str], names: Mapping[str, str])
       sentence: sentence of a file.
       labels: all tags.
       names: replacement for each tag of the file; tags without a replacement are kept.
-
-    Raises:
-      InputError: if a tag is not among the labels. The message names file and line.
     """
     words, targets = sentence.words, UNKNOWN
     if sentence.tags is not None:

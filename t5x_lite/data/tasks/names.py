@@ -104,7 +104,6 @@ def other_tasks(name: str) -> str:
 
 
 def _takes_task_arguments(function: Callable[..., Any]) -> bool:
-    """Return True if a function can be called with one TaskArguments."""
     try:
         bound = inspect.signature(function).bind(None)
     except TypeError:
@@ -120,7 +119,6 @@ def _takes_task_arguments(function: Callable[..., Any]) -> bool:
 
 
 def _parameters(function: Callable[..., Any]) -> str:
-    """Return the parameters of a function in parentheses, as in its definition."""
     return str(inspect.signature(function).replace(return_annotation=inspect.Signature.empty))
 
 
@@ -130,11 +128,7 @@ def _home(value: Any) -> str | None:
 
 
 def import_tasks(name: str) -> ModuleType:
-    """Import the module that data.task names.
-
-    Raises:
-      InputError: if the module does not exist. The message suggests the most similar module.
-    """
+    """Import the module that data.task names."""
     try:
         with quiet_import():
             return project.import_module(name)
@@ -186,11 +180,7 @@ class Wording:
         return f"{literal} {self.template}"
 
     def changed(self, arguments: TaskArguments) -> "Wording":
-        """Return the wording with the config's template and prefix, if they are set.
-
-        Raises:
-          InputError: if data.template has a single brace, or names no column or an unknown column.
-        """
+        """Return the wording with the config's template and prefix, if they are set."""
         known = places(self.template) if self.columns == () else self.columns
         prefix = self.prefix if arguments.prefix is None else arguments.prefix
         template = arguments.template or self.template

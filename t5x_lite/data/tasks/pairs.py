@@ -70,10 +70,6 @@ def pair_task(
       one_to_one: True if each text of the source makes one example.
       lines: function that reads all lines, to find a query's positives on other lines. If None,
         only the positives of the same text are used.
-
-    Raises:
-      InputError: if the layout does not make groups, the rows are too short, or the vocabulary has
-        no [CLS].
     """
     layout, vocabulary = arguments.layout, arguments.vocabulary
     if not isinstance(layout, Groups):

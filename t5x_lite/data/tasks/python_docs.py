@@ -79,9 +79,6 @@ def documents(directory: str | os.PathLike[str] = "") -> list[Document]:
     Args:
       directory: directory that `write_documents` wrote; "" parses the installed files (about ten
         seconds for the first call; later calls are cached).
-
-    Raises:
-      InputError: if the directory has no documents.jsonl, or a line of it is invalid.
     """
     if not directory:
         return list(_installed_documents())
@@ -225,7 +222,6 @@ def _parse(path: Path) -> ast.Module | None:
 
 
 def _docstrings(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield the qualified name and the raw docstring of each definition, in source order."""
     pending: list[tuple[str, ast.AST]] = [("", tree)]
     while pending:
         name, node = pending.pop()

@@ -92,7 +92,6 @@ def find_registered(name: str) -> Callable[[TaskArguments], Any]:
 
 @functools.cache
 def _mixture(mixture: Any, module: str) -> RegisteredMixture:
-    """Return the tasks and rates of a seqio.Mixture; rate functions are called once."""
     tasks = sorted(mixture.tasks, key=lambda task: task.name)
     return RegisteredMixture(
         rates={f"{SEQIO}:{module}:{task.name}": _rate(mixture, task) for task in tasks}
@@ -113,7 +112,6 @@ def _rate(mixture: Any, task: Any) -> float:
 
 
 def _task(task: Any, arguments: TaskArguments) -> Any:
-    """Return a registered seqio.Task after checks against the given arguments."""
     check_vocabularies(task, arguments.vocabulary)
     if task.requires_caching:
         raise InputError(
@@ -131,10 +129,6 @@ def check_vocabularies(task: Any, vocabulary: Vocabulary) -> None:
     Args:
       task: seqio.Task.
       vocabulary: vocabulary of the model.
-
-    Raises:
-      OtherVocabulary: if the vocabularies differ. The message names both, and the options that
-        select the task's vocabulary.
     """
     from t5x_lite.data.elements import seqio
 

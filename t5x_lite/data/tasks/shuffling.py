@@ -95,7 +95,6 @@ def permuted_range(size: int, shuffle: Shuffle) -> Dataset:
 
 
 def _blocks(size: int, shuffle: Shuffle) -> Dataset:
-    """Return a dataset of the numbers of `permuted_range` in blocks, int64 [_]."""
     from t5x_lite.data.elements import tf
 
     def ordered(places: np.ndarray, epoch: np.integer) -> np.ndarray:

@@ -105,7 +105,6 @@ class _Stream(stages.Source):
         super().__init__(tuple(splits), self._dataset, one_to_one=True)
 
     def fits_in_memory(self, split: str) -> bool:
-        """Return False, because the rows are streamed."""
         del split
         return False
 
@@ -135,11 +134,7 @@ class _Stream(stages.Source):
 
 
 class _Reader:
-    """Reader of numbered blocks of rows; consecutive blocks are read without starting again.
-
-    Args:
-      rows: function that returns an iterator over all rows.
-    """
+    """Reader of numbered blocks of rows; consecutive blocks are read without starting again."""
 
     def __init__(self, rows: Callable[[], Iterator[Mapping[str, Any]]]):
         self._rows, self._lock = rows, threading.Lock()
@@ -221,10 +216,6 @@ def table_task(
       postprocess: function (text, example=, is_target=) that returns the value that metrics
         compare.
       form: form in which an encoder reads the task; None if encoders are not supported.
-
-    Raises:
-      InputError: if the layout has labels but the task has no form, or if the layout is
-        text-to-text and data.columns.second is set.
     """
     if "labels" in arguments.layout.features:
         if form is None:
@@ -260,11 +251,7 @@ def texts_of_encoder(columns: Columns) -> tuple[str, ...]:
 
 
 def score_of(record: Any) -> float:
-    """Return the regression target of a record as a number, or NaN if it is unknown.
-
-    Raises:
-      InputError: if the target is not a number.
-    """
+    """Return the regression target of a record as a number, or NaN if it is unknown."""
     if record["targets"] == UNKNOWN:
         return math.nan
     try:

@@ -70,9 +70,6 @@ def split_files(directory: str, *, columns: Columns = _USUAL, language: str = ""
       directory: value of data.directory, other than TFDS.
       columns: options of data.columns; its train and validation may name files or patterns.
       language: language of mC4; "" for all other data.
-
-    Raises:
-      InputError: if the directory, the language or a file to train on is missing.
     """
     if columns.train or columns.validation:
         patterns = {"train": columns.train, "validation": columns.validation}
@@ -105,11 +102,7 @@ def split_files(directory: str, *, columns: Columns = _USUAL, language: str = ""
 
 
 def shards_of(place: str) -> list[Shard]:
-    """Return the training shards of a file, a pattern, a directory or a data set of the Hub.
-
-    Raises:
-      InputError: if no shard is found.
-    """
+    """Return the training shards of a file, a pattern, a directory or a data set of the Hub."""
     if place.startswith(HUB):
         return [*split_files(place)["train"]]
     path = data_path(place)
@@ -171,9 +164,6 @@ def files_of_both(directory: str, *, suffixes: tuple[str, ...], shown: str = "")
       directory: directory with the files.
       suffixes: suffixes of the files' names.
       shown: names of the files for messages; "" for the suffixes.
-
-    Raises:
-      InputError: if the directory does not exist, or has no files for one of the splits.
     """
     root = data_path(directory)
     shown = shown or " or ".join(f"*{suffix}" for suffix in suffixes)
@@ -240,21 +230,12 @@ def _tell_of_others(directory: str, name: str, number: int) -> None:
 
 
 def template_of(columns: Columns) -> str:
-    """Return the template of a row's text: data.columns.inputs, or the column "text".
-
-    Raises:
-      InputError: if data.columns.inputs names no column.
-    """
+    """Return the template of a row's text: data.columns.inputs, or the column "text"."""
     return as_template(columns.inputs) if columns.inputs else TEXT
 
 
 def check_columns(splits: Mapping[str, Sequence[Any]], template: str) -> None:
-    """Check that tables have the columns of a template, before the first row is read.
-
-    Raises:
-      InputError: if a column is missing or the shards are plain text. The message names the shard
-        and its columns.
-    """
+    """Raise InputError, before the first row is read, if tables lack a column of the template."""
     shards = [*dict.fromkeys(shard for split in splits.values() for shard in split)]
     tables = [shard for shard in shards if kind_of(shard) == "table"]
     here = [one for one in tables if isinstance(one, HubSplit) or not is_remote(one)]
@@ -356,9 +337,6 @@ def collection_files(directory: str, *, named: bool = False) -> _Splits:
     Args:
       directory: one file, or a directory with one of `COLLECTIONS`, or else with *.jsonl and *.tsv.
       named: True to find only the names of `COLLECTIONS`, in directories that also hold queries.
-
-    Raises:
-      InputError: if no such file is found.
     """
     root = data_path(directory)
     if directory and root.is_file():
@@ -392,10 +370,8 @@ def _text_files(
 def files_matching(directory: str, pattern: str) -> list[str]:
     """Return the sorted paths of the files directly in a directory with matching names.
 
-    TensorFlow lists a bucket if the package that reads the bucket is not installed.
-
-    Raises:
-      tf.errors.OpError: if TensorFlow cannot list the directory.
+    TensorFlow lists a bucket if the package that reads the bucket is not installed, and raises
+    tf.errors.OpError if it cannot.
     """
     if not _by_tensorflow(directory):
         return sorted(map(str, data_path(directory).glob(pattern)))
@@ -424,9 +400,6 @@ def numbered_shards(found: Sequence[str], *, name: str, directory: str) -> list[
       found: paths that end in "NUMBER-of-TOTAL" and suffixes, such as "c4-train.00000-of-01024".
       name: pattern of the names, for messages.
       directory: directory of the shards, for messages.
-
-    Raises:
-      InputError: if the shards are from several releases.
     """
     names = [re.search(r"\.(?:tfrecord-)?(\d+)-of-(\d+)\.[^/]*$", shard) for shard in found]
     numbers = {int(match[1]) for match in names if match}

@@ -146,9 +146,6 @@ def text_lines(
     Returns:
       Examples {"text": str}, without empty lines. Iterating raises if a line is not UTF-8 or, in a
         JSON file, not an object with a string "text"; `elements.input_error` reads this error.
-
-    Raises:
-      InputError: if a file cannot be read.
     """
     return _texts(_blocks(Files(files, template=template), keep, shuffle), files, template)
 
@@ -172,9 +169,6 @@ def text_documents(
 
     Returns:
       Examples {"text": str}; see `text_lines`. Without `shuffle`, text files come first.
-
-    Raises:
-      InputError: if a file cannot be read.
     """
     ordered = sorted(files, key=lambda file: kind_of(file) != "text")
     divided = [kind_of(file) == "text" for file in ordered]
@@ -203,9 +197,6 @@ def json_objects(
         in when an error is shown.
       keep: function from lines, string [n], to a mask [n] of the lines to keep; None for all.
       shuffle: seed and epoch of the order, as in `text_lines`.
-
-    Raises:
-      InputError: if a file cannot be read.
     """
     return _made(_blocks(Files(files), keep, shuffle), partial(of_object, parse=parse))
 
@@ -219,9 +210,6 @@ def texts_of_files(
       files: files, as in `text_lines`.
       make: function from a line and its location, "file:line", to a text; a line with the text ""
         is skipped.
-
-    Raises:
-      InputError: if a file or a line cannot be read.
     """
     reader = Files(files)
     for file in range(len(files)):
@@ -259,9 +247,6 @@ def parsed_lines(
         line with the text "" is skipped.
       keep: filter of lines, as in `json_objects`.
       shuffle: seed and epoch of the order, as in `text_lines`.
-
-    Raises:
-      InputError: if a file cannot be read.
     """
     return _not_empty(_made(_blocks(Files(files), keep, shuffle), partial(of_line, parse=parse)))
 
@@ -280,9 +265,6 @@ def passage_texts(
       write: pure function from a passage to a text; a passage with the text "" is skipped.
       keep: function from lines, string [n], to a mask [n] of the lines to keep; None for all.
       shuffle: seed and epoch of the order, as in `text_lines`.
-
-    Raises:
-      InputError: if a file cannot be read.
     """
     readers = {str(file): line_reader(str(file)) for file in files}
 
@@ -354,7 +336,6 @@ def _blocks(
 
 
 def _texts(blocks: Dataset, files: Sequence[str | Shard], template: str) -> Dataset:
-    """Return a dataset of the texts in blocks; the JSON objects of JSON files are parsed."""
     if not any(_is_json(file) for file in files):
         return blocks.map(lambda block: {"text": block["text"]}).unbatch()
 
@@ -397,7 +378,6 @@ def _of_place(make: Callable[[bytes, str], bytes], text: bytes, file: str, place
 
 
 def _check_readable(files: Sequence[str]) -> None:
-    """Raise InputError if a local file cannot be read."""
     for file in files:
         if not is_remote(file) and not os.access(file, os.R_OK):
             reason = errno.EACCES if os.path.exists(file) else errno.ENOENT
@@ -438,9 +418,6 @@ def texts_of(place: str, *, template: str = TEXT, blocks: bool = False) -> Itera
       place: location, as in data.directory.
       template: template of the text, with column names in braces.
       blocks: True if blank lines separate the documents of plain text.
-
-    Raises:
-      InputError: as in `document_source`.
     """
     if place.startswith(TFDS):
         from t5x_lite.data.elements import as_numpy
@@ -568,7 +545,6 @@ class _Prepared:
         )
 
     def languages(self) -> dict[str, int]:
-        """Return the number of training examples of each language."""
         splits = self._builder.info.splits
         return {
             name: int(split.num_examples)
@@ -577,7 +553,6 @@ class _Prepared:
         }
 
     def _shards(self, split: str) -> Sequence[str]:
-        """Return TFDS's names of the shards of a split."""
         there = self._builder.info.splits
         number = there[split].num_shards if split in there else 0
         return [f"{split}[{shard}shard]" for shard in range(number)]

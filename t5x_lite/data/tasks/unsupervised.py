@@ -198,9 +198,6 @@ def prefix_lm(arguments: TaskArguments) -> Objective:
     A chunk of text is two tokens shorter than the minimum of inputs_length and targets_length. So
     no split is truncated and, if the lengths are equal, two examples fill a row of the "prefix_lm"
     layout. T5's chunk is one token longer.
-
-    Raises:
-      InputError: if the lengths are too short for a chunk of two tokens.
     """
     _no_final_sentinel("a prefix language model", arguments)
     shorter = min(arguments.inputs_length, arguments.targets_length)
@@ -215,9 +212,6 @@ def language_model(arguments: TaskArguments) -> Objective:
     """Return the objective with the text itself as targets, in chunks of targets_length.
 
     The length of a chunk includes EOS.
-
-    Raises:
-      InputError: if targets_length is too short for a chunk of two tokens.
     """
     _no_final_sentinel("a language model", arguments)
     length = _chunk_length("targets_length", arguments.targets_length, extra=1)
@@ -225,11 +219,7 @@ def language_model(arguments: TaskArguments) -> Objective:
 
 
 def full_language_model(arguments: TaskArguments) -> Objective:
-    """Return the language-model objective with EOS at the end of documents, not of chunks.
-
-    Raises:
-      InputError: if targets_length is too short for a chunk of two tokens.
-    """
+    """Return the language-model objective with EOS at the end of documents, not of chunks."""
     _no_final_sentinel("a language model", arguments)
     length = _chunk_length("targets_length", arguments.targets_length, extra=0)
     return Objective(chunk_length=length, corruption=None, eos_of_documents=True)
@@ -347,7 +337,6 @@ def _full_targets(what: str, arguments: TaskArguments) -> int:
 def _check_mean_targets(
     what: str, arguments: TaskArguments, *, mean: float, deviation: float
 ) -> None:
-    """Raise InputError if targets_length is less than the mean length of the targets."""
     if arguments.targets_length < mean + 1:
         raise InputError(
             f"{what} with data.inputs_length {arguments.inputs_length} needs {round(mean) + 1} "
