@@ -1,4 +1,4 @@
-"""Fine-tunes the tiny T5 to name the package that a piece of documentation comes from.
+"""Fine-tune the tiny T5 to predict which package a piece of documentation comes from.
 
 Command:
     t5x-lite train configs/tiny_finetune.py --data.directory CORPUS \

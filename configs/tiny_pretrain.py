@@ -1,4 +1,4 @@
-"""Pretrains a tiny T5 1.1 by span corruption on the documentation that Python carries.
+"""Pretrain a tiny T5 1.1 by span corruption on the documentation in the Python installation.
 
 Command:
     python -m t5x_lite.data.tasks.python_docs CORPUS

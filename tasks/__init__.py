@@ -1,5 +1,5 @@
-"""Tasks: functions TaskArguments -> seqio.Task, named "tasks.module:function" in a config.
+"""Task functions, which return a seqio.Task; a config names a function "tasks.module:function".
 
-A wheel carries them inside the package. Modules of your own `tasks` win over these, and stand
-beside them: `t5x_lite/core/project.py` says where they are looked for.
+A wheel contains these modules inside the package. Modules of a custom package `tasks` take
+precedence; `t5x_lite/core/project.py` defines where modules are searched.
 """

@@ -1,29 +1,28 @@
-"""Pretraining on C4 by every objective of the T5 paper, under T5's names.
+"""Pretraining tasks on C4 with every objective of the T5 paper, under T5's names.
 
     --data.task tasks.c4:c4_v220_span_corruption --data.directory DIR
 
-DIR is one of these, the first that it looks like; it may be in a bucket:
+DIR is one of these, local or in a bucket; the first match counts:
 
-    c4-train.00000-of-01024.json.gz ...  what `t5x-lite c4` writes, and the JSON release of C4:
-                                         lines with "text", in shards; a warning says how many
-                                         of a split are missing
-    dataset_info.json                    one version of a dataset of TFDS with a feature "text",
-                                         such as DIR/c4/realnewslike/3.0.1; Wikipedia's,
-                                         DIR/wikipedia/20230601.en/1.0.0, holds out nothing:
-                                         --evaluation.loss False trains on it
-    c4/en/3.1.0                          data of TFDS, which prepares c4/en on Apache Beam; "" is
-                                         $TFDS_DATA_DIR, or where else TFDS looks
-    *.txt, *.jsonl, *.parquet ...        any text, as tasks.text reads it; a pattern, hf://NAME and
-                                         tfds://NAME, too
+    c4-train.00000-of-01024.json.gz ...  shards of lines with "text", from `t5x-lite c4` or from
+                                         the JSON release of C4; missing shards cause a warning
+    dataset_info.json                    one version of a TFDS data set with the feature "text",
+                                         such as DIR/c4/realnewslike/3.0.1. Wikipedia,
+                                         DIR/wikipedia/20230601.en/1.0.0, has no held-out split:
+                                         train on it with --evaluation.loss False
+    c4/en/3.1.0                          c4/en as TFDS prepares it on Apache Beam; for "", DIR is
+                                         $TFDS_DATA_DIR or the default directory of TFDS
+    *.txt, *.jsonl, *.parquet ...        any text that tasks.text reads, also a pattern,
+                                         hf://NAME or tfds://NAME
 
-mC4 is read by its languages, --data.languages af de or all; each is a task of a mixture, whose
-rates are q ~ p^(1/T) with --data.mixing.temperature T:
+mC4 is read by language, with --data.languages af de, or all. Each language is a task of a mixture
+with the rates q ~ p^(1/T), where T is --data.mixing.temperature:
 
-    c4-af.tfrecord-00000-of-00064.json.gz ...   the JSON release, and c4-af.00000-of-00064.json.gz
-                                                as `t5x-lite c4 --variant multilingual` writes
-    c4/multilingual/3.1.0, dataset_info.json    data of TFDS; tfds://c4/multilingual
+    c4-af.tfrecord-00000-of-00064.json.gz ...   the JSON release, or c4-af.00000-of-00064.json.gz
+                                                from `t5x-lite c4 --variant multilingual`
+    c4/multilingual/3.1.0, dataset_info.json    TFDS data; tfds://c4/multilingual
 
-c4_v220 names are the package t5's tasks; the others are its gin files, as in tasks.text.
+Names with c4_v220 are tasks of the package t5; other names are its gin files, as in tasks.text.
 """
 
 from collections.abc import Callable
@@ -72,5 +71,5 @@ ul2 = partial(_task, "c4_ul2", unsupervised.mixture_of_denoisers)
 
 
 def source(directory: str) -> stages.FileSource:
-    """Return the pages of C4, or other documents, as examples {"text"} in a fixed order."""
+    """Return a seqio source of the pages of C4, or of other documents, as examples {"text"}."""
     return document_source(directory, c4=True)

@@ -1,24 +1,25 @@
-"""Multiple choice: RACE, SWAG, and your own JSON lines.
+"""Multiple-choice tasks: RACE, SWAG, and custom JSON Lines files.
 
     Data(task="tasks.choices:race", directory="RACE", layout=layouts.Choices(num=4), pack=False)
 
-    race     articles of English examinations with questions: RACE/{train,dev,test}/{middle,high}/
+    race     questions on articles of English examinations: RACE/{train,dev,test}/{middle,high}/
              *.txt, or the Hub's tables; race_middle and race_high read one level
     swag     situations with endings: train.csv, val.csv and test.csv, or the Hub's tables
-    jsonl    your own train.jsonl, validation.jsonl, and perhaps test.jsonl
+    jsonl    custom files train.jsonl, validation.jsonl, and optionally test.jsonl
 
-A line of your own files has as many choices as data.layout.num; one of the test split may lack the
-label:
+A line of a custom file has data.layout.num choices. The label is optional in the test split:
 
     {"question": "She opened the door and", "choices": ["left.", "sang."], "label": 0}
 
-An encoder reads each choice behind the question. Of RACE the first text is the article, and the
-second the question with a choice, which stands in the place of "_" where the question has one. Of
-SWAG they are the first sentence, and the beginning of the second one with an ending. A row that is
-too long loses tokens of its longer text, the end of the article.
+An encoder reads the question with each choice, as two texts. For RACE, the first text is the
+article; the second is the question with the choice after it, or with its gap "_" replaced by the
+choice. For SWAG, the first text is the first sentence; the second is the beginning of the second
+sentence with an ending. If a row is too long, its longer text is truncated, which is the end of an
+article.
 
-With data.layout Seq2Seq() `race` and `swag` are text to text, in the form of T5's COPA: the inputs
-list choice1 to choice4, and the target is the name of one, "choice3". The metric is accuracy.
+With data.layout Seq2Seq(), `race` and `swag` are text-to-text tasks in the form of T5's COPA: the
+inputs list choice1 to choice4, and the target is the name of a choice, such as "choice3". The
+metric is accuracy.
 
 Sources: Lai et al. 2017, "RACE"; Zellers et al. 2018, "SWAG"; Devlin et al. 2019, section 4.4.
 """
@@ -48,7 +49,7 @@ SWAG = Wording(prefix="swag", template=f"{_LISTED} sentence: {{sent1}} {{sent2}}
 
 
 def jsonl(arguments: TaskArguments) -> seqio.Task:
-    """Return a multiple-choice task of your JSON lines."""
+    """Return a multiple-choice task that reads custom JSON Lines files."""
     layout = arguments.layout
     if not isinstance(layout, Choices):
         raise InputError(f"tasks.choices:jsonl needs data.layout choices, got {layout.name}")
@@ -61,7 +62,7 @@ def jsonl(arguments: TaskArguments) -> seqio.Task:
                 raise InputError(f'{row.where}: must have "choices", a list of strings')
             if len(choices) != layout.num:
                 raise InputError(
-                    f"{row.where}: has {len(choices)} choices, and data.layout.num is {layout.num}"
+                    f"{row.where}: has {len(choices)} choices, but data.layout.num is {layout.num}"
                 )
             known = split != "test" or row.fields.get("label") is not None
             label = label_index(row, "label", numbers) if known else -1
@@ -95,27 +96,27 @@ def _race(arguments: TaskArguments, levels: tuple[str, ...], name: str) -> seqio
 
 
 def _answered(question: str, choice: str) -> str:
-    """Return a question with a choice after it, or in its gap."""
+    """Return a question with a choice after it, or with its gap "_" replaced by the choice."""
     return question.replace("_", choice) if "_" in question else f"{question} {choice}"
 
 
 def race(arguments: TaskArguments) -> seqio.Task:
-    """Return RACE with the questions of both levels."""
+    """Return the multiple-choice task RACE, with the questions of both levels."""
     return _race(arguments, RACE_LEVELS, "race")
 
 
 def race_middle(arguments: TaskArguments) -> seqio.Task:
-    """Return RACE with the questions of middle schools."""
+    """Return the multiple-choice task RACE, with the questions of middle schools."""
     return _race(arguments, ("middle",), "race_middle")
 
 
 def race_high(arguments: TaskArguments) -> seqio.Task:
-    """Return RACE with the questions of high schools."""
+    """Return the multiple-choice task RACE, with the questions of high schools."""
     return _race(arguments, ("high",), "race_high")
 
 
 def swag(arguments: TaskArguments) -> seqio.Task:
-    """Return SWAG: choose the ending of a situation."""
+    """Return the multiple-choice task SWAG: choose the ending of a situation."""
     splits = released_files.swag_splits(arguments.directory)
 
     def records(split: str) -> Iterator[dict[str, Any]]:

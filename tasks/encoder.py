@@ -1,24 +1,25 @@
-"""Pretraining of encoders on any text files: data.layout is Encoder(), or Spans() of the spans.
+"""Pretraining tasks for encoders on unlabelled text, for data.layout Encoder() or Spans().
 
     Data(task="tasks.encoder:documents", directory="DIR", layout=layouts.Encoder(), ...)
 
-    documents      *.txt with blank lines between documents; each line may be a sentence or a
+    documents      *.txt with blank lines between documents; a line may be a sentence or a
                    paragraph, as in the files that BERT's code reads
-    lines          *.txt with one document a line, as tasks.text reads them
-    passages       a collection, title and text of each passage: DIR/corpus.jsonl (BEIR),
+    lines          *.txt with one document per line, as tasks.text reads them
+    passages       title and text of the passages of a collection: DIR/corpus.jsonl (BEIR),
                    collection.tsv, msmarco-docs.tsv (MS MARCO) or psgs_w100.tsv (DPR), or all *.tsv
                    and *.jsonl of DIR (`t5x_lite.data.formats.passages`); DIR may be one file
-    spans          documents as above, each a list of spans of whole sentences
-    jsonl_spans    *.jsonl, objects {"spans": [str, ...]}, one document each
+    spans          documents as above, each divided into spans of whole sentences
+    jsonl_spans    *.jsonl with objects {"spans": [str, ...]}, one per document
 
-The first two and spans read all unlabelled text that tasks.text reads: *.jsonl, what `t5x-lite c4`
-writes, Parquet, Arrow, hf://NAME and tfds://NAME (docs/guides/documents.md). Files of text may be
-compressed, .gz, .zst or .xz. What is held out for validation is said in
-`t5x_lite.data.tasks.text_files`: whole files or, of fewer than 20 files and of passages, about
-every 100th document. A document is cut into pieces of data.inputs_length that are filled with whole
-sentences (`t5x_lite.data.tasks.encoder`), and no piece has text of two documents. With data.pack
-several pieces share a row and do not see each other; without it each has a row, as RetroMAE wants
-it.
+The tasks documents, lines and spans read all unlabelled text that tasks.text reads: *.jsonl, output
+of `t5x-lite c4`, Parquet, Arrow, hf://NAME and tfds://NAME (docs/guides/documents.md). Text files
+may be compressed (.gz, .zst, .xz).
+
+`t5x_lite.data.tasks.text_files` defines the held-out documents: complete files, or about every
+100th document of passages and of fewer than 20 files. A document is divided into segments of whole
+sentences with at most data.inputs_length tokens (`t5x_lite.data.tasks.encoder`). A segment never
+has text of two documents. With data.pack, several segments share a row and do not attend to each
+other; without it, each segment is a row, as in RetroMAE.
 """
 
 from functools import partial
@@ -38,29 +39,29 @@ from t5x_lite.data.tasks.text_source import (
 
 
 def documents(arguments: TaskArguments) -> seqio.Task:
-    """Return documents that are separated by blank lines."""
+    """Return a pretraining task on documents that are separated by blank lines."""
     return encoder_task("encoder_documents", arguments, source=_documents(arguments, blocks=True))
 
 
 def lines(arguments: TaskArguments) -> seqio.Task:
-    """Return one document per line."""
+    """Return a pretraining task on text files with one document per line."""
     return encoder_task("encoder_lines", arguments, source=_documents(arguments, blocks=False))
 
 
 def passages(arguments: TaskArguments) -> seqio.Task:
-    """Return title and text of the passages of a collection."""
+    """Return a pretraining task on title and text of the passages of a collection."""
     found = source_of_files(collection_files(arguments.directory), passage_texts)
     return encoder_task("encoder_passages", arguments, source=found)
 
 
 def spans(arguments: TaskArguments) -> seqio.Task:
-    """Return spans of documents that are separated by blank lines."""
+    """Return a pretraining task on spans of documents that are separated by blank lines."""
     found = _documents(arguments, blocks=True)
     return span_task("encoder_spans", arguments, source=found, listed=False)
 
 
 def jsonl_spans(arguments: TaskArguments) -> seqio.Task:
-    """Return lists of spans, one list per document."""
+    """Return a pretraining task on JSON objects with a list of spans, one object per document."""
     files = files_of_both(arguments.directory, suffixes=SUFFIXES)
     found = source_of_files(files, partial(json_objects, parse=checked))
     return span_task("encoder_jsonl_spans", arguments, source=found, listed=True)

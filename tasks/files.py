@@ -1,31 +1,31 @@
-"""Your own tables, for a T5 or an encoder, with no code: the config says which columns.
+"""Tasks on custom tables for T5 or an encoder; the config selects the columns.
 
     --data.task tasks.files:classify --data.directory DIR \
         --data.columns.inputs "review: {text}" --data.columns.targets "{stars}" \
         --data.columns.labels 1=bad 5=good
 
-DIR holds train, validation and test files: .jsonl, .csv or .tsv with a header, these compressed
-(.jsonl.gz, .csv.zst, ...), .parquet or .arrow; several files of a split are read in order. It may
-also be a directory that `save_to_disk` of Hugging Face's `datasets` wrote, one file, a directory of
-a bucket, or hf://NAME (`t5x_lite.data.formats.table_splits`). Only train and validation must have
-the targets' columns. Where it is given, --data.template takes the place of data.columns.inputs, and
---data.prefix stands before either. The tasks differ in their metric alone:
+DIR has train, validation and test files: .jsonl, .csv or .tsv with a header, which may be
+compressed (.jsonl.gz, .csv.zst, ...), .parquet or .arrow. Several files of a split are read in
+order. DIR may also be a directory that `save_to_disk` of Hugging Face's `datasets` wrote, one file,
+a directory in a bucket, or hf://NAME (`t5x_lite.data.formats.table_splits`). Only train and
+validation must have the target columns. --data.template replaces data.columns.inputs, and
+--data.prefix is prepended to the inputs. The tasks differ only in their metrics:
 
     text_to_text    exact match
-    classify        accuracy, over data.columns.labels, or else the targets of the training rows
+    classify        accuracy over data.columns.labels, or over the targets of the training rows
     regress         Pearson and Spearman correlation; targets are numbers
-    answer          exact match and F1 of words, as SQuAD has them
+    answer          exact match and F1 of words, as in SQuAD
     translate       BLEU
     summarize       ROUGE
     parallel        BLEU
 
-`parallel` reads lines of two languages without a header: train.tsv with source TAB target, score
-TAB source TAB target (CCMatrix), or source TAB target TAB score TAB more (NLLB), whose columns are
-{source}, {target} and {score}; or two files such as train.de.gz and train.en.gz, whose columns are
-{de} and {en}. --data.columns.min-score drops lines with a lower score.
+`parallel` reads lines of two languages without a header. The file train.tsv has the lines source
+TAB target, score TAB source TAB target (CCMatrix), or source TAB target TAB score TAB more (NLLB),
+with the columns {source}, {target} and {score}. Alternatively, two files such as train.de.gz and
+train.en.gz have the columns {de} and {en}. --data.columns.min-score drops lines with a lower score.
 
-With data.layout Labelled() `classify` and `regress` are for an encoder's head, which reads
-data.columns.inputs and, of a pair, data.columns.second. docs/guides/own_data.md has examples.
+With data.layout Labelled(), `classify` and `regress` are for an encoder's head, which reads
+data.columns.inputs and, for pairs, data.columns.second. docs/guides/own_data.md has examples.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ from t5x_lite.metrics.text import bleu, exact_match, rouge, squad
 
 
 def classify(arguments: TaskArguments) -> seqio.Task:
-    """Return a task that classifies texts by the labels of your table."""
+    """Return a task that classifies texts by the labels of a custom table."""
     columns, splits = tables_of(arguments)
     if not columns.labels:
         if "train" not in splits:
@@ -64,7 +64,7 @@ def classify(arguments: TaskArguments) -> seqio.Task:
 
 
 def regress(arguments: TaskArguments) -> seqio.Task:
-    """Return a task that predicts the numbers of your table."""
+    """Return a task that predicts the numbers of a custom table."""
     columns, splits = tables_of(arguments)
     form = Labelled(
         texts=texts_of_encoder(columns),
@@ -88,7 +88,7 @@ def _task(
 
 
 def parallel(arguments: TaskArguments) -> seqio.Task:
-    """Return a translation task of parallel lines."""
+    """Return a translation task on parallel lines."""
     columns, splits = tables_of(
         arguments, lambda own: parallel_splits(arguments.directory, own.min_score)
     )

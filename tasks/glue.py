@@ -1,17 +1,17 @@
-"""GLUE (Wang et al. 2019, arXiv:1804.07461) as text to text (Raffel et al. 2020, app. D).
+"""GLUE (Wang et al. 2019, arXiv:1804.07461) as text-to-text tasks (Raffel et al. 2020, app. D).
 
     --data.task tasks.glue:sst2 --data.directory GLUE
 
-GLUE holds SST-2/{train,dev,test}.tsv and the like, or is that folder itself; or it is where
-TensorFlow Datasets are (`t5x_lite.data.tasks.benchmarks`). A task is a row, `GlueTask`. Test files
+GLUE contains SST-2/{train,dev,test}.tsv and so on, or is one of these folders; or it is a directory
+of TensorFlow Datasets (`t5x_lite.data.tasks.benchmarks`). A `GlueTask` defines a task. Test files
 have no labels: their targets are "<unk>", class -1.
 
-With data.layout Labelled() they are the tasks of an encoder's head: the same files, labels and
-metrics, the sentences as they are (configs/finetune/encoder_glue.py).
+With data.layout Labelled(), the tasks are for an encoder's head, with the same files, labels and
+metrics, and with the sentences without a template (configs/finetune/encoder_glue.py).
 
-MNLI is validated on matched genres; `mnli_matched` and `mnli_mismatched` measure either. The
-diagnostic set `ax`, asked as MNLI, has a test split only. WNLI is asked in WSC's form and never
-trained on: give a model that was trained on SuperGLUE's WSC.
+`mnli` is validated on matched genres; `mnli_matched` and `mnli_mismatched` evaluate either set. The
+diagnostic set `ax` has MNLI's form and only a test split. WNLI has WSC's form and no training
+split: evaluate a model that was trained on SuperGLUE's WSC.
 """
 
 from dataclasses import replace

@@ -1,24 +1,26 @@
-"""Mixtures of tasks, T5's multi-task recipes (Raffel et al. 2020, section 3.5); no TensorFlow.
+"""Mixtures of tasks: T5's multi-task recipes (Raffel et al. 2020, section 3.5), without TensorFlow.
 
     --data.task tasks.mixtures:glue --data.directory GLUE
 
-`glue` and `super_glue` are fine-tuned on as one task each, in proportion to their examples. WNLI is
-not trained on: T5 learns its form from WSC and DPR. So a run of `glue` does not answer it, and one
-of `super_glue` does, for GLUE, where data.directory has WNLI's folder, too. `all_proportional` is
-section 3.5.2: a task of e examples is drawn at the rate min(e, K) ** (1 / T), with
---data.mixing.maximum for K and --data.mixing.temperature for T, or all alike with --data.mixing.by
-equal. RTE is in both benchmarks and counts once. Its data.directory has the folders glue,
-super_glue, squad, cnn_dailymail, wmt and c4, or is TFDS's. `all_mix` draws the unlabelled text at a
-constant rate that neither K nor T changes; --data.mixing.unlabelled sets it, here and in
-`all_proportional`. Leave-one-out: --data.mixing.leave-out tasks.glue.
+`glue` and `super_glue` mix the tasks of a benchmark in proportion to their numbers of examples. T5
+does not train on WNLI, but learns its form from WSC and DPR. So a run of `super_glue` also predicts
+WNLI, for GLUE, if data.directory has WNLI's folder; a run of `glue` does not.
 
-`multi_task_small`, `_base`, `_large`, `_3b` and `_11b` are what the released models were pretrained
-on (section 3.7): spans of 3 tokens, 15 % of the text, which counts as 710 thousand to 133 million
-examples, beside all tasks in proportion to their examples; WMT's English to German and to French
-count as a million each.
+`all_proportional` is the mixture of section 3.5.2: a task of e examples is sampled at the rate
+min(e, K) ** (1 / T), where K is --data.mixing.maximum and T is --data.mixing.temperature, or at an
+equal rate with --data.mixing.by equal. RTE is in both benchmarks and counts once. data.directory
+has the folders glue, super_glue, squad, cnn_dailymail, wmt and c4, or is TFDS's. `all_mix` samples
+unlabelled text at a constant rate, independent of K and T. In both mixtures,
+--data.mixing.unlabelled sets the rate of unlabelled text. For leave-one-out, use
+--data.mixing.leave-out tasks.glue.
 
-In the registry of the package t5 GLUE and SuperGLUE have constant rates in both, with RTE halved
-for good: `t5_all_proportional` and `t5_all_mix` are these, and refuse K and T.
+`multi_task_small`, `_base`, `_large`, `_3b` and `_11b` are the pretraining mixtures of the released
+models (section 3.7): span corruption with spans of 3 tokens and a density of 15 %, which counts as
+710 thousand to 133 million examples, and all tasks in proportion to their examples. WMT's English
+to German and to French count as a million examples each.
+
+In the registry of the package t5, the tasks of GLUE and SuperGLUE have constant rates, with RTE's
+rate halved. `t5_all_proportional` and `t5_all_mix` use these rates and do not support K and T.
 
 Weights: t5 0.9.4, data/glue_utils.py; mixtures: data/mixtures.py. Numbers of examples: TFDS.
 """
@@ -70,16 +72,15 @@ _UNSUPERVISED = Member(
 )
 _CONSTANT_TEXT = dataclasses.replace(_UNSUPERVISED, examples=None, rate=rate_unsupervised())
 _RELEASED_MAXIMUM = 1_000_000
-"""Number of examples that WMT's two large tasks count as in the released recipe."""
+"""Number of examples that the tasks ende and enfr of WMT each count as in the released recipe."""
 
 
 def _inside(members: tuple[Member, ...], directory: str) -> tuple[Member, ...]:
-    """Return the tasks with their files in a folder of data.directory."""
     return tuple(dataclasses.replace(member, directory=directory) for member in members)
 
 
 def _constant(members: tuple[Member, ...]) -> tuple[Member, ...]:
-    """Return the registry's weights: numbers of examples as constants, RTE's halved."""
+    """Return tasks with the constant rates of t5's registry: numbers of examples, RTE's halved."""
     return tuple(
         dataclasses.replace(
             member,
@@ -94,7 +95,7 @@ def _constant(members: tuple[Member, ...]) -> tuple[Member, ...]:
 
 
 def _released(text: int) -> Mixture:
-    """Return the released recipe, with unlabelled text counted as `text` examples."""
+    """Return the pretraining mixture of a released model, with text counted as `text` examples."""
     capped = tuple(
         dataclasses.replace(member, maximum=_RELEASED_MAXIMUM)
         if member.task in ("tasks.wmt:ende", "tasks.wmt:enfr")

@@ -1,27 +1,28 @@
-"""Queries and passages for contrastive training of encoders: data.layout is Groups().
+"""Tasks of queries and passages for contrastive training of encoders, for data.layout Groups().
 
     Data(task="tasks.pairs:jsonl", directory="DIR", layout=layouts.Groups(), pack=False, ...)
 
-    jsonl        DIR's *.jsonl, objects {"query": str, "pos": [str, ...], "neg": [str, ...]}, and
-                 perhaps a teacher's "pos_scores" and "neg_scores"
+    jsonl        *.jsonl with objects {"query": str, "pos": [str, ...], "neg": [str, ...]}, and
+                 optionally a teacher's "pos_scores" and "neg_scores"
     beir         a BEIR directory: corpus.jsonl, queries.jsonl, qrels/train.tsv
-    dpr          *train*.json and *dev*.json as DPR's: "positive_ctxs" and "hard_negative_ctxs"
-    marco        a collection with queries.train.tsv and qrels.train.tsv, as MS MARCO's
-    miracl       MIRACL's languages that are there; passages judged not to answer are negatives
+    dpr          *train*.json and *dev*.json of DPR: "positive_ctxs" and "hard_negative_ctxs"
+    marco        a collection with queries.train.tsv and qrels.train.tsv, as in MS MARCO
+    miracl       all existing languages of MIRACL; passages judged as not relevant are negatives
     nli          *train*.jsonl and *dev*.jsonl of SNLI or MultiNLI; contradictions are negatives
-    triplets     *.tsv, a line of query, passage that answers and passage that does not, with tabs
-    titles       a collection of passages (`tasks.encoder:passages`): its title is the query of each
+    triplets     *.tsv with lines query TAB positive passage TAB negative passage
+    titles       a collection of passages (`tasks.encoder:passages`); each title is a query for
+                 its passage
     stsb         GLUE's STS-B/{train,dev}.tsv: two sentences, and their grade from 0 to 5 as the
                  teacher's score (data.layout Groups(teacher=True), objective CosineRegression)
-    squad, triviaqa, pubmedqa, mrtydi, tevatron    as released (docs/guides/data_sets.md)
-    same_text    any unlabelled text, as tasks.text reads it: each text answers itself (SimCSE,
-                 Gao et al. 2021), and the encoder's dropout makes two views of it
+    squad, triviaqa, pubmedqa, mrtydi, tevatron    released files (docs/guides/data_sets.md)
+    same_text    any unlabelled text that tasks.text reads; each text is query and positive, and
+                 the encoder's dropout makes two views of it (SimCSE, Gao et al. 2021)
 
-All files but BEIR's and those of queries may be compressed, and end in .gz or .zst then. A query is
-cut at data.inputs_length tokens, a passage at data.targets_length; data.layout.negatives says how
-many of a query's "neg" go with it, drawn anew in each epoch. What of jsonl, triplets, same_text and
-titles is held out for validation is said in `t5x_lite.data.tasks.text_files`; BEIR's dev.tsv and MS
-MARCO's queries.dev.tsv are "validation".
+Files may be compressed (.gz, .zst), except BEIR's files and files of queries. A query is truncated
+to data.inputs_length tokens, a passage to data.targets_length. data.layout.negatives is the number
+of a query's "neg" that are sampled again in each epoch. `t5x_lite.data.tasks.text_files` defines
+the held-out examples of jsonl, triplets, same_text and titles. The validation split is dev.tsv in
+BEIR and queries.dev.tsv in MS MARCO.
 """
 
 from collections.abc import Callable, Iterable
@@ -44,7 +45,7 @@ Read = Callable[[str], Iterable[pairs.Pairs]]
 
 
 def jsonl(arguments: TaskArguments) -> seqio.Task:
-    """Return pairs from objects with a query, its positives and its negatives."""
+    """Return a task on JSON objects with a query, its positives and its negatives."""
     files = files_of_both(arguments.directory, suffixes=SUFFIXES)
     found = text.source_of_files(files, partial(text.json_objects, parse=pairs.checked))
     lines = pair_task.lines_of(files, partial(text.of_object, parse=pairs.checked))
@@ -52,7 +53,7 @@ def jsonl(arguments: TaskArguments) -> seqio.Task:
 
 
 def same_text(arguments: TaskArguments) -> seqio.Task:
-    """Return each text as a query and as its own positive."""
+    """Return a task on unlabelled texts, with each text as both query and positive."""
     found = text.document_source(
         arguments.directory, columns=arguments.columns, languages=arguments.languages
     )
@@ -62,7 +63,7 @@ def same_text(arguments: TaskArguments) -> seqio.Task:
 
 
 def marco(arguments: TaskArguments) -> seqio.Task:
-    """Return the queries and relevant passages of a directory like MS MARCO's."""
+    """Return a task on the queries and relevant passages of a directory like MS MARCO's."""
     directory = arguments.directory
 
     def read(split: str) -> list[pairs.Pairs]:
@@ -73,7 +74,7 @@ def marco(arguments: TaskArguments) -> seqio.Task:
 
 
 def triplets(arguments: TaskArguments) -> seqio.Task:
-    """Return triplets from lines of a query, a positive and a negative."""
+    """Return a task on tab-separated lines of a query, a positive and a negative."""
     files = files_of_both(arguments.directory, suffixes=(".tsv",))
     found = text.source_of_files(files, partial(text.parsed_lines, parse=pairs.checked_triplet))
     lines = pair_task.lines_of(files, partial(text.of_line, parse=pairs.checked_triplet))
@@ -82,19 +83,19 @@ def triplets(arguments: TaskArguments) -> seqio.Task:
 
 
 def titles(arguments: TaskArguments) -> seqio.Task:
-    """Return the title of each passage of a collection as a query for the passage's text."""
+    """Return a task on a collection of passages, with each title as a query for its passage."""
     read = partial(text.passage_texts, write=pairs.titled)
     found = text.source_of_files(collection_files(arguments.directory), read)
     return pair_task.pair_task("pairs_titles", arguments, source=found, one_to_one=True)
 
 
 def stsb(arguments: TaskArguments) -> seqio.Task:
-    """Return STS-B's pairs of sentences with their grades."""
+    """Return a task on STS-B's pairs of sentences with their grades as teacher's scores."""
     folder = benchmarks.official_folder(STSB.benchmark(), arguments.directory)
     if folder is None:
         raise InputError(
-            f"no STS-B/train.tsv in data.directory {arguments.directory!r}: it must hold STS-B, or "
-            "be that folder itself"
+            f"no STS-B/train.tsv in data.directory {arguments.directory!r}; give the directory "
+            "that contains STS-B, or STS-B itself"
         )
 
     def read(split: str) -> list[pairs.Pairs]:
@@ -107,13 +108,11 @@ def stsb(arguments: TaskArguments) -> seqio.Task:
 
 
 def _of_directory(name: str, arguments: TaskArguments, splits: Any, read: Any) -> seqio.Task:
-    """Return the task of a directory, from a format's functions for splits and pairs."""
     directory = arguments.directory
     return _read_whole(name, arguments, splits(directory), partial(read, directory))
 
 
 def _released(name: str, arguments: TaskArguments) -> seqio.Task:
-    """Return the task of a format in `released_files.PAIRS`."""
     splits, read = released_files.PAIRS[name]
     directory = arguments.directory
     return _read_whole(name, arguments, splits(directory), partial(read, directory))
@@ -122,7 +121,7 @@ def _released(name: str, arguments: TaskArguments) -> seqio.Task:
 def _read_whole(
     name: str, arguments: TaskArguments, splits: tuple[str, ...], read: Read
 ) -> seqio.Task:
-    """Return the task of files that `read` reads completely, one split at a time."""
+    """Return a task on pairs that `read` reads completely, one split at a time."""
 
     def texts(split: str) -> Any:
         return stages.text_documents([*map(pairs.to_json, pairs.without_any_answers(read(split)))])

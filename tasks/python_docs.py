@@ -1,10 +1,9 @@
-"""Real English that every Python installation carries: documentation of its modules.
+"""Tasks of the quickstart on Python's documentation, English text that needs no download.
 
-The quickstart's corpus, with nothing to download: `span_corruption` pretrains on it, `module`
-classifies which module a text documents. data.directory is what `python -m
-t5x_lite.data.tasks.python_docs DIR` wrote; without one the installed files are parsed anew in every
-run. A text's SHA-1 decides its split (90% train, 5% validation, 5% test) and its place in the
-order.
+`span_corruption` pretrains on the text; `module` predicts the documented module of a text.
+data.directory is the output of `python -m t5x_lite.data.tasks.python_docs DIR`. If it is unset,
+every run parses the installed files again. The SHA-1 of a text determines its split (90% train, 5%
+validation, 5% test) and its position.
 """
 
 import hashlib
@@ -25,7 +24,7 @@ _T = TypeVar("_T")
 
 
 def span_corruption(arguments: TaskArguments) -> seqio.Task:
-    """Return T5's objective on the documentation: 15% of the tokens in spans of 3."""
+    """Return the span-corruption task on Python's documentation: 15% of the tokens, spans of 3."""
     return stages.unsupervised_task(
         "python_docs_span_corruption",
         unsupervised.span_corruption(arguments),
@@ -46,7 +45,7 @@ def module(arguments: TaskArguments) -> seqio.Task:
 
 
 def split_of(text: str) -> str:
-    """Return the split that a text belongs to, by its SHA-1."""
+    """Return the split of a text, determined by the text's SHA-1."""
     place = int(_digest(text)[:8], 16) % 20
     return {18: "validation", 19: "test"}.get(place, "train")
 
@@ -64,7 +63,6 @@ def _labelled(directory: str, split: str) -> Any:
 
 
 def _select(examples: Iterable[tuple[str, _T]], split: str) -> list[_T]:
-    """Return one split's examples from (text, example) pairs, ordered by the text's SHA-1."""
     chosen = [(_digest(text), example) for text, example in examples if split_of(text) == split]
     return [example for _, example in sorted(chosen, key=lambda pair: pair[0])]
 

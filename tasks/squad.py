@@ -1,28 +1,28 @@
-"""SQuAD 1.1 (Rajpurkar et al. 2016, arXiv:1606.05250) as text to text (Raffel et al. 2020, app. D).
+"""SQuAD 1.1 (Rajpurkar et al. 2016, arXiv:1606.05250) as text-to-text (Raffel et al. 2020, app. D).
 
     --data.task tasks.squad:squad --data.directory SQUAD
 
-SQUAD holds train-v1.1.json and dev-v1.1.json, or is where TensorFlow Datasets are
-(`t5x_lite.data.tasks.benchmarks`). The target is a question's first answer; the metrics are exact
-match and F1, the best over all of its answers. `closed_book` shows the question alone.
+SQUAD contains train-v1.1.json and dev-v1.1.json, or is a directory of TensorFlow Datasets
+(`t5x_lite.data.tasks.benchmarks`). The target is the first answer of a question. The metrics are
+exact match and F1, the maximum over all answers. `closed_book` has only the question as inputs.
 
-With data.layout Windows() the answer is a span of the context's tokens, for an encoder's head, and
-a long context is divided (`t5x_lite.data.tasks.questions`, configs/finetune/encoder_squad.py); with
-Labelled() it is cut.
+With data.layout Windows(), the answer is a span of the context's tokens, for an encoder's head, and
+a long context is divided (`t5x_lite.data.tasks.questions`, configs/finetune/encoder_squad.py). With
+Labelled(), a long context is truncated.
 
 `squad_v2` is SQuAD 2.0 (Rajpurkar et al. 2018, arXiv:1806.03822), train-v2.0.json and
-dev-v2.0.json, for an encoder alone: a question may have no answer (metrics/text.py,
+dev-v2.0.json, only for an encoder: a question may have no answer (metrics/text.py,
 configs/finetune/encoder_squad_v2.py).
 
 TriviaQA (Joshi et al. 2017, arXiv:1705.03551) is read from its release, qa/*.json and evidence/:
 
     trivia_qa                each question with each of its Wikipedia pages, qa/wikipedia-*.json
-    trivia_qa_web            with each page of qa/web-*.json, of the web and of Wikipedia
-    trivia_qa_closed_book    the question alone, unfiltered-web-*.json or else qa/web-*.json
+    trivia_qa_web            each question with each page of qa/web-*.json (web and Wikipedia)
+    trivia_qa_closed_book    only the question, from unfiltered-web-*.json or qa/web-*.json
 
-A page has its first 800 words. The target is the first alias that the page has; a training question
-goes without pages that have none. The metrics are TriviaQA's exact match and F1, the best over all
-aliases; pages count one by one, as in the evaluation of the Web domain.
+A page is truncated to its first 800 words. The target is the first alias in the page; pages without
+an alias are excluded from training. The metrics are TriviaQA's exact match and F1, the maximum over
+all aliases; each page counts separately, as in the evaluation of the Web domain.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,7 +47,7 @@ from t5x_lite.metrics.text import squad_v2 as metric_v2
 
 
 def _shown(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the texts unchanged; a question without an answer has the answer ""."""
+    """Return question, context and answers of a record; [""] if the question has no answer."""
     none = [""] if record.get("is_impossible", False) else []
     answers = record["answers"]["text"] or none
     return {"question": record["question"], "context": record["context"], "answers": answers}
@@ -117,7 +117,7 @@ def _trivia(
     domains: Sequence[str],
     read: Callable[[DataPath, str], Iterator[dict[str, Any]]],
 ) -> seqio.Task:
-    """Return the task of the first of TriviaQA's domains that the directory has."""
+    """Return the task of the first domain of TriviaQA that exists in data.directory."""
     files = released_files.trivia_splits(arguments.directory, domains)
     names = {split: file.name for split, (file,) in files.items()}
     folder = next(iter(files.values()))[0].parent
@@ -139,10 +139,11 @@ trivia_qa_closed_book = partial(
 
 
 def squad_v2(arguments: TaskArguments) -> seqio.Task:
-    """Return SQuAD 2.0 for a head on an encoder."""
+    """Return the task SQuAD 2.0 for an encoder's head."""
     if "labels" not in arguments.layout.features:
         raise InputError(
-            f"data.layout {arguments.layout.name}: SQuAD 2.0 is a task of a head on an encoder: "
-            "set layout=layouts.Windows() in the config, as configs/finetune/encoder_squad_v2.py"
+            f"data.layout is {arguments.layout.name}, but SQuAD 2.0 is only for an encoder's head; "
+            "set layout=layouts.Windows() in the config, as in "
+            "configs/finetune/encoder_squad_v2.py"
         )
     return benchmarks.task(SQUAD_V2, arguments)

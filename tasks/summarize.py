@@ -1,10 +1,11 @@
-"""CNN/Daily Mail (Hermann et al. 2015; See et al. 2017) as text to text: summaries of news.
+"""CNN/Daily Mail (Hermann et al. 2015; See et al. 2017) as a text-to-text task: news summaries.
 
     --data.task tasks.summarize:cnn_dailymail --data.directory CNN_DM
 
-CNN_DM holds train.jsonl, validation.jsonl and test.jsonl, objects with "article" and "highlights",
-or is where TensorFlow Datasets are (`t5x_lite.data.tasks.benchmarks`), which makes them of the
-stories and lists that the authors publish. The text is "summarize: <article>", the metric ROUGE.
+CNN_DM contains train.jsonl, validation.jsonl and test.jsonl with objects of "article" and
+"highlights", or is a directory of TensorFlow Datasets (`t5x_lite.data.tasks.benchmarks`), which
+prepares the data from the authors' stories and lists. The inputs are "summarize: <article>", and
+the metric is ROUGE.
 """
 
 from functools import partial

@@ -1,19 +1,21 @@
-"""SuperGLUE (Wang et al. 2019, arXiv:1905.00537) as text to text (Raffel et al. 2020, app. D).
+"""SuperGLUE (Wang et al. 2019, arXiv:1905.00537) as text-to-text (Raffel et al. 2020, app. D).
 
     --data.task tasks.super_glue:boolq --data.directory SUPERGLUE
 
-SUPERGLUE holds BoolQ/{train,val,test}.jsonl and the like, or is that folder itself; or it is where
-TensorFlow Datasets are (`t5x_lite.data.tasks.benchmarks`). Test files have no labels: their targets
-are "<unk>", class -1. The diagnostic sets `axb` and `axg`, asked as RTE, have a test split only.
+SUPERGLUE contains BoolQ/{train,val,test}.jsonl and so on, or is one of these folders; or it is a
+directory of TensorFlow Datasets (`t5x_lite.data.tasks.benchmarks`). Test files have no labels:
+their targets are "<unk>", class -1. The diagnostic sets `axb` and `axg` have RTE's form and only a
+test split.
 
-With data.layout Labelled(), all but `copa` and `dpr` are tasks of a head on an encoder: the same
-files and metrics, two texts as they are (configs/finetune/encoder_super_glue.py). `record` has a
-row for each entity, and the likeliest is the answer. With Choices(), `copa` is read as a question
-with each of its choices (configs/finetune/encoder_choice.py).
+With data.layout Labelled(), all tasks except `copa` and `dpr` are for an encoder's head, with the
+same files and metrics, and with two texts without a template
+(configs/finetune/encoder_super_glue.py). `record` has a row for each entity, and the most probable
+entity is the answer. With Choices(), `copa` is a question with each of its choices
+(configs/finetune/encoder_choice.py).
 
-As text, `wsc` trains on the examples whose noun is the right one, which is their target; `dpr`,
-definite pronoun resolution (Rahman and Ng 2012), is asked in the same form and trained with it: its
-folder holds train.c.txt and test.c.txt.
+As text-to-text, `wsc` trains on the examples with the correct noun, which is the target. `dpr`,
+definite pronoun resolution (Rahman and Ng 2012), has the same form and is trained together with
+`wsc`; its folder contains train.c.txt and test.c.txt.
 """
 
 from functools import partial

@@ -1,18 +1,17 @@
-"""Pretraining on any unlabelled text by every objective of the T5 paper.
+"""Pretraining tasks on unlabelled text with every objective of the T5 paper.
 
     --data.task tasks.text:span_corruption --data.directory DIR
 
-DIR holds *.txt, one document a line (blank lines are skipped), *.jsonl, what `t5x-lite c4` writes,
-Parquet or Arrow; or it is a file, a pattern, hf://NAME or tfds://NAME. docs/guides/documents.md
-lists all of it.
-What is held out for validation: whole files (`t5x_lite.data.tasks.text_files` says which) or, of
-fewer than 20 files, about every 100th document: those whose hash says so, so that a document that
-is repeated is always on the same side, and blank lines do not count.
+DIR contains *.txt with one document per line (blank lines are skipped), *.jsonl, output of
+`t5x-lite c4`, Parquet or Arrow; or it is a file, a pattern, hf://NAME or tfds://NAME
+(docs/guides/documents.md). Complete files are held out for validation, as defined in
+`t5x_lite.data.tasks.text_files`. With fewer than 20 files, about every 100th document is held out
+instead, selected by its hash, so that all copies of a document are in the same split.
 
-The paper's variants (Raffel et al. 2020, tables 2 to 7) have their names in the released code,
-<noise>_<density>_<inputs>_<targets>: "u" is one sentinel for each span, "f" the full text, "d" what
-is left after dropping, "m" the same sentinel for each token, "r10s90" random tokens for a tenth of
-them. `t5x_lite.data.tasks.unsupervised` says what each does and which lengths go with it.
+The paper's variants (Raffel et al. 2020, tables 2 to 7) have the names of the released code,
+<noise>_<density>_<inputs>_<targets>. "u" is one sentinel per span, "f" the full text, "d" the text
+after dropping tokens, "m" the same sentinel for each token, and "r10s90" random tokens for a tenth
+of the noise. `t5x_lite.data.tasks.unsupervised` defines the objectives and their lengths.
 """
 
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from t5x_lite.data.tasks.unsupervised import Objective
 def span_corruption(
     arguments: TaskArguments, *, noise_density: float = 0.15, mean_noise_span_length: float = 3.0
 ) -> seqio.Task:
-    """Return T5's objective: 15% of the tokens in spans of 3."""
+    """Return T5's span-corruption task: 15% of the tokens are replaced, in spans of 3."""
     objective = partial(
         unsupervised.span_corruption,
         noise_density=noise_density,
@@ -39,17 +38,17 @@ def span_corruption(
 
 
 def language_model(arguments: TaskArguments) -> seqio.Task:
-    """Return the text itself, without inputs: data.layout is LM()."""
+    """Return the language-model task: the text as targets, without inputs, for data.layout LM()."""
     return _task("language_model", unsupervised.language_model, arguments)
 
 
 def prefix_lm(arguments: TaskArguments) -> seqio.Task:
-    """Return text split at random: data.layout is Seq2Seq(), or PrefixLM() for a decoder."""
+    """Return the prefix-LM task: text split at random, for data.layout Seq2Seq() or PrefixLM()."""
     return _task("prefix_lm", unsupervised.prefix_lm, arguments)
 
 
 def ul2(arguments: TaskArguments) -> seqio.Task:
-    """Return UL2's mixture of denoisers."""
+    """Return the task of UL2, a mixture of denoisers."""
     return _task("ul2", unsupervised.mixture_of_denoisers, arguments)
 
 
@@ -81,5 +80,5 @@ span_10_15_u_u = partial(span_corruption, mean_noise_span_length=10.0)
 
 
 def source(directory: str) -> stages.FileSource:
-    """Return the documents of a directory, in the splits "train" and "validation"."""
+    """Return a seqio source of a directory's documents, in splits "train" and "validation"."""
     return document_source(directory)

@@ -1,21 +1,22 @@
-"""A tag for each word: CoNLL-2003's named entities, or your own files; data.layout is Tokens().
+"""Tagging tasks, one tag per word: CoNLL-2003's named entities, or custom files.
 
     Data(task="tasks.tokens:conll", directory="CONLL", layout=layouts.Tokens(), ...)
 
-    conll        columns that spaces divide, the word first and its tag last, a blank line behind
-                 each sentence: eng.train, eng.testa and eng.testb, or train.txt, valid.txt (or
-                 validation.txt, dev.txt) and test.txt
-    jsonl        train.jsonl, validation.jsonl (or valid, val, dev) and test.jsonl, an object
-                 {"tokens": ["EU", ...], "tags": ["B-ORG", ...]} a line, or with "ner_tags"
+    conll        columns separated by spaces, with the word first, its tag last, and a blank line
+                 after each sentence: eng.train, eng.testa and eng.testb, or train.txt, valid.txt
+                 (or validation.txt, dev.txt) and test.txt
+    jsonl        train.jsonl, validation.jsonl (or valid, val, dev) and test.jsonl, with an object
+                 {"tokens": ["EU", ...], "tags": ["B-ORG", ...]} per line, or with "ner_tags"
 
-Files may be compressed (.gz, .zst), and those of a test split may lack tags. The classes are the
-tags of the training file, sorted, or those that are said, with names for what the file has:
+data.layout is Tokens(). Files may be compressed (.gz, .zst). Tags are optional in a test split. The
+classes are the sorted tags of the training file, or data.columns.labels, which may also rename the
+tags of the files:
 
     --data.columns.labels O B-PER I-PER B-LOC I-LOC
     --data.columns.labels 0=O 1=B-PER 2=I-PER 3=B-LOC 4=I-LOC
 
-The metrics are precision, recall and F1 of entities, as conlleval and seqeval have them, or, of
-tags such as parts of speech, accuracy. `t5x_lite.data.tasks.labelled` says how words become tokens.
+The metrics are precision, recall and F1 of entities, as in conlleval and seqeval, or accuracy for
+tags such as parts of speech. `t5x_lite.data.tasks.labelled` defines how words become tokens.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +37,7 @@ JSONL = {split: [f"{name}.jsonl" for name in names] for split, names in SPLITS.i
 
 
 def conll(arguments: TaskArguments) -> seqio.Task:
-    """Return the tags in the last column of files in CoNLL's form."""
+    """Return a tagging task on files with CoNLL's columns; the last column is the tag."""
     return _task(
         "tokens_conll",
         arguments,
@@ -46,7 +47,7 @@ def conll(arguments: TaskArguments) -> seqio.Task:
 
 
 def jsonl(arguments: TaskArguments) -> seqio.Task:
-    """Return the "tags" of JSON objects with "tokens"."""
+    """Return a tagging task on JSON objects with "tokens" and "tags"."""
     return _task(
         "tokens_jsonl",
         arguments,
@@ -67,14 +68,9 @@ def _task(
 
 
 def _file(directory: str, names: Sequence[str]) -> DataPath | None:
-    """Return the file of a split, or None.
-
-    Raises:
-      InputError: if there are several.
-    """
     found = files_among(directory, [f"{n}{end}" for n in names for end in ("", *COMPRESSED)])
     if len(found) > 1:
         raise InputError(
-            f"data.directory {directory!r} has both {found[0].name} and {found[1].name}"
+            f"data.directory {directory!r} has both {found[0].name} and {found[1].name}; keep one"
         )
     return found[0] if found else None

@@ -1,12 +1,12 @@
-"""WMT's translation tasks as text to text: "translate English to German: <sentence>".
+"""WMT's translation tasks as text-to-text: "translate English to German: <sentence>".
 
     --data.task tasks.wmt:ende --data.directory WMT
 
-WMT holds ende/{train,validation,test}.en and the same with .de, a sentence a line, or is that
-folder itself; or it is where TensorFlow Datasets are (`t5x_lite.data.tasks.benchmarks`), which
-download and prepare what WMT publishes. `ende`, `enfr` and `enro` are the tasks of the paper
-(Raffel et al. 2020, section 2.3): WMT14 as tensor2tensor filters it, WMT15 and WMT16; the metric is
-BLEU.
+WMT contains ende/{train,validation,test}.en and the same files with .de, one sentence per line, or
+is the folder ende; or it is a directory of TensorFlow Datasets (`t5x_lite.data.tasks.benchmarks`),
+which downloads and prepares WMT's data. `ende`, `enfr` and `enro` are the tasks of the paper
+(Raffel et al. 2020, section 2.3): WMT14 as filtered by tensor2tensor, WMT15 and WMT16. The metric
+is BLEU.
 """
 
 import dataclasses
@@ -26,14 +26,14 @@ from t5x_lite.metrics.text import bleu
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Translation:
-    """One direction of one year's data.
+    """Definition of one translation task: a direction and a year of WMT.
 
     Attributes:
-      name: of the task, and of its folder.
-      tfds: TFDS's name.
-      source: the language that is shown, by its code.
-      target: the language to write.
-      prefix: what the text begins with.
+      name: name of the task and of its folder.
+      tfds: name of the data set in TFDS.
+      source: code of the source language.
+      target: code of the target language.
+      prefix: beginning of the inputs.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Translation:
     prefix: str
 
     def benchmark(self) -> Benchmark:
-        """Return the task, which reads parallel files or TFDS."""
+        """Return the task as a `Benchmark`, which reads parallel files or TFDS."""
         inputs, targets = f"{self.prefix} {{{self.source}}}", f"{{{self.target}}}"
         return Benchmark(
             name=f"wmt_{self.name}",

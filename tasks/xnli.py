@@ -2,18 +2,19 @@
 
     --data.task tasks.xnli:zero_shot --data.directory XNLI --objective.num-classes 3
 
-XNLI holds the release's folders as they are unpacked: XNLI-1.0 with xnli.dev.tsv and xnli.test.tsv,
-and XNLI-MT-1.0 with multinli/multinli.train.LANG.tsv, MNLI as a machine translated it. Or it is
-where TensorFlow Datasets are (`t5x_lite.data.tasks.benchmarks`): xnli has the held-out splits, and
-xtreme_xnli other machine translations, those of XTREME, to train on.
+XNLI contains the unpacked folders of the release: XNLI-1.0 with xnli.dev.tsv and xnli.test.tsv, and
+XNLI-MT-1.0 with multinli/multinli.train.LANG.tsv, machine translations of MNLI. Or it is a
+directory of TensorFlow Datasets (`t5x_lite.data.tasks.benchmarks`): xnli has the held-out splits,
+and xtreme_xnli has XTREME's machine translations of MNLI for training.
 
-    zero_shot              trains on English alone, and is measured in all 15 languages
+    zero_shot              trains only on English; evaluated in all 15 languages
     translate_train_all    trains on all 15 translations, in proportion to their examples
-    en, de, ...            the held-out splits of one language; train_en, ... the training of one
+    en, de, ...            held-out splits of one language
+    train_en, ...          training split of one language
 
-Each language is a task with an accuracy of its own, xnli_en and so on; `evaluate` writes the mean
-of the 15 besides. To choose a step of zero_shot on English alone:
---checkpoints.best validation/xnli_en/accuracy.
+Each language is a task with its accuracy, xnli_en and so on; `evaluate` also writes the mean over
+the 15 languages. To select a checkpoint of zero_shot by its accuracy in English: --checkpoints.best
+validation/xnli_en/accuracy.
 """
 
 from functools import partial

@@ -1,7 +1,8 @@
-"""Bottlenecks after the feed-forward blocks of a T5 (Pfeiffer et al. 2020, arXiv:2005.00052).
+"""Train bottleneck adapters after the feed-forward blocks of a T5 (Pfeiffer et al. 2020).
 
-The width is d_model / 16, and AdamW's rate is 1e-4 with a linear decay, as in that paper. Houlsby's
-adapters, after both blocks, are `--adapters.add 'task = double_seq_bn(reduction=16)'`.
+As in that paper (arXiv:2005.00052), the width is d_model / 16, and AdamW has a rate of 1e-4 with
+linear decay. For Houlsby's adapters, after both blocks: `--adapters.add 'task =
+double_seq_bn(reduction=16)'`.
 
 Command:
     t5x-lite train configs/adapt/bottleneck_t5.py --init PRETRAINED --data.directory GLUE \

@@ -1,7 +1,8 @@
-"""(IA)^3 on the T5 of configs/pretrain/prose.py, on SST-2 or a task with T5's text and targets.
+"""Train (IA)^3 on the T5 of configs/pretrain/prose.py, on SST-2 or another text-to-text task.
 
-Scales of keys, values and the hidden layer; 1,000 steps at 3e-3 as in Liu et al. 2022
-(arXiv:2205.05638), whose T-Few adds two losses that are not here.
+(IA)^3 scales keys, values and the hidden layer of feed-forward blocks. The 1,000 steps at 3e-3 are
+from Liu et al. 2022 (arXiv:2205.05638); T-Few of that paper adds two losses, which are not used
+here.
 
 Command:
     t5x-lite train configs/adapt/ia3.py --init PRETRAINED --data.directory GLUE \

@@ -1,7 +1,8 @@
-"""LoRA and a classifier on BERT base, or another encoder, for a task of GLUE.
+"""Train LoRA and a classifier on an encoder such as BERT base, for a task of GLUE.
 
-The optimizer of encoder_glue.py at LoRA's rate, 5e-4, without layer decay; the classifier trains
-with it. BERT's model is frozen, and may be held in bfloat16: `--adapters.base-dtype bfloat16`.
+The optimizer is that of encoder_glue.py with LoRA's rate, 5e-4, without layer decay, also for the
+classifier. BERT's parameters are frozen, and may be stored in bfloat16: `--adapters.base-dtype
+bfloat16`.
 
 Command:
     t5x-lite import hf bert-base-uncased work/bert_base

@@ -1,8 +1,8 @@
-"""LoRA on the T5 of configs/pretrain/prose.py, on SST-2 or another task with T5's text and targets.
+"""Train LoRA on the T5 of configs/pretrain/prose.py, on SST-2 or another text-to-text task.
 
-Rank 8 on queries and values, alpha 8, and AdamW at 5e-4 with a linear decay, as RoBERTa base is
-tuned in Hu et al. 2021 (arXiv:2106.09685, table 9); no weight decay on the small matrices. Another
-T5 has its own sizes: take the model of its config in place of `base.model`.
+The settings are those of RoBERTa base in Hu et al. 2021 (arXiv:2106.09685, table 9): rank 8 on
+queries and values, alpha 8, and AdamW at 5e-4 with linear decay, without weight decay on the small
+matrices. For another T5, replace `base.model` by the model of its config.
 
 Command:
     t5x-lite train configs/adapt/lora_t5.py --init PRETRAINED --data.directory GLUE \

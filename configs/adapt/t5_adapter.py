@@ -1,9 +1,9 @@
-"""T5's own adapter layers, on the T5 of configs/pretrain/prose.py.
+"""Train T5's adapter layers on the T5 of configs/pretrain/prose.py.
 
-Raffel et al. 2020 (arXiv:1910.10683), section 3.5.1: a feed-forward block after each one of the
-model, and all norms, train; width d is 32, 128, 512 or 2048; Adafactor at a constant 1e-3. Modules
-have no parameter scale, so that 1e-3 is the rate itself of the adapters; of the norms it is a part
-of their size.
+As in Raffel et al. 2020 (arXiv:1910.10683), section 3.5.1, a small feed-forward block after each
+feed-forward block of the model, and all norms, are trained with Adafactor at a constant 1e-3. The
+width d is 32, 128, 512 or 2048. Adafactor does not scale the adapters' updates by parameter size,
+so their learning rate is exactly 1e-3; the norms' updates are scaled.
 
 Command:
     t5x-lite train configs/adapt/t5_adapter.py --init PRETRAINED --data.directory GLUE \

@@ -1,6 +1,6 @@
-"""LoRA on the tiny T5 of configs/tiny_pretrain.py, on the task of configs/tiny_finetune.py.
+"""Train LoRA on the tiny T5 of configs/tiny_pretrain.py, on the task of configs/tiny_finetune.py.
 
-Two minutes on a CPU, to see the commands work; the module is a few hundred kilobytes.
+A test of the commands that takes two minutes on a CPU; the adapter has a few hundred kilobytes.
 
 Command:
     t5x-lite train configs/adapt/tiny.py --init PRETRAINED --data.directory CORPUS \

@@ -1,8 +1,8 @@
-"""Fine-tunes a whole T5 whose layers begin to train one after the other, the highest first.
+"""Fine-tune all layers of a T5 by gradual unfreezing, from the highest layer to the lowest.
 
-Gradual unfreezing as in Raffel et al. 2020, section 3.5.1: one episode for each layer, in encoder
-and decoder alike, with the paper's fine-tuning: Adafactor at a constant 1e-3 and dropout 0.1. Give
-both numbers where the steps change, so that the lowest layer has its episode.
+As in Raffel et al. 2020, section 3.5.1, each episode unfreezes one layer in both the encoder and
+the decoder. The rest is the paper's fine-tuning: Adafactor at a constant 1e-3 and dropout 0.1. To
+change the steps, set both numbers of the command, so that the lowest layer has its episode.
 
 Command:
     t5x-lite train configs/adapt/unfreezing.py --init PRETRAINED --data.directory GLUE \

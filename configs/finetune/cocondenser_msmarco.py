@@ -1,8 +1,9 @@
-"""coCondenser on MS MARCO: dot products of [CLS], groups of 8 (Gao and Callan 2022, Tevatron).
+"""Fine-tune coCondenser on MS MARCO: dot products of [CLS], groups of 8 (Gao and Callan 2022).
 
-Stage 1 has BM25's negatives, 3 epochs of 502,939 queries in batches of 64: 23,576 steps. Its model
-finds 200 passages for each query, of which 30 are the negatives of stage 2; that begins from the
-PRETRAINED weights again: --data.directory MINED, --epochs 2.
+The recipe follows Tevatron. Stage 1 has BM25 negatives and trains for 3 epochs of 502,939 queries
+in batches of 64: 23,576 steps. The model of stage 1 retrieves 200 passages for each query, and 30
+of these are the negatives of stage 2. Stage 2 starts from the PRETRAINED weights again:
+--data.directory MINED, --epochs 2.
 
 Command:
     t5x-lite train configs/finetune/cocondenser_msmarco.py --init work/cocondenser \

@@ -1,10 +1,10 @@
-"""Trains the BERT of configs/pretrain/bert_tiny.py as a retrieval encoder, by in-batch negatives.
+"""Train the BERT of configs/pretrain/bert_tiny.py as a retrieval encoder with in-batch negatives.
 
-From queries and passages that answer them: objects {"query", "pos", "neg"} in *.jsonl, or, with
---data.task tasks.pairs:beir, a directory in BEIR's format that has qrels/train.tsv. Of single texts
-(--data.task tasks.pairs:same_text) dropout makes the pairs, as in SimCSE; the lengths of query and
-passage should be the same then. --data.layout.negatives says how many of a query's "neg" go with
-it. The passages of the whole batch are the negatives, also in microbatches.
+The data are queries and relevant passages: objects {"query", "pos", "neg"} in *.jsonl or, with
+--data.task tasks.pairs:beir, a directory in BEIR's format with qrels/train.tsv. With --data.task
+tasks.pairs:same_text, dropout makes pairs of single texts, as in SimCSE; set equal lengths for
+query and passage. --data.layout.negatives is the number of a query's "neg" in a row. The passages
+of the whole batch are negatives, also with microbatches.
 
 Command:
     t5x-lite train configs/finetune/contrastive_tiny.py --init work/bert \

@@ -1,8 +1,9 @@
-"""A cross-encoder on MS MARCO, the teacher of RetroMAE's distillation (RetroMAE's README).
+"""Train a cross-encoder on MS MARCO, the teacher of RetroMAE's distillation (RetroMAE's README).
 
-DeBERTaV3 base reads a query with each of 65 passages, 200 tokens together: the one that answers and
-64 of the first 200 that the bi-encoder finds. Batches of 16 queries (8 GPUs, accumulated twice), 4
-epochs of 502,939 queries: 125,735 steps. --microbatches divides the batch by queries.
+DeBERTaV3 base reads a query with each of 65 passages, up to 200 tokens together: a relevant
+passage, and 64 of the top 200 passages of the bi-encoder. Batches of 16 queries (8 GPUs, two
+accumulation steps) for 4 epochs of 502,939 queries are 125,735 steps. --microbatches divides the
+batch by queries.
 
 Command:
     t5x-lite train configs/finetune/cross_encoder_msmarco.py --init work/deberta_v3_base \

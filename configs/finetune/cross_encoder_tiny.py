@@ -1,7 +1,7 @@
-"""A cross-encoder on the BERT of configs/pretrain/bert_tiny.py, from mined pairs of one's own.
+"""Train a cross-encoder from the BERT of configs/pretrain/bert_tiny.py on your mined pairs.
 
-Objects {"query", "pos", "neg"} in *.jsonl, such as `t5x-lite mine` writes; a query is read with one
-answer and seven negatives of the list.
+The data are objects {"query", "pos", "neg"} in *.jsonl, such as the output of `t5x-lite mine`. The
+model reads a query with one positive and seven of its negatives.
 
 Command:
     t5x-lite train configs/finetune/cross_encoder_tiny.py --init work/bert \

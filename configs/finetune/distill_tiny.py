@@ -1,6 +1,6 @@
-"""A small bi-encoder that learns from a teacher's scores, beside configs/finetune/contrastive_tiny.
+"""Train a small bi-encoder on the scores of a teacher, based on contrastive_tiny.py.
 
-SCORED holds what `t5x-lite score-pairs` wrote: "pos_scores" and "neg_scores" beside the passages.
+SCORED contains the output of `t5x-lite score-pairs`: passages with "pos_scores" and "neg_scores".
 
 Command:
     t5x-lite score-pairs --checkpoint work/ranker --input mined/train.jsonl \

@@ -1,13 +1,14 @@
-"""DPR: two BERTs, one for questions and one for passages (Karpukhin et al. 2020, arXiv:2004.04906).
+"""Train DPR: one BERT for questions and one for passages (Karpukhin et al. 2020, arXiv:2004.04906).
 
-A batch of 128 questions of Natural Questions, each with its passage and one that BM25 found and
-that lacks the answer; the passages of the whole batch are negatives. 58,880 questions have a
-passage; 40 epochs are 18,400 steps. Of small data sets the paper trains 100: --epochs 100. If the
-data can be counted, the steps follow from the epochs: 24,740 of RetroMAE's 79,168 questions.
+A batch has 128 questions of Natural Questions. Each question has its passage, and a passage that
+BM25 found and that lacks the answer; the passages of the whole batch are negatives. 58,880
+questions have a passage, so 40 epochs are 18,400 steps. For small data sets, the paper trains 100
+epochs: --epochs 100. If the data can be counted, the epochs determine the steps: 24,740 for
+RetroMAE's 79,168 questions.
 
-Other encoders under the same recipe (RoBERTa, DeBERTa, a Condenser): --model init --init ENCODER.
-
-`towers/passage` begins as the model: --init a BERT base. For `embed`, --role passage.
+For other encoders with the same recipe (RoBERTa, DeBERTa, a Condenser): --model init --init
+ENCODER. `towers/passage` is initialized like the model, so --init a BERT base. To embed passages,
+use `embed` with --role passage.
 
 Command:
     t5x-lite train configs/finetune/dpr.py --init work/bert_base --data.directory NQ_PAIRS \

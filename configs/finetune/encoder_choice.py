@@ -1,12 +1,12 @@
-"""Fine-tunes BERT base, or another encoder, on multiple choice: COPA, RACE, SWAG or your own files.
+"""Fine-tune an encoder such as BERT base on multiple choice: COPA, RACE, SWAG or custom files.
 
-A question is read with each of its choices, and a head on the [CLS] state gives each a number:
+A question is read with each of its choices, and a head on the [CLS] state scores each choice:
 
     --data.task tasks.choices:race --data.layout.num 4 --data.inputs-length 512 --data.directory DIR
     --data.task tasks.choices:swag --data.layout.num 4 --data.directory DIR
     --data.task tasks.choices:jsonl --data.layout.num 4 --data.directory DIR
 
-`evaluate --output OUT` writes COPA's answers to the test split for the benchmark's server.
+`evaluate --output OUT` writes the predictions on COPA's test split for the benchmark's server.
 
 Command:
     t5x-lite import hf bert-base-uncased work/bert_base

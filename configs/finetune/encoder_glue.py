@@ -1,20 +1,20 @@
-"""Fine-tunes BERT base, or another encoder, on a task of GLUE by a head on its [CLS] state.
+"""Fine-tune an encoder such as BERT base on a task of GLUE, with a head on the [CLS] state.
 
-`t5x-lite glue` trains all tasks of the benchmark by this recipe. Here the task is one, and every
-option of a config is open.
+`t5x-lite glue` trains all tasks of the benchmark with this recipe. This config trains one task, and
+every option can be changed.
 
-The recipe of BERT and its successors: rows of 128 tokens, batches of 32, AdamW at 2e-5 to 5e-5 with
-a warm-up over a tenth of the steps, and a linear decay; three epochs of the task, of SST-2 6,314
-steps. The encoder comes by --init, what `t5x-lite import hf` wrote or a pretraining run. With
---model init its family and sizes are the checkpoint's. The classes follow from the task, and the
-head from the family:
+The recipe is the usual one for BERT and similar encoders: rows of 128 tokens, batches of 32, AdamW
+at 2e-5 to 5e-5 with warm-up over a tenth of the steps and linear decay, and three epochs of the
+task, which are 6,314 steps for SST-2. --init gives the encoder: a pretraining run, or the output of
+`t5x-lite import hf`. With --model init, the model family and sizes are the checkpoint's. The number
+of classes follows from the task, and the kind of head from the model family:
 
     --data.task tasks.glue:mnli             three classes
     --data.task tasks.glue:stsb             a score
-    --optimizer.layer-decay 0.8             as ELECTRA is fine-tuned
-    --epochs 10                             as RoBERTa is, on small tasks
+    --optimizer.layer-decay 0.8             as in ELECTRA's fine-tuning
+    --epochs 10                             as in RoBERTa's fine-tuning on small tasks
 
-The loss on the split is measured next to the task's metrics.
+The loss on the validation split is evaluated in addition to the task's metrics.
 
 Command:
     t5x-lite import hf bert-base-uncased work/bert_base

@@ -1,4 +1,4 @@
-"""Fine-tunes the BERT of configs/pretrain/bert_tiny.py on a task of GLUE, as encoder_glue.py does.
+"""Fine-tune the BERT of configs/pretrain/bert_tiny.py on a task of GLUE, as in encoder_glue.py.
 
 Command:
     t5x-lite train configs/finetune/encoder_glue_tiny.py --init work/bert --data.directory GLUE \

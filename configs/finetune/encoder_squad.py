@@ -1,8 +1,8 @@
-"""Fine-tunes BERT base on SQuAD 1.1: the answer is a span of the context.
+"""Fine-tune BERT base on SQuAD 1.1: the answer is a span of the context.
 
-A question and its context share a row of 384 tokens. A context that does not fit is divided into
-windows that begin 128 tokens apart, and the likeliest span of all windows is the answer. The
-metrics are SQuAD's exact match and F1. The encoder comes by --init, as in encoder_glue.py.
+A row of 384 tokens has a question and its context. A context that does not fit is divided into
+windows that begin 128 tokens apart, and the answer is the most probable span of all windows. The
+metrics are SQuAD's exact match and F1. --init gives the encoder, as in encoder_glue.py.
 
 Command:
     t5x-lite train configs/finetune/encoder_squad.py --init work/bert_base \

@@ -1,7 +1,7 @@
-"""Fine-tunes BERT base, or another encoder, on a task of SuperGLUE by a head on its [CLS] state.
+"""Fine-tune an encoder such as BERT base on a task of SuperGLUE, with a head on the [CLS] state.
 
-As configs/finetune/encoder_glue.py, with SuperGLUE's files, for ten epochs. `t5x-lite glue
---benchmark super_glue` trains all tasks. The tasks are those of two texts:
+The recipe is that of configs/finetune/encoder_glue.py with SuperGLUE's files, for ten epochs.
+`t5x-lite glue --benchmark super_glue` trains all tasks. These tasks have two texts:
 
     --data.task tasks.super_glue:boolq      question, passage
     --data.task tasks.super_glue:cb         premise, hypothesis
@@ -11,11 +11,11 @@ As configs/finetune/encoder_glue.py, with SuperGLUE's files, for ten epochs. `t5
     --data.task tasks.super_glue:wsc        text with *pronoun*, noun
     --data.task tasks.super_glue:record     passage, query with an entity
 
-A query of ReCoRD is a row for each entity of its passage, and the likeliest one is the answer:
-`evaluation.max_examples` counts queries. A passage that is too long loses its end, and the query
-stays whole; --data.inputs-length 512 is BERT's longest row.
+A query of ReCoRD has a row for each entity of its passage, and the most probable entity is the
+answer: `evaluation.max_examples` counts queries. If a row is too long, the passage is truncated and
+the query stays complete. BERT's maximum row length is --data.inputs-length 512.
 
-`evaluate --output OUT` writes the answers to the test split for the benchmark's server.
+`evaluate --output OUT` writes the predictions on the test split for the benchmark's server.
 
 Command:
     t5x-lite import hf bert-base-uncased work/bert_base

@@ -1,8 +1,8 @@
-"""Fine-tunes BERT base on several tasks of GLUE at once, each with a head of its own.
+"""Fine-tune BERT base on several tasks of GLUE at once, with a separate head for each task.
 
-Each task has a cache, and a number in data.adapter_of, which is that of its head in
-objective.tasks: NAME=1 is a score, NAME=3 three classes. The caches are mixed by their sizes
-(docs/guides/mixtures.md). Afterwards each task is measured by its head, which is called as it is.
+Each task has a cache, and a number in data.adapter_of that selects its head in objective.tasks:
+NAME=1 is a score, NAME=3 three classes. The caches are mixed in proportion to their sizes
+(docs/guides/mixtures.md). After training, each task is evaluated with the head of the same name.
 
 Command:
     for task in mnli stsb rte; do t5x-lite cache configs/finetune/encoder_glue.py \

@@ -1,13 +1,14 @@
-"""Fine-tunes BERT base, or another encoder, on named entities: CoNLL-2003, or your own files.
+"""Fine-tune an encoder such as BERT base on named entities: CoNLL-2003, or custom files.
 
-Each word has a tag, which a head gives its first piece. The recipe is BERT's: rows of 128 tokens,
-batches of 32, 5e-5 with a warm-up over a tenth of the steps, and four epochs of CoNLL-2003's 14,041
-sentences. A longer sentence is cut; the words behind the cut count in F1 as "O". CoNLL has the
-files eng.train, eng.testa and eng.testb; `tasks/tokens.py` says what else is read. Other tags are
+A head predicts the tag of each word at the word's first token. The recipe is BERT's: rows of 128
+tokens, batches of 32, 5e-5 with warm-up over a tenth of the steps, and four epochs of CoNLL-2003's
+14,041 sentences. A longer sentence is truncated; the truncated words count as "O" in F1. CoNLL
+contains the files eng.train, eng.testa and eng.testb; `tasks/tokens.py` lists other formats. For
+other tags:
 
     --data.task tasks.tokens:jsonl --objective.num-classes 17
 
-`evaluate --output OUT` writes the answers to the test split as conlleval reads them.
+`evaluate --output OUT` writes the predictions on the test split in conlleval's format.
 
 Command:
     t5x-lite import hf bert-base-cased work/bert_cased

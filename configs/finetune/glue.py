@@ -1,9 +1,9 @@
-"""Fine-tunes T5 on all of GLUE as one mixture, in proportion to the tasks' examples.
+"""Fine-tune T5 on all of GLUE as one mixture, in proportion to the tasks' numbers of examples.
 
-The paper's recipe (Raffel et al. 2020, section 3.1.2): 2^18 steps of 128 x 512 tokens, packed, at a
-constant learning rate of 1e-3; a checkpoint every 5,000 steps, and each task is reported with the
-one that is best on its validation set. `evaluate` gives the official metrics, GLUE's average, and
-the files for its server.
+The recipe is the paper's (Raffel et al. 2020, section 3.1.2): 2^18 steps of 128 x 512 tokens,
+packed, at a constant learning rate of 1e-3, with a checkpoint every 5,000 steps. Each task is
+reported with the checkpoint that is best on its validation set. `evaluate` writes the official
+metrics, GLUE's average, and the files for GLUE's server.
 
 Command:
     t5x-lite train configs/finetune/glue.py --data.directory GLUE \

@@ -1,8 +1,8 @@
-"""Fine-tunes the model of configs/tiny_pretrain.py on all of GLUE as one mixture, as glue.py does.
+"""Fine-tune the model of configs/tiny_pretrain.py on all of GLUE as one mixture, as in glue.py.
 
-A first look at the suite on a CPU: 1.7 million parameters, rows of 128 tokens. Name the tasks that
-you do not have with --data.mixing.leave-out. Training measures 500 examples of each task; the
-evaluation measures all of them, and writes the files for GLUE's server.
+A first test of the mixture on a CPU: 1.7 million parameters, rows of 128 tokens. Exclude missing
+tasks with --data.mixing.leave-out. Training evaluates 500 examples of each task; `evaluate` uses
+all examples, and writes the files for GLUE's server.
 
 Command:
     t5x-lite train configs/finetune/glue_tiny.py --data.directory GLUE \

@@ -1,7 +1,7 @@
-"""Fine-tunes T5 on CNN/Daily Mail and WMT's German and French as one mixture.
+"""Fine-tune T5 on CNN/Daily Mail and WMT's German and French as one mixture.
 
-The paper's recipe, as configs/finetune/paper.py. Each task is decoded as the paper decodes it, by
-the lines of DECODING. DIR holds cnn_dailymail and wmt, or is where TensorFlow Datasets are.
+The recipe is that of configs/finetune/paper.py. DECODING sets the paper's decoding options of each
+task. DIR contains cnn_dailymail and wmt, or is a directory of TensorFlow Datasets.
 
 Command:
     t5x-lite train configs/finetune/large_supervised.py --data.directory DIR \

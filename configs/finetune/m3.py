@@ -1,12 +1,12 @@
-"""BGE-M3, third stage: three heads, trained on labelled pairs and by self-distillation.
+"""Train the third stage of BGE-M3: three heads, on labelled pairs and by self-distillation.
 
-From Chen et al. 2024 (arXiv:2402.03216): 7 mined negatives a query, batches by length with table
-9's sizes, which are of 24 devices, about 6,000 steps with all three heads before they learn from
-each other, segments of long passages shuffled with a probability of 0.2 %; of the released example:
-1e-5, a warm-up over a tenth of the steps, temperature 0.02. The number of steps is not published;
-30,000 is ours, and so are blocks of 16 rows, within which all scores but the dense one are made.
---objective.distillation m3_kd reads a teacher's scores (`t5x-lite score-pairs`), as the released
-example does.
+From Chen et al. 2024 (arXiv:2402.03216): 7 mined negatives per query; batches by length with table
+9's sizes, which are for 24 devices; about 6,000 steps with all three heads before
+self-distillation; segments of long passages shuffled with a probability of 0.2 %. From the released
+example: 1e-5, warm-up over a tenth of the steps, temperature 0.02. The number of steps is not
+published; 30,000 is our choice, and so are blocks of 16 rows for all scores except the dense score.
+--objective.distillation m3_kd uses a teacher's scores (`t5x-lite score-pairs`), as in the released
+example.
 
 Command; STAGE_2 is the work directory of m3_unsupervised.py, PAIRS has {"query", "pos", "neg"}:
     t5x-lite train configs/finetune/m3.py --init STAGE_2 --data.directory PAIRS \

@@ -1,11 +1,11 @@
-"""BGE-M3's third stage with hard negatives that are searched again while training goes on.
+"""Train the third stage of BGE-M3 with hard negatives that are mined again during training.
 
-The recipe of m3.py. Its negatives are mined once; here the dense vectors of the checkpoint of every
-1,000th step find them again (`data.refresh`), beside batches by length: a row goes by the longest
-passage that is drawn for it. The period and the lag are ours. Found passages have no ids in the
-data, so known positives are not masked; `refresh` removes answers.
+The recipe of m3.py has fixed negatives. Here, the dense vectors of every 1,000th step's checkpoint
+retrieve new negatives (`data.refresh`). Batches are by length: the longest sampled passage of a row
+determines its batch. The period and the lag are our choice. Retrieved passages have no ids in the
+data, so known positives are not masked; `refresh` removes positives instead.
 
-Command; `refresh` runs next to `train`, on devices of its own:
+Command; `refresh` runs next to `train`, on separate devices:
     t5x-lite cache configs/finetune/m3_refresh.py --data.directory PAIRS \
         --data.vocabulary LONG/files/vocabulary --output CACHE
     t5x-lite train configs/finetune/m3_refresh.py --init STAGE_2 --data.cache CACHE \

@@ -1,8 +1,8 @@
-"""BGE-M3's three heads on a small BERT, from pairs of one's own: docs/guides/bge_m3.md.
+"""Train BGE-M3's three heads on a small BERT with your own pairs (docs/guides/bge_m3.md).
 
-The tokens that are no terms are those of the uncased BERT's vocabulary.
+The special tokens that are excluded from lexical weights are those of the uncased BERT.
 
-Command; ENCODER is what configs/pretrain/retromae_tiny.py wrote, PAIRS has {"query", "pos"}:
+Command; ENCODER is a run of configs/pretrain/retromae_tiny.py, PAIRS has {"query", "pos"}:
     t5x-lite train configs/finetune/m3_tiny.py --init ENCODER --data.directory PAIRS --workdir m3
 """
 

@@ -1,11 +1,11 @@
-"""The T5 paper's fine-tuning on one task (Raffel et al. 2020, section 3.1.2); SQuAD unless told.
+"""Fine-tune T5 on one task as in the paper (Raffel et al. 2020, section 3.1.2), SQuAD by default.
 
-2^18 steps of 128 sequences of 512 tokens, packed; a constant learning rate of 1e-3; dropout 0.1; a
-checkpoint every 5,000 steps, of which the best on the validation set stays and is reported (--step
-best); greedy decoding. The model is the baseline, T5-Base as T5 1.0 has it. The length of the
-targets is t5's for the task (models/gin/sequence_lengths). configs/finetune/glue.py and
-super_glue.py are the same on their mixtures. DECODING is how the paper decodes the tasks of a
-mixture that are not greedy, for evaluation.per_task.
+The recipe is 2^18 steps of 128 packed sequences of 512 tokens, a constant learning rate of 1e-3,
+dropout 0.1, and greedy decoding. A checkpoint is written every 5,000 steps; only the best
+checkpoint on the validation set is kept and reported (--step best). The model is the paper's
+baseline, T5 1.0 base. The target length is t5's length for the task (models/gin/sequence_lengths).
+configs/finetune/glue.py and super_glue.py have the same recipe for mixtures. DECODING is the
+paper's decoding of tasks that are not decoded greedily, for evaluation.per_task of a mixture.
 
 Command:
     t5x-lite train configs/finetune/paper.py --data.directory SQUAD \
@@ -26,7 +26,7 @@ from t5x_lite.optim.schedules import Constant
 
 _BEAM = "num_beams=4, length_penalty=0.6, max_decode_length=512"
 DECODING = (f"wmt_*: {_BEAM}", f"summarize_cnn_dailymail: {_BEAM}")
-"""WMT and CNN/Daily Mail by beam search (section 3.7), of a mixture that is greedy elsewhere."""
+"""Beam search for WMT and CNN/Daily Mail (section 3.7), in a mixture with greedy decoding."""
 
 experiment = Experiment(
     model=t5_base(dropout_rate=0.1),

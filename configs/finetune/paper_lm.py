@@ -1,11 +1,11 @@
-"""The T5 paper's fine-tuning of a language model (Raffel et al. 2020, section 3.2.1), on SQuAD.
+"""Fine-tune a language model on SQuAD as in the T5 paper (Raffel et al. 2020, section 3.2.1).
 
-An example is one text, "... context: ... target: Denver Broncos", whose words up to "target:" are
-given at inference. The model learns all of it, as in the paper; --data.layout.loss-on-inputs False
-leaves the inputs out of the loss. EOS ends the target alone. All else, and the length of the
-targets, is that of configs/finetune/paper.py. The model is table 2's, pretrained by
+An example is one text, "... context: ... target: Denver Broncos". At inference, the words up to
+"target:" are given. The loss covers the full text, as in the paper; --data.layout.loss-on-inputs
+False excludes the inputs. Only the target ends in EOS. All other settings, and the target length,
+are those of configs/finetune/paper.py. The model is from table 2, pretrained by
 configs/paper/table2_lm_denoising.py or table2_lm_lm.py. A vocabulary of bytes needs
---data.layout.separator " target: ", with a space behind it.
+--data.layout.separator " target: ", with a space at the end.
 
 Command:
     t5x-lite train configs/finetune/paper_lm.py --data.directory SQUAD \

@@ -1,8 +1,8 @@
-"""The T5 paper's fine-tuning of a prefix language model (Raffel et al. 2020, 3.2.1), on SQuAD.
+"""Fine-tune a prefix language model on SQuAD as in the T5 paper (Raffel et al. 2020, 3.2.1).
 
-As configs/finetune/paper_lm.py, which has commands for other tasks. The inputs, up to "target:",
-are seen both ways, and the loss is that of the target. The model is table 2's, pretrained by
-configs/paper/table2_prefix_lm_denoising.py or table2_prefix_lm_lm.py.
+The recipe is that of configs/finetune/paper_lm.py, which lists commands for other tasks. Attention
+to the inputs, up to "target:", is bidirectional, and the loss covers only the target. The model is
+from table 2, pretrained by configs/paper/table2_prefix_lm_denoising.py or table2_prefix_lm_lm.py.
 
 Command:
     t5x-lite train configs/finetune/paper_prefix_lm.py --data.directory SQUAD \

@@ -1,11 +1,12 @@
-"""RetroMAE on MS MARCO by ANCE: hard negatives are searched again while training goes on.
+"""Fine-tune RetroMAE on MS MARCO by ANCE: hard negatives are mined again during training.
 
-The recipe of retromae_msmarco.py, with new negatives every 2,000 steps: those of the 200 passages
-nearest to a query, without its answers (Xiong et al. 2021, arXiv:2007.00808, `data.refresh`). The
-first 4,000 steps have the cache's own negatives, of BM25. The period and the lag are ours. Found
-passages have no ids in the data, so known positives are not masked; `refresh` removes answers.
+The recipe is that of retromae_msmarco.py, with new negatives every 2,000 steps: the 200 passages
+nearest to a query, without its positives (Xiong et al. 2021, arXiv:2007.00808, `data.refresh`). The
+first 4,000 steps use the cache's BM25 negatives. The period and the lag are our choice. Retrieved
+passages have no ids in the data, so known positives are not masked; `refresh` removes positives
+instead.
 
-Command; `refresh` runs next to `train`, on devices of its own:
+Command; `refresh` runs next to `train`, on separate devices:
     t5x-lite cache configs/finetune/retromae_ance.py --data.directory MARCO_PAIRS \
         --data.vocabulary work/retromae/files/vocabulary --output CACHE
     t5x-lite train configs/finetune/retromae_ance.py --init work/retromae --data.cache CACHE \

@@ -1,7 +1,8 @@
-"""RetroMAE for BEIR: fine-tuned on MS MARCO in batches of 1,024, groups of 2 (RetroMAE's README).
+"""Fine-tune RetroMAE for BEIR: MS MARCO in batches of 1,024, groups of 2 (RetroMAE's README).
 
-The negatives are MS MARCO's official ones. 10 epochs of 502,939 queries are 4,912 steps. The model
-then searches BEIR's 18 sets without further training (`evaluate --evaluation.retrieval`).
+The negatives are MS MARCO's official negatives. 10 epochs of 502,939 queries are 4,912 steps. The
+model is then evaluated on BEIR's 18 sets without further training (`evaluate
+--evaluation.retrieval`).
 
 Command:
     t5x-lite train configs/finetune/retromae_beir.py --init work/retromae \

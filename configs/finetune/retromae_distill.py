@@ -1,8 +1,8 @@
-"""RetroMAE's last stage: a bi-encoder that ranks as a cross-encoder does (RetroMAE's README).
+"""Train RetroMAE's last stage: distill a cross-encoder into a bi-encoder (RetroMAE's README).
 
-It goes on from the model that was fine-tuned with mined negatives, on pairs that `score-pairs` has
-scored. The loss is that of the published code: the divergence divided by the group's size, and 1e-4
-of InfoNCE; larger groups help.
+Training starts from the model that was fine-tuned with mined negatives, on the pairs that
+`score-pairs` scored. The loss is that of the published code: the divergence divided by the group
+size, plus 1e-4 times InfoNCE. Larger groups improve the result.
 
 Command:
     t5x-lite score-pairs --checkpoint work/cross_encoder --input mined.jsonl \

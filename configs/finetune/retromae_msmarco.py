@@ -1,8 +1,9 @@
-"""RetroMAE on MS MARCO: one encoder, dot products of [CLS], groups of 16 (RetroMAE's README).
+"""Fine-tune RetroMAE on MS MARCO: one encoder, dot products of [CLS], groups of 16 passages.
 
-502,939 queries in batches of 128 (8 GPUs with 16 each there), each with one of its passages and 15
-of its hard negatives: first of BM25, then of the top 200 that the first model finds. 4 epochs are
-15,717 steps. Passages are title and text, which stand in "pos" and "neg" as one.
+The recipe is from RetroMAE's README. Batches have 128 of 502,939 queries (there, 16 on each of 8
+GPUs), each with one of its positives and 15 of its hard negatives. The negatives are first from
+BM25, then from the top 200 of the first model. 4 epochs are 15,717 steps. A passage in "pos" and
+"neg" is its title and text, joined.
 
 Command:
     t5x-lite train configs/finetune/retromae_msmarco.py --init work/retromae \

@@ -1,6 +1,6 @@
-"""Fine-tunes the model of configs/pretrain/prose.py on SST-2 (GLUE), T5's text and targets.
+"""Fine-tune the model of configs/pretrain/prose.py on GLUE's SST-2, with T5's inputs and targets.
 
-Rows are packed: about 5 reviews each, 40 a step. The learning rate is T5's for fine-tuning.
+Rows are packed: about 5 reviews per row, 40 per step. The learning rate is T5's for fine-tuning.
 
 Command:
     t5x-lite train configs/finetune/sst2.py --data.directory GLUE --data.vocabulary spiece.model \

@@ -1,6 +1,6 @@
-"""A sentence encoder on STS-B: cosines of pairs of sentences, as far as their grades say (SBERT).
+"""Train a sentence encoder on STS-B: the cosine of two sentences predicts their grade (SBERT).
 
-Grades are 0 to 5, and so the scale. Files are GLUE's STS-B/{train,dev}.tsv.
+Grades are from 0 to 5, so the scale is 5. The files are GLUE's STS-B/{train,dev}.tsv.
 
 Command:
     t5x-lite train configs/finetune/sts.py --init work/bert_base --data.directory GLUE \

@@ -1,4 +1,4 @@
-"""Fine-tunes the model of configs/pretrain/study.py on JSONL files of {"text", "label"}.
+"""Fine-tune the model of configs/pretrain/study.py on JSONL files of {"text", "label"}.
 
 Command:
     t5x-lite train configs/finetune/study.py --data.directory DIR --data.vocabulary VOCABULARY \

@@ -1,8 +1,8 @@
-"""Fine-tunes T5 on CNN/Daily Mail: summaries of news.
+"""Fine-tune T5 on CNN/Daily Mail, summaries of news.
 
-The paper's recipe, as configs/finetune/paper.py, and the beam search of its last models (section
-3.7: 4 beams, length penalty 0.6). CNN_DM holds {train,validation,test}.jsonl with "article" and
-"highlights", or is where TensorFlow Datasets are.
+The recipe is that of configs/finetune/paper.py, with the beam search of the paper's last models
+(section 3.7: 4 beams, length penalty 0.6). CNN_DM contains {train,validation,test}.jsonl with
+"article" and "highlights", or is a directory of TensorFlow Datasets.
 
 Command:
     t5x-lite train configs/finetune/summarization.py --data.directory CNN_DM \

@@ -1,6 +1,6 @@
-"""Fine-tunes T5 on all of SuperGLUE, with DPR, as one mixture in proportion to the tasks' examples.
+"""Fine-tune T5 on SuperGLUE and DPR as one mixture, in proportion to the numbers of examples.
 
-The paper's recipe, as configs/finetune/glue.py. ReCoRD's answers need more than one word.
+The recipe is that of configs/finetune/glue.py. ReCoRD's answers need more decoding steps.
 
 Command:
     t5x-lite train configs/finetune/super_glue.py --data.directory SUPERGLUE \

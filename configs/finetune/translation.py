@@ -1,8 +1,8 @@
-"""Fine-tunes T5 on English to German, WMT's data as tensor2tensor filters them.
+"""Fine-tune T5 on translation from English to German, WMT's data as filtered by tensor2tensor.
 
-The paper's recipe, as configs/finetune/paper.py, and the beam search of its last models (section
-3.7: 4 beams, length penalty 0.6). WMT holds ende/{train,validation}.{en,de}, or is where TensorFlow
-Datasets are.
+The recipe is that of configs/finetune/paper.py, with the beam search of the paper's last models
+(section 3.7: 4 beams, length penalty 0.6). WMT contains ende/{train,validation}.{en,de}, or is a
+directory of TensorFlow Datasets.
 
 Command:
     t5x-lite train configs/finetune/translation.py --data.directory WMT \

@@ -1,11 +1,11 @@
-"""XNLI by mDeBERTaV3 base: trained on English, measured in 15 languages (zero-shot transfer).
+"""Fine-tune mDeBERTaV3 base on XNLI: train on English, evaluate in 15 languages (zero-shot).
 
-The recipe of configs/finetune/encoder_glue.py for MNLI: 3 epochs of 392,702 pairs in batches of 32.
-He et al. 2021 (arXiv:2111.09543) report a mean of 79.8 over the languages. translate_train_all has
-the 15 translations of MNLI in its place, shuffled together: --data.task
+The recipe is that of configs/finetune/encoder_glue.py for MNLI: 3 epochs of 392,702 pairs in
+batches of 32. He et al. 2021 (arXiv:2111.09543) report a mean of 79.8 over the languages. To train
+on the 15 translations of MNLI, shuffled together, instead: --data.task
 tasks.xnli:translate_train_all.
 
-Command; ENCODER is what `t5x-lite import hf` made of mdeberta-v3-base:
+Command; ENCODER is the output of `t5x-lite import hf` for mdeberta-v3-base:
     t5x-lite train configs/finetune/xnli.py --init ENCODER --data.directory XNLI \
         --data.vocabulary ENCODER/files/vocabulary --workdir WORKDIR \
         --checkpoints.best validation/xnli_en/accuracy

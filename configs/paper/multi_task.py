@@ -1,12 +1,13 @@
-"""The baseline on all tasks and C4 at once (Raffel et al. 2020, section 3.5; tables 11 and 12).
+"""Train the T5 paper's baseline on all tasks and C4 (Raffel et al. 2020, section 3.5).
 
-In proportion to their examples, each task as K = 2^19 examples at most; C4 by the baseline's
-denoising; 2^19 + 2^18 steps, as many as pretraining and fine-tuning have together. Each task is
-reported with the checkpoint that is best on its validation set, measured on 500 examples of each
-while training goes on. Targets have 512 tokens, those of summaries and translations, which are
-decoded by beam search.
+This is for tables 11 and 12. Tasks are sampled in proportion to their numbers of examples, at most
+K = 2^19; C4 has the baseline's denoising. The 2^19 + 2^18 steps equal pretraining plus fine-tuning.
+Each task is reported with the checkpoint that is best on its validation set, evaluated on 500
+examples of each task during training. Targets have 512 tokens, as needed by summaries and
+translations, which are decoded by beam search.
 
-DATA holds glue, super_glue, squad, cnn_dailymail, wmt and c4, or is where TensorFlow Datasets are.
+DATA contains glue, super_glue, squad, cnn_dailymail, wmt and c4, or is a directory of TensorFlow
+Datasets.
 
 Command; configs/paper/README.md has the rows of both tables:
     t5x-lite train configs/paper/multi_task.py --data.directory DATA \

@@ -1,9 +1,8 @@
-"""The paper's baseline with about twice the parameters (Raffel et al. 2020, section 3.6).
+"""Pretrain the T5 paper's baseline with about twice the parameters (Raffel et al. 2020, 3.6).
 
-Table 13: the widths of BERT-large and 16 layers in each stack; all else is the baseline's,
-configs/pretrain/t5_base_paper.py. A layer keeps its input alone.
-
-"2x size, 2x training steps" is this with --steps 1048576.
+This is for table 13: the widths of BERT-large and 16 layers in each stack. All other settings are
+the baseline's, configs/pretrain/t5_base_paper.py. Rematerialization keeps only the inputs of a
+layer. For "2x size, 2x training steps", use --steps 1048576.
 
 Command:
     t5x-lite train configs/paper/size_2x.py --data.directory C4 \

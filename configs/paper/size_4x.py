@@ -1,7 +1,8 @@
-"""The paper's baseline with about four times the parameters (Raffel et al. 2020, section 3.6).
+"""Pretrain the T5 paper's baseline with about 4 times the parameters (Raffel et al. 2020, 3.6).
 
-Table 13: the widths of BERT-large and 32 layers in each stack; all else is the baseline's,
-configs/pretrain/t5_base_paper.py. A layer keeps its input alone.
+This is for table 13: the widths of BERT-large and 32 layers in each stack. All other settings are
+the baseline's, configs/pretrain/t5_base_paper.py. Rematerialization keeps only the inputs of a
+layer.
 
 Command:
     t5x-lite train configs/paper/size_4x.py --data.directory C4 \

@@ -1,7 +1,8 @@
-"""Pretrains T5 11B as it was released; C4 counts as 133 million examples.
+"""Pretrain T5 11B as released; C4 counts as 133 million examples.
 
-The recipe is that of configs/paper/t5_base.py. A layer keeps its input alone, and 16 chips share
-the parameters: a whole tile of d_model to each of eight, heads and d_ff halved.
+The recipe is that of configs/paper/t5_base.py. Rematerialization keeps only the inputs of a layer.
+The parameters are sharded over 16 chips: d_model over eight, with a complete tile on each, and
+heads and d_ff over two.
 
     t5x-lite train configs/paper/t5_11b.py --data.directory DATA \
         --data.vocabulary spiece.model --workdir gs://BUCKET/t5_11b

@@ -1,17 +1,18 @@
-"""Pretrains T5 base as it was released: spans of C4 beside all labelled tasks.
+"""Pretrain T5 base as released: span corruption on C4, mixed with all labelled tasks.
 
-Raffel et al. 2020, section 3.7: 10^6 steps of 2^11 x 512 tokens, packed, 10^12 in all; 15 % of C4's
-tokens in spans of 3; GLUE, SuperGLUE, CNN/DailyMail, SQuAD and WMT in proportion to their examples,
-English to German and to French as a million each, and C4 as 2.62 million. ReLU, tied embeddings,
-dropout 0.1; Adafactor, inverse square root of the step. Targets have 512 tokens here: translations
-and summaries are longer than the 114 that spans need.
+From Raffel et al. 2020, section 3.7: 10^6 steps of 2^11 x 512 packed tokens, 10^12 in total; 15 %
+of C4's tokens in spans of 3; GLUE, SuperGLUE, CNN/DailyMail, SQuAD and WMT in proportion to their
+numbers of examples, with English to German and to French as a million each, and C4 as 2.62 million;
+ReLU, tied embeddings, dropout 0.1; Adafactor with the inverse square root of the step. Here,
+targets have 512 tokens: translations and summaries are longer than the 114 tokens that spans need.
 
-The other sizes are t5_small.py, t5_large.py, t5_3b.py and t5_11b.py: their shapes, and what C4
-counts as. --data.mixing.unlabelled changes that, --data.mixing.leave-out leaves tasks out.
+The configs of the other sizes are t5_small.py, t5_large.py, t5_3b.py and t5_11b.py; they differ in
+the model's sizes and in the number of examples for C4. --data.mixing.unlabelled changes that
+number, and --data.mixing.leave-out excludes tasks.
 
-DATA holds glue, super_glue, squad, cnn_dailymail, wmt and c4, or is where TensorFlow Datasets are.
-From caches, of one task each (docs/guides/mixtures.md), the rates are the same. On 16 TPU v5e
-chips, on all workers:
+DATA contains glue, super_glue, squad, cnn_dailymail, wmt and c4, or is a directory of TensorFlow
+Datasets. With caches of one task each (docs/guides/mixtures.md), the rates are the same. Commands
+for 16 TPU v5e chips, on all workers:
     t5x-lite train configs/paper/t5_base.py --data.directory DATA \
         --data.vocabulary spiece.model --workdir gs://BUCKET/t5_base
     t5x-lite cache configs/paper/t5_base.py --data.directory DATA \
@@ -20,7 +21,7 @@ chips, on all workers:
         --data.vocabulary spiece.model --workdir gs://BUCKET/t5_base
     t5x-lite plan configs/paper/t5_base.py --topology v5e:4x4
 
-Then fine-tune on each task alone (configs/paper/README.md, table 14).
+Then fine-tune on each task separately (configs/paper/README.md, table 14).
 """
 
 from t5x_lite.config import Checkpoints, Evaluation, Experiment

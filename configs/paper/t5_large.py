@@ -1,6 +1,6 @@
-"""Pretrains T5 large as it was released; C4 counts as 8.66 million examples.
+"""Pretrain T5 large as released; C4 counts as 8.66 million examples.
 
-The recipe is that of configs/paper/t5_base.py. A layer keeps its input alone.
+The recipe is that of configs/paper/t5_base.py. Rematerialization keeps only the inputs of a layer.
 
     t5x-lite train configs/paper/t5_large.py --data.directory DATA \
         --data.vocabulary spiece.model --workdir gs://BUCKET/t5_large

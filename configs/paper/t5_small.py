@@ -1,4 +1,4 @@
-"""Pretrains T5 small as it was released; C4 counts as 710 thousand examples.
+"""Pretrain T5 small as released; C4 counts as 710 thousand examples.
 
 The recipe is that of configs/paper/t5_base.py.
 

@@ -1,9 +1,10 @@
-"""Table 2, "encoder-decoder, denoising": the paper's baseline (Raffel et al. 2020, section 3.2).
+"""Pretrain "encoder-decoder, denoising" of table 2, the baseline (Raffel et al. 2020, section 3.2).
 
-2P parameters, the cost M. It is configs/pretrain/t5_base_paper.py, from which the other rows of the
-table are made. Fine-tune it by configs/finetune/paper.py, or glue.py and super_glue.py there.
+The model has 2P parameters and cost M. The config equals configs/pretrain/t5_base_paper.py, on
+which the other rows of the table are based. To fine-tune it, use configs/finetune/paper.py, glue.py
+or super_glue.py.
 
-Command, with C4 (tasks/c4.py says in which forms):
+Command, with C4 in a format of tasks/c4.py:
     t5x-lite train configs/paper/table2_encoder_decoder_denoising.py --data.directory C4 \
         --data.vocabulary spiece.model --workdir WORKDIR
 """

@@ -1,9 +1,9 @@
-"""Table 2, "encoder-decoder, LM": the baseline's model (Raffel et al. 2020, section 3.2.3).
+"""Pretrain "encoder-decoder, LM" of table 2 (Raffel et al. 2020, section 3.2.3).
 
-Text is split at a random place: its beginning is read, and its end is written. 2P parameters, the
-cost M. Fine-tune it by configs/finetune/paper.py, glue.py or super_glue.py.
+The model is the baseline's, with 2P parameters and cost M. Text is split at a random position into
+inputs and targets. To fine-tune it, use configs/finetune/paper.py, glue.py or super_glue.py.
 
-Command, with C4 (tasks/c4.py says in which forms):
+Command, with C4 in a format of tasks/c4.py:
     t5x-lite train configs/paper/table2_encoder_decoder_lm.py --data.directory C4 \
         --data.vocabulary spiece.model --workdir WORKDIR
 """

@@ -1,10 +1,11 @@
-"""Table 2, "language model, denoising": a causal decoder alone (Raffel et al. 2020, section 3.2.3).
+"""Pretrain "language model, denoising" of table 2, a causal decoder (Raffel et al. 2020, 3.2.3).
 
-P parameters, the cost M. Inputs and targets of the baseline's noise stand one behind the other, EOS
-behind each, and the model learns both, as section 3.2.1 has it; --data.layout.loss-on-inputs False
-leaves the inputs out of the loss. Fine-tune it by configs/finetune/paper_lm.py.
+The model has P parameters and cost M. Inputs and targets of the baseline's denoising are
+concatenated, each ending in EOS, and the loss covers both, as in section 3.2.1;
+--data.layout.loss-on-inputs False excludes the inputs. To fine-tune it, use
+configs/finetune/paper_lm.py.
 
-Command, with C4 (tasks/c4.py says in which forms):
+Command, with C4 in a format of tasks/c4.py:
     t5x-lite train configs/paper/table2_lm_denoising.py --data.directory C4 \
         --data.vocabulary spiece.model --workdir WORKDIR
 """

@@ -1,9 +1,9 @@
-"""Table 2, "language model, LM": a causal decoder alone on plain text (Raffel et al. 2020, 3.2.3).
+"""Pretrain "language model, LM" of table 2, a causal decoder (Raffel et al. 2020, section 3.2.3).
 
-P parameters, the cost M. A row is 512 tokens of text, every one of which is learned. Fine-tune it
-by configs/finetune/paper_lm.py.
+The model has P parameters and cost M. A row is 512 tokens of plain text, and the loss covers all
+tokens. To fine-tune it, use configs/finetune/paper_lm.py.
 
-Command, with C4 (tasks/c4.py says in which forms):
+Command, with C4 in a format of tasks/c4.py:
     t5x-lite train configs/paper/table2_lm_lm.py --data.directory C4 \
         --data.vocabulary spiece.model --workdir WORKDIR
 """

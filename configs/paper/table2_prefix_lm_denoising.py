@@ -1,9 +1,10 @@
-"""Table 2, "prefix LM, denoising": inputs are seen both ways (Raffel et al. 2020, section 3.2.3).
+"""Pretrain "prefix LM, denoising" of table 2 (Raffel et al. 2020, section 3.2.3).
 
-P parameters, the cost M. Inputs and targets of the baseline's noise stand one behind the other, EOS
-behind each; the loss is that of the targets. Fine-tune it by configs/finetune/paper_prefix_lm.py.
+The model has P parameters and cost M. Inputs and targets of the baseline's denoising are
+concatenated, each ending in EOS. Attention to the inputs is bidirectional, and the loss covers only
+the targets. To fine-tune it, use configs/finetune/paper_prefix_lm.py.
 
-Command, with C4 (tasks/c4.py says in which forms):
+Command, with C4 in a format of tasks/c4.py:
     t5x-lite train configs/paper/table2_prefix_lm_denoising.py --data.directory C4 \
         --data.vocabulary spiece.model --workdir WORKDIR
 """

@@ -1,10 +1,10 @@
-"""Table 2, "prefix LM, LM": text in two parts (Raffel et al. 2020, section 3.2.3).
+"""Pretrain "prefix LM, LM" of table 2 (Raffel et al. 2020, section 3.2.3).
 
-P parameters, the cost M. Text is split at a random place: its beginning is seen both ways, and its
-end is learned. A row holds two texts of 512 tokens. Fine-tune it by
-configs/finetune/paper_prefix_lm.py.
+The model has P parameters and cost M. Text is split at a random position. Attention to the first
+part is bidirectional, and the loss covers only the second part. A row has two texts of 512 tokens.
+To fine-tune it, use configs/finetune/paper_prefix_lm.py.
 
-Command, with C4 (tasks/c4.py says in which forms):
+Command, with C4 in a format of tasks/c4.py:
     t5x-lite train configs/paper/table2_prefix_lm_lm.py --data.directory C4 \
         --data.vocabulary spiece.model --workdir WORKDIR
 """

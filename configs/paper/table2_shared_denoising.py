@@ -1,9 +1,9 @@
-"""Table 2, "encoder-decoder, shared, denoising" (Raffel et al. 2020, section 3.2).
+"""Pretrain "encoder-decoder, shared, denoising" of table 2 (Raffel et al. 2020, section 3.2).
 
-Encoder and decoder have one set of parameters: P of them, at the baseline's cost M. Fine-tune it by
+Encoder and decoder share their P parameters, at the baseline's cost M. To fine-tune it, use
 configs/finetune/paper.py, glue.py or super_glue.py with --model.share-layers True.
 
-Command, with C4 (tasks/c4.py says in which forms):
+Command, with C4 in a format of tasks/c4.py:
     t5x-lite train configs/paper/table2_shared_denoising.py --data.directory C4 \
         --data.vocabulary spiece.model --workdir WORKDIR
 """

@@ -1,9 +1,10 @@
-"""Table 2, "encoder-decoder, shared, LM" (Raffel et al. 2020, section 3.2.3).
+"""Pretrain "encoder-decoder, shared, LM" of table 2 (Raffel et al. 2020, section 3.2.3).
 
-The model of table2_shared_denoising.py, with the text of table2_encoder_decoder_lm.py. Fine-tune it
-by configs/finetune/paper.py, glue.py or super_glue.py with --model.share-layers True.
+The model is that of table2_shared_denoising.py, on the text of table2_encoder_decoder_lm.py. To
+fine-tune it, use configs/finetune/paper.py, glue.py or super_glue.py with --model.share-layers
+True.
 
-Command, with C4 (tasks/c4.py says in which forms):
+Command, with C4 in a format of tasks/c4.py:
     t5x-lite train configs/paper/table2_shared_lm.py --data.directory C4 \
         --data.vocabulary spiece.model --workdir WORKDIR
 """

@@ -1,8 +1,9 @@
-"""The paper's baseline with a triangular learning rate (Raffel et al. 2020, section 3.1.2).
+"""Pretrain the T5 paper's baseline with a triangular learning rate (Raffel et al. 2020, 3.1.2).
 
-Howard and Ruder 2018: up for a tenth of the steps, then down, here to the baseline's highest rate,
-0.01; the paper does not say its own. It found this slightly better, and left it, as the number of
-steps must be known: give --steps and --optimizer.schedule.total-steps the same number.
+As in Howard and Ruder 2018, the rate increases for a tenth of the steps and then decreases. The
+maximum is the baseline's maximum, 0.01, because the paper does not give it. The paper found this
+schedule slightly better, but did not use it, because the number of steps must be known in advance.
+Set --steps and --optimizer.schedule.total-steps to the same number.
 
 Command:
     t5x-lite train configs/paper/triangular.py --data.directory C4 \

@@ -1,8 +1,8 @@
-"""Pretrains a small BERT by masked language modelling, on documents of one's own.
+"""Pretrain a small BERT by masked language modelling on your documents.
 
-4.8M parameters, 4.0M of them embeddings. DIR holds *.txt with blank lines between documents,
-*.jsonl, what `t5x-lite c4` wrote, or Parquet (docs/guides/documents.md). vocab.txt is that of the
-uncased BERT. Rows are packed: no document sees another.
+The model has 4.8M parameters, 4.0M of them embeddings. DIR contains *.txt with blank lines between
+documents, *.jsonl, output of `t5x-lite c4`, or Parquet (docs/guides/documents.md). vocab.txt is the
+uncased BERT's. Rows are packed: documents do not attend to each other.
 
 Command:
     t5x-lite train configs/pretrain/bert_tiny.py --data.directory DIR \

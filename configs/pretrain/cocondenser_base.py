@@ -1,15 +1,15 @@
-"""Pretrains a Condenser of base size on spans of documents: coCondenser.
+"""Pretrain a Condenser of base size on spans of documents: coCondenser.
 
-From Gao & Callan 2022 (arXiv:2108.05540) and its code: a Condenser with its head to begin with, two
-spans of each document, 2,048 documents a step by gradient caching, 8 epochs of the target corpus,
-AdamW at 1e-4, a warm-up over a tenth of the steps, linear decay, weight decay 0.01, 16-bit numbers.
-Ours: spans of 128 tokens, parts of 256 documents, bfloat16. The steps follow from the epochs where
-the documents can be counted; otherwise they are 12,500, 8 epochs of MS MARCO's 3.2 million. The
-batch is what a span is compared with: more --microbatches need less memory and change no loss, and
-a smaller --data.batch-size does.
+From Gao & Callan 2022 (arXiv:2108.05540) and its code: start from a Condenser with its head; two
+spans of each document, 2,048 documents per step by gradient caching, 8 epochs of the target corpus,
+AdamW at 1e-4, warm-up over a tenth of the steps, linear decay, weight decay 0.01, 16-bit numbers.
+Our choices: spans of 128 tokens, microbatches of 256 documents, bfloat16. If the documents can be
+counted, the epochs determine the steps; otherwise there are 12,500 steps, 8 epochs of MS MARCO's
+3.2 million documents. A span is compared with all spans of the batch. More --microbatches need less
+memory and do not change the loss; a smaller --data.batch-size changes it.
 
-Command; CONDENSER is a run of configs/pretrain/condenser_base.py, or what `t5x-lite import hf
---skip-from 6` made of a Condenser with its head:
+Command; CONDENSER is a run of configs/pretrain/condenser_base.py, or the output of
+`t5x-lite import hf --skip-from 6` for a Condenser with its head:
     t5x-lite train configs/pretrain/cocondenser_base.py --init CONDENSER --data.directory DIR \
         --data.vocabulary vocab.txt --workdir WORKDIR
     t5x-lite plan configs/pretrain/cocondenser_base.py --topology v5e:4x4

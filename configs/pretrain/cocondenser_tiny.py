@@ -1,6 +1,6 @@
-"""Pretrains the BERT of configs/pretrain/bert_tiny.py for retrieval, by coCondenser.
+"""Pretrain the BERT of configs/pretrain/bert_tiny.py for retrieval, by coCondenser.
 
-Two spans of a document are a row. To go on from a Condenser, head and all: --init
+A row has two spans of a document. To start from a Condenser with its head: --init
 WORKDIR_OF_CONDENSER_TINY.
 
 Command:

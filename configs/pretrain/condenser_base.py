@@ -1,13 +1,13 @@
-"""Pretrains BERT base for retrieval by Condenser.
+"""Pretrain BERT base for retrieval by Condenser.
 
-From Gao & Callan 2021 (arXiv:2104.08253) and its code: BERT base to begin with, Wikipedia and
-books, a head of 2 layers that skips from layer 6 of 12, the late loss, 15 % masks of whole words,
-8 epochs, AdamW at 1e-4, a warm-up over a tenth of the steps, linear decay, weight decay 0.01,
-16-bit numbers. The code leaves length and batch open. Ours: rows of 128 tokens, 1,024 of them;
-steps as in retromae_base.py; bfloat16, in two parts, since 16 chips of a v5e do not hold one.
---data.pack True puts several short pieces in a row.
+From Gao & Callan 2021 (arXiv:2104.08253) and its code: start from BERT base; Wikipedia and books, a
+head of 2 layers that skips from layer 6 of 12, the late loss, 15 % masks of whole words, 8 epochs,
+AdamW at 1e-4, warm-up over a tenth of the steps, linear decay, weight decay 0.01, 16-bit numbers.
+The code does not set length and batch. Our choices: 1,024 rows of 128 tokens; steps as in
+retromae_base.py; bfloat16; two microbatches, because the batch does not fit on 16 chips of a v5e.
+--data.pack True packs several short segments into a row.
 
-Command; BERT is what `t5x-lite import hf` made of bert-base-uncased, whose masked-LM head goes on:
+Command; BERT is the output of `t5x-lite import hf` for bert-base-uncased, with its masked-LM head:
     t5x-lite train configs/pretrain/condenser_base.py --init BERT --data.directory DIR \
         --data.vocabulary vocab.txt --workdir WORKDIR
     t5x-lite plan configs/pretrain/condenser_base.py --topology v5e:4x4

@@ -1,7 +1,7 @@
-"""Pretrains the BERT of configs/pretrain/bert_tiny.py for retrieval, by Condenser.
+"""Pretrain the BERT of configs/pretrain/bert_tiny.py for retrieval, by Condenser.
 
-Packed rows: each document has its own [CLS]. To go on from a masked language model: --init
-WORKDIR_OF_BERT_TINY. With --objective.late-mlm False the late states have no loss of their own.
+Rows are packed: each document has its own [CLS]. To start from a masked language model: --init
+WORKDIR_OF_BERT_TINY. With --objective.late-mlm False, the late hidden states have no separate loss.
 
 Command:
     t5x-lite train configs/pretrain/condenser_tiny.py --data.directory DIR \

@@ -1,11 +1,11 @@
-"""Pretrains DeBERTaV3 base: replaced tokens are detected, and the embeddings shared by GDES.
+"""Pretrain DeBERTaV3 base: detect replaced tokens, with embeddings shared by GDES.
 
-From He et al. 2021 (arXiv:2111.09543): rows of 512 tokens, 8,192 of them, 500,000 steps, Adam at
-6e-4 with b2 0.98 and eps 1e-6, 10,000 steps of warm-up and linear decay, weight decay 0.01,
-gradients clipped at 1, a generator of half the depth with an enhanced mask decoder, a weight of 50,
-15 % masks, all of them [MASK]; first the generator is updated and then the discriminator. (The
-released code has other defaults: 256 rows, 1e-4, a weight of 10.) The vocabulary is that of the
-release, whose [MASK] is 128000. Ours: packed rows, bfloat16, and parts of 256 rows.
+From He et al. 2021 (arXiv:2111.09543): 8,192 rows of 512 tokens, 500,000 steps, Adam at 6e-4 with
+b2 0.98 and eps 1e-6, 10,000 steps of warm-up and linear decay, weight decay 0.01, gradients clipped
+at 1, a generator of half the depth with an enhanced mask decoder, a weight of 50, 15 % masks, all
+of them [MASK]; the generator is updated first, then the discriminator. (The released code has other
+defaults: 256 rows, 1e-4, a weight of 10.) The vocabulary is the release's, where [MASK] is 128000.
+Our choices: packed rows, bfloat16, and microbatches of 256 rows.
 
 Command; spm.model is the release's SentencePiece model:
     t5x-lite train configs/pretrain/deberta_v3_base.py --data.directory DIR \

@@ -1,10 +1,11 @@
-"""Pretrains DeBERTaV3 large, 434M parameters, by the release's script; xsmall and small follow it.
+"""Pretrain DeBERTaV3 large, 434M parameters, with the settings of the release's script.
 
-microsoft/DeBERTa experiments/language_model/rtd.sh and rtd_large.json: 24 layers, a generator of
-12, 256 rows of 512 tokens, 1,000,000 steps, 1e-4, 10,000 steps of warm-up and linear decay; by that
-code's defaults Adam with b2 0.999 and eps 1e-6, weight decay 0.01, gradients clipped at 1, and a
-weight of 10 for replaced tokens. deberta_v3_base.py has the paper's figures instead, with rows of
-8,192 a step; a comparison of sizes needs one recipe for all of them.
+From microsoft/DeBERTa experiments/language_model/rtd.sh and rtd_large.json: 24 layers, a generator
+of 12 layers, 256 rows of 512 tokens, 1,000,000 steps, 1e-4, 10,000 steps of warm-up and linear
+decay. From the defaults of that code: Adam with b2 0.999 and eps 1e-6, weight decay 0.01, gradients
+clipped at 1, and a weight of 10 for replaced tokens. The configs xsmall and small follow this
+config. deberta_v3_base.py has the paper's settings instead, with 8,192 rows per step; a comparison
+of sizes needs one recipe for all of them.
 
 Command; spm.model is the release's SentencePiece model:
     t5x-lite train configs/pretrain/deberta_v3_large.py --data.directory DIR \

@@ -1,10 +1,9 @@
-"""Pretrains ELECTRA base: replaced tokens, drawn by a generator a third as wide, are detected.
+"""Pretrain ELECTRA base: detect replaced tokens, sampled by a generator of a third of the width.
 
-From Clark et al. 2020 (arXiv:2003.10555, table 6) and its code: rows of 512 tokens, 256 of them,
-766,000 steps, 15 % masks, a weight of 50, Adam at 2e-4 with eps 1e-6 and without bias correction,
-10,000 steps of warm-up under a linear decay that runs from the first step, weight decay 0.01,
-gradients clipped at 1. Generator and discriminator share the embeddings. Ours: packed rows,
-bfloat16.
+From Clark et al. 2020 (arXiv:2003.10555, table 6) and its code: 256 rows of 512 tokens, 766,000
+steps, 15 % masks, a weight of 50, Adam at 2e-4 with eps 1e-6 and without bias correction, 10,000
+steps of warm-up multiplied with a linear decay from the first step, weight decay 0.01, gradients
+clipped at 1. Generator and discriminator share the embeddings. Our choices: packed rows, bfloat16.
 
 Command:
     t5x-lite train configs/pretrain/electra_base.py --data.directory DIR \

@@ -1,9 +1,10 @@
-"""Pretrains ELECTRA small: 14M parameters, rows of 128 tokens, on one GPU or a few chips.
+"""Pretrain ELECTRA small: 14M parameters, rows of 128 tokens, on one GPU or a few TPU chips.
 
-Table 6 of Clark et al. 2020 (arXiv:2003.10555) and google-research/electra,
-configure_pretraining.py: d_model 256, embeddings of 128, a generator a fourth as wide, 15 % masks,
-rows of 128 tokens, 128 of them, 1,000,000 steps, 5e-4; all else as in electra_base.py. The released
-ELECTRA-Small is the paper's "Small++", which has 4,000,000 steps and a generator of full width.
+From table 6 of Clark et al. 2020 (arXiv:2003.10555) and google-research/electra,
+configure_pretraining.py: d_model 256, embeddings of 128, a generator of a fourth of the width, 15 %
+masks, 128 rows of 128 tokens, 1,000,000 steps, 5e-4. All other settings are those of
+electra_base.py. The released ELECTRA-Small is the paper's "Small++", with 4,000,000 steps and a
+generator of full width.
 
 Command:
     t5x-lite train configs/pretrain/electra_small.py --data.directory DIR \

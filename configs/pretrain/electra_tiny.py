@@ -1,8 +1,8 @@
-"""Pretrains the BERT of configs/pretrain/bert_tiny.py as ELECTRA's discriminator.
+"""Pretrain the BERT of configs/pretrain/bert_tiny.py as ELECTRA's discriminator.
 
-A generator of half the width, a quarter of the weights in its layers; both read one embedding. With
---objective.sharing gdes the tables are shared as in DeBERTaV3, and a step updates first the
-generator and then the discriminator.
+The generator has half the width, and a quarter of the weights in its layers; both models share the
+embeddings. With --objective.sharing gdes, the embeddings are shared as in DeBERTaV3, and a step
+updates first the generator and then the discriminator.
 
 Command:
     t5x-lite train configs/pretrain/electra_tiny.py --data.directory DIR \

@@ -1,13 +1,14 @@
-"""BGE-M3, first stage: RetroMAE at 8,192 tokens, from XLM-R large with more positions.
+"""Train the first stage of BGE-M3: RetroMAE at 8,192 tokens, from XLM-R large with more positions.
 
 From Chen et al. 2024 (arXiv:2402.03216) and FlagEmbedding's fork of RetroMAE: 184M texts of the
-Pile, Wudao and mC4 in 105 languages, rows of 8,192 tokens, 32 x 16 x 32 of them, 20,000 steps at
-7e-5; enhanced decoder with normalised queries, 30 % and 50 % masks, 128 masks a row. Not published:
-warm-up, decay and how the new rows of the table of positions begin. Ours: a warm-up over a tenth of
-the steps, linear decay, weight decay 0.01, bfloat16; whole words by the vocabulary's word marks,
-special tokens never hidden, and no limit of masked tokens, where the fork stops at 512 of a row.
+Pile, Wudao and mC4 in 105 languages, 32 x 16 x 32 rows of 8,192 tokens, 20,000 steps at 7e-5;
+enhanced decoder with normalized queries, 30 % and 50 % masks, 128 masks per row. Warm-up, decay and
+the initialization of the new position embeddings are not published. Our choices: warm-up over a
+tenth of the steps, linear decay, weight decay 0.01, bfloat16; whole words by the vocabulary's word
+marks, special tokens never masked, and unlimited masked tokens, where the fork has at most 512 per
+row.
 
-Command; XLMR is what `t5x-lite import hf` made of xlm-roberta-large:
+Command; XLMR is the output of `t5x-lite import hf` for xlm-roberta-large:
     t5x-lite extend XLMR LONG --positions 8192
     t5x-lite train configs/pretrain/m3_retromae.py --init LONG --data.directory DIR \
         --data.vocabulary LONG/files/vocabulary --workdir WORKDIR

@@ -1,10 +1,10 @@
-"""BGE-M3, second stage: contrastive training on pairs of 194 languages, the dense vector alone.
+"""Train the second stage of BGE-M3: contrastive, on pairs in 194 languages, only the dense vector.
 
-From Chen et al. 2024 (arXiv:2402.03216): queries of 512 and passages of 8,192 tokens at most, the
-passages of the whole batch as negatives, 25,000 steps at 5e-5, a warm-up over a tenth of them,
-weight decay 0.01, and batches by length with table 9's sizes, which are of 96 devices. The
-temperature is not published; it is 0.02 here, as in fine-tuning. Pairs are JSON lines
-{"query", "pos"}; a parallel corpus is such a file, too.
+From Chen et al. 2024 (arXiv:2402.03216): queries of at most 512 and passages of at most 8,192
+tokens, the passages of the whole batch as negatives, 25,000 steps at 5e-5, warm-up over a tenth of
+the steps, weight decay 0.01, and batches by length with table 9's sizes, which are for 96 devices.
+The temperature is not published; here it is 0.02, as in fine-tuning. Pairs are JSON lines {"query",
+"pos"}; a parallel corpus may have this format, too.
 
 Command; STAGE_1 is the work directory of m3_retromae.py:
     t5x-lite train configs/pretrain/m3_unsupervised.py --init STAGE_1 --data.directory PAIRS \

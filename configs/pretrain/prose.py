@@ -1,8 +1,9 @@
-"""Pretrains a small T5 1.1 by span corruption on text files: English novels (ELTeC-eng, 49 MB).
+"""Pretrain a small T5 1.1 by span corruption on text files: English novels (ELTeC-eng, 49 MB).
 
-About 9.4M parameters without embeddings (d_model 256, 6 + 6 layers), T5's own vocabulary; 11,220
-steps are one pass over 12.8M tokens. T5's Adafactor with momentum and a falling rate, and batches
-of 4: an hour of CPU allows few tokens, and this learns most from them (docs/benchmarks.md).
+The model has about 9.4M parameters without embeddings (d_model 256, 6 + 6 layers) and T5's
+vocabulary. 11,220 steps are one pass over 12.8M tokens. The optimizer is T5's Adafactor with
+momentum and a decaying rate, with batches of 4: an hour on a CPU allows few tokens, and these
+settings learn most from them (docs/benchmarks.md).
 
 Command:
     t5x-lite train configs/pretrain/prose.py --data.directory DIR --data.vocabulary spiece.model \

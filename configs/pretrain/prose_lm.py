@@ -1,7 +1,8 @@
-"""Pretrains a small causal language model on the text of configs/pretrain/prose.py.
+"""Pretrain a small causal language model on the text of configs/pretrain/prose.py.
 
-7.9M parameters without embeddings: 12 layers of d_model 256, as the T5 there has 6 + 6 (9.4M with
-cross-attention). A step has as much text as there: 3,740 steps are one pass over 12.8M tokens.
+The model has 7.9M parameters without embeddings: 12 layers of d_model 256, where the T5 of prose.py
+has 6 + 6 (9.4M with cross-attention). A step has as much text as in prose.py: 3,740 steps are one
+pass over 12.8M tokens.
 
 Command:
     t5x-lite train configs/pretrain/prose_lm.py --data.directory DIR \

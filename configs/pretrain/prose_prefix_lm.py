@@ -1,7 +1,7 @@
-"""Pretrains a small prefix language model on the text of configs/pretrain/prose.py.
+"""Pretrain a small prefix language model on the text of configs/pretrain/prose.py.
 
-The model is that of configs/pretrain/prose_lm.py, and inputs are fully visible to it. A row holds
-two chunks of text, each split at a random place.
+The model is that of configs/pretrain/prose_lm.py, with bidirectional attention to the inputs. A row
+has two chunks of text, each split at a random position.
 
 Command:
     t5x-lite train configs/pretrain/prose_prefix_lm.py --data.directory DIR \

@@ -1,15 +1,15 @@
-"""Pretrains BERT base for retrieval by RetroMAE, as RetroMAE's English models were.
+"""Pretrain BERT base for retrieval by RetroMAE, with the settings of its English models.
 
-From Xiao et al. 2022 (arXiv:2205.12035) and its code: BERT base to begin with, Wikipedia and books,
-rows of 512 tokens, 8 x 32 of them, 8 epochs, AdamW at 1e-4, a warm-up over a tenth of the steps,
-linear decay, weight decay 0.01, 30 % and 50 % masks, 16-bit numbers. Ours:
-bfloat16, dropout as in BERT. The steps follow from the epochs where the text can be counted, as in
-a cache; otherwise they are 260,000, 8 epochs of about 4.3 billion tokens in full rows. On MS
-MARCO's passages the paper has rows of 150 tokens, 8 x 128, and 20 epochs: --data.task
-tasks.encoder:passages --data.inputs-length 150 --data.batch-size 1024 --epochs 20.
-BGE's models have --objective.query normalised; DupMAE adds --objective.bag-of-words 0.1.
+From Xiao et al. 2022 (arXiv:2205.12035) and its code: start from BERT base; Wikipedia and books, 8
+x 32 rows of 512 tokens, 8 epochs, AdamW at 1e-4, warm-up over a tenth of the steps, linear decay,
+weight decay 0.01, 30 % and 50 % masks, 16-bit numbers. Our choices: bfloat16, dropout as in BERT.
+If the text can be counted, as in a cache, the epochs determine the steps; otherwise there are
+260,000 steps, 8 epochs of about 4.3 billion tokens in full rows. On MS MARCO's passages the paper
+has 8 x 128 rows of 150 tokens and 20 epochs: --data.task tasks.encoder:passages
+--data.inputs-length 150 --data.batch-size 1024 --epochs 20. BGE's models have --objective.query
+normalised; DupMAE adds --objective.bag-of-words 0.1.
 
-Command; BERT is what `t5x-lite import hf` made of bert-base-uncased:
+Command; BERT is the output of `t5x-lite import hf` for bert-base-uncased:
     t5x-lite train configs/pretrain/retromae_base.py --init BERT --data.directory DIR \
         --data.vocabulary vocab.txt --workdir WORKDIR
     t5x-lite plan configs/pretrain/retromae_base.py --topology v5e:4x4

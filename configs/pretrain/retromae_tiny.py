@@ -1,7 +1,7 @@
-"""Pretrains the BERT of configs/pretrain/bert_tiny.py for retrieval, by RetroMAE.
+"""Pretrain the BERT of configs/pretrain/bert_tiny.py for retrieval, by RetroMAE.
 
-Enhanced decoding. One document a row, as each row has one [CLS]. To go on from a masked language
-model: --init WORKDIR_OF_BERT_TINY.
+The decoder is the enhanced decoder. A row has one document, because it has one [CLS]. To start from
+a masked language model: --init WORKDIR_OF_BERT_TINY.
 
 Command:
     t5x-lite train configs/pretrain/retromae_tiny.py --data.directory DIR \

@@ -1,7 +1,8 @@
-"""Pretrains a very small T5 1.1, one arm of a comparison of objectives (docs/benchmarks.md).
+"""Pretrain a very small T5 1.1 to compare pretraining objectives (docs/benchmarks.md).
 
-Every objective gets the same batches of the same text, --data.task tasks.text:NAME, and for targets
-the length that its own need: 16 for spans and replaced tokens, 64 for those that write the text.
+Every objective, --data.task tasks.text:NAME, is trained on the same batches of the same text, with
+the target length that it needs: 16 for spans and replaced tokens, 64 for objectives that predict
+the full text.
 
 Command:
     t5x-lite train configs/pretrain/study.py --data.task tasks.text:span_corruption \

@@ -1,11 +1,11 @@
-"""Pretrains T5 1.1 base by span corruption, as on C4, on a slice of 16 TPU v5e chips.
+"""Pretrain T5 1.1 base by span corruption, as on C4, on a slice of 16 TPU v5e chips.
 
-T5's recipe (Raffel et al. 2020, sections 3.1.2 and 3.3; t5x's t5_1_1): Adafactor, inverse square
-root from 10,000 steps, no dropout, rows of 512 and 114 tokens. Span corruption fills its rows, so
-they are not packed. Attention and the layout of the layers are "auto": the kernel for TPUs, which
-no TPU has run yet (--model.attention plain is without it), or cuDNN's on a GPU, and straight-line
-code. By the compiler's estimate a step on the slice takes 0.4 of a loop's time with plain attention
-(docs/benchmarks.md).
+The recipe is T5's (Raffel et al. 2020, sections 3.1.2 and 3.3; t5x's t5_1_1): Adafactor, inverse
+square root from 10,000 steps, no dropout, rows of 512 and 114 tokens. Span corruption fills its
+rows, so the rows are not packed. Attention and the layer layout are "auto": the TPU kernel, which
+has not run on a TPU yet (--model.attention plain disables it), or cuDNN's on a GPU, and unrolled
+layers. By the compiler's estimate, a step on the slice takes 0.4 of the time of a loop with plain
+attention (docs/benchmarks.md).
 
 Command, on all workers (docs/guides/scale.md), with text files or with a cache of them:
     t5x-lite train configs/pretrain/t5_1_1_base.py --data.directory DIR \

@@ -1,8 +1,9 @@
-"""Pretrains T5 1.1 XL (3B parameters) by span corruption on a slice of 64 TPU v5e chips.
+"""Pretrain T5 1.1 XL (3B parameters) by span corruption on a slice of 64 TPU v5e chips.
 
-The recipe is that of configs/pretrain/t5_1_1_base.py with batches of 2,048 rows, as T5 1.1 had.
-Parameters and optimizer state are split over 16 chips, and there are 4 such groups: over all 64 a
-shard of d_model would be narrower than a tile (docs/adr/0022). A layer keeps its input alone.
+The recipe is that of configs/pretrain/t5_1_1_base.py with batches of 2,048 rows, as in T5 1.1.
+Parameters and optimizer state are sharded over groups of 16 chips: over all 64 chips, a shard of
+d_model would be narrower than a tile (docs/adr/0022). Rematerialization keeps only the inputs of a
+layer.
 
 Command, on all workers (docs/guides/scale.md):
     t5x-lite train configs/pretrain/t5_1_1_xl.py --data.directory DIR \

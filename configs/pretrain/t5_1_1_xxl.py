@@ -1,7 +1,8 @@
-"""Pretrains T5 1.1 XXL (11B parameters) by span corruption on a slice of 64 TPU v5p chips.
+"""Pretrain T5 1.1 XXL (11B parameters) by span corruption on a slice of 64 TPU v5p chips.
 
-The recipe is that of configs/pretrain/t5_1_1_xl.py, but a layer keeps the results of its products
-with weights, for which there is room (67 of 95 GiB), and parameters are split over 32 chips.
+The recipe is that of configs/pretrain/t5_1_1_xl.py, but rematerialization keeps the results of a
+layer's products with weights, which fit into memory (67 of 95 GiB), and parameters are sharded over
+32 chips.
 
 Command, on all workers (docs/guides/scale.md):
     t5x-lite train configs/pretrain/t5_1_1_xxl.py --data.directory DIR \

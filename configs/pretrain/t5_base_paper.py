@@ -1,10 +1,11 @@
-"""The baseline of the T5 paper: T5 Base by denoising on C4 (Raffel et al. 2020, section 3.1).
+"""Pretrain the T5 paper's baseline: T5 base by denoising on C4 (Raffel et al. 2020, section 3.1).
 
-12 + 12 layers, ReLU, tied embeddings, dropout 0.1; i.i.d. noise on 15 % of the tokens, a sentinel
-for each span; 2^19 steps of 128 x 512 tokens, packed; Adafactor, inverse square root of the step,
-flat for 10^4. That is 2^35 tokens of inputs, a part of C4 that is never repeated.
+The settings are 12 + 12 layers, ReLU, tied embeddings, dropout 0.1; i.i.d. noise on 15 % of the
+tokens, with one sentinel per span; 2^19 steps of 128 x 512 packed tokens; Adafactor with the
+inverse square root of the step, constant for 10^4 steps. That is 2^35 tokens of inputs, a part of
+C4 without repetition.
 
-Command, with C4 (tasks/c4.py says in which forms), on 16 TPU v5e chips or fewer:
+Command, with C4 in a format of tasks/c4.py, on 16 TPU v5e chips or fewer:
     t5x-lite train configs/pretrain/t5_base_paper.py --data.directory C4 \
         --data.vocabulary spiece.model --workdir WORKDIR
     t5x-lite plan configs/pretrain/t5_base_paper.py --topology v5e:4x4

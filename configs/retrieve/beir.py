@@ -1,8 +1,9 @@
-"""Measures how an encoder retrieves documents, zero-shot, and nothing else; it trains nothing.
+"""Evaluate how well an encoder retrieves documents, zero-shot, without training.
 
-All but the evaluation is the checkpoint's. DIR is in BEIR's format. Texts become vectors as the
-checkpoint's objective says, or by the mean of the states and length 1:
---evaluation.retrieval.pooling cls and .normalize False change it, .document-length 256 the tokens.
+All settings except the evaluation are from the checkpoint. DIR is in BEIR's format. The
+checkpoint's objective defines how texts become vectors; without one, a vector is the mean of the
+hidden states, normalized to length 1. To change this, use --evaluation.retrieval.pooling cls,
+.normalize False, or .document-length 256 (tokens).
 
 Command:
     t5x-lite evaluate configs/retrieve/beir.py --evaluation.retrieval.directory DIR \

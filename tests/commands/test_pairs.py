@@ -128,7 +128,7 @@ def test_lines_with_scores(tmp_path):
     ]
     assert (report["documents"], report["min_score"]) == (2, 1.06)
     (tmp_path / "b.tsv.gz").write_bytes(gzip.compress(rows.encode())[:-12])
-    with pytest.raises(InputError, match=r"b\.tsv\.gz: the file was cut off"):
+    with pytest.raises(InputError, match=r"b\.tsv\.gz: the file is truncated"):
         made(tmp_path / "p.jsonl", [tmp_path / "b.tsv.gz"], **options)
     assert not (tmp_path / "p.jsonl").exists()
 

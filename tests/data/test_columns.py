@@ -63,10 +63,14 @@ def test_a_test_split_may_lack_targets(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("train.csv", "text\nFine\n", "train.csv:1: the header lacks stars: it has text"),
+        ("train.csv", "text\nFine\n", "train.csv:1: the header lacks stars; the columns are text"),
         ("train.jsonl", '{"text": "Fine"}', "train.jsonl:1: must have 'stars'; it has text"),
-        ("train.csv", "text,stars\na,1\nb,3\n", "train.csv:3: label '3' is none of 1, 5"),
-        ("train.csv", 'text,stars\na "b,1\n', "train.csv:2: a stray quotation mark"),
+        (
+            "train.csv",
+            "text,stars\na,1\nb,3\n",
+            "train.csv:3: label is '3', but must be one of 1, 5",
+        ),
+        ("train.csv", 'text,stars\na "b,1\n', "train.csv:2: a quotation mark within"),
     ],
 )
 def test_a_bad_row_is_named_with_its_line(tmp_path, name, content, message):

@@ -81,12 +81,18 @@ def write(path, content):
         ("--data.task tasks.txt:span_corruption", "no module 'tasks.txt'; did you mean tasks."),
         (
             "--data.task tasks.text:TaskArguments",
-            "a class and not a task function; tasks.text has span_",
+            "a class, but must be a function; tasks.text has span_",
         ),
-        ("--data.task tasks.text:source", "takes TaskArguments: it takes (directory: str);"),
+        (
+            "--data.task tasks.text:source",
+            "must take one TaskArguments, but takes (directory: str);",
+        ),
         ("--data.task json:dumps", "failed (TypeError: Object of type TaskArguments is not JSON"),
         ("--data.task dataclasses:asdict", "must return a seqio.Task, but returned dict"),
-        ("--data.task text", "data.task must be module:function, as tasks.glue:sst2, got 'text'"),
+        (
+            "--data.task text",
+            "data.task must be module:function, such as tasks.glue:sst2, got 'text'",
+        ),
         (
             "--data.layout lm",
             "--data.layout: the config file says it, as layout=layouts.",
@@ -169,7 +175,11 @@ def test_a_malformed_line_of_jsonl(refused, content, message):
             "sentence\tlabel\n",
             "found no example for split 'validation' in glue; --evaluation.split chooses another",
         ),
-        ("dev.tsv", "sentence\tlabel\ngood\t2\n", "SST-2/dev.tsv:2: label '2' is none of 0, 1"),
+        (
+            "dev.tsv",
+            "sentence\tlabel\ngood\t2\n",
+            "SST-2/dev.tsv:2: label is '2', but must be one of 0, 1",
+        ),
         ("train.tsv", "sentence\tlabel\ngood\n", "SST-2/train.tsv:2: 1 columns, but the header"),
         ("train.tsv", b"sentence\tlabel\ncaf\xe9\t1\n", "SST-2/train.tsv:2: not UTF-8"),
     ],
@@ -370,7 +380,7 @@ def test_evaluate(refused, run, line, message):
         ("--checkpoint run --input empty --output out", "empty: no line to read"),
         (
             "--checkpoint run --input in --output out --longest-line 31",
-            "in:1: the line has more than 31 bytes: divide it, or raise --longest-line",
+            "in:1: the line has more than 31 bytes; divide the line, or raise --longest-line",
         ),
         ("--checkpoint run --input in --output a/out", "a/out: cannot be written (No such file"),
         ("--checkpoint run --input in --output run", "run: cannot be written (Is a directory)"),
@@ -454,10 +464,10 @@ def documents():
 PLACES = [
     ("c", "c/a.parquet: there is no column 'text': it has url, body; name the column"),
     ("t", "t/b.parquet: there is no column 'text': it has content; name the column"),
-    ("g", "g/c4-train.00000-of-00001.json.gz: the file was cut off"),
-    ("m", "m has the languages af, de; choose by --data.languages"),
+    ("g", "g/c4-train.00000-of-00001.json.gz: the file is truncated"),
+    ("m", "m has the languages af, de; choose languages by --data.languages"),
     ("no/such/*.parquet", "no/such/*.parquet: no file matches"),
-    ("hf://own/pages", "hf://own/pages is loaded by the package datasets, which is not installed"),
+    ("hf://own/pages", "hf://own/pages needs the package datasets, which is not installed"),
     ("tfds://no_such_data", "TFDS has no no_such_data in its place"),
 ]
 
@@ -470,7 +480,9 @@ def test_documents_that_cannot_be_read(refused, documents, monkeypatch, place, m
     monkeypatch.setattr(table_splits, "_hub", {})
     train = "train tiny.json --workdir w --data.task tasks.text:span_corruption --data.directory"
     assert message in refused(f"{train} '{place}'")
-    message = message.replace("choose by --data.languages", "name the shards of one, such as")
+    message = message.replace(
+        "choose languages by --data.languages", "name the shards of one, such as"
+    )
     assert message in refused(f"vocab --input '{place}' --output v --size 200")
     pairs = f"pairs --input '{place}' --output p.jsonl --rule sentences"
     if not place.startswith("c") and place != "t":  # pairs reads whole objects, without a column

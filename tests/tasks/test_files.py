@@ -118,5 +118,7 @@ def test_a_template_takes_the_place_of_the_inputs(files, arguments):
     bare = dataclasses.replace(worded, columns=dataclasses.replace(REVIEWS, inputs=""))
     assert pairs(files.classify(bare), "validation") == [("Oh Stars?", "bad")]
     wrong = dataclasses.replace(arguments, template="{title}")
-    with pytest.raises(InputError, match=r"dev\.tsv:1: the header lacks title: it has stars, text"):
+    with pytest.raises(
+        InputError, match=r"dev\.tsv:1: the header lacks title; the columns are stars, text"
+    ):
         pairs(files.classify(wrong), "validation")

@@ -54,7 +54,7 @@ def test_another_label_column(glue, arguments, tmp_path):
     found = pairs(glue._task(row, arguments), "train")
     assert found == [("sst2 sentence: fine", "positive"), ("sst2 sentence: bad", "negative")]
     row = dataclasses.replace(row, labels={"no": "negative"})
-    with pytest.raises(InputError, match=r"train\.tsv:2: gold 'yes' is none of no"):
+    with pytest.raises(InputError, match=r"train\.tsv:2: gold is 'yes', but must be one of no"):
         pairs(glue._task(row, arguments), "train")
 
 
@@ -115,9 +115,15 @@ def test_a_folder_without_the_files_is_refused(glue, arguments, directory):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"sentence\tlabel\nfine\t1\nfine\t2\n", "train.tsv:3: label '2' is none of 0, 1"),
+        (
+            b"sentence\tlabel\nfine\t1\nfine\t2\n",
+            "train.tsv:3: label is '2', but must be one of 0, 1",
+        ),
         (b"sentence\tlabel\nfine 1\n", "train.tsv:2: 1 columns, but the header has 2"),
-        (b"text\tlabel\nfine\t1\n", "train.tsv:1: the header lacks sentence: it has text, label"),
+        (
+            b"text\tlabel\nfine\t1\n",
+            "train.tsv:1: the header lacks sentence; the columns are text, label",
+        ),
         (b"sentence\tlabel\nfine\t1\ncaf\xe9\t1\n", "train.tsv:3: not UTF-8"),
         (b"", "train.tsv:1: the header lacks sentence, label"),
     ],

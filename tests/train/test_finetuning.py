@@ -110,7 +110,7 @@ def test_lengths_stay_within_the_positions_of_an_encoder(bert, tmp_path):
         ("", r"train\.csv: the file is empty; its first line must name the columns"),
         ("text,stars\na,1\nb,\nc,1\n", r"train\.csv:3: the label '\{stars\}' is empty; fill it"),
         ("text,stars\na,1\nb,' '\n".replace("'", '"'), r"train\.csv:3: the label .* is empty"),
-        ("txt,stars\na,1\n", r"train\.csv:1: the header lacks text: it has txt, stars"),
+        ("txt,stars\na,1\n", r"train\.csv:1: the header lacks text; the columns are txt, stars"),
     ],
 )
 def test_bad_tables(t5, tmp_path, text, message):

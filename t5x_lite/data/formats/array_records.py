@@ -30,12 +30,12 @@ from jaxtyping import Int, UInt32, UInt64
 from t5x_lite.core.errors import InputError, install_command
 
 RIEGELI_KEY = struct.unpack("<4Q", b"Riegeli/records\n" * 2)
-"""The key of Riegeli's chunks (riegeli/chunk_encoding/hash.cc)."""
+"""Hash key of Riegeli's chunks (riegeli/chunk_encoding/hash.cc)."""
 
 _MUL0 = (0xDBE6D5D5FE4CCE2F, 0xA4093822299F31D0, 0x13198A2E03707344, 0x243F6A8885A308D3)
 _MUL1 = (0x3BD39E10CB0EF593, 0xC0ACF169B5F18A8C, 0xBE5466CF34E90C6C, 0x452821E638D01377)
 _ZIPPED = np.array([3, 12, 2, 5, 14, 1, 15, 0, 11, 4, 10, 13, 9, 6, 8, 7])
-"""Sources of the bytes of two lanes."""
+"""Source index of each byte of two lanes that are mixed."""
 _PACKET = 32
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 _ROUNDS = 4
@@ -44,7 +44,7 @@ _Lanes = UInt64[np.ndarray, "n 4"]
 
 
 def highway_hash(texts: Sequence[bytes], key: Sequence[int]) -> UInt64[np.ndarray, " n"]:
-    """Return the hashes of byte strings."""
+    """Return the HighwayHash-64 of each byte string."""
     if not texts:
         return np.zeros(0, np.uint64)
     places = sorted(range(len(texts)), key=lambda place: -len(texts[place]))
@@ -71,7 +71,7 @@ def highway_hash(texts: Sequence[bytes], key: Sequence[int]) -> UInt64[np.ndarra
 
 
 class _State:
-    """The state of each string: four lanes each of two values and two multipliers."""
+    """Hash state of each string: two values and two multipliers, each of four lanes."""
 
     def __init__(self, count: int, key: Sequence[int]):
         keys = np.array(key, np.uint64)
@@ -81,7 +81,7 @@ class _State:
         self._v0, self._v1, self._mul0, self._mul1 = (np.tile(one, (count, 1)) for one in starts)
 
     def update(self, rows: slice | np.ndarray, lanes: _Lanes) -> None:
-        """Add a packet of each of some rows."""
+        """Add one packet of 32 bytes to the hash of each of the given rows."""
         v0, v1, mul0, mul1 = self._v0[rows], self._v1[rows], self._mul0[rows], self._mul1[rows]
         v1 = v1 + mul0 + lanes
         mul0 = mul0 ^ ((v1 & _LOW) * (v0 >> _HALF))
@@ -92,7 +92,7 @@ class _State:
         self._v0[rows], self._v1[rows], self._mul0[rows], self._mul1[rows] = v0, v1, mul0, mul1
 
     def add_rests(self, rows: np.ndarray, rests: Sequence[bytes]) -> None:
-        """Add the last bytes, fewer than a packet, of some rows."""
+        """Add the last bytes, fewer than a packet, to the hash of each of the given rows."""
         sizes = np.array([len(rest) for rest in rests], np.uint64)[:, None]
         self._v0[rows] += (sizes << _HALF) + sizes
         low, high = self._v1[rows] & _LOW, self._v1[rows] >> _HALF
@@ -102,7 +102,6 @@ class _State:
         self.update(rows, packets.reshape(len(rests), 4))
 
     def digest(self) -> UInt64[np.ndarray, " n"]:
-        """Return the hashes."""
         for _ in range(_ROUNDS):
             turned = self._v0[:, [2, 3, 0, 1]]
             self.update(slice(None), (turned >> _HALF) | (turned << _HALF))
@@ -110,13 +109,13 @@ class _State:
 
 
 def _zipped(lanes: _Lanes) -> _Lanes:
-    """Lanes with the bytes of each two of them mixed."""
+    """Return the lanes with the bytes of each pair of lanes mixed."""
     mixed = lanes.astype("<u8").view(np.uint8).reshape(-1, 2, 16)[..., _ZIPPED]
     return np.ascontiguousarray(mixed).reshape(-1, _PACKET).view("<u8").astype(np.uint64)
 
 
 def _last_packet(rest: bytes) -> bytes:
-    """Return the packet of 1 to 31 bytes."""
+    """Return the packet for the last 1 to 31 bytes of a string."""
     size = len(rest)
     packet = bytearray(_PACKET)
     packet[: size & ~3] = rest[: size & ~3]
@@ -130,27 +129,27 @@ def _last_packet(rest: bytes) -> bytes:
 
 @runtime_checkable
 class Shards(Protocol):
-    """Files that are read by ranges of their bytes (`data.cache.files.Shards`)."""
+    """Protocol of files that are read by byte ranges, such as `data.cache.files.Shards`."""
 
     sizes: list[int]
 
     def read(
         self, shards: Sequence[int], starts: Sequence[int], ends: Sequence[int]
     ) -> list[bytes]:
-        """Return the bytes [start, end) of shards."""
+        """Return the bytes [start, end) of each of the given shards."""
         ...
 
 
 class ArrayRecords:
-    """Random access to the records of shards; the twin of `data.cache.files.FlatExamples`.
+    """Random access to the records of ArrayRecord shards, like `data.cache.files.FlatExamples`.
 
-    The starts of the records of a shard are read from its end when one of them is needed first.
+    The byte offsets of a shard's records are read from the end of the shard at its first use.
 
     Args:
-      shards: the files.
+      shards: files of the shards.
       counts: number of records of each file.
-      lengths: uint32 [n, F], tokens of the features of each record.
-      starts: int64 [n + len(counts)], buffer for the starts of the records.
+      lengths: number of tokens of each feature of each record, uint32 [n, F].
+      starts: buffer for the byte offsets of the records, int64 [n + len(counts)].
       dtype: dtype of the tokens.
     """
 
@@ -169,15 +168,15 @@ class ArrayRecords:
         self._starts = starts
 
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
-        """Return tokens of each feature of some records, int64."""
+        """Return the number of tokens of each feature of the given records, int64."""
         return self._lengths[indices].astype(np.int64)
 
     def read(self, indices: Int[np.ndarray, " n"]) -> tuple[list[bytes], Int[np.ndarray, "n F"]]:
-        """Return some records, and the tokens of each feature.
+        """Return the bytes of the given records, and the number of tokens of each feature.
 
         Raises:
-          ValueError: a record is damaged.
-          OSError: a shard cannot be read.
+          ValueError: if a record is damaged.
+          OSError: if a shard cannot be read.
         """
         shards = np.searchsorted(self._before, indices, side="right") - 1
         self._open(np.unique(shards))
@@ -191,7 +190,7 @@ class ArrayRecords:
         return records(chunks, (counts.sum(axis=1) * self._dtype.itemsize).tolist()), counts
 
     def _open(self, shards: Int[np.ndarray, " n"]) -> None:
-        """Read the starts of the records of shards that were not read yet."""
+        """Read the byte offsets of the records in shards that were not read yet."""
         new = shards[~self._opened[shards]].tolist()
         for first in range(0, len(new), _SHARDS_AT_A_TIME):
             some = new[first : first + _SHARDS_AT_A_TIME]
@@ -212,7 +211,7 @@ class ArrayRecords:
 _SHARDS_AT_A_TIME = 16
 
 LAST_BYTES = 1 << 16
-"""Last bytes of a file, with the position of its footer."""
+"""Number of bytes at the end of a file that contain the position of its footer."""
 _BLOCK, _BLOCK_HEADER = 1 << 16, 24
 _HEADER = struct.Struct("<QQQQQ")
 _MAGIC = 0x71930E704FDAE05E
@@ -220,40 +219,42 @@ _SIMPLE = ord("r")
 _OFFSET_TAG = 0x08
 _PLAIN, _ZSTD = 0, ord("z")
 _FOOTER_BYTES_A_RECORD = 64
-"""More than an entry of the footer can have."""
+"""Upper bound of the size of one entry of the footer, in bytes."""
 _MOST_SIZES = 1 << 16
 
 
 def footer_range(size: int, last: bytes) -> tuple[int, int]:
-    """Return the range of the bytes with the positions of a file's records."""
+    """Return the byte range of a file's footer, which contains the positions of the records."""
     if size < 2 * LAST_BYTES or size % LAST_BYTES:
-        raise ValueError("it is not an ArrayRecord file")
+        raise ValueError("the file is not an ArrayRecord file")
     chunk = plain_chunk(last, size - LAST_BYTES, is_first=True)
     [(sizes, values)] = _decoded([chunk], most=LAST_BYTES)
     start, magic = _fields(values[: int(_numbers(sizes)[0])], (1, 2))
     if magic != _MAGIC or not 0 < start < size - LAST_BYTES:
-        raise ValueError("it is not an ArrayRecord file")
+        raise ValueError("the file is not an ArrayRecord file")
     return start, size - LAST_BYTES
 
 
 def record_starts(footer: bytes, start: int, *, examples: int) -> Int[np.ndarray, " n"]:
-    """Return the start of each record's chunk and, as the last of n + 1, the end of the last."""
+    """Return the byte offsets of all records, and the end of the last record, int64 [n + 1]."""
     most = _FOOTER_BYTES_A_RECORD * (examples + 2)
     [(sizes, values)] = _decoded([plain_chunk(footer, start, is_first=True)], most=most)
     ends = np.cumsum(_numbers(sizes))
     if len(ends) != examples + 1 or len(values) != ends[-1]:
-        raise ValueError(f"it has {len(ends) - 1} groups of records and should have {examples}")
+        raise ValueError(
+            f"the file has {len(ends) - 1} groups of records, but should have {examples}"
+        )
     entries, first = np.frombuffer(values + bytes(10), np.uint8), ends[:-1]
     if (entries[first] != _OFFSET_TAG).any():
-        raise ValueError("its footer cannot be read")
+        raise ValueError("the footer of the file cannot be read")
     starts = np.append(_numbers_at(entries, first + 1), start)
     if starts[0] < 0 or (np.diff(starts) < _HEADER.size).any():
-        raise ValueError("its footer cannot be read")
+        raise ValueError("the footer of the file cannot be read")
     return starts
 
 
 def plain_chunk(content: bytes, start: int, *, is_first: bool = False) -> bytes:
-    """Return a chunk without the headers of the file's blocks."""
+    """Return a chunk without the block headers that interrupt the file."""
     parts, place, end = [], 0, len(content)
     while place < end:
         if (start + place) % _BLOCK == 0:
@@ -266,31 +267,31 @@ def plain_chunk(content: bytes, start: int, *, is_first: bool = False) -> bytes:
         raise ValueError("a record is cut off")
     size = _HEADER.size + _HEADER.unpack_from(chunk)[1]
     if len(chunk) < size or (len(chunk) > size and not is_first):
-        raise ValueError("a record has another length")
+        raise ValueError("the length of a record differs from the expected length")
     return chunk[:size]
 
 
 def records(chunks: Sequence[bytes], sizes: Sequence[int]) -> list[bytes]:
-    """Return the records of chunks of one record each."""
+    """Return the records of chunks that contain one record each."""
     found = []
     for (numbers, values), size in zip(
         _decoded(chunks, most=max(sizes, default=0)), sizes, strict=True
     ):
         if len(values) != size or _numbers(numbers).tolist() != [size]:
-            raise ValueError("a record has another length")
+            raise ValueError("the length of a record differs from the expected length")
         found.append(values)
     return found
 
 
 def _decoded(chunks: Sequence[bytes], *, most: int) -> list[tuple[bytes, bytes]]:
-    """Return the sizes of the records of each chunk, and the concatenated records."""
+    """Return the record sizes and the concatenated records of each chunk, with hashes verified."""
     headers = [_HEADER.unpack_from(chunk) for chunk in chunks]
     said = [number for header in headers for number in (header[0], header[2])]
     parts = [p for c in chunks for p in (c[8 : _HEADER.size], c[_HEADER.size :])]
     if highway_hash(parts, RIEGELI_KEY).tolist() != said:
         raise ValueError("a record is damaged")
     if any(header[3] & 0xFF != _SIMPLE for header in headers):
-        raise ValueError("a record is of another kind")
+        raise ValueError("a record has an unsupported chunk type")
     decompress = _decompressor()
     found = []
     for chunk in chunks:
@@ -304,7 +305,7 @@ def _decoded(chunks: Sequence[bytes], *, most: int) -> list[tuple[bytes, bytes]]
 
 
 def _decompressor() -> Callable[[int, bytes, int], bytes]:
-    """Return the decompressor of a part, the part, and the maximum of its decompressed bytes."""
+    """Return a function that decompresses bytes, given their kind and the maximum size."""
     try:
         import zstandard
     except ImportError as error:
@@ -317,10 +318,10 @@ def _decompressor() -> Callable[[int, bytes, int], bytes]:
         if kind == _PLAIN:
             return part
         if kind != _ZSTD:
-            raise ValueError("a record is compressed in another way")
+            raise ValueError("a record has an unsupported compression")
         size, place = _number(part, 0)
         if size > most:
-            raise ValueError("a record has another length")
+            raise ValueError("the length of a record differs from the expected length")
         if not size:
             return b""
         try:
@@ -328,7 +329,7 @@ def _decompressor() -> Callable[[int, bytes, int], bytes]:
         except zstandard.ZstdError as error:
             raise ValueError(f"a record is damaged ({error})") from error
         if len(found) != size:
-            raise ValueError("a record has another length")
+            raise ValueError("the length of a record differs from the expected length")
         return found
 
     return decompress
@@ -338,7 +339,7 @@ def _decompressor() -> Callable[[int, bytes, int], bytes]:
 
 
 def _number(content: bytes, place: int) -> tuple[int, int]:
-    """Return the number at an offset, and its end."""
+    """Return the varint at an offset, and the offset after it."""
     found = shift = 0
     while True:
         if place >= len(content) or shift > 63:
@@ -350,7 +351,7 @@ def _number(content: bytes, place: int) -> tuple[int, int]:
 
 
 def _fields(message: bytes, wanted: Sequence[int]) -> list[int]:
-    """Return the integers of a message with only integers, by field; -1 for a missing field."""
+    """Return integer fields of a Protocol Buffers message of integers; -1 for a missing field."""
     found, place = {}, 0
     while place < len(message):
         tag, place = _number(message, place)
@@ -360,19 +361,19 @@ def _fields(message: bytes, wanted: Sequence[int]) -> list[int]:
         elif tag & 7 == 0:
             found[tag >> 3], place = _number(message, place)
         else:
-            raise ValueError("a message is of another kind")
+            raise ValueError("a message has a field that is not an integer")
     return [found.get(field, -1) for field in wanted]
 
 
 def _numbers(content: bytes) -> Int[np.ndarray, " n"]:
-    """Return all numbers of a sequence."""
+    """Return all varints of a byte string."""
     ends = np.flatnonzero(np.frombuffer(content, np.uint8) < 0x80)
     starts = np.append(0, ends + 1)[: len(ends)]
     return _numbers_at(np.frombuffer(content + bytes(10), np.uint8), starts)
 
 
 def _numbers_at(content: np.ndarray, starts: np.ndarray) -> Int[np.ndarray, " n"]:
-    """Return the numbers at some offsets; ten bytes follow the last of them."""
+    """Return the varints at the given offsets; ten bytes must follow the last offset."""
     found = np.zeros(len(starts), np.int64)
     goes_on = np.ones(len(starts), bool)
     for byte in range(9):

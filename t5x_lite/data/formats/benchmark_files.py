@@ -46,7 +46,7 @@ _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 class Row(NamedTuple):
-    """Entries of one row by column, and its location, "file:line"."""
+    """Row of a file: its entries by column name, and its location, "file:line"."""
 
     where: str
     fields: dict[str, Any]
@@ -59,7 +59,14 @@ def read_tsv(
     header: Sequence[str] = (),
     skip_incomplete: bool = False,
 ) -> list[Row]:
-    """Read the rows of a TSV file without quoting, such as GLUE's; blank lines are skipped."""
+    """Return the rows of a TSV file without quoting, such as GLUE's; skip blank lines.
+
+    Args:
+      file: path of the file.
+      columns: names of columns that must exist.
+      header: column names, for a file without a header line.
+      skip_incomplete: True to skip rows with too few columns with a warning.
+    """
     names, rows, skipped = list(header), [], []
     for number, line in enumerate(_bytes(file).split(b"\n"), start=1):
         try:
@@ -79,7 +86,7 @@ def read_tsv(
         lines = ", ".join(map(str, skipped[:_NAMED_LINES]))
         more = ", ..." if len(skipped) > _NAMED_LINES else ""
         _logger.warning(
-            "%s: %d rows with too few columns are skipped (lines %s%s)",
+            "%s: skipping %d rows with too few columns (lines %s%s)",
             file,
             len(skipped),
             lines,
@@ -89,7 +96,7 @@ def read_tsv(
 
 
 def _bytes(file: DataPath) -> bytes:
-    """Read a file without its byte-order mark."""
+    """Return the content of a file without its byte-order mark."""
     try:
         return read_whole(file).removeprefix(codecs.BOM_UTF8)
     except OSError as error:
@@ -102,7 +109,7 @@ def _check_header(names: Sequence[str], columns: Sequence[str], *, file: DataPat
     missing = [column for column in columns if column not in names]
     if missing:
         raise InputError(
-            f"{file}:1: the header lacks {', '.join(missing)}: it has {', '.join(names)}"
+            f"{file}:1: the header lacks {', '.join(missing)}; the columns are {', '.join(names)}"
         )
     twice = [name for name in dict.fromkeys(names) if list(names).count(name) > 1]
     if twice and set(twice) & set(columns):
@@ -117,7 +124,7 @@ def _check_width(entries: Sequence[str], names: Sequence[str], *, where: str) ->
 def read_csv(
     file: DataPath, *, columns: Sequence[str], separator: str = ",", quoting: bool = True
 ) -> Iterator[Row]:
-    """Read the rows of a file with a header and RFC 4180's quoting; blank lines are skipped."""
+    """Yield the rows of a CSV file with a header and quoting as in RFC 4180; skip blank lines."""
     names: list[str] = []
     for number, entries in _all_records(file, separator=separator, quoting=quoting):
         where = f"{file}:{number}"
@@ -136,7 +143,7 @@ def read_csv(
 def _all_records(
     file: DataPath, *, separator: str, quoting: bool
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield line number and entries of each record; only a part of the file is in memory."""
+    """Yield the line number and the entries of each record of a CSV file, read lazily."""
     try:
         with open_text(file) as stream:
             lines = without_bom(json_lines.lines_of(stream, name=str(file), longest=LONGEST_LINE))
@@ -158,10 +165,7 @@ def _all_records(
 def _whole_records(
     lines: Iterable[bytes], *, file: DataPath, quoting: bool
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield blocks of lines with complete records, and the number of their first line.
-
-    A record ends at a line end after an even number of quotation marks.
-    """
+    """Yield blocks of lines that contain complete CSV records, with their first line's number."""
     block, size, marks, first = [], 0, 0, 1
     for number, line in enumerate(lines, start=1):
         block.append(line)
@@ -173,7 +177,7 @@ def _whole_records(
         elif size > LONGEST_LINE:
             raise InputError(
                 f"{file}:{first}: a quotation mark near this line is not closed within "
-                f"{LONGEST_LINE} bytes: close it, or read the file without quoting "
+                f"{LONGEST_LINE} bytes; close the quotation, or read the file without quoting "
                 "(--data.columns.quoting False)"
             )
     yield first, b"".join(block)
@@ -182,9 +186,10 @@ def _whole_records(
 def _records(
     text: str, *, file: DataPath, separator: str, quoting: bool, first: int = 1
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield line number and entries of each record of a text; its first line has number `first`.
+    """Yield the line number and the entries of each CSV record of a text.
 
-    The csv module accepts a quotation mark inside an entry as text, and cannot report its location.
+    The csv module is not used: it accepts a quotation mark inside an entry as text, and cannot
+    report its location.
     """
     plain = re.escape(separator) + r"\r\n" + ('"' if quoting else "")
     quoted = r'"([^"]*(?:""[^"]*)*)"|' if quoting else "()(?!)|"
@@ -202,8 +207,8 @@ def _records(
         match = entry.match(text, place)
         if match is None:
             raise InputError(
-                f"{file}:{line}: a stray quotation mark: write it twice and the whole entry in "
-                "quotation marks, or read the file without quoting (--data.columns.quoting False)"
+                f"{file}:{line}: a quotation mark within an unquoted entry; double the mark and "
+                "quote the entry, or read the file without quoting (--data.columns.quoting False)"
             )
         inside, outside, end = match.groups()
         entries.append(outside if inside is None else inside.replace('""', '"'))
@@ -217,7 +222,7 @@ def _records(
 def read_jsonl(
     file: DataPath, *, fields: Sequence[str], numbers: Sequence[str] = ()
 ) -> Iterator[Row]:
-    """Read the objects of a JSONL file; blank lines are skipped."""
+    """Yield the objects of a JSON Lines file as rows; skip blank lines."""
     for line in json_lines.read_examples(str(file), fields=fields):
         for name in numbers:
             if name in line.record:
@@ -227,22 +232,24 @@ def read_jsonl(
 
 
 def whole_number(entry: Any) -> Any:
-    """Convert a string of digits to a number, as "0" to 0; return anything else unchanged."""
+    """Convert a string of digits to a number, such as "7" to 7; return other values unchanged."""
     is_digits = isinstance(entry, str) and entry.isascii() and entry.isdigit() and len(entry) <= 10
     return int(entry) if is_digits else entry
 
 
 def read_squad(file: DataPath, *, unanswerable: bool = False) -> Iterator[dict[str, Any]]:
-    """Read the questions of a file in SQuAD's JSON form.
+    """Yield the questions of a JSON file in SQuAD's format.
 
-    Each has "id", "title", "context", "question" and "answers" with the lists "text" and
+    Each question has "id", "title", "context", "question" and "answers" with the lists "text" and
     "answer_start", which are empty if the file has no answers.
     """
     content = json_lines.parse_json(_bytes(file), where=str(file))
     seen: dict[str, str] = {}
     for where, fields in _questions(file, content):
         if fields["id"] in seen:
-            raise InputError(f"{where}: the id {fields['id']!r} is also in {seen[fields['id']]}")
+            raise InputError(
+                f"{where}: the id {fields['id']!r} occurs twice, first in {seen[fields['id']]}"
+            )
         seen[fields["id"]] = where.removeprefix(f"{file}: ")
         if unanswerable:
             _check_impossible(fields, where=where)
@@ -252,16 +259,15 @@ def read_squad(file: DataPath, *, unanswerable: bool = False) -> Iterator[dict[s
 
 
 def _check_impossible(fields: Mapping[str, Any], *, where: str) -> None:
-    """Raise InputError if "is_impossible" is missing, or contradicts the answers."""
     if not isinstance(fields["is_impossible"], bool):
         raise InputError(
-            f'{where} must have "is_impossible", true or false: is this a file of SQuAD 2.0?'
+            f'{where} must have "is_impossible", true or false; give a file of SQuAD 2.0'
         )
     if fields["is_impossible"] == bool(fields["answers"]["text"]):
         has = "has answers" if fields["is_impossible"] else "has no answer"
         raise InputError(
-            f'{where} {has}, and "is_impossible" is {str(fields["is_impossible"]).lower()}: '
-            "correct one of them"
+            f'{where} {has}, but "is_impossible" is {str(fields["is_impossible"]).lower()}; '
+            "correct one of the two"
         )
 
 
@@ -298,10 +304,10 @@ def _questions(file: DataPath, content: Any) -> Iterator[tuple[str, dict[str, An
 
 
 def _items(node: Any, name: str, *, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the objects of a list, each with its location."""
+    """Yield the objects of the list `name` of a JSON object, each with its location."""
     items = node.get(name) if isinstance(node, dict) else None
     if not isinstance(items, list):
-        raise InputError(f"{where}{name} must be a list: is this a file of SQuAD's form?")
+        raise InputError(f"{where}{name} must be a list; give a file in SQuAD's format")
     for number, item in enumerate(items):
         if not isinstance(item, dict):
             raise InputError(f"{where}{name}[{number}] must be an object")
@@ -309,7 +315,7 @@ def _items(node: Any, name: str, *, where: str) -> Iterator[tuple[str, dict[str,
 
 
 def _start(answer: Mapping[str, Any], *, where: str) -> int:
-    """Return the first character of an answer in its context, or -1 if it is not given."""
+    """Return the position of an answer in its context, in characters; -1 if it is not given."""
     start = answer.get("answer_start", -1)
     if type(start) is not int:
         raise InputError(f'{where}: "answer_start" must be a whole number, got {start!r}')
@@ -323,10 +329,10 @@ def _string(node: Mapping[str, Any], name: str, *, where: str) -> str:
 
 
 def read_dpr(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-    """Read the records of a file of definite pronoun resolution: four lines each, and a blank one.
+    """Yield the records of a file of definite pronoun resolution (DPR), five lines per record.
 
-    The lines are the sentence, the pronoun, the two candidates with a comma between them, and the
-    correct candidate.
+    The lines are the sentence, the pronoun, the two candidates with a comma between them, the
+    correct candidate, and a blank line.
     """
     del split  # all have answers
     try:
@@ -340,8 +346,8 @@ def read_dpr(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
         names = [name.strip() for name in candidates.split(",")]
         if not pronoun or len(names) != 2 or answer not in names:
             raise InputError(
-                f"{file}:{start + 1}: must be a sentence, a pronoun, two candidates divided by a "
-                "comma, one of these, and a blank line"
+                f"{file}:{start + 1}: must be a sentence, a pronoun, two candidates separated by a "
+                "comma, the correct candidate, and a blank line"
             )
         yield {
             "sentence": sentence,
@@ -352,7 +358,7 @@ def read_dpr(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
 
 
 def numbered(rows: Iterable[Row], *, column: str) -> Iterator[tuple[Row, int]]:
-    """Yield rows with their numbers: the values of a column, or 0, 1, 2 ... without that column."""
+    """Yield each row with its number: the value of `column`, or the row's index without it."""
     seen: dict[int, str] = {}
     for count, row in enumerate(rows):
         number = count
@@ -362,18 +368,24 @@ def numbered(rows: Iterable[Row], *, column: str) -> Iterator[tuple[Row, int]]:
                 raise InputError(f"{row.where}: {column} {entry[:40]!r} is not a whole number")
             number = int(entry)
         if number in seen:
-            raise InputError(f"{row.where}: {column} {number} is also in {seen[number]}")
+            raise InputError(
+                f"{row.where}: {column} {number} occurs twice, first in {seen[number]}"
+            )
         seen[number] = row.where
         yield row, number
 
 
 def label_index(row: Row, column: str, labels: Sequence[str]) -> int:
-    """Return the index of a row's label."""
+    """Return the index of a row's label in `labels`."""
     if column not in row.fields:
-        raise InputError(f"{row.where}: there is no {column}; only a test split may lack it")
+        raise InputError(
+            f"{row.where}: the column {column} is missing; only a test split may lack it"
+        )
     label = str(row.fields[column])
     if label not in labels:
-        raise InputError(f"{row.where}: {column} {label!r} is none of {', '.join(labels)}")
+        raise InputError(
+            f"{row.where}: {column} is {label!r}, but must be one of {', '.join(labels)}"
+        )
     return labels.index(label)
 
 
@@ -384,14 +396,14 @@ _TAGS = ("tags", "ner_tags")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sentence:
-    """Words with their tags, if known.
+    """Sentence of words, with a tag for each word if tags are known.
 
     Attributes:
       words: words, exactly as in the file.
       tags: one tag per word; None in a file without tags.
       file: path of the file.
       line: line number of the first word, from 1.
-      is_column: if True, each word has a separate line.
+      is_column: True if each word has a separate line.
     """
 
     words: tuple[str, ...]
@@ -401,12 +413,12 @@ class Sentence:
     is_column: bool = True
 
     def where(self, place: int = 0) -> str:
-        """Return the location of the word with this index, "file:line"."""
+        """Return the location of the word with index `place`, "file:line"."""
         return f"{self.file}:{self.line + place * self.is_column}"
 
 
 def read_conll(file: DataPath, *, may_lack_tags: bool = False) -> Iterator[Sentence]:
-    """Read the sentences of a file with columns."""
+    """Yield the tagged sentences of a file in CoNLL's columns, with one word per line."""
     rows: list[list[str]] = []
     number = 0
     for number, line in enumerate(read_lines([str(file)], longest=LONGEST_COLUMNS), start=1):
@@ -422,7 +434,7 @@ def read_conll(file: DataPath, *, may_lack_tags: bool = False) -> Iterator[Sente
 def _sentence(
     rows: Sequence[Sequence[str]], file: str, end: int, *, may_lack_tags: bool
 ) -> Iterator[Sentence]:
-    """Yield the sentence that ends before a line, unless it is empty."""
+    """Yield the sentence of the given rows, which end before line `end`, if it has words."""
     if not rows:
         return
     first = end - len(rows)
@@ -430,8 +442,8 @@ def _sentence(
     if bare and not (may_lack_tags and len(bare) == len(rows)):
         word = rows[bare[0]][0]
         raise InputError(
-            f"{file}:{first + bare[0]}: {word[:40]!r} has no tag: a line must have a word and, in "
-            "its last column, its tag"
+            f"{file}:{first + bare[0]}: {word[:40]!r} has no tag; a line must have a word in its "
+            "first column and a tag in its last column"
         )
     tags = None if bare else tuple(columns[-1] for columns in rows)
     for place, tag in enumerate(tags or ()):
@@ -442,7 +454,7 @@ def _sentence(
 
 
 def read_tagged_jsonl(file: DataPath, *, may_lack_tags: bool = False) -> Iterator[Sentence]:
-    """Read the sentences of JSON lines; white space inside a word becomes one space."""
+    """Yield the tagged sentences of a JSON Lines file; white space in a word becomes one space."""
     for row in read_jsonl(file, fields=()):
         words = row.fields.get("tokens")
         if not isinstance(words, list) or not words or not all(isinstance(w, str) for w in words):
@@ -461,7 +473,7 @@ def read_tagged_jsonl(file: DataPath, *, may_lack_tags: bool = False) -> Iterato
 
 
 def _checked(row: Row, tags: Any, number: int) -> tuple[str, ...]:
-    """Return the tags of an object as text."""
+    """Return the tags of a sentence as strings; raise InputError if a tag is invalid."""
     if not isinstance(tags, list):
         raise InputError(f"{row.where}: the tags must be a list, got {json.dumps(tags)[:40]}")
     if len(tags) != number:

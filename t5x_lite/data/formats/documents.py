@@ -61,7 +61,7 @@ _logger = logging.getLogger(__name__)
 
 TFDS = "tfds://"
 TEXT = "{text}"
-"""Default template."""
+"""Default template of a document's text: the field "text"."""
 TEXTS = (".txt",)
 JSON = (".jsonl", ".json", ".ndjson")
 TABLES = (".parquet", ".arrow", ".feather")
@@ -70,18 +70,18 @@ Kind = Literal["text", "json", "table"]
 
 
 Shard: TypeAlias = DataPath | HubSplit
-"""Location of documents: a local file, a file in a bucket, or a data set of the hub."""
+"""Location of documents: a local file, a file in a bucket, or a data set of the Hub."""
 
 
 class Document(NamedTuple):
-    """Text and its location, "file:line" or "file: row 3"."""
+    """Text of a document and its location, "file:line" or "file: row 3"."""
 
     where: str
     text: str
 
 
 def kind_of(shard: Any) -> Kind:
-    """Return the kind of a shard, by its name."""
+    """Return the kind of a shard ("text", "json" or "table"), by the suffix of its name."""
     if isinstance(shard, HubSplit):
         return "table"
     name = plain_name(shard)
@@ -91,7 +91,7 @@ def kind_of(shard: Any) -> Kind:
 
 
 def is_named(place: str) -> bool:
-    """Return whether a place is the name of a data set instead of a path."""
+    """Return True if `place` is the name of a data set (hf:// or tfds://) instead of a path."""
     return place.startswith((HUB, TFDS))
 
 
@@ -112,7 +112,7 @@ def read_documents(
 def read_fields(
     shard: Shard, *, columns: Sequence[str] | None = None, longest: int = LONGEST_LINE
 ) -> Iterator[Row]:
-    """Read the objects or rows of a shard."""
+    """Read the JSON objects or table rows of a shard lazily, in order."""
     if kind_of(shard) == "json":
         for line in read_examples(str(shard), fields=columns or (), longest=longest):
             yield Row(line.where, line.record)
@@ -135,7 +135,7 @@ def _plain(path: str, *, blocks: bool, longest: int) -> Iterator[Document]:
 
 
 def text_of(row: Row, template: str) -> str:
-    """Return the text of a row of a table or of an object."""
+    """Return the text of a table row or JSON object, by filling the template with its fields."""
     for name in places(template):
         value = row.fields.get(name)
         if isinstance(value, str):
@@ -159,11 +159,13 @@ _NAME_IT = (
 
 
 class Groups:
-    """Table by parts: the row groups of Parquet, the batches of Arrow, 1,024 rows of the hub.
+    """Reader of a table in parts, in any order.
+
+    A part is a row group of Parquet, a record batch of Arrow, or 1,024 rows of a Hub data set.
 
     Args:
-      shard: shard of the kind "table".
-      template: template of the text, with columns in braces.
+      shard: location of the table.
+      template: template of a row's text, with column names in braces.
     """
 
     def __init__(self, shard: Shard, template: str = TEXT):
@@ -171,11 +173,11 @@ class Groups:
 
     @functools.cached_property
     def num(self) -> int:
-        """Number of parts, at least one."""
+        """Number of parts of the table, at least one."""
         return max(1, num_groups(self._shard))
 
     def texts(self, group: int | None) -> Iterator[bytes]:
-        """Yield the texts of a part, or of all parts for None, in UTF-8."""
+        """Yield the texts of one part in UTF-8, or of all parts if `group` is None."""
         columns = places(self._template)
         for row in read_columns(self._shard, columns=columns, group=group):
             yield text_of(row, self._template).encode("utf-8", "replace")
@@ -187,36 +189,41 @@ _PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 def as_template(text: str) -> str:
-    """Return the template that an option sets: "content" becomes "{content}"."""
+    """Return the template for the value of an option; "content" becomes "{content}"."""
     if text and not _PLACE.search(text):
         return f"{{{text}}}"
     if not places(text):
-        raise InputError(f"the text {text!r} must name a column, such as '{{text}}'")
+        raise InputError(
+            f"the template {text!r} names no column; write column names in braces, such as "
+            "'{text}'"
+        )
     return text
 
 
 def fill(template: str, fields: Mapping[str, object]) -> str:
-    """Fill the template with the fields."""
+    """Return the template with each field name in braces replaced by the field's value."""
     return _PLACE.sub(functools.partial(_value, template=template, fields=fields), template)
 
 
 def _value(match: re.Match[str], *, template: str, fields: Mapping[str, object]) -> str:
-    """Return the text for one match: the named field, or a brace."""
+    """Return the replacement of one match of `_PLACE`: the value of a field, or a brace."""
     place = match.group()
     if place in ("{{", "}}"):
         return place[0]
     if place in ("{", "}"):
-        raise InputError(f"the template {template!r} has a single {place}: write {place * 2}")
+        raise InputError(
+            f"the template {template!r} has a single {place}; write {place * 2} for a literal brace"
+        )
     name = match.group(1)
     if name not in fields:
         raise InputError(
-            f"the template {template!r} names {name!r}; the fields are {', '.join(fields)}"
+            f"the template {template!r} names {name!r}, but the fields are {', '.join(fields)}"
         )
     return str(fields[name])
 
 
 def places(template: str) -> tuple[str, ...]:
-    """Return the names of the fields in a template, in its order, each once."""
+    """Return the names of the fields in a template, in order of first use."""
     found = (match.group(1) for match in _PLACE.finditer(template))
     return tuple(dict.fromkeys(name for name in found if name is not None))
 
@@ -231,8 +238,9 @@ l.a ph.d m.d b.a m.a b.sc m.sc ll.b ll.d r.n j.d j.r g.m n.b p.s q.v s.a n.a ala
 conn fla ga kan ky md mich minn mo mont neb nev okla pa tenn tex va vt wis wyo ont ms gen rep
 """
 ABBREVIATIONS = frozenset(_ENGLISH.split())
-"""Words that end in a period within a sentence, lower case, without that period. Words that often
-end sentences are excluded even if they are also abbreviations ("no", "sat", "mass")."""
+"""English words that end in a period within a sentence, in lower case, without the final period.
+Words that often end sentences ("no", "sat", "mass") are excluded even if they are also
+abbreviations."""
 
 
 # Weighted lines.
@@ -242,15 +250,15 @@ _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?|nan|inf")
 
 
 Read = Callable[[Sequence[str]], Iterator[str]]
-"""Function from the names of files to their lines."""
+"""Function that takes paths of files and yields their lines."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """Files with a common weight.
+    """Files that are sampled with a common weight.
 
     Attributes:
-      name: name as given, without the weight.
+      name: file or pattern as given in --input, without the weight.
       files: paths, sorted if the name is a pattern.
       weight: weight above 0; only the ratios of weights count.
     """
@@ -263,7 +271,10 @@ class Source:
 def weighted_files(
     inputs: Sequence[str], *, is_place: Callable[[str], bool] = lambda name: False
 ) -> list[Source] | None:
-    """Parse "FILE=WEIGHT", where FILE may be a pattern such as de/*.txt."""
+    """Parse inputs "FILE=WEIGHT" into weighted sources, or return None if no input has a weight.
+
+    FILE may be a pattern such as de/*.txt.
+    """
     pairs = [_split(text) for text in inputs]
     if all(weight is None for _, weight in pairs):
         return None
@@ -271,16 +282,17 @@ def weighted_files(
     for name, weight in pairs:
         if weight is None:
             raise InputError(
-                f"--input {name} has no weight, and others have: write FILE=WEIGHT, as {name}=1"
+                f"--input {name} has no weight, but another --input has one; write FILE=WEIGHT, "
+                f"such as {name}=1"
             )
         number = float(weight)
         if not 0 < number < math.inf:
-            raise InputError(f"--input {name}={weight}: a weight must be a number above 0")
+            raise InputError(f"--input {name}={weight}: the weight must be a number above 0")
         files = (name,) if is_place(name) else _files(name)
         sources.append(Source(name=name, files=files, weight=number))
     every = [file for source in sources for file in source.files]
     if twice := next((file for file in every if every.count(file) > 1), None):
-        raise InputError(f"--input has {twice} twice: add up its weights")
+        raise InputError(f"--input names {twice} twice; name it once, with the sum of its weights")
     return sources
 
 
@@ -291,10 +303,10 @@ def tempered_files(
     is_place: Callable[[str], bool] = lambda name: False,
     read: Read = read_lines,
 ) -> list[Source]:
-    """Return a source for each file or pattern, with its bytes to the power of alpha as weight.
+    """Return a source for each input, with its size in bytes to the power of `alpha` as weight.
 
-    q_l ~ p_l^alpha for languages: with 0.3, XLM-R's value, 900 MB and 10 MB are sampled as 3.9 to
-    1.
+    For languages, this is q_l ~ p_l^alpha: with alpha 0.3, as in XLM-R, 900 MB and 10 MB are
+    sampled at a ratio of 3.9 to 1.
     """
     sources = [
         Source(name=name, files=(name,) if is_place(name) else _files(name), weight=1.0)
@@ -310,7 +322,7 @@ def tempered_files(
 def weighted_lines(
     sources: Sequence[Source], *, seed: int, read: Read = read_lines
 ) -> Iterator[str]:
-    """Yield the sampled lines, source by source, each in the order of its files."""
+    """Return an iterator over lines sampled by weight, source by source, in the order of files."""
     sizes = [_bytes_of(source, read) for source in sources]
     total = math.fsum(source.weight for source in sources)
     most = min(size * total / one.weight for one, size in zip(sources, sizes, strict=True))
@@ -319,7 +331,7 @@ def weighted_lines(
     ]
     for source, size, share in zip(sources, sizes, kept, strict=True):
         _logger.info(
-            "%s: %s of %s parts, %.4g %% of %s bytes",
+            "sampling from %s with weight %s of %s: %.4g %% of %s bytes",
             *(source.name, f"{source.weight:g}", f"{total:g}", 100 * share, f"{size:,}"),
         )
     return _drawn(sources, kept, seed=seed, read=read)
@@ -339,12 +351,12 @@ def _drawn(
 def _bytes_of(source: Source, read: Read) -> int:
     size = sum(len(line.strip().encode()) for line in read(source.files))
     if not size:
-        raise InputError(f"--input {source.name} holds no text: remove it, or add some")
+        raise InputError(f"--input {source.name} has no text; remove the file, or add text to it")
     return size
 
 
 def _split(text: str) -> tuple[str, str | None]:
-    """Return ("FILE", "WEIGHT") of "FILE=WEIGHT", with None as WEIGHT if it is missing."""
+    """Split "FILE=WEIGHT" into FILE and WEIGHT; WEIGHT is None if it is missing."""
     name, _, weight = text.rpartition("=")
     if name and not Path(text).exists() and _NUMBER.fullmatch(weight):
         return name, weight
@@ -352,9 +364,12 @@ def _split(text: str) -> tuple[str, str | None]:
 
 
 def _files(name: str) -> tuple[str, ...]:
-    """Return the files that match a name; they must be readable twice."""
+    """Return the paths that match a name; raise InputError if a file cannot be read twice."""
     if name == "-":
-        raise InputError("--input - can be read only once, and a weighted input is read twice")
+        raise InputError(
+            "--input - is standard input, which can be read only once, but a weighted input is "
+            "read twice; give a file"
+        )
     found = [name] if Path(name).exists() else sorted(glob.glob(name, recursive=True))
     if not found:
         what = "no file matches" if glob.has_magic(name) else "there is no such file"
@@ -362,10 +377,11 @@ def _files(name: str) -> tuple[str, ...]:
     for file in found:
         if Path(file).is_dir():
             raise InputError(
-                f"--input {file} is a directory: name the files in it, as {file}/*.txt"
+                f"--input {file} is a directory; name the files in it, such as {file}/*.txt"
             )
         if not stat.S_ISREG(Path(file).stat().st_mode):
             raise InputError(
-                f"--input {file} can be read only once, and a weighted input is read twice"
+                f"--input {file} is not a regular file and can be read only once, but a weighted "
+                "input is read twice; give a regular file"
             )
     return tuple(found)

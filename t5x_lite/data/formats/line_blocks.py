@@ -40,15 +40,15 @@ LINES = 128
 
 
 PART_BYTES = 1 << 16
-"""Bytes of one part of a plain file."""
+"""Size of one part of a plain file, in bytes."""
 
 
 class Block(NamedTuple):
-    """Texts of one file.
+    """Block of texts of one file.
 
     Attributes:
       file: path of the file.
-      places: start of each text: its line, from 0, or in a part -1 - its offset in bytes.
+      places: start of each text: its line from 0, or in a block of a part, -1 - its byte offset.
       texts: texts in UTF-8.
     """
 
@@ -58,7 +58,7 @@ class Block(NamedTuple):
 
 
 class Files:
-    """Text files, each with lines or documents, and tables."""
+    """Reader of text files and tables in blocks of texts, from the start of a file or of a part."""
 
     def __init__(
         self,
@@ -67,7 +67,14 @@ class Files:
         documents: Sequence[bool] | None = None,
         template: str = TEXT,
     ):
-        """Set up the readers without opening files."""
+        """Set up the readers without opening files.
+
+        Args:
+          paths: locations of the text files and tables.
+          documents: True for each file with documents between blank lines; None for one text per
+            line.
+          template: template of a table row's text.
+        """
         self.paths = [str(path) for path in paths]
         self._documents = list(documents or [False] * len(self.paths))
         self._tables = {
@@ -79,11 +86,11 @@ class Files:
         self._ends: list[int] | None = None
 
     def read(self, file: int, number: int) -> Block | None:
-        """Read a block of a file, counted from the start; None after the last block."""
+        """Return block `number` of a file, counted from its start; None after the last block."""
         return self._read(file, None, number)
 
     def _read(self, file: int, group: int | None, number: int) -> Block | None:
-        """Read a block of a file, or of one group of a table."""
+        """Return block `number` of a file, or of one group of a table."""
         stream = self._streams.pop((file, group, number), None)
         path = self.paths[file]
         with _naming_errors(path):
@@ -103,7 +110,7 @@ class Files:
 
     @property
     def num_parts(self) -> int:
-        """Number of parts of all files; their sizes are read once."""
+        """Number of parts of all files; the sizes of the files are read once."""
         return self._part_ends()[-1]
 
     def _part_ends(self) -> list[int]:
@@ -116,7 +123,7 @@ class Files:
         return self._ends
 
     def read_part(self, part: int, number: int) -> Block | None:
-        """Read a block of a part; None after its last block."""
+        """Return block `number` of a part; None after its last block."""
         ends = self._part_ends()
         file = bisect.bisect_right(ends, part)
         first = ends[file - 1] if file else 0
@@ -136,7 +143,7 @@ class Files:
 
 
 def line_of(file: str, place: int) -> int:
-    """Return the line number, from 1, for the place of a text in a `Block`."""
+    """Return the line number, from 1, of a text in a `Block`, given its entry in `places`."""
     if place >= 0:
         return place + 1
     line, rest = 1, -1 - place
@@ -170,7 +177,7 @@ def _num_parts(path: str) -> int:
 
 
 def _block(path: str, numbered: Iterable[tuple[int, bytes]]) -> Block:
-    """Return the block of the texts that are not blank."""
+    """Return a block of the texts that are not blank; raise InputError if a text is not UTF-8."""
     pairs = [(place, text.strip()) for place, text in numbered]
     pairs = [(place, text) for place, text in pairs if text]
     places, texts = [place for place, _ in pairs], [text for _, text in pairs]
@@ -185,7 +192,7 @@ def _block(path: str, numbered: Iterable[tuple[int, bytes]]) -> Block:
 
 
 def _not_utf8(place: int, text: bytes) -> tuple[int, int] | None:
-    """Return the place of a text that is not UTF-8 and the index of the invalid line, or None."""
+    """Return the start of a text and the index of its first line that is not UTF-8, or None."""
     try:
         text.decode()
     except UnicodeDecodeError as error:
@@ -194,7 +201,7 @@ def _not_utf8(place: int, text: bytes) -> tuple[int, int] | None:
 
 
 def _joined(numbered: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """Join consecutive lines that are not blank to documents."""
+    """Join consecutive lines that are not blank to documents, each with its first line's start."""
     stripped = ((place, line.strip()) for place, line in numbered)
     for blank, lines in itertools.groupby(stripped, key=lambda pair: not pair[1]):
         if not blank:
@@ -203,7 +210,7 @@ def _joined(numbered: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]
 
 
 class _Stream:
-    """File that is read from the start."""
+    """Reader of a text file from its start, block by block."""
 
     def __init__(self, path: str, *, documents: bool):
         self._path, self._documents = path, documents
@@ -216,7 +223,7 @@ class _Stream:
             self._file.close()
 
     def block(self) -> Block | None:
-        """Return the block of the next lines, or of the documents that end in them."""
+        """Return the block of the next lines, or of the documents that end within these lines."""
         lines = list(itertools.islice(self._numbered, LINES))
         if lines and lines[0][0] == 0:
             lines[0] = (0, lines[0][1].removeprefix(codecs.BOM_UTF8))
@@ -235,13 +242,13 @@ class _Stream:
 
 
 class _Rows:
-    """Table, or a part of one, that is read from the start."""
+    """Reader of the texts of a table or of one of its groups, block by block."""
 
     def __init__(self, path: str, texts: Iterator[bytes]):
         self._path, self._numbered = path, enumerate(texts)
 
     def block(self) -> Block | None:
-        """Return the texts of the next rows."""
+        """Return the block of the next rows, or None at the end."""
         rows = list(itertools.islice(self._numbered, LINES))
         pairs = [(place, text) for place, text in rows if text.strip()]
         texts = [text for _, text in pairs]
@@ -249,7 +256,7 @@ class _Rows:
 
 
 def _lines_from(stream: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that begin at an offset or after it."""
+    """Yield the lines that begin at a byte offset or after it, each with its start."""
     offset = start
     if start:
         stream.seek(start - 1)
@@ -265,14 +272,14 @@ def _lines_from(stream: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _lines_of_part(lines: Iterator[tuple[int, bytes]], end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that begin before an offset."""
+    """Yield the lines that begin before the byte offset `end`."""
     return itertools.takewhile(lambda pair: -1 - pair[0] < end, lines)
 
 
 def _documents_of_part(
     lines: Iterator[tuple[int, bytes]], end: int, *, begins: bool
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the documents after the blank lines that begin before an offset."""
+    """Yield the documents of a part: a document is in the part of the blank line before it."""
     document: list[tuple[int, bytes]] = []
     for place, line in lines:
         is_blank, is_behind = not line.strip(), -1 - place >= end

@@ -42,34 +42,34 @@ from t5x_lite.core.remote import is_remote
 
 COMPRESSED = (".gz", ".zst", ".xz")
 _INPUT_BYTES = 1 << 12
-"""Compressed bytes that are read at a time: a few bytes of a .zst file may expand to 128 KiB."""
+"""Compressed bytes read at a time: a few bytes of a .zst file may expand to 128 KiB."""
 
 
 def is_compressed(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file's name has the suffix of a compressed file."""
+    """Return True if the name of a file ends in .gz, .zst or .xz."""
     return os.fspath(path).endswith(COMPRESSED)
 
 
 def plain_name(path: str | os.PathLike[str]) -> str:
-    """Return the path without the suffix of a compressed file."""
+    """Return a path without the suffix .gz, .zst or .xz."""
     text = os.fspath(path)
     ending = next((each for each in COMPRESSED if text.endswith(each)), "")
     return text.removesuffix(ending)
 
 
 def open_text(path: str | os.PathLike[str]) -> contextlib.AbstractContextManager[BinaryIO]:
-    """Open a file, plain or compressed, as a stream of the text's bytes."""
+    """Open a plain or compressed file as a stream of decompressed bytes."""
     return _named(path, decompressed(path))
 
 
 LARGEST_WHOLE = 512 << 20
-"""Maximum bytes of a file that is parsed in memory at once."""
+"""Maximum bytes of text in a file that is read at once."""
 _EXPANSION = 200
-"""Maximum expansion factor of a compressed file with more than 64 MiB of text."""
+"""Maximum ratio of text to compressed bytes in files with more than 64 MiB of text."""
 
 
 def read_whole(path: str | os.PathLike[str], *, most: int = LARGEST_WHOLE) -> bytes:
-    """Read the text of a file that is parsed in memory at once."""
+    """Read the decompressed content of a file; raise InputError if it exceeds `most` bytes."""
     allowed = most
     if is_compressed(path) and not is_remote(path):
         allowed = min(most, max(LONGEST_LINE, _EXPANSION * os.stat(path).st_size))
@@ -77,7 +77,7 @@ def read_whole(path: str | os.PathLike[str], *, most: int = LARGEST_WHOLE) -> by
         content = file.read(allowed + 1)
     if len(content) > allowed:
         raise InputError(
-            f"{path}: has more than {allowed:,} bytes of text, which is read at once; divide it"
+            f"{path}: has more than {allowed:,} bytes of text, but is read at once; divide the file"
             + (", or decompress it first if its size is right" if allowed < most else "")
         )
     return content
@@ -90,7 +90,10 @@ def _named(path: str | os.PathLike[str], file: BinaryIO) -> Iterator[BinaryIO]:
 
 
 def decompressed(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file without naming it in errors; read it within `naming_damage`."""
+    """Open a plain or compressed file as a stream of decompressed bytes.
+
+    Errors of the stream do not name the file: read it within `naming_damage`.
+    """
     file = _opened(path)
     if os.fspath(path).endswith(".gz"):
         return io.BufferedReader(_Gzip(fileobj=file))
@@ -103,15 +106,16 @@ def decompressed(path: str | os.PathLike[str]) -> BinaryIO:
 
 @contextlib.contextmanager
 def naming_damage(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Raise InputError, with the file, if compressed bytes cannot be read."""
+    """Convert decompression errors within the block to InputError with the file's path."""
     try:
         yield
     except EOFError as error:
-        raise InputError(f"{path}: the file was cut off: copy or download it again") from error
+        raise InputError(f"{path}: the file is truncated; copy or download it again") from error
     except (gzip.BadGzipFile, zlib.error, lzma.LZMAError, _ZstandardError) as error:
         reason = " ".join(str(error).split())
         raise InputError(
-            f"{path}: damaged, or not compressed as its name says ({reason})"
+            f"{path}: damaged, or not compressed in the format of its suffix ({reason}); copy or "
+            "download it again"
         ) from error
 
 
@@ -122,7 +126,7 @@ def _opened(path: str | os.PathLike[str]) -> Any:
 
 
 class _Gzip(gzip.GzipFile):
-    """Bytes of a .gz file. Closing it also closes the given file, unlike GzipFile."""
+    """Stream of the decompressed bytes of a .gz file; closes the given file, unlike GzipFile."""
 
     def close(self) -> None:
         file: Any = self.fileobj
@@ -132,9 +136,9 @@ class _Gzip(gzip.GzipFile):
 
 
 class _Xz(io.RawIOBase):
-    """Bytes of an .xz file, which is closed with it.
+    """Stream of the decompressed bytes of an .xz file; closes the given file.
 
-    A header may request a dictionary of 4 GiB, and LZMAFile would allocate that memory.
+    A header may request a dictionary of 4 GiB, which LZMAFile would allocate.
     """
 
     def __init__(self, file: BinaryIO):
@@ -177,11 +181,11 @@ def _xz_stream() -> lzma.LZMADecompressor:
 
 
 class _ZstandardError(Exception):
-    """Error of the package zstandard, which may not be installed."""
+    """Decompression error of zstandard, a package that may not be installed."""
 
 
 class _Zstandard(io.RawIOBase):
-    """Bytes of a .zst file. The end of the file must be the end of a frame."""
+    """Stream of the decompressed bytes of a .zst file; a truncated last frame raises EOFError."""
 
     def __init__(self, file: BinaryIO):
         try:
@@ -225,11 +229,11 @@ class _Zstandard(io.RawIOBase):
 
 
 NUMBER_LIMIT = 2**32
-"""Exclusive limit of the number fields of `read_examples`: they fit 32 bits."""
+"""Exclusive maximum of the number fields of `read_examples`, which fit 32 bits."""
 
 
 class Line(NamedTuple):
-    """JSON object and its location, "file:line"."""
+    """JSON object of one line, and its location, "file:line"."""
 
     where: str
     record: dict[str, Any]
@@ -244,7 +248,16 @@ def read_examples(
     skip: int = 0,
     longest: int = LONGEST_LINE,
 ) -> Iterator[Line]:
-    """Read objects that have the given fields, each a string; blank lines are skipped."""
+    """Yield the JSON objects of a JSON Lines file and check their fields; skip blank lines.
+
+    Args:
+      path: path of the file; "-" is standard input.
+      fields: names of required fields with strings.
+      optional: names of optional fields with strings.
+      numbers: names of optional fields with whole numbers from 0 to 2**32 - 1.
+      skip: number of objects to skip at the start.
+      longest: maximum bytes of a line.
+    """
     name = "standard input" if path == "-" else path
     with _open(path) as lines:
         numbered = enumerate(without_bom(lines_of(lines, name=name, longest=longest)), start=1)
@@ -257,7 +270,7 @@ def read_examples(
 
 
 def lines_of(file: Any, *, name: str, longest: int) -> Iterator[bytes]:
-    """Yield the lines of a file; at most one line is in memory."""
+    """Yield the lines of a stream; raise InputError for a line of more than `longest` bytes."""
     lines = iter(functools.partial(file.readline, longest + 1), b"")
     for number, line in enumerate(lines, start=1):
         if len(line) > longest:
@@ -266,10 +279,10 @@ def lines_of(file: Any, *, name: str, longest: int) -> Iterator[bytes]:
 
 
 def too_long(name: str, number: int, longest: int) -> str:
-    """Return the error message for a line, counted from 1, that exceeds the maximum bytes."""
+    """Return the error message for a line, numbered from 1, with more than `longest` bytes."""
     return (
-        f"{name}:{number}: the line has more than {longest} bytes: divide it, or raise "
-        "--longest-line where the command has it (predict, score, embed)"
+        f"{name}:{number}: the line has more than {longest} bytes; divide the line, or raise "
+        "--longest-line (predict, score, embed)"
     )
 
 
@@ -285,7 +298,7 @@ def _open(path: str) -> contextlib.AbstractContextManager[BinaryIO]:
 def parse_object(
     line: bytes, *, where: str, fields: Sequence[str], optional: Sequence[str]
 ) -> Line:
-    """Parse the object of a line; see `read_examples`."""
+    """Parse the JSON object of one line, and check its fields as `read_examples` does."""
     try:
         record = _DECODER.decode(line.decode("utf-8").rstrip())
     except UnicodeDecodeError as error:
@@ -312,7 +325,7 @@ def parse_object(
 
 
 def parse_json(content: bytes, *, where: str) -> Any:
-    """Parse the JSON of a file from a user."""
+    """Parse the content of a JSON file; raise InputError if it is not valid JSON."""
     try:
         found = json.loads(content.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -324,13 +337,13 @@ def parse_json(content: bytes, *, where: str) -> Any:
 
 
 def check_surrogates(found: Any, content: str | bytes, *, where: str) -> None:
-    """Raise InputError if JSON has an escaped half of a surrogate pair."""
+    """Raise InputError if parsed JSON has an unpaired surrogate, which is not valid text."""
     if isinstance(content, bytes):
         escaped = b"\\u" in content and b"\\ud" in content.lower()
     else:
         escaped = "\\ud" in content.lower()
     if escaped and not _is_text(found):
-        raise InputError(f"{where}: half of a surrogate pair (\\ud...) is not text; remove it")
+        raise InputError(f"{where}: an unpaired surrogate (\\ud...) is not valid text; remove it")
 
 
 def _refuse(constant: str) -> Any:
@@ -367,7 +380,7 @@ def _is_text(record: Any) -> bool:
 
 @contextlib.contextmanager
 def writer(path: str) -> Iterator["Writer"]:
-    """Open an output that is written atomically; "-" is standard output."""
+    """Open a JSON Lines file that is written atomically; "-" is standard output."""
     if path == "-":
         yield Writer(sys.stdout.buffer)
         return
@@ -380,10 +393,10 @@ def writer(path: str) -> Iterator["Writer"]:
 
 
 class Writer:
-    """Writer of one object per line, with non-ASCII characters unescaped.
+    """Writer of JSON objects, one per line, with non-ASCII characters unescaped.
 
     Attributes:
-      done: number of objects that existed at the start, always 0.
+      done: number of objects that an earlier process wrote, always 0.
     """
 
     done = 0
@@ -393,7 +406,7 @@ class Writer:
         self._path = path
 
     def write(self, *records: Mapping[str, Any]) -> None:
-        """Write objects and flush them."""
+        """Write JSON objects, one per line, and flush them."""
         content = encode(records)
         with writing(self._path):
             self._file.write(content)
@@ -406,13 +419,13 @@ class Writer:
 
 
 LONGEST_COLUMNS = 1 << 20
-"""Maximum bytes of a line of ids, numbers or tags: the columns of runs, judgments and CoNLL."""
+"""Maximum bytes of a line of ids, numbers or tags, in files of runs, judgments and CoNLL."""
 
 
 def read_lines(paths: Sequence[str], *, longest: int = LONGEST_LINE) -> Iterator[str]:
-    """Read the lines of UTF-8 files in sequence, without line ends; "-" is standard input.
+    """Yield the lines of UTF-8 files in sequence, without line ends; "-" is standard input.
 
-    Files that end in .gz, .zst or .xz are compressed.
+    Files that end in .gz, .zst or .xz are decompressed.
     """
     if not paths:
         raise InputError("no input file was given; name one, or - for standard input")
@@ -462,7 +475,7 @@ _COUNTED = 1 << 28
 
 
 def count_lines(path: str) -> int | None:
-    """Count the lines of a plain file of moderate size, for progress; None for other inputs."""
+    """Return the number of lines of a plain file for progress, or None for large or other files."""
     file = Path(path)
     if is_compressed(file) or not file.is_file() or file.stat().st_size > _COUNTED:
         return None

@@ -50,12 +50,12 @@ from t5x_lite.data.formats.passages import Passage
 _logger = logging.getLogger(__name__)
 
 SCORES = ("pos_scores", "neg_scores")
-"""Fields with a teacher's scores."""
+"""JSON fields with a teacher's scores of the positives and of the negatives."""
 IDS = ("pos_ids", "neg_ids")
-"""Fields with the passages' ids."""
+"""JSON fields with the ids of the positives and of the negatives."""
 
 _PROMPTED = ("symmetric_sts", "symmetric_clustering")
-"""Types that prepend the prompt to passages too."""
+"""Values of the field "type" for which the prompt is also prepended to passages."""
 
 _LARGEST = 3e38  # about the largest float32
 
@@ -83,7 +83,7 @@ class Pairs(NamedTuple):
 
 
 def from_json(text: str) -> Pairs:
-    """Read the JSON that `to_json` writes."""
+    """Parse the JSON that `to_json` returns."""
     record = json.loads(text)
     positive, negative = (_scores(record.get(name)) for name in SCORES)
     ids = [record.get(name) for name in IDS]
@@ -95,7 +95,7 @@ def _scores(found: Sequence[Any] | None) -> list[float] | None:
 
 
 def to_json(pairs: Pairs) -> str:
-    """Write a query with its passages as JSON for `from_json`."""
+    """Return a query and its passages as JSON for `from_json`."""
     record: dict[str, Any] = {
         "query": pairs.query,
         "pos": [*pairs.positives],
@@ -111,14 +111,14 @@ def to_json(pairs: Pairs) -> str:
 
 
 class Answers:
-    """Positives of each query, over all lines with the same query text.
+    """Index of the positives of each query, over all lines with the same query text.
 
-    A file may have the positives of a query on several lines. A negative on one line may then be a
+    The positives of a query may be on several lines of a file. A negative on one line may then be a
     positive on another line.
     """
 
     def __init__(self, lines: Iterable[Pairs]):
-        """Read the lines once; 8 bytes of each query, text and id are kept."""
+        """Read the lines once; 8 bytes are kept for each query, text and id."""
         self._known: dict[bytes, set[bytes]] = {}
         for one in lines:
             known = self._known.setdefault(_digest(_folded(one.query)), set())
@@ -126,7 +126,7 @@ class Answers:
             known.update(_digest(f"id {name}") for name in one.positive_ids or ())
 
     def of(self, pairs: Pairs) -> Callable[[str, str | None], bool]:
-        """Return a test of whether a passage, given by text and id or None, answers a query."""
+        """Return a function that tests if a passage is a positive of the query, by text or id."""
         known = self._known.get(_digest(_folded(pairs.query)), set())
 
         def is_answer(text: str, name: str | None) -> bool:
@@ -137,7 +137,14 @@ class Answers:
 
 
 def without_answers(pairs: Pairs, answers: Answers | None = None) -> Pairs:
-    """Drop each negative that has the id of a positive, or its text up to case and whitespace."""
+    """Drop the negatives that equal a positive of the query in id, or in text.
+
+    Texts are compared without differences in case and white space.
+
+    Args:
+      pairs: query with its passages.
+      answers: positives of all queries; None to use only the positives of `pairs`.
+    """
     if not pairs.negatives:
         return pairs
     is_answer = (answers or Answers([pairs])).of(pairs)
@@ -158,7 +165,7 @@ def without_answers(pairs: Pairs, answers: Answers | None = None) -> Pairs:
 
 
 def without_any_answers(lines: Iterable[Pairs]) -> list[Pairs]:
-    """Return lines without negatives that are positives of the same query on any line."""
+    """Return the lines without negatives that are positives of the same query on any line."""
     lines = [*lines]
     answers = Answers(lines)
     return [without_answers(one, answers) for one in lines]
@@ -173,7 +180,7 @@ def _folded(text: str) -> str:
 
 
 def titled(passage: Passage) -> str:
-    """Return a passage's title as query and its text as positive, in JSON; "" without either.
+    """Return a passage's title as query and its text as positive, in JSON; "" if one is missing.
 
     The title is removed from the start of the text.
     """
@@ -183,12 +190,12 @@ def titled(passage: Passage) -> str:
 
 
 def same_text(text: str) -> Pairs:
-    """Return a text as its own positive."""
+    """Return a pair with a text as both query and positive."""
     return Pairs(text, [text])
 
 
 def checked(record: Mapping[str, Any], where: str) -> str:
-    """Check an object of a file of pairs, and return it in the form of `to_json`."""
+    """Check a JSON object of a file of pairs, and return it in the format of `to_json`."""
     if not isinstance(record.get("query"), str):
         raise InputError(
             f'{where}: must have "query", a string; it has {sorted(record) or "nothing"}'
@@ -223,7 +230,7 @@ def checked(record: Mapping[str, Any], where: str) -> str:
 def _checked_ids(
     record: Mapping[str, Any], name: str, texts: Sequence[str], where: str
 ) -> list[str] | None:
-    """Check ids of texts, strings or whole numbers; None without ids."""
+    """Return the checked ids of the passages as strings, or None if the object has no ids."""
     found = record.get(name)
     if found is None:
         return None
@@ -233,14 +240,16 @@ def _checked_ids(
         )
     for one in found:
         if type(one) not in (str, int):
-            raise InputError(f'{where}: "{name}" must be of strings or whole numbers: got {one!r}')
+            raise InputError(
+                f'{where}: "{name}" must contain only strings or whole numbers, got {one!r}'
+            )
     return [str(one) for one in found]
 
 
 def _checked_scores(
     record: Mapping[str, Any], name: str, texts: Sequence[str], where: str
 ) -> list[float] | None:
-    """Check a teacher's scores of texts, a finite number or null each; None without scores."""
+    """Return the checked teacher's scores of the passages, or None if the object has no scores."""
     found = record.get(name)
     if found is None:
         return None
@@ -251,7 +260,7 @@ def _checked_scores(
     for score in found:
         right = type(score) in (int, float) and abs(score) < _LARGEST
         if score is not None and not right:
-            raise InputError(f'{where}: "{name}" must be of numbers, or null: got {score!r}')
+            raise InputError(f'{where}: "{name}" must contain only numbers or null, got {score!r}')
     return _scores(found)
 
 
@@ -263,14 +272,13 @@ _HEADER = re.compile(
 
 
 def checked_triplet(line: str, where: str) -> str:
-    """Convert a triplet line to JSON for `from_json`; "" for a header."""
+    """Convert a line of query, positive and negative to JSON for `from_json`; "" for a header."""
     texts = [text.strip() for text in line.split("\t")]
     if _HEADER.fullmatch("\t".join(texts)):
         return ""
     if len(texts) != 3 or not all(texts):
         raise InputError(
-            f"{where}: must be a query, a passage that answers it and one that does not, with tabs "
-            f"between them, got {line[:60]!r}"
+            f"{where}: must be query TAB positive passage TAB negative passage, got {line[:60]!r}"
         )
     query, positive, negative = texts
     return to_json(Pairs(query, [positive], [negative]))
@@ -283,22 +291,22 @@ _EXPECTED = (
 
 
 def nli_splits(directory: str) -> tuple[str, ...]:
-    """Return the splits that have files; see `split_files`."""
+    """Return the splits of an NLI directory that have files."""
     return tuple(split_files(directory))
 
 
 def read_nli_pairs(directory: str, split: str) -> list[Pairs]:
-    """Read the premises of a split; see `pairs_of`."""
+    """Return the premises of an NLI split that entail a sentence, with positives and negatives."""
     return pairs_of(split_files(directory)[split])
 
 
 def split_files(directory: str) -> dict[str, list[DataPath]]:
-    """Return the files of each split; see `table_splits.split_files`."""
+    """Return the JSON Lines files of each split of an NLI directory."""
     return table_splits.split_files(directory, suffix=".jsonl", expected=_EXPECTED)
 
 
 def pairs_of(files: Sequence[DataPath]) -> list[Pairs]:
-    """Read the premises of files that entail something; all files are one list of sentences."""
+    """Return the premises of NLI files that entail a sentence, merged over all files."""
     answers: dict[str, tuple[list[str], list[str]]] = {}
     for file in files:
         for line in read_examples(str(file), fields=("gold_label", "sentence1", "sentence2")):
@@ -320,6 +328,10 @@ def pairs_of(files: Sequence[DataPath]) -> list[Pairs]:
         if entailed
     ]
     if not found:
-        raise InputError(f"{', '.join(map(str, files))}: no premise entails anything")
-    _logger.info("%d premises, %d without entailment", len(answers), len(answers) - len(found))
+        raise InputError(f"{', '.join(map(str, files))}: no premise entails a sentence")
+    _logger.info(
+        "read %d premises, %d of them without an entailed sentence, which are skipped",
+        len(answers),
+        len(answers) - len(found),
+    )
     return found

@@ -78,9 +78,9 @@ _SUFFIXES: Mapping[str, PassageFormat] = {
     ".tsv": "tsv",
 }
 _TEXTS = ("text", "contents", "title")
-"""String fields of an object."""
+"""Optional string fields of a passage's JSON object."""
 _IDS = ("_id", "id", "docid", "pid")
-"""Names of the id; the first one in a passage is used."""
+"""Names of the id field; the first name that a passage has is used."""
 _ROLES: Mapping[str, str] = {
     **dict.fromkeys(("id", "docid", "pid", "did", "docno", "qid", "topicid", "queryid"), "id"),
     **dict.fromkeys(("passageid", "documentid", "corpusid", "questionid"), "id"),
@@ -90,19 +90,19 @@ _ROLES: Mapping[str, str] = {
     "title": "title",
     "url": "url",
 }
-"""Role of a column, by its name in lower case without "-", "_" and spaces."""
+"""Role of a column, by the column's name in lower case without "-", "_" and spaces."""
 _UNNAMED = {2: ("id", "text"), 4: ("id", "url", "title", "text")}
-"""Columns of files without a header, by their number."""
+"""Column roles of tab-separated files without a header, by the number of columns."""
 _QUOTED = re.compile(r'"((?:[^"]|"")*)"(?:\t|$)|([^\t]*)(?:\t|$)')
 
 
 class Passage(NamedTuple):
-    """Passage of a collection.
+    """Passage of a collection, with its id and title.
 
     Attributes:
       where: location, "file:line".
       id: id of the passage in its collection; the line number if the file has no ids.
-      title: title; "" without one.
+      title: title; "" if the passage has no title.
       text: text without the title.
     """
 
@@ -113,17 +113,17 @@ class Passage(NamedTuple):
 
     @property
     def whole(self) -> str:
-        """Title and text separated by a space, as a model reads them."""
+        """Title and text of the passage, separated by a space: the input of a model."""
         return f"{self.title} {self.text}".strip()
 
 
 class Columns(NamedTuple):
-    """Columns of a tab-separated file.
+    """Columns of a tab-separated file of passages or queries.
 
     Attributes:
-      names: role of each column: "id", "text", "title", "url"; "" is not read.
-      named: if True, the first line is a header.
-      quoted: if True, fields may be quoted.
+      names: role of each column, in order: "id", "text", "title" or "url"; "" for an unused column.
+      named: True if the first line is a header.
+      quoted: True if fields may be quoted.
     """
 
     names: tuple[str, ...]
@@ -170,7 +170,6 @@ def read_passages(
 
 
 def _of_table(shard: Shard, template: str) -> Iterator[Passage]:
-    """Read the passages of a table."""
     there = column_names(shard)
     needed = places(template)
     if template == TEXT:
@@ -185,7 +184,7 @@ def _of_table(shard: Shard, template: str) -> Iterator[Passage]:
 
 
 def _with_text(line: Line, template: str) -> Line:
-    """Return the object with its text from a template, and then without a title."""
+    """Return a line with "text" filled from the template; unchanged for the default template."""
     if template == TEXT:
         return line
     text = text_of(Row(line.where, line.record), template)
@@ -194,15 +193,16 @@ def _with_text(line: Line, template: str) -> Line:
 
 
 def format_of(path: str) -> PassageFormat:
-    """Return the format for a file's name."""
+    """Return the format of a file of passages, by the suffix of its name."""
     return _SUFFIXES.get(Path(plain_name(path)).suffix.lower(), "text")
 
 
 def line_reader(path: str) -> Callable[[bytes, str], Passage | None]:
-    """Return a reader of one file's lines in any order, given a line and its "file:line".
+    """Return a function that parses single lines of one file into passages, in any order.
 
-    The reader returns None for a header. Its passages have the id "" if lines have no ids. The
-    first line of a tab-separated file is read for the columns, at the first call.
+    The function takes a line and its location "file:line". It returns None for a header line. A
+    passage has the id "" if the file has no ids. At its first call, the function reads the columns
+    of a tab-separated file from the file's first line.
     """
     kind = format_of(path)
 
@@ -250,21 +250,20 @@ def of_object(line: Line, *, number: int | str = "") -> Passage:
 
 
 def columns_of(first: str, *, where: str) -> Columns:
-    """Return the columns of a tab-separated file, from its first line."""
+    """Return the columns of a tab-separated file, given its first line."""
     if (columns := named_columns(first)) is not None:
         return columns
     number = first.count("\t") + 1
     if number in _UNNAMED:
         return Columns(_UNNAMED[number], False)
     raise InputError(
-        f"{where}: {number} columns, and no names of them: must be id TAB text, or id TAB url "
-        "TAB title TAB text, or have a first line that names its columns, such as id TAB text TAB "
-        "title"
+        f"{where}: {number} columns without a header, but the file must be id TAB text, or id TAB "
+        "url TAB title TAB text, or begin with column names, such as id TAB text TAB title"
     )
 
 
 def of_line(line: str, columns: Columns, *, where: str) -> Passage:
-    """Return the passage of a tab-separated line."""
+    """Return the passage in one line of a tab-separated file."""
     fields = _fields(line) if columns.quoted and '"' in line else line.split("\t")
     if len(fields) == len(columns.names) - 1 and columns.names[-1] == "title":
         fields = [*fields, ""]
@@ -279,14 +278,14 @@ def of_line(line: str, columns: Columns, *, where: str) -> Passage:
 
 
 def titled_text(record: Mapping[str, Any]) -> str:
-    """Return title and text of a JSON object, separated by a space."""
+    """Return the title and the text of a JSON object, separated by a space."""
     return Passage("", "", record.get("title", ""), record["text"]).whole
 
 
 def named_columns(line: str) -> Columns | None:
-    """Return the columns that a header names, or None if the line is data.
+    """Return the columns that a header line names, or None if the line is data.
 
-    A header has one column for the id and one for the text, and no role twice.
+    A header names one id column and one text column, and no role twice.
     """
     names = [name.strip().strip('"').lower() for name in line.lstrip("\ufeff").split("\t")]
     roles = [_ROLES.get(re.sub(r"[-_ ]", "", name), "") for name in names]
@@ -297,10 +296,7 @@ def named_columns(line: str) -> Columns | None:
 
 
 def _fields(line: str) -> Sequence[str]:
-    """Return the fields of a line in which some may be quoted.
-
-    The result is empty if a quotation is not closed.
-    """
+    """Return the fields of a tab-separated line with quotes, or () if a quote is not closed."""
     found, place = [], 0
     while True:
         match = _QUOTED.match(line, place)
@@ -313,7 +309,7 @@ def _fields(line: str) -> Sequence[str]:
 
 
 class TextRecord(NamedTuple):
-    """Text, its id, and its location, "file:line"."""
+    """Text with its id and its location, "file:line"."""
 
     where: str
     id: str
@@ -327,7 +323,7 @@ def read_texts(
     longest: int = LONGEST_LINE,
     template: str = TEXT,
 ) -> Iterator[TextRecord]:
-    """Read the texts of a file lazily, in order."""
+    """Read the texts of a file lazily, in order; a title and its text are joined."""
     kind = format_of(str(path)) if format == "auto" else format
     if kind_of(path) == "table":
         kind = "jsonl"
@@ -337,10 +333,10 @@ def read_texts(
 
 
 class Share(NamedTuple):
-    """Shard number and total number of shards.
+    """One shard of a file's records, as selected by --shard I/N.
 
     Attributes:
-      number: shard number, from 1.
+      number: number of the shard, from 1.
       of: total number of shards.
     """
 
@@ -349,20 +345,28 @@ class Share(NamedTuple):
 
     @classmethod
     def of_text(cls, text: str) -> "Share":
-        """Parse "I/N"."""
+        """Parse the value of --shard, such as "1/4"."""
         found = re.fullmatch(r"(\d+)/(\d+)", text)
         share = cls(*map(int, found.groups())) if found else None
         if share is None or not 1 <= share.number <= share.of:
-            raise InputError(f"--shard must be I/N, such as 1/4 and 4/4: got {text!r}")
+            raise InputError(
+                f"--shard is {text!r}, but must be I/N with I from 1 to N, such as 1/4"
+            )
         return share
 
     def bounds(self, total: int, *, whole: int, what: str) -> tuple[int, int]:
-        """Return the first record of the shard and the end of its records, excluded."""
+        """Return the range [first, end) of the records in this shard.
+
+        Args:
+          total: number of records of the file.
+          whole: number of records per block; a shard consists of complete blocks.
+          what: noun for the records in messages, such as "texts".
+        """
         blocks = -(-total // whole)
         if blocks < self.of:
             raise InputError(
-                f"--shard {self.number}/{self.of}: {total} {what} are {blocks} blocks of {whole}, "
-                f"and a part has at least one: divide them into {blocks} parts or fewer"
+                f"--shard {self.number}/{self.of}: {total} {what} are only {blocks} blocks of "
+                f"{whole}, but every shard needs a block; use {blocks} shards or fewer"
             )
         first, end = (
             blocks * number // self.of * whole for number in (self.number - 1, self.number)

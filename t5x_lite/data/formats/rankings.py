@@ -71,19 +71,19 @@ _logger = logging.getLogger(__name__)
 
 RunFormat = Literal["trec", "marco", "jsonl"]
 SameIds = Literal["keep", "drop"]
-"""Treatment of a document with the query's id in that query's ranking."""
+"""Treatment of a document with the same id as the query: kept in the ranking, or dropped."""
 _QUERY_NAMES = {"query", "qid", "topic", "query-id", "queryid", "topic-id", "topicid"}
 _DOCUMENT_NAMES = {"document", "doc", "passage", "docid", "docno", "pid", "did"} | {
     f"{name}-id" for name in ("corpus", "document", "doc", "passage")
 }
 _SCORE_NAMES = {"score", "rel", "relevance", "relevancy", "label", "judgment", "judgement", "grade"}
-"""Names of the score column of judgments."""
+"""Names of the score column in files of relevance judgments."""
 _RANK_NAMES = {"rank", "ranking", "position"}
 _RANK = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 
 Qrels = dict[str, dict[str, int]]
-"""Query -> document -> score."""
+"""Relevance judgments: query id -> document id -> score."""
 
 
 class Ranked(NamedTuple):
@@ -91,7 +91,7 @@ class Ranked(NamedTuple):
 
     Attributes:
       document: id of the document.
-      score: score of the search; None in MS MARCO's form, which has no scores.
+      score: retrieval score; None in MS MARCO's format, which has no scores.
       rank: rank, from 1.
     """
 
@@ -101,22 +101,20 @@ class Ranked(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """Documents of a query, best first."""
+    """Ranked documents of one query, best first."""
 
     query: str
     documents: list[Ranked]
 
 
 class _Row(NamedTuple):
-    """Line of a run."""
-
     where: str
     query: str
     ranked: Ranked
 
 
 def format_of(path: str, format: RunFormat | None = None) -> RunFormat:
-    """Return the given format, or the format for a run's name: .jsonl, .tsv, otherwise TREC."""
+    """Return `format`, or if None, the format of a run by its suffix: .jsonl, .tsv, else TREC."""
     if format is not None:
         return format
     suffix = Path(plain_name(path)).suffix
@@ -124,7 +122,7 @@ def format_of(path: str, format: RunFormat | None = None) -> RunFormat:
 
 
 def read_run(path: str, *, format: RunFormat | None = None) -> Iterator[Ranking]:
-    """Read the rankings of a file in its order, with one in memory at a time."""
+    """Yield the rankings of a run file, one per query, in the order of the file."""
     if path != "-" and format_of(path, format) == "jsonl":
         yield from _once(_read_json(path))
         return
@@ -152,7 +150,7 @@ def read_run(path: str, *, format: RunFormat | None = None) -> Iterator[Ranking]
 
 
 def _stand_together(path: str) -> bool:
-    """Return whether the lines of each query are adjacent."""
+    """Return True if the lines of each query are adjacent in a run file."""
     seen: set[str] = set()
     last = ""
     for line in read_lines([path], longest=LONGEST_COLUMNS):
@@ -166,7 +164,7 @@ def _stand_together(path: str) -> bool:
 
 
 def _once(found: Iterable[tuple[str, Ranking]]) -> Iterator[Ranking]:
-    """Yield the rankings, and raise InputError if a query has two."""
+    """Yield the rankings; raise InputError if a query occurs twice."""
     seen: set[str] = set()
     for where, ranking in found:
         if ranking.query in seen:
@@ -200,7 +198,6 @@ def _rows(path: str, format: RunFormat | None) -> Iterator[_Row]:
 
 
 def _is_run_header(fields: Sequence[str]) -> bool:
-    """Return whether the fields of a run are column names, for its query and rank."""
     names = _names_of(fields)
     if len(names) not in (3, 6) or names[0].lstrip("\ufeff") not in _QUERY_NAMES:
         return False
@@ -224,7 +221,7 @@ def _score(text: str, where: str) -> float:
 
 
 def _ranking(query: str, rows: Sequence[_Row]) -> tuple[Ranking, bool]:
-    """Return the ranking of a query's lines, and whether it is ordered by score."""
+    """Return the ranking of a query's lines, and True if it is sorted by score, not rank."""
     documents: dict[str, str] = {}
     ranks: dict[int, str] = {}
     is_scored = all(row.ranked.score is not None for row in rows)
@@ -232,12 +229,12 @@ def _ranking(query: str, rows: Sequence[_Row]) -> tuple[Ranking, bool]:
         document, rank = row.ranked.document, row.ranked.rank
         if document in documents:
             raise InputError(
-                f"{row.where}: {document!r} is in the ranking of {query!r} already "
-                f"({documents[document]})"
+                f"{row.where}: document {document!r} occurs twice in the ranking of query "
+                f"{query!r}, first in {documents[document]}"
             )
         if rank in ranks and not is_scored:
             raise InputError(
-                f"{row.where}: the query {query!r} has the rank {rank} already ({ranks[rank]}); "
+                f"{row.where}: query {query!r} has rank {rank} twice, first in {ranks[rank]}; "
                 "number the ranks from 1"
             )
         documents[document], ranks[rank] = row.where, row.where
@@ -256,12 +253,14 @@ def _read_json(path: str) -> Iterator[tuple[str, Ranking]]:
     for where, record in read_examples(path, fields=("query",)):
         documents, scores = record.get("documents"), record.get("scores")
         if not isinstance(documents, list) or not all(isinstance(d, str) for d in documents):
-            raise InputError(f'{where}: must have "documents", a list of ids, which are strings')
+            raise InputError(f'{where}: must have "documents", a list of strings')
         if scores is None:
             scores = [None] * len(documents)
         numbers = isinstance(scores, list) and len(scores) == len(documents)
         if not numbers or not all(score is None or _is_score(score) for score in scores):
-            raise InputError(f'{where}: "scores" must be a number for each of "documents"')
+            raise InputError(
+                f'{where}: "scores" must have one number for each entry of "documents"'
+            )
         rows = [
             _Row(where, record["query"], Ranked(document, None if s is None else float(s), rank))
             for rank, (document, s) in enumerate(zip(documents, scores, strict=True), start=1)
@@ -274,7 +273,7 @@ def _is_score(value: object) -> bool:
 
 
 def run_lines(rankings: Iterable[Ranking], *, format: RunFormat, tag: str) -> Iterator[str]:
-    """Yield the lines of a run, each with its line end."""
+    """Yield the lines of a run file, each with its line end."""
     form: Callable[[Ranking], Iterator[str]]
     if format == "jsonl":
         form = _json_lines
@@ -305,7 +304,10 @@ def _marco_lines(ranking: Ranking) -> Iterator[str]:
 def _trec_lines(ranking: Ranking, tag: str) -> Iterator[str]:
     for document, score, rank in ranking.documents:
         if score is None:
-            raise ValueError(f"{ranking.query!r}, {document!r}: TREC's form needs a score")
+            raise ValueError(
+                f"document {document!r} of query {ranking.query!r} has no score, but TREC's format "
+                "needs one"
+            )
         yield f"{ranking.query} Q0 {document} {rank} {score!r} {tag}\n"
 
 
@@ -313,8 +315,8 @@ def _check_ids(ranking: Ranking) -> None:
     for name in (ranking.query, *(ranked.document for ranked in ranking.documents)):
         if not name or name.split() != [name]:
             raise InputError(
-                f"the id {name!r} is empty or has white space, which a run of this form cannot "
-                "hold: write a .jsonl"
+                f"the id {name!r} is empty or has white space, but this format separates ids by "
+                "white space; write a .jsonl file"
             )
 
 
@@ -325,7 +327,7 @@ def write_run(
     format: RunFormat | None = None,
     tag: str = "t5x_lite",
 ) -> None:
-    """Write a run, which gets its name when it is complete; "-" is standard output."""
+    """Write a run file atomically; "-" is standard output."""
     check_tag(tag)
     with writer(path) as file:
         for line in run_lines(rankings, format=format_of(path, format), tag=tag):
@@ -333,27 +335,30 @@ def write_run(
 
 
 def check_tag(tag: str) -> None:
-    """Raise InputError if TREC's form cannot hold the name of a run."""
+    """Raise InputError unless the name of a run is a single word, as TREC's format requires."""
     if tag.split() != [tag]:
         raise InputError(f"the name of a run must be one word, got {tag!r}")
 
 
 def ranked(documents: Iterable[tuple[str, float]]) -> list[Ranked]:
-    """Assign ranks to (document, score) pairs, given best first."""
+    """Return (document, score) pairs, given best first, as documents with ranks from 1."""
     return [Ranked(name, score, rank) for rank, (name, score) in enumerate(documents, start=1)]
 
 
 def read_qrels(path: str) -> Qrels:
-    """Read the scores of documents by query, in the order of the file."""
+    """Read a file of relevance judgments: query id -> document id -> score, in file order."""
     found: Qrels = {}
     name = "<stdin>" if path == "-" else path
     for where, query, document, score in judgments(
         read_lines([path], longest=LONGEST_COLUMNS), name=name
     ):
         if found.setdefault(query, {}).setdefault(document, score) != score:
-            raise InputError(f"{where}: {document!r} has another score for {query!r} above")
+            raise InputError(
+                f"{where}: document {document!r} of query {query!r} has two different scores; keep "
+                "one line"
+            )
     if not found:
-        raise InputError(f"{path}: no judgment")
+        raise InputError(f"{path} has no relevance judgment")
     return found
 
 
@@ -361,7 +366,7 @@ _LARGEST_SCORE = 1 << 31
 
 
 def judgments(lines: Iterable[str], *, name: str) -> Iterator[tuple[str, str, str, int]]:
-    """Yield location, query, document and score of each line of a file of judgments."""
+    """Yield the location, query, document and score of each line of relevance judgments."""
     columns = None
     for number, line in enumerate(lines, start=1):
         where = f"{name}:{number}"
@@ -384,7 +389,6 @@ def judgments(lines: Iterable[str], *, name: str) -> Iterator[tuple[str, str, st
 
 
 def _is_header(fields: Sequence[str]) -> bool:
-    """Return whether the fields are column names, without a score."""
     names = _names_of(fields)
     if len(names) == 2:
         return names[0] in _QUERY_NAMES and names[1] in _DOCUMENT_NAMES
@@ -407,7 +411,7 @@ def _judgement(text: str, where: str) -> int:
 
 
 def write_qrels(path: str, qrels: Qrels) -> None:
-    """Write judgments in TREC's form; the file gets its name when it is complete."""
+    """Write relevance judgments in TREC's format, atomically."""
     with writer(path) as file:
         for query, scores in qrels.items():
             _check_ids(Ranking(query, [Ranked(document, None, 1) for document in scores]))
@@ -416,17 +420,17 @@ def write_qrels(path: str, qrels: Qrels) -> None:
 
 
 class RunWriter:
-    """Writer of rankings.
+    """Writer of rankings to a run file.
 
     Attributes:
-      done: number of written rankings, including rankings of an earlier process.
+      done: number of written rankings, including rankings that an earlier process wrote.
     """
 
     def __init__(self, file: ResumableWriter | lines.Writer, form: tuple[RunFormat, str]):
         self._file, self._form, self.done = file, form, file.done
 
     def write(self, rankings: Sequence[Ranking]) -> None:
-        """Write the rankings of a chunk of queries."""
+        """Write the rankings of one chunk of queries."""
         if isinstance(self._file, ResumableWriter):
             self._file.write(
                 *(
@@ -453,7 +457,7 @@ def run_writer(
     format: RunFormat | None = None,
     tag: str = "t5x_lite",
 ) -> Iterator[RunWriter]:
-    """Open a run for writing; it gets its name when it is complete."""
+    """Open a run file for writing, resumable if possible; the file appears when it is complete."""
     check_tag(tag)
     kind = format_of(path, format)
     if not is_resumable(path):
@@ -473,7 +477,7 @@ _LEFT_OUT = ("unanswerable", "binary", "long_answer")
 
 
 class Question(NamedTuple):
-    """MKQA question in one language."""
+    """MKQA question in one language, with its answers."""
 
     id: str
     text: str
@@ -481,7 +485,7 @@ class Question(NamedTuple):
 
 
 def read_answers(path: str) -> dict[str, list[str]]:
-    """Read the answers by question."""
+    """Read a file of questions, and return the answers of each question by its id."""
     found: dict[str, list[str]] = {}
     if Path(plain_name(path)).suffix in (".jsonl", ".json"):
         pairs = map(_of_object, read_examples(path, fields=()))
@@ -524,7 +528,7 @@ def _are_texts(answers: Any) -> bool:
 
 
 def read_mkqa(path: str, language: str) -> list[Question]:
-    """Read the questions of one language that are evaluated."""
+    """Read the questions of MKQA in one language, without unanswerable, binary or long answers."""
     found = []
     for where, record in read_examples(path, fields=()):
         try:

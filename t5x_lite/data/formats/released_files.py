@@ -54,12 +54,12 @@ from t5x_lite.data.formats.table_splits import SPLITS, RowFile, Table, read_rows
 _logger = logging.getLogger(__name__)
 
 Splits = Mapping[str, Sequence[Table]]
-"""Files of each existing split."""
+"""Files of each split that exists."""
 
 # Multiple choice.
 
 NUM_CHOICES = 4
-"""Number of choices of a question of RACE and of SWAG."""
+"""Number of answer choices of a question in RACE and SWAG."""
 RACE_LEVELS = ("middle", "high")
 _RACE_SPLITS = {"train": "train", "validation": "dev", "test": "test"}
 _LETTERS = ("A", "B", "C", "D")
@@ -67,7 +67,7 @@ _ENDINGS = tuple(f"ending{number}" for number in range(NUM_CHOICES))
 
 
 def race_splits(directory: str, levels: Sequence[str] = RACE_LEVELS) -> Splits:
-    """Return the files of RACE's splits."""
+    """Return the files of each split of RACE."""
     root = data_path(directory)
     for place in (root / "RACE", root) if directory else ():
         found = {
@@ -88,7 +88,7 @@ def _numbered_name(file: DataPath) -> tuple[int, str]:
 
 
 def _tables(directory: str, expected: str) -> Splits:
-    """Return tables in the Hub's form."""
+    """Return the tables of each split in the Hub's format; raise InputError if none exists."""
     found = table_splits(directory) if directory else {}
     if not found:
         raise InputError(
@@ -101,9 +101,9 @@ def _tables(directory: str, expected: str) -> Splits:
 def read_race(
     files: Sequence[Table], levels: Sequence[str] = RACE_LEVELS
 ) -> Iterator[dict[str, Any]]:
-    """Read the questions of RACE's files, in order.
+    """Yield the questions of RACE's files, in order.
 
-    Each has "article", "question", "choices", "label" (0 to 3) and "id".
+    Each question has "article", "question", "choices", "label" (0 to 3) and "id".
     """
     number = 0
     for file in files:
@@ -112,11 +112,11 @@ def read_race(
             number += 1
             yield question
     if not number:
-        raise InputError(f"{files[0]}: no question of {' or '.join(levels)}")
+        raise InputError(f"{files[0]} has no question of the level {' or '.join(levels)}")
 
 
 def _race_text(file: Any) -> Iterator[dict[str, Any]]:
-    """Yield the questions of one article, each with an id such as "high/1.txt:0"."""
+    """Yield the questions of one RACE article, each with an id such as "high/1.txt:0"."""
     where = str(file)
     record = parse_json(_whole(file), where=where)
     if not isinstance(record, dict):
@@ -147,7 +147,8 @@ def _race_rows(table: Table, levels: Sequence[str]) -> Iterator[dict[str, Any]]:
         if len(levels) < len(RACE_LEVELS) and not name.startswith(tuple(levels)):
             if not name.startswith(RACE_LEVELS):
                 raise InputError(
-                    f'{row.where}: "example_id" {name!r} does not say the level; read both levels'
+                    f'{row.where}: "example_id" {name!r} does not begin with a level, high or '
+                    "middle; read both levels"
                 )
             continue
         yield _race_question(
@@ -165,7 +166,7 @@ def _race_question(
 ) -> dict[str, Any]:
     texts = [question, *options] if isinstance(options, list) else [None]
     if not all(isinstance(text, str) for text in texts):
-        raise InputError(f"{where}: a question must be a string, and its options strings")
+        raise InputError(f"{where}: the question and all its options must be strings")
     if len(options) != NUM_CHOICES:
         raise InputError(f"{where}: must have {NUM_CHOICES} options, got {len(options)}")
     label = label_index(Row(where, {"answer": answer}), "answer", _LETTERS)
@@ -174,15 +175,15 @@ def _race_question(
 
 
 def swag_splits(directory: str) -> Splits:
-    """Return the tables of SWAG's splits: train.csv, val.csv and test.csv, or the Hub's."""
+    """Return the tables of each split of SWAG: train.csv, val.csv and test.csv, or the Hub's."""
     return _tables(directory, "SWAG's train.csv and val.csv")
 
 
 def read_swag(files: Sequence[Table], split: str) -> Iterator[dict[str, Any]]:
-    """Read the questions of SWAG's tables, in order.
+    """Yield the questions of SWAG's tables, in order.
 
-    Each has "sent1", "sent2" (the beginning of the second sentence), "choices" (four endings),
-    "label" (0 to 3, or -1 if unknown) and "id".
+    Each question has "sent1", "sent2" (the beginning of the second sentence), "choices" (four
+    endings), "label" (0 to 3, or -1 if unknown) and "id".
     """
     columns = ["sent1", "sent2", *_ENDINGS]
     labels = tuple(map(str, range(NUM_CHOICES)))
@@ -201,7 +202,6 @@ def read_swag(files: Sequence[Table], split: str) -> Iterator[dict[str, Any]]:
 
 
 def _texts_of(row: Row, *names: str) -> list[str]:
-    """Return fields of a row that must be strings."""
     for name in names:
         if not isinstance(row.fields.get(name), str):
             has = ", ".join(row.fields) or "nothing"
@@ -220,14 +220,14 @@ def _whole(file: Any) -> bytes:
 
 _TRIVIA_SPLITS = {"train": "train", "validation": "dev", "test": "test-without-answers"}
 _EVIDENCE = {"EntityPages": "wikipedia", "SearchResults": "web"}
-"""Lists of a question's documents, and their folders in evidence/."""
+"""Fields that list a question's documents, and the folders of the documents in evidence/."""
 WORDS_OF_DOCUMENT = 800
-"""Maximum words that are read from a document; the authors' conversion reads as many tokens."""
+"""Maximum words that are read from a document; the authors' conversion reads 800 tokens."""
 _WORD = re.compile(r"\S+")
 
 
 def trivia_splits(directory: str, domains: Sequence[str]) -> dict[str, tuple[DataPath]]:
-    """Return the files of TriviaQA's splits."""
+    """Return the file of each split of TriviaQA."""
     root = data_path(directory)
     places = [root, root / "qa", root / "triviaqa-unfiltered"] if directory else []
     for domain, place in itertools.product(domains, places):
@@ -239,20 +239,23 @@ def trivia_splits(directory: str, domains: Sequence[str]) -> dict[str, tuple[Dat
         if found:
             return found
     names = " or ".join(f"{domain}-train.json" for domain in domains)
-    raise InputError(f"data.directory {directory!r} has no {names} of TriviaQA, nor qa with it")
+    raise InputError(
+        f"data.directory {directory!r} has no {names} of TriviaQA, neither directly nor in the "
+        "folder qa"
+    )
 
 
 def _first_file(folders: Sequence[Any], name: str) -> list[DataPath]:
-    """Return the first file of a name, plain or compressed, in a list of one, or []."""
+    """Return a list with the first file of a name, plain or compressed; [] if no file exists."""
     paths = [folder / f"{name}{end}" for folder in folders for end in ("", *COMPRESSED)]
     return next(([path] for path in paths if path.is_file()), [])
 
 
 def read_trivia_questions(file: DataPath) -> Iterator[dict[str, Any]]:
-    """Read the questions of a file of TriviaQA, in SQuAD's form without contexts.
+    """Yield the questions of a TriviaQA file in SQuAD's format, without contexts.
 
-    Each has "id", "question", "context" ("") and "answers" with "text", the value and the aliases
-    (empty in the test split), and "answer_start" (-1).
+    Each question has "id", "question", "context" ("") and "answers" with "text", the value and the
+    aliases (empty in the test split), and "answer_start" (-1).
     """
     for where, record in _trivia(file):
         _, answers, _ = _trivia_answers(record, where=where)
@@ -260,7 +263,7 @@ def read_trivia_questions(file: DataPath) -> Iterator[dict[str, Any]]:
 
 
 def read_trivia_documents(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-    """Read each question of a file of TriviaQA with each of its documents, in SQuAD's form.
+    """Yield each question of a TriviaQA file with each of its documents, in SQuAD's format.
 
     Documents without a file are skipped with a warning. The first answer is the one found in the
     document, with its position. In the split "train", documents without an answer are skipped. "id"
@@ -286,7 +289,7 @@ def read_trivia_documents(file: DataPath, split: str) -> Iterator[dict[str, Any]
 
 
 def read_trivia_pairs(file: DataPath) -> Iterator[Pairs]:
-    """Read questions of TriviaQA with documents with an answer, and documents without one."""
+    """Yield TriviaQA's questions; documents with an answer are positives, all others negatives."""
     num_read = num_kept = 0
     evidence = _Evidence(file)
     for where, record in _trivia(file):
@@ -306,11 +309,12 @@ def read_trivia_pairs(file: DataPath) -> Iterator[Pairs]:
                 negative_ids=[*sides[1].values()],
             )
     evidence.finish(kept=bool(num_kept))
-    _logger.info("%s: %d questions, %d with an answer in a document", file, num_read, num_kept)
+    _logger.info(
+        "%s: read %d questions, %d of them with an answer in a document", file, num_read, num_kept
+    )
 
 
 def _trivia(file: DataPath) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the questions of a file with their locations."""
     number = 0
     for number, record in enumerate(array_elements(file, member="Data"), start=1):
         where = f"{file}: question {number}"
@@ -325,7 +329,7 @@ def _trivia(file: DataPath) -> Iterator[tuple[str, dict[str, Any]]]:
 def _trivia_answers(
     record: Mapping[str, Any], *, where: str
 ) -> tuple[str, list[str], Sequence[str]]:
-    """Return the value, all written answers, and all normalized answers; empty for test."""
+    """Return the answer, its spellings and its normalized spellings; all empty for a test split."""
     answer = record.get("Answer")
     if answer is None:
         return "", [], ()
@@ -346,7 +350,7 @@ def _trivia_answers(
 
 
 class _Evidence:
-    """Documents of the questions of a file. Missing documents are counted.
+    """Documents of the questions in a TriviaQA file, with a list of missing documents.
 
     Args:
       file: file of questions. The folder evidence is next to it, or next to its parent folder.
@@ -356,12 +360,14 @@ class _Evidence:
         folders = [file.parent / "evidence", file.parent.parent / "evidence"]
         root = next((folder for folder in folders if folder.is_dir()), None)
         if root is None:
-            raise InputError(f"{file}: there is no {folders[1]} with the documents of TriviaQA")
+            raise InputError(
+                f"{file}: the folder {folders[1]} with the documents of TriviaQA is missing"
+            )
         self._file, self._root = file, root
         self._missing: list[str] = []
 
     def documents(self, record: Mapping[str, Any], *, where: str) -> Iterator[tuple[str, str, str]]:
-        """Yield filename, title and first words of each existing document of a question."""
+        """Yield the filename, title and first words of each existing document of a question."""
         for kind, folder in _EVIDENCE.items():
             for page in record.get(kind) or ():
                 name = page.get("Filename") if isinstance(page, dict) else None
@@ -369,7 +375,7 @@ class _Evidence:
                     continue
                 if not isinstance(name, str) or name.startswith("/") or ".." in name.split("/"):
                     raise InputError(
-                        f'{where}: "Filename" must be a file in evidence, got {name!r}'
+                        f'{where}: "Filename" must be a file in the folder evidence, got {name!r}'
                     )
                 path = self._root / folder
                 for part in name.split("/"):
@@ -400,7 +406,7 @@ def _first_words(path: DataPath) -> str:
 
 
 def _find_answer(text: str, normalized: Sequence[str]) -> tuple[int, int] | None:
-    """Return the span of the first alias that a text contains, ignoring case, or None."""
+    """Return the span of the first alias found in a text, ignoring case, or None."""
     lower = text.lower()
     for alias in normalized:
         if len(lower) == len(text):
@@ -424,11 +430,11 @@ def _squad_record(
 
 
 class PairFormat(NamedTuple):
-    """Data set that is read as pairs.
+    """Functions that read a data set as queries with positive and negative passages.
 
     Attributes:
-      splits: function from data.directory to its existing splits.
-      read: function from data.directory and a split to its pairs.
+      splits: function from data.directory to the existing splits.
+      read: function from data.directory and a split to the queries of the split.
     """
 
     splits: Callable[[str], tuple[str, ...]]
@@ -436,7 +442,7 @@ class PairFormat(NamedTuple):
 
 
 def _squad_files(directory: str) -> dict[str, tuple[DataPath, bool]]:
-    """Return the files of SQuAD 1.1, or else of 2.0, and whether questions may lack an answer."""
+    """Return the file of each split, SQuAD 1.1 or else 2.0, and True if answers may be missing."""
     root = data_path(directory)
     for version in ("v1.1", "v2.0") if directory else ():
         found = {
@@ -452,10 +458,10 @@ def _squad_files(directory: str) -> dict[str, tuple[DataPath, bool]]:
 
 
 def _read_squad_pairs(directory: str, split: str) -> Iterator[Pairs]:
-    """Read questions with their paragraphs.
+    """Yield SQuAD's questions, each with its paragraph as the positive.
 
-    A paragraph's id is the number of the first question with its text. So a paragraph of several
-    questions is recognized as a positive if it is another question's negative.
+    The id of a paragraph is the number of the first question with its text. With this id, a
+    paragraph is recognized as a positive if it occurs among the negatives of another question.
     """
     file, unanswerable = _squad_files(directory)[split]
     ids: dict[str, str] = {}
@@ -477,7 +483,7 @@ _PUBMED = ("ori_pqaa.json", "ori_pqal.json", "ori_pqau.json")
 
 
 def _pubmed_files(directory: str) -> dict[str, list[DataPath]]:
-    """Return the files of PubMedQA's splits: the complete sets, or its split_dataset output."""
+    """Return PubMedQA's files of each split: the complete sets, or the output of split_dataset."""
     root = data_path(directory)
     places = [root, root / "data"] if directory else []
     whole = [file for name in _PUBMED for file in _first_file(places, name)]
@@ -488,7 +494,7 @@ def _pubmed_files(directory: str) -> dict[str, list[DataPath]]:
 
 
 def _read_pubmed_pairs(directory: str, split: str) -> Iterator[Pairs]:
-    """Read questions with the abstracts of their articles: the contexts and the long answer."""
+    """Yield PubMedQA's questions with their abstracts: the contexts and the long answer."""
     count = 0
     for file in _pubmed_files(directory)[split]:
         for name, record in object_members(file):
@@ -506,14 +512,16 @@ def _read_pubmed_pairs(directory: str, split: str) -> Iterator[Pairs]:
                 count += 1
                 yield Pairs(texts[0].strip(), [abstract], positive_ids=[name], negative_ids=[])
     if not count:
-        raise InputError(f"{', '.join(map(str, _pubmed_files(directory)[split]))}: no question")
+        raise InputError(
+            f"{', '.join(map(str, _pubmed_files(directory)[split]))}: no question with an abstract"
+        )
 
 
 def tevatron_pairs(files: Sequence[str | DataPath]) -> Iterator[Pairs]:
-    """Read the queries of files with "query", "positive_passages" and "negative_passages".
+    """Yield the queries of Tevatron's files with their positive and negative passages.
 
-    A passage is an object with "text", and optionally "title" and "docid". Queries without a
-    positive passage are skipped.
+    A query has "query", "positive_passages" and "negative_passages". A passage is an object with
+    "text", and optionally "title" and "docid". Queries without a positive passage are skipped.
     """
     num_read = num_kept = 0
     for file in files:
@@ -534,11 +542,15 @@ def tevatron_pairs(files: Sequence[str | DataPath]) -> Iterator[Pairs]:
             )
     if not num_kept:
         raise InputError(f"{', '.join(map(str, files))}: no query has a positive passage")
-    _logger.info("%d queries, %d without a positive passage", num_read, num_read - num_kept)
+    _logger.info(
+        "read %d queries, %d of them without a positive passage, which are skipped",
+        num_read,
+        num_read - num_kept,
+    )
 
 
 def _tevatron_passages(line: Line, name: str) -> dict[str, str]:
-    """Return the ids of passages by their texts; "" for passages without an id."""
+    """Return a dict from the texts of a query's passages to their ids; "" for a missing id."""
     found: dict[str, str] = {}
     passages = line.record.get(name) or []
     for passage in passages if isinstance(passages, list) else [None]:
@@ -570,7 +582,7 @@ class TydiFiles(NamedTuple):
     """Files of one language and one split of Mr. TyDi.
 
     Attributes:
-      rows: file with passages in its rows, as on the Hub; None if missing.
+      rows: file of queries with their passages, as on the Hub; None if missing.
       topics: file of queries; None if missing.
       qrels: file of judgments; None if missing.
       corpus: file of passages; None if missing.
@@ -583,12 +595,11 @@ class TydiFiles(NamedTuple):
 
     @property
     def is_judged(self) -> bool:
-        """True if queries, judgments and passages exist."""
         return None not in (self.topics, self.qrels, self.corpus)
 
 
 def tydi_files(directory: str, language: str, split: str) -> TydiFiles:
-    """Return the files of a language, in the form of the release or of the Hub."""
+    """Return Mr. TyDi's files of one language and split, from the release or from the Hub."""
     root, name = data_path(directory), _TYDI_SPLITS[split]
     folders = [root / f"mrtydi-v1.{minor}-{language}" for minor in (1, 0)]
     places = [place for one in folders for place in (one, one / "ir-format-data")]
@@ -613,15 +624,15 @@ def _tydi_splits(directory: str) -> tuple[str, ...]:
     )
     if "train" not in found:
         raise InputError(
-            f"data.directory {directory!r} has no language of Mr. TyDi to train on: it must hold "
-            "mrtydi-v1.1-LANGUAGE with train.jsonl.gz, or with topic.train.tsv, qrels.train.txt "
-            "and collection/docs.jsonl.gz"
+            f"data.directory {directory!r} has no language of Mr. TyDi to train on; it must "
+            "contain mrtydi-v1.1-LANGUAGE with train.jsonl.gz, or with topic.train.tsv, "
+            "qrels.train.txt and collection/docs.jsonl.gz"
         )
     return found
 
 
 def _tydi_sources(directory: str, split: str) -> Iterator[TydiFiles]:
-    """Yield the files of each language with the files that training reads."""
+    """Yield Mr. TyDi's files of a split, for each language with all required files."""
     for language in TYDI_LANGUAGES:
         files = tydi_files(directory, language, split)
         if files.rows is not None or files.is_judged:
@@ -629,7 +640,6 @@ def _tydi_sources(directory: str, split: str) -> Iterator[TydiFiles]:
 
 
 def _read_tydi_pairs(directory: str, split: str) -> Iterator[Pairs]:
-    """Read the queries of all languages, one language after another."""
     for files in _tydi_sources(directory, split):
         if files.rows is not None:
             yield from tevatron_pairs([files.rows])
@@ -659,19 +669,19 @@ PAIRS: Mapping[str, PairFormat] = {
         _tevatron_files, lambda where, split: tevatron_pairs(_tevatron_files(where)[split])
     ),
 }
-"""Formats that `tasks.pairs` reads by name."""
+"""Formats of queries with passages that `tasks.pairs` selects by name."""
 
 
 # Parallel lines.
 
 SCORED = {2: ("source", "target"), 3: ("score", "source", "target")}
-"""Columns of files without a header, by their number."""
+"""Columns of parallel files without a header, by the number of columns."""
 _NLLB = ("source", "target", "score")
-"""First columns of files with four or more."""
+"""First columns of parallel files with four or more columns."""
 
 
 class Parallel(NamedTuple):
-    """Text and its translation.
+    """Text and its translation, from a line of a parallel file.
 
     Attributes:
       where: location, "file:line".
@@ -687,11 +697,11 @@ class Parallel(NamedTuple):
 
 
 def read_parallel(path: str, *, min_score: float | None = None) -> Iterator[Parallel]:
-    """Read the lines of a file of two languages lazily, in order.
+    """Yield the lines of a parallel file, text and translation, in order.
 
     Lines are source TAB target; score TAB source TAB target, as in CCMatrix; or source TAB target
-    TAB score and more columns, as in NLLB. Blank lines are skipped, and so are lines with a score
-    below `min_score`.
+    TAB score and more columns, as in NLLB. Blank lines and lines with a score below `min_score` are
+    skipped.
     """
     num_columns = 0
     for number, line in enumerate(read_lines([path]), start=1):
@@ -731,18 +741,18 @@ def _score_of(fields: Mapping[str, str], where: str, *, needed: bool) -> float |
 
 @dataclasses.dataclass(frozen=True)
 class ParallelFile(RowFile):
-    """File of two languages, as a table with the columns source, target and, if present, score.
+    """Parallel file as a table with the columns source, target and, if present, score.
 
     Attributes:
-      path: path of the file; see `read_parallel`.
-      min_score: minimum score of a line to keep; None keeps all.
+      path: path of the file, in a format of `read_parallel`.
+      min_score: minimum score of a line to keep; None keeps all lines.
     """
 
     path: DataPath
     min_score: float | None = None
 
     def rows(self) -> Iterator[Row]:
-        """Yield the lines that are kept."""
+        """Yield a row for each line with at least the minimum score."""
         for where, source, target, score in read_parallel(str(self.path), min_score=self.min_score):
             scored = {} if score is None else {"score": score}
             yield Row(where, {"source": source, "target": target, **scored})
@@ -753,23 +763,23 @@ class ParallelFile(RowFile):
 
 @dataclasses.dataclass(frozen=True)
 class AlignedFiles(RowFile):
-    """Files that are translations of each other line by line, as a table with a column for each.
+    """Files in different languages, aligned by line, as a table with a column per language.
 
     Attributes:
-      paths: file of each language, by its code.
+      paths: language code and path of each file.
     """
 
     paths: tuple[tuple[str, DataPath], ...]
 
     def rows(self) -> Iterator[Row]:
-        """Yield the lines of all files in parallel."""
+        """Yield a row for each line number, with the line of each file."""
         columns = [read_lines([str(path)]) for _, path in self.paths]
         for number, lines in enumerate(itertools.zip_longest(*columns), start=1):
             for (_, path), line in zip(self.paths, lines, strict=True):
                 if line is None:
                     raise InputError(
-                        f"{path} ends before line {number}, and {self.paths[0][1].name} and "
-                        f"{self.paths[-1][1].name} must be translations line by line"
+                        f"{path} ends before line {number}, but {self.paths[0][1].name} and "
+                        f"{self.paths[-1][1].name} must be translations of each other, line by line"
                     )
             codes = [code for code, _ in self.paths]
             yield Row(f"{self}:{number}", dict(zip(codes, lines, strict=True)))
@@ -779,7 +789,7 @@ class AlignedFiles(RowFile):
 
 
 def parallel_splits(directory: str, min_score: float | None = None) -> dict[str, tuple[RowFile]]:
-    """Return the files of parallel lines of each split: train.tsv, or train.de and train.en."""
+    """Return the parallel files of each split: train.tsv, or train.de and train.en."""
     root = data_path(directory)
     there = [file for file in sorted(root.glob("*")) if file.is_file()] if directory else []
     found: dict[str, tuple[RowFile]] = {}
@@ -791,13 +801,14 @@ def parallel_splits(directory: str, min_score: float | None = None) -> dict[str,
         elif len({*codes} - {"tsv"}) == len(own) == 2:
             if min_score is not None:
                 raise InputError(
-                    f"{own[0]}: two files of lines have no scores; unset data.columns.min_score"
+                    f"{own[0]}: parallel texts in two files have no scores; unset "
+                    "data.columns.min_score"
                 )
             found[split] = (AlignedFiles(tuple(zip(codes, own, strict=True))),)
         elif own:
             raise InputError(
-                f"data.directory {directory}: {split} must be one .tsv, or two files of lines such "
-                f"as {split}.de and {split}.en; there are {', '.join(file.name for file in own)}"
+                f"data.directory {directory}: {split} must be one .tsv, or two text files such as "
+                f"{split}.de and {split}.en, got {', '.join(file.name for file in own)}"
             )
     if not found:
         raise InputError(

@@ -88,30 +88,30 @@ _EXPECTED = (
     '"hard_negative_ctxs"'
 )
 _BYTES = 1 << 20
-"""Bytes that are read at a time, because files have several gigabytes."""
+"""Bytes that are read at a time, because files may have several gigabytes."""
 _SCALAR = 64
-"""Maximum characters of a number."""
+"""Maximum characters of a number in JSON."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 _JSON = json.JSONDecoder()
 
 
 def dpr_splits(directory: str) -> tuple[str, ...]:
-    """Return the splits that have files; see `split_files`."""
+    """Return the splits of a DPR directory that have files."""
     return tuple(split_files(directory))
 
 
 def read_dpr_pairs(directory: str, split: str) -> Iterator[Pairs]:
-    """Read the questions of a split; see `pairs_of`."""
+    """Read the questions of a split of a DPR directory, with their passages."""
     return pairs_of(split_files(directory)[split])
 
 
 def split_files(directory: str) -> dict[str, list[DataPath]]:
-    """Return the files of each split; see `table_splits.split_files`."""
+    """Return the JSON files of each split of a DPR directory."""
     return table_splits.split_files(directory, suffix=".json", expected=_EXPECTED)
 
 
 def pairs_of(files: Sequence[DataPath]) -> Iterator[Pairs]:
-    """Read the questions of files, in order."""
+    """Yield the questions of DPR files that have a positive passage, in order."""
     num_read = num_left_out = 0
     for file in files:
         for number, record in enumerate(array_elements(file), start=1):
@@ -121,12 +121,21 @@ def pairs_of(files: Sequence[DataPath]) -> Iterator[Pairs]:
             if pairs is not None:
                 yield pairs
     if num_read == num_left_out:
-        raise InputError(f"{', '.join(map(str, files))}: no question has a passage that answers it")
-    _logger.info("%d questions, %d without a positive passage", num_read, num_left_out)
+        raise InputError(f"{', '.join(map(str, files))}: no question has a positive passage")
+    _logger.info(
+        "read %d questions, %d of them without a positive passage, which are skipped",
+        num_read,
+        num_left_out,
+    )
 
 
 def array_elements(file: DataPath, *, member: str = "") -> Iterator[dict[str, Any]]:
-    """Yield the objects of a JSON array, with one in memory at a time."""
+    """Yield the objects of a JSON array, with one object in memory at a time.
+
+    Args:
+      file: path of the JSON file.
+      member: name of the array if the file is an object; "" if the file is the array.
+    """
     with _read_by_parts(file, kind="object" if member else "array") as text:
         if not member:
             text.take("[", where=f"{file}: must be a JSON array of objects")
@@ -145,7 +154,7 @@ def array_elements(file: DataPath, *, member: str = "") -> Iterator[dict[str, An
 
 
 def object_members(file: DataPath) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the names and objects of a JSON object of objects, with one in memory at a time."""
+    """Yield name and value of each member of a JSON object of objects, one at a time."""
     with _read_by_parts(file) as text:
         for name in text.members(file):
             yield name, text.object_(where=f"{file}: {name!r}")
@@ -153,7 +162,7 @@ def object_members(file: DataPath) -> Iterator[tuple[str, dict[str, Any]]]:
 
 @contextlib.contextmanager
 def _read_by_parts(file: DataPath, *, kind: str = "object") -> Iterator["_Text"]:
-    """Open the text of a file, which must be read to its end."""
+    """Open a JSON file for lazy parsing; raise InputError if text follows its JSON value."""
     try:
         with open_text(file) as stream:
             text = _Text(stream)
@@ -167,7 +176,7 @@ def _read_by_parts(file: DataPath, *, kind: str = "object") -> Iterator["_Text"]
 
 
 class _Text:
-    """Text of a stream, read lazily."""
+    """Lazy parser of a stream of JSON text."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -175,7 +184,7 @@ class _Text:
         self._text, self._at = "", 0
 
     def sign(self) -> str:
-        """Return the next character that is not white space; "" at the end."""
+        """Return the next character that is not white space, or "" at the end of the text."""
         while True:
             self._at = _SPACE.match(self._text, self._at).end()  # pyright: ignore
             if rest := self._text[self._at : self._at + 1]:
@@ -184,13 +193,13 @@ class _Text:
                 return ""
 
     def take(self, sign: str, *, where: str) -> None:
-        """Skip the next character, which must be `sign`."""
+        """Skip the next character; raise InputError if it is not `sign`."""
         if self.sign() != sign:
             raise InputError(f"{where}: expected {sign}, got {self.sign() or 'the end'}")
         self._at += 1
 
     def elements(self, file: DataPath) -> Iterator[dict[str, Any]]:
-        """Yield the objects of an array after its bracket, and skip the closing bracket."""
+        """Yield the objects of an array after its opening bracket, and skip its closing bracket."""
         number = 0
         while self.sign() != "]" or number:
             number += 1
@@ -201,7 +210,7 @@ class _Text:
         self.take("]", where=f"{file}: after question {number}")
 
     def members(self, file: DataPath) -> Iterator[str]:
-        """Yield the names of an object's members; the caller must read each value in turn."""
+        """Yield the member names of an object; the caller must parse each value in turn."""
         self.take("{", where=f"{file}: must be a JSON object")
         name = ""
         while self.sign() != "}" or name:
@@ -216,13 +225,11 @@ class _Text:
         self.take("}", where=f"{file}: after {name!r}")
 
     def object_(self, *, where: str) -> dict[str, Any]:
-        """Read the next object."""
         if self.sign() != "{":
             raise InputError(f"{where}: must be an object, got {self.sign() or 'the end'}")
         return self.value(where=where)
 
     def value(self, *, where: str) -> Any:
-        """Read the next value."""
         self.sign()
         while len(self._text) - self._at < _SCALAR and self._more(_BYTES):
             pass  # a number that continues after the text read so far would be cut
@@ -248,7 +255,7 @@ class _Text:
                 raise InputError(f"{where}: not JSON that can be read ({error})") from error
 
     def _more(self, size: int) -> bool:
-        """Read more text, and return whether there was any."""
+        """Read up to `size` more bytes of the stream; return False at its end."""
         found = self._stream.read(size)
         self._text = self._text[self._at :] + self._decoder.decode(found, final=not found)
         self._at = 0
@@ -256,7 +263,7 @@ class _Text:
 
 
 def _pairs(record: Mapping[str, Any], *, where: str) -> Pairs | None:
-    """Return a question with its passages, or None without a positive passage."""
+    """Return a DPR question with its passages, or None if it has no positive passage."""
     question = record.get("question")
     if not isinstance(question, str) or not question.strip():
         raise InputError(f'{where}: must have "question", a text')
@@ -283,7 +290,7 @@ MARCO_SPLITS = {"train": ("train",), "validation": ("dev", "dev.small")}
 
 
 def marco_splits(directory: str) -> tuple[str, ...]:
-    """Return the splits that have queries and judgments."""
+    """Return the splits of an MS MARCO directory that have queries and judgments."""
     found = tuple(split for split in MARCO_SPLITS if directory and _names(directory, split))
     if not found:
         raise InputError(
@@ -296,7 +303,7 @@ def marco_splits(directory: str) -> tuple[str, ...]:
 def read_marco_pairs(
     directory: str, split: str, collection: Sequence[str | DataPath]
 ) -> list[Pairs]:
-    """Read the queries of a split that have a positive; the collection is read once."""
+    """Return the queries of an MS MARCO split that have a positive, with their passages."""
     names = _names(directory, split)
     if names is None:
         raise InputError(f"data.directory {directory!r} has no queries of the split {split}")
@@ -306,7 +313,14 @@ def read_marco_pairs(
 def judged_pairs(
     queries: str, qrels: str, collection: Sequence[str | DataPath], *, negatives: bool = False
 ) -> list[Pairs]:
-    """Read the queries of a file that have a positive; the collection is read once."""
+    """Return the queries of a file that have a positive passage, with their judged passages.
+
+    Args:
+      queries: path of the queries.
+      qrels: path of the relevance judgments.
+      collection: paths of the passages, which are read once.
+      negatives: True to include passages with a score of 0 or less as negatives.
+    """
     texts = dict(_texts(queries))
     judged: dict[str, tuple[list[str], list[str]]] = {}
     for where, query, passage, score in judgments(read_lines([qrels]), name=qrels):
@@ -324,8 +338,8 @@ def judged_pairs(
     }
     if missing := sorted(wanted - passages.keys()):
         raise InputError(
-            f"{qrels}: {len(missing)} passages that are judged are not in the collection, such as "
-            f"{missing[0]!r}: do the two belong together?"
+            f"{qrels}: the collection lacks {len(missing)} judged passages, such as "
+            f"{missing[0]!r}; give the collection that was judged"
         )
     return [
         Pairs(
@@ -340,7 +354,7 @@ def judged_pairs(
 
 
 def _names(directory: str, split: str) -> tuple[str, str] | None:
-    """Return the files of queries and of judgments of a split, or None."""
+    """Return the paths of a split's queries and judgments, or None if one of them is missing."""
     for name in MARCO_SPLITS[split]:
         found = [data_path(directory) / f"{kind}.{name}.tsv" for kind in ("queries", "qrels")]
         if all(path.is_file() for path in found):
@@ -349,7 +363,6 @@ def _names(directory: str, split: str) -> tuple[str, str] | None:
 
 
 def _texts(path: str) -> Iterator[tuple[str, str]]:
-    """Yield the id and the text of each line that is not blank."""
     columns = None
     for number, line in enumerate(read_lines([path]), start=1):
         if not line.strip():
@@ -363,7 +376,8 @@ def _texts(path: str) -> Iterator[tuple[str, str]]:
         fields = line.split("\t", 1)
         if len(fields) != 2:
             raise InputError(
-                f"{path}:{number}: must have 2 fields, got {len(fields)}: {line[:60]!r}"
+                f"{path}:{number}: must have 2 fields, query id TAB text, got {len(fields)}: "
+                f"{line[:60]!r}"
             )
         yield fields[0], fields[1]
 
@@ -373,11 +387,11 @@ _QUERIES, _CORPUS = "miracl-v1.0-", "miracl-corpus-v1.0-"
 
 
 def miracl_splits(directory: str) -> tuple[str, ...]:
-    """Return the splits that have topics, judgments and a corpus."""
+    """Return the splits of a MIRACL directory that have topics, judgments and a corpus."""
     found = tuple(split for split in MIRACL_SPLITS if directory and _languages(directory, split))
     if "train" not in found:
         raise InputError(
-            f"data.directory {directory!r} has no language of MIRACL to train on: it must hold "
+            f"data.directory {directory!r} has no language of MIRACL to train on; it must contain "
             f"{_QUERIES}LANG with topics/*-train.tsv and qrels/*-train.tsv, and "
             f"{_CORPUS}LANG with docs-*.jsonl.gz"
         )
@@ -385,7 +399,7 @@ def miracl_splits(directory: str) -> tuple[str, ...]:
 
 
 def read_miracl_pairs(directory: str, split: str) -> list[Pairs]:
-    """Read the queries of a split that have a positive; each corpus is read once."""
+    """Return the queries of a MIRACL split that have a positive passage, in all languages."""
     return [
         pairs
         for queries, qrels, corpus in _languages(directory, split)
@@ -394,7 +408,7 @@ def read_miracl_pairs(directory: str, split: str) -> list[Pairs]:
 
 
 def _languages(directory: str, split: str) -> list[tuple[DataPath, DataPath, list[DataPath]]]:
-    """Return the topics, judgments and corpus of each language with all three."""
+    """Return the paths of topics, judgments and corpus of each language that has all three."""
     root, found = data_path(directory), []
     for folder in sorted(root.glob(f"{_QUERIES}*")):
         language = folder.name.removeprefix(_QUERIES)
@@ -408,17 +422,17 @@ def _languages(directory: str, split: str) -> list[tuple[DataPath, DataPath, lis
 
 
 FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
-"""File of judgments of each split."""
+"""File name of the judgments of each split."""
 
 
 class Judged(NamedTuple):
-    """Queries and judgments for the evaluation of a ranking.
+    """Queries and relevance judgments of a test set.
 
     Attributes:
-      queries: text of each query with judgments.
-      judgements: scores of documents by query.
-      twins: queries with a document of the same id and the same text, with or without its title.
-      namesakes: number of queries with a document of the same id and a different text.
+      queries: text of each query that has judgments, by query id.
+      judgements: score of each judged document, by query id and document id.
+      twins: ids of queries that have a document with the same id and the same text.
+      namesakes: number of queries that have a document with the same id and a different text.
       missing: number of judged documents that the corpus lacks.
     """
 
@@ -430,20 +444,20 @@ class Judged(NamedTuple):
 
 
 def beir_splits(directory: str, *, field: str = "data.directory") -> tuple[str, ...]:
-    """Return the splits that have judgments."""
+    """Return the splits of a BEIR directory that have judgments."""
     found = tuple(
         s for s, name in FILES.items() if (data_path(directory) / "qrels" / name).is_file()
     )
     if not directory or not found:
         raise InputError(
-            f"{field} {directory!r} is not a BEIR directory: it must hold corpus.jsonl, "
+            f"{field} {directory!r} is not a BEIR directory: it must contain corpus.jsonl, "
             f"queries.jsonl and one of qrels/{', qrels/'.join(FILES.values())}"
         )
     return found
 
 
 def read_judgements(path: DataPath) -> dict[str, dict[str, int]]:
-    """Read the scores of documents by query, in the order of the file."""
+    """Read a BEIR file of relevance judgments: query id -> document id -> score, in file order."""
     try:
         lines = read_whole(path).decode("utf-8-sig").splitlines()
     except OSError as error:
@@ -457,20 +471,20 @@ def read_judgements(path: DataPath) -> dict[str, dict[str, int]]:
 
 
 def read_queries(directory: str) -> dict[str, str]:
-    """Read the text of each query."""
+    """Return the query texts of a BEIR directory, by query id."""
     path = str(data_path(directory) / "queries.jsonl")
     fields = ("_id", "text")
     return {line.record["_id"]: line.record["text"] for line in read_examples(path, fields=fields)}
 
 
 def read_documents(directory: str, wanted: Collection[str]) -> dict[str, str]:
-    """Read title and text of the wanted documents, separated by a space."""
+    """Return title and text, joined by a space, of the wanted documents of a BEIR directory."""
     records = (line.record for line in _corpus_lines(directory))
     return {record["_id"]: titled_text(record) for record in records if record["_id"] in wanted}
 
 
 def read_corpus(directory: str) -> Iterator[TextRecord]:
-    """Read all documents lazily, in order."""
+    """Yield all documents of a BEIR directory, in order."""
     for line in _corpus_lines(directory):
         yield TextRecord(line.where, line.record["_id"], titled_text(line.record))
 
@@ -481,12 +495,13 @@ def _corpus_lines(directory: str) -> Iterator[Line]:
 
 
 def read_judged(directory: str, split: str) -> Judged:
-    """Read the judgments of a split and its queries; the corpus is read once and not kept."""
+    """Return the judgments and queries of a BEIR split, checked against its corpus."""
     path = data_path(directory) / "qrels" / FILES[split]
     judgements = read_judgements(path)
     if not judgements:
         raise InputError(
-            f"{path}: no judgment; it needs lines of query-id, corpus-id, score after a header"
+            f"{path} has no relevance judgment; it needs lines of query-id, corpus-id, score after "
+            "a header"
         )
     queries = read_queries(directory)
     _check_queries(judgements, queries, path=path)
@@ -499,11 +514,13 @@ def read_judged(directory: str, split: str) -> Judged:
         if name in judgements:
             twins[name] = _is_twin(queries[name], line.record)
         if name in places:
-            raise InputError(f"{line.where}: the id {name!r} is also in {places[name]}")
+            raise InputError(
+                f"{line.where}: the document id {name!r} occurs twice, first in {places[name]}"
+            )
         if name in wanted:
             places[name] = line.where
     if is_empty:
-        raise InputError(f"{data_path(directory) / 'corpus.jsonl'}: no document")
+        raise InputError(f"{data_path(directory) / 'corpus.jsonl'} has no document")
     missing = _missing(wanted, places, path=path)
     return Judged(
         queries={query: queries[query] for query in judgements},
@@ -515,7 +532,10 @@ def read_judged(directory: str, split: str) -> Judged:
 
 
 def read_beir_pairs(directory: str, split: str) -> list[Pairs]:
-    """Read the queries of a split that have a positive; missing documents are skipped."""
+    """Return the queries of a BEIR split that have a relevant document, with their documents.
+
+    Judged documents that the corpus lacks are skipped with a warning.
+    """
     path = data_path(directory) / "qrels" / FILES[split]
     judgements = read_judgements(path)
     queries = read_queries(directory)
@@ -524,7 +544,7 @@ def read_beir_pairs(directory: str, split: str) -> list[Pairs]:
     _check_queries(judgements, queries, path=path)
     if missing := _missing(wanted, documents, path=path):
         _logger.warning(
-            "%s: corpus.jsonl lacks %d of the judged documents; they are skipped",
+            "%s: skipping %d judged documents that corpus.jsonl lacks",
             path,
             len(missing),
         )
@@ -550,7 +570,7 @@ def read_beir_pairs(directory: str, split: str) -> list[Pairs]:
 
 
 def _is_twin(query: str, document: Mapping[str, Any]) -> bool:
-    """Return whether a query is a document's text, with or without its title."""
+    """Return True if a query equals a document's text, with or without the document's title."""
     texts = (query, document["text"], titled_text(document))
     same, *others = (" ".join(text.split()) for text in texts)
     return same in others
@@ -560,16 +580,17 @@ def _check_queries(names: Collection[str], there: Mapping[str, str], *, path: Da
     missing = sorted(set(names) - set(there))
     if missing:
         raise InputError(
-            f"{path} names {missing[0]!r}, which is not in queries.jsonl of the same data"
+            f"{path} has judgments of query {missing[0]!r}, which queries.jsonl of the same "
+            "directory lacks"
         )
 
 
 def _missing(names: Collection[str], there: Mapping[str, str], *, path: DataPath) -> set[str]:
-    """Return the judged documents that are missing."""
+    """Return the judged document ids that the corpus lacks; raise InputError if it lacks all."""
     missing = set(names) - set(there)
     if missing and not there:
         raise InputError(
             f"{path}: corpus.jsonl has none of the {len(missing)} judged documents, such as "
-            f"{min(missing)!r}: do the two belong together?"
+            f"{min(missing)!r}; give the corpus that was judged"
         )
     return missing

@@ -1,11 +1,11 @@
-"""Compact tables of strings: their concatenated bytes, and the end of each string.
+"""Compact tables of strings: the concatenated bytes of the strings, and the end of each string.
 
     table = StringTable.of(["d7", "d12"])
     table[1], len(table)                # "d12", 2
     table.save("index/ids")             # index/ids.bytes.npy, index/ids.ends.npy
-    StringTable.open("index/ids")       # mapped, not read
+    StringTable.open("index/ids")       # memory-mapped, not read
 
-A million ids of MS MARCO take 15 MB instead of the 60 MB of Python's strings.
+A million ids of MS MARCO take 15 MB, instead of 60 MB as Python strings.
 """
 
 import array
@@ -24,12 +24,12 @@ from t5x_lite.core.files import open_atomically, reason
 
 
 class StringTable:
-    """Strings by number.
+    """Compact list of strings in two arrays, accessed by index.
 
     Args:
-      content: concatenated bytes of the strings in UTF-8, uint8.
-      ends: end of each string in `content`, int64.
-      where: file or index that holds the strings, for messages.
+      content: concatenated UTF-8 bytes of the strings, uint8.
+      ends: end offset of each string in `content`, int64.
+      where: path of the file or index with the strings, for messages.
     """
 
     def __init__(self, content: np.ndarray, ends: np.ndarray, where: str = "a table of strings"):
@@ -37,7 +37,7 @@ class StringTable:
 
     @classmethod
     def of(cls, strings: Iterable[str]) -> "StringTable":
-        """Build the table of some strings, which are read once."""
+        """Build a table from an iterable of strings."""
         content, ends = bytearray(), array.array("q")
         for string in strings:
             content += string.encode()
@@ -46,7 +46,7 @@ class StringTable:
 
     @classmethod
     def open(cls, path: str | Path) -> "StringTable":
-        """Open a table that `save` wrote. Only the ends are read; the bytes are mapped."""
+        """Open a table that `save` wrote; the bytes of the strings are memory-mapped, not read."""
         content_file, ends_file = _files(path)
         content = open_array(content_file, dtypes=(np.uint8,), dims=1)
         ends = open_array(ends_file, dtypes=(np.int64,), dims=1)
@@ -54,16 +54,16 @@ class StringTable:
         return cls(content, ends, str(path))
 
     def save(self, path: str | Path) -> None:
-        """Write two files, PATH.bytes.npy and PATH.ends.npy."""
+        """Write the table to two files, PATH.bytes.npy and PATH.ends.npy."""
         for file, values in zip(_files(path), (self._content, self._ends), strict=True):
             save_array(file, values)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays of the table by name: bytes and ends."""
+        """Return the two arrays of the table by name: "bytes" and "ends"."""
         return {"bytes": self._content, "ends": self._ends}
 
     def check_distinct(self, where: str) -> None:
-        """Raise InputError if a string occurs twice; hashes are compared first."""
+        """Raise InputError if a string occurs twice in the table."""
         hashes = np.fromiter((hash(name) for name in self), np.int64, len(self))
         values, counts = np.unique(hashes, return_counts=True)
         if (counts == 1).all():
@@ -92,14 +92,14 @@ class StringTable:
         return (self[number] for number in range(len(self)))
 
     def part(self, first: int, end: int) -> list[str]:
-        """Return the strings from one number to another, excluded."""
+        """Return the strings with indices from `first` to `end`, excluding `end`."""
         return [self[number] for number in range(first, min(end, len(self)))]
 
 
 def open_array(
     path: str | Path, *, dtypes: Sequence[Any] | None = None, dims: int | None = None
 ) -> np.ndarray:
-    """Map a .npy file, after a check of its header and size."""
+    """Check the header and size of a .npy file, and map the array into memory."""
     try:
         with open(path, "rb") as file:
             shape, in_columns, dtype = _read_header(file, path)
@@ -136,10 +136,10 @@ def open_array(
 
 
 def create_array(path: str | Path, dtype: Any, shape: tuple[int, ...]) -> np.memmap:
-    """Create a .npy file and map it, to be filled in place.
+    """Create a .npy file and map it into memory for writing.
 
-    All its bytes are reserved at once. Writing to a map on a full disk would end the process by
-    SIGBUS.
+    Disk space for the array is reserved at once, because writing to a map on a full disk would end
+    the process by SIGBUS.
     """
     array = np.lib.format.open_memmap(path, "w+", dtype, shape)
     with open(path, "rb+") as file:
@@ -161,7 +161,7 @@ _HEADERS = {
 
 
 def _read_header(file: BinaryIO, path: str | Path) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return the shape, whether the order is Fortran, and the type of a .npy file."""
+    """Return the shape of a .npy file, True if its order is Fortran's, and its dtype."""
     try:
         shape, in_columns, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
         if all(type(size) is int and size >= 0 for size in shape):
@@ -174,10 +174,12 @@ def _read_header(file: BinaryIO, path: str | Path) -> tuple[tuple[int, ...], boo
 
 
 def check_ends(ends: np.ndarray, size: int, *, where: str | Path) -> None:
-    """Raise InputError unless ends increase from 0 or more and the last one is the size."""
+    """Raise InputError unless the end offsets are ascending and the last one equals `size`."""
     rises = not len(ends) or (int(ends[0]) >= 0 and bool((ends[1:] >= ends[:-1]).all()))
     if not rises or (int(ends[-1]) if len(ends) else 0) != size:
-        raise InputError(f"{where}: damaged (its ends do not fit {size} entries); build it again")
+        raise InputError(
+            f"{where}: damaged (the end offsets do not match {size} entries); build it again"
+        )
 
 
 def save_array(path: str | Path, values: np.ndarray) -> None:
@@ -187,20 +189,20 @@ def save_array(path: str | Path, values: np.ndarray) -> None:
 
 
 _LARGEST_RECORD = 1 << 20
-"""Maximum bytes of an index.json."""
+"""Maximum size of an index.json, in bytes."""
 
 
 def read_record(
     path: Path, fields: Mapping[str, type], *, kind: str = "index", made_by: str
 ) -> dict[str, Any]:
-    """Read the index.json of an index and check its fields."""
+    """Read the index.json of an index, and check the types of its fields."""
     remedy = f"build the index again with t5x-lite {made_by}"
     try:
         with path.open("rb") as file:
             content = file.read(_LARGEST_RECORD + 1)
     except OSError as error:
         raise InputError(
-            f"{path.parent}: no {kind} ({reason(error)}): t5x-lite {made_by} makes one"
+            f"{path.parent} has no {kind} ({reason(error)}); build one with t5x-lite {made_by}"
         ) from error
     try:
         record = json.loads(content) if len(content) <= _LARGEST_RECORD else None

@@ -44,7 +44,7 @@ BEIR = (
     *("robust04", "arguana", "webis-touche2020", "cqadupstack", "quora", "dbpedia-entity"),
     *("scidocs", "fever", "climate-fever", "scifact"),
 )
-"""The 18 sets that the mean includes."""
+"""Names of the 18 test sets that BEIR's mean score includes."""
 _MIRACL = "ar bn de en es fa fi fr hi id ja ko ru sw te th yo zh"
 _MLDR = "ar de en es fr hi it ja ko pt ru th zh"
 _MKQA = "ar da de es fi fr he hu it ja km ko ms nl no pl pt ru sv th tr vi zh_cn zh_hk zh_tw"
@@ -69,7 +69,7 @@ _NEEDS: Mapping[Suite, str] = {
     "mrtydi": "mrtydi-v1.1-LANGUAGE with topic.test.tsv, qrels.test.txt and collection/docs.jsonl",
     "narrativeqa": "qaps.csv, documents.csv and tmp/*.content, or test tables of the Hub",
 }
-"""Files of the suites with set names that do not show them."""
+"""Hint on the files that a suite needs, for messages."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,11 +78,11 @@ class Judged:
 
     Attributes:
       name: name of the set, such as "scifact" or "cqadupstack/gaming".
-      queries: function that reads the texts of the judged queries.
-      passages: function that reads the corpus.
-      judgements: function that reads the judgments; None if `answers` is set.
-      answers: function that reads the answers of questions; None if `judgements` is set.
-      drops_same_ids: if True, a document with the query's id is excluded from its ranking.
+      queries: function that returns the texts of the judged queries, by query id.
+      passages: function that returns the passages of the corpus.
+      judgements: function that returns the relevance judgments; None if `answers` is set.
+      answers: function that returns the answers of questions; None if `judgements` is set.
+      drops_same_ids: True to exclude a document with the query's id from the ranking.
     """
 
     name: str
@@ -94,16 +94,18 @@ class Judged:
 
     @property
     def group(self) -> str:
-        """Name of the group; a mean over sets counts a group as one set."""
+        """Group of the set, such as "cqadupstack"; a mean over sets counts a group as one set."""
         return self.name.partition("/")[0]
 
 
 def sets_of(suite: Suite, directory: str) -> list[Judged]:
-    """Return the sets of a suite in a directory, in the suite's order."""
+    """Return the test sets of a suite in a directory, in the suite's order."""
     found = _FIND[suite](Path(directory))
     if not found:
         hint = f"; it needs {_NEEDS[suite]}" if suite in _NEEDS else ""
-        raise InputError(f"{directory}: no set of {suite}, such as {EXPECTED[suite][0]!r}{hint}")
+        raise InputError(
+            f"{directory} has no test set of {suite}, such as {EXPECTED[suite][0]!r}{hint}"
+        )
     return found
 
 
@@ -248,18 +250,17 @@ def _narrativeqa(directory: Path) -> list[Judged]:
 
 
 def _narrative_questions(file: Path) -> Iterator[tuple[str, str]]:
-    """Yield the questions of the release's test split, with the ids of their stories."""
     found = 0
     for row in read_csv(file, columns=("document_id", "set", "question")):
         if row.fields["set"] == "test":
             found += 1
             yield row.fields["question"], row.fields["document_id"]
     if not found:
-        raise InputError(f'{file}: no question with "set" test')
+        raise InputError(f'{file} has no question of the test split (column "set")')
 
 
 def _narrative_stories(file: Path) -> Iterator[Passage]:
-    """Yield the stories of the test split, which download_stories.sh saves in tmp."""
+    """Yield the stories of NarrativeQA's test split, which download_stories.sh saves in tmp."""
     rows = read_csv(file, columns=("document_id", "set"))
     ids = [row.fields["document_id"] for row in rows if row.fields["set"] == "test"]
     paths = [file.parent / "tmp" / f"{name}.content" for name in ids]
@@ -279,7 +280,6 @@ def _narrative_stories(file: Path) -> Iterator[Passage]:
 
 
 def _narrative_rows(files: Sequence[Table]) -> Iterator[tuple[str, str]]:
-    """Yield the questions of the Hub's files, with the ids of their stories."""
     for where, story, question in _narrative_objects(files):
         if not isinstance(question.get("text"), str):
             raise InputError(f'{where}: "question" must have "text", a string')
@@ -287,7 +287,6 @@ def _narrative_rows(files: Sequence[Table]) -> Iterator[tuple[str, str]]:
 
 
 def _narrative_texts(files: Sequence[Table]) -> Iterator[Passage]:
-    """Yield each story of the Hub's files once."""
     seen: set[str] = set()
     for where, story, _ in _narrative_objects(files):
         if story["id"] not in seen:
@@ -311,7 +310,7 @@ def _narrative_objects(
             found += 1
             yield row.where, story, question
     if not found:
-        raise InputError(f"{files[0]}: no question")
+        raise InputError(f"{files[0]} has no question")
 
 
 _FIND: Mapping[Suite, Callable[[Path], list[Judged]]] = {
@@ -325,8 +324,11 @@ _FIND: Mapping[Suite, Callable[[Path], list[Judged]]] = {
 
 
 def _asked(passages: Iterator[Passage], judged: Qrels, where: object) -> dict[str, str]:
-    """Return the texts of the queries that have judgments."""
+    """Return the texts of queries that have judgments; raise InputError if a text is missing."""
     texts = {one.id: one.whole for one in passages if one.id in judged}
     if missing := judged.keys() - texts.keys():
-        raise InputError(f"{where} names the query {min(missing)!r}, which has no text")
+        raise InputError(
+            f"{where} has judgments of query {min(missing)!r}, but the file of queries lacks its "
+            "text"
+        )
     return {query: texts[query] for query in judged}

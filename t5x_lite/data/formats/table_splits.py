@@ -46,7 +46,7 @@ SPLITS = {
     "validation": ("validation", "valid", "val", "dev"),
     "test": ("test",),
 }
-"""Names that the files of each split may have."""
+"""Names of each split in the names of its files."""
 
 HUB = "hf://"
 _PATTERN = re.compile(r"[*?\[]")
@@ -55,7 +55,7 @@ _NUMBERED = re.compile(r"(\d+)-of-(\d+)")
 
 @dataclass(frozen=True)
 class HubSplit:
-    """Split of a data set that the package `datasets` loads.
+    """Split of a data set of the Hugging Face Hub, which the package `datasets` loads.
 
     Attributes:
       dataset: name of the data set, "owner/name" or "name".
@@ -73,11 +73,11 @@ class HubSplit:
 
 
 class RowFile(abc.ABC):
-    """File of a custom format that yields its rows itself; `os.fspath` returns its path."""
+    """Base class of files in custom formats, which yield rows; `os.fspath` returns the path."""
 
     @abc.abstractmethod
     def rows(self) -> Iterator[Row]:
-        """Yield the rows in order."""
+        """Yield the rows of the file, in order."""
 
     @abc.abstractmethod
     def __fspath__(self) -> str: ...
@@ -88,11 +88,11 @@ class RowFile(abc.ABC):
 
 Columnar: TypeAlias = DataPath | HubSplit
 Table: TypeAlias = Columnar | RowFile
-"""Source of rows."""
+"""Source of rows: a file, a split of the Hub, or a file in a custom format."""
 
 
 def read_rows(table: Table, *, columns: Sequence[str], quoting: bool = True) -> Iterator[Row]:
-    """Read the rows of a file or of a split of the Hub; see `tables.read_table`."""
+    """Read the rows of a table lazily, in order: a file, or a split of the Hub."""
     if isinstance(table, RowFile):
         return table.rows()
     if not isinstance(table, HubSplit):
@@ -103,18 +103,18 @@ def read_rows(table: Table, *, columns: Sequence[str], quoting: bool = True) -> 
 
 
 _HUB_ROWS = 1024
-"""Number of rows of a data set of the Hub that are read at a time."""
+"""Number of rows of a Hub data set that are read at a time."""
 
 
 def column_names(table: Columnar) -> list[str]:
-    """Return the columns of a Parquet or Arrow file or of a split of the Hub."""
+    """Return the column names of a Parquet or Arrow file or of a split of the Hub."""
     if not isinstance(table, HubSplit):
         return tables.column_names(table)
     return [*_loaded(table.dataset, table.config)[table.split].column_names]
 
 
 def num_groups(table: Columnar) -> int:
-    """Return the number of parts that can be read separately; see `tables.num_groups`."""
+    """Return the number of groups of a table's rows that can be read separately."""
     if not isinstance(table, HubSplit):
         return tables.num_groups(table)
     return max(1, -(-len(_loaded(table.dataset, table.config)[table.split]) // _HUB_ROWS))
@@ -123,7 +123,7 @@ def num_groups(table: Columnar) -> int:
 def read_columns(
     table: Columnar, *, columns: Sequence[str], group: int | None = None
 ) -> Iterator[Row]:
-    """Read rows with some columns, of all parts or of one; see `tables.read_columns`."""
+    """Read the rows of a table, or of one of its groups, with only some columns."""
     if not isinstance(table, HubSplit):
         return tables.read_columns(table, columns=columns, group=group)
     pyarrow(table)
@@ -147,7 +147,13 @@ def table_splits(
     patterns: Mapping[str, Sequence[str]] | None = None,
     endings: tuple[str, ...] = (),
 ) -> dict[str, tuple[Table, ...]]:
-    """Return the tables of each existing split."""
+    """Return the tables of each split in a directory, a file or a data set of the Hub.
+
+    Args:
+      directory: path of the directory or file, or hf://NAME.
+      patterns: file name patterns of each split; None to find the files by the names of splits.
+      endings: suffixes of files that match a pattern; () for the suffixes of tables.
+    """
     given = {split: globs for split, globs in (patterns or {}).items() if globs}
     if directory.startswith(HUB):
         return _hub_splits(directory.removeprefix(HUB))
@@ -172,7 +178,7 @@ def table_splits(
 
 
 def _names(place: DataPath) -> list[str]:
-    """Return the names of the files directly in a directory; [] without the directory."""
+    """Return the names of the files directly in a directory; [] if it does not exist."""
     if isinstance(place, BucketPath):
         return [*files_in(place)]
     return sorted(path.name for path in place.glob("*") if path.is_file())
@@ -181,7 +187,7 @@ def _names(place: DataPath) -> list[str]:
 def _matching(
     place: DataPath, globs: Sequence[str], split: str, endings: tuple[str, ...] = ()
 ) -> tuple[DataPath, ...]:
-    """Return the files that match patterns, in the order of the patterns."""
+    """Return the files that match the patterns of a split, in the order of the patterns."""
 
     def fits(name: str) -> bool:
         return plain_name(name).endswith(endings) if endings else bool(ending_of(name))
@@ -196,7 +202,7 @@ def _matching(
         else:
             files = [path] if path.is_file() else []
         if not files:
-            raise InputError(f"data.columns.{split}: no file {path}")
+            raise InputError(f"data.columns.{split}: no file matches {path}")
         found += [file for file in files if file not in found]
     return tuple(found)
 
@@ -208,7 +214,6 @@ def _below(place: DataPath, pattern: str) -> DataPath:
 
 
 def _saved_splits(place: DataPath, names: Sequence[str]) -> dict[str, tuple[Table, ...]] | None:
-    """Return the tables of a directory that `save_to_disk` wrote; None for other directories."""
     if "state.json" in names:
         return {"train": _saved_files(place)}
     if "dataset_dict.json" not in names:
@@ -221,11 +226,13 @@ def _saved_splits(place: DataPath, names: Sequence[str]) -> dict[str, tuple[Tabl
     }
     if not found:
         raise InputError(
-            f"{place}: its splits are {', '.join(listed)}; it needs train, validation or test: "
-            "name the files by --data.columns.train"
+            f"{place}: the splits are {', '.join(listed)}, but one must be train, validation or "
+            "test; name the files by --data.columns.train"
         )
     if outside := [name for name in found.values() if not _is_name(name)]:
-        raise InputError(f"{place}: a split must be a folder in it, got {outside[0][:60]!r}")
+        raise InputError(
+            f"{place}: a split must be a folder in this directory, got {outside[0][:60]!r}"
+        )
     return {split: _saved_files(place / name) for split, name in found.items()}
 
 
@@ -236,20 +243,24 @@ def _saved_files(folder: DataPath) -> tuple[DataPath, ...]:
     given = [each.get("filename") if isinstance(each, dict) else None for each in listed]
     names = [name for name in given if isinstance(name, str)]
     if not names or len(names) < len(given):
-        raise InputError(f'{folder / "state.json"}: must have "_data_files" with their names')
+        raise InputError(
+            f'{folder / "state.json"}: must have "_data_files", a list of objects with "filename"'
+        )
     if outside := [name for name in names if not _is_name(name)]:
         raise InputError(
-            f'{folder / "state.json"}: "filename" must be in its folder, got {outside[0][:60]!r}'
+            f'{folder / "state.json"}: "filename" must be a file in the same folder, got '
+            f"{outside[0][:60]!r}"
         )
     if state.get("_indices_data_files"):
         raise InputError(
-            f"{folder}: rows are chosen by indices; save it by flatten_indices() first"
+            f"{folder}: the saved data set selects its rows by indices; call flatten_indices() "
+            "before save_to_disk()"
         )
     return tuple(folder / name for name in names)
 
 
 def _is_name(name: str) -> bool:
-    """Return whether a name is the name of a file directly in a directory."""
+    """Return True if a name is a plain file name, without a folder."""
     return "/" not in name and "\0" not in name and name not in ("", ".", "..")
 
 
@@ -264,13 +275,14 @@ def _json(file: DataPath) -> dict[str, Any]:
 
 
 def _named_splits(place: DataPath, names: Sequence[str]) -> dict[str, tuple[DataPath, ...]]:
-    """Return the files with names, or in folders with names, of splits."""
+    """Return the files of each split, found by split names in file or folder names."""
     found = {}
     for split, known in SPLITS.items():
         sets = [files for name in known if (files := _files_of(place, name, names))]
         if len(sets) > 1:
             raise InputError(
-                f"data.directory {str(place)!r} has both {sets[0][0].name} and {sets[1][0].name}"
+                f"data.directory {str(place)!r} has both {sets[0][0].name} and {sets[1][0].name} "
+                "for one split; keep one"
             )
         if sets:
             found[split] = sets[0]
@@ -278,7 +290,7 @@ def _named_splits(place: DataPath, names: Sequence[str]) -> dict[str, tuple[Data
 
 
 def _files_of(place: DataPath, name: str, names: Sequence[str]) -> tuple[DataPath, ...]:
-    """Return the files "NAME.csv", or "NAME-00000-of-00002.csv" etc., or all in folder NAME."""
+    """Return the files "NAME.csv" or "NAME-00000-of-00002.csv", or all files in the folder NAME."""
     start = re.compile(rf"{name}([-_.]\d[\w-]*)?(?=\.[a-z])")
     own = [n for n in names if (m := start.match(n)) and n[m.end() :] == ending_of(n)]
     files = [place / n for n in own]
@@ -290,12 +302,15 @@ def _files_of(place: DataPath, name: str, names: Sequence[str]) -> tuple[DataPat
     kinds = {ending_of(file.name): file for file in files}
     if len(kinds) > 1 or (single and len(files) > 1):
         first, second = sorted(files, key=lambda file: (len(file.name), file.name))[:2]
-        raise InputError(f"data.directory {str(place)!r} has both {first.name} and {second.name}")
+        raise InputError(
+            f"data.directory {str(place)!r} has both {first.name} and {second.name} for one split; "
+            "keep one"
+        )
     return tuple(files)
 
 
 def _check_numbers(place: DataPath, files: Sequence[DataPath]) -> None:
-    """Warn of missing shards "NUMBER-of-TOTAL"; raise InputError for different totals."""
+    """Warn of missing shards "NUMBER-of-TOTAL"; raise InputError if the totals differ."""
     found = [(file.name, match) for file in files if (match := _NUMBERED.search(file.name))]
     totals = {int(match[2]): name for name, match in found}
     if len(totals) > 1:
@@ -312,13 +327,13 @@ def _check_numbers(place: DataPath, files: Sequence[DataPath]) -> None:
 @functools.cache
 def _tell_of_missing(place: str, name: str, missing: int, total: int) -> None:
     _logger.warning(
-        "data.directory %s: %d of %d shards like %s are missing; only the others are read",
+        "data.directory %s: %d of %d shards like %s are missing; reading only the existing shards",
         *(place, missing, total, name),
     )
 
 
 def _hub_name(name: str) -> tuple[str, str, str]:
-    """Return data set, configuration and split of a name; "" for parts that are not given."""
+    """Return data set, configuration and split of a Hub name; "" for missing parts."""
     dataset, _, rest = name.partition(":")
     owner_and_name, config = dataset.split("/")[:2], "/".join(dataset.split("/")[2:])
     if config and not dataset.startswith(("/", ".")):
@@ -334,7 +349,9 @@ def _hub_splits(name: str) -> dict[str, tuple[Table, ...]]:
     there = [*_loaded(dataset, config or None)]
     if split:
         if split not in there:
-            raise InputError(f"{HUB}{name}: there is no split {split!r}: it has {', '.join(there)}")
+            raise InputError(
+                f"{HUB}{name}: there is no split {split!r}; the splits are {', '.join(there)}"
+            )
         return {"train": (HubSplit(dataset, config or None, split),)}
     named = {
         split: next((known for known in names if known in there), None)
@@ -351,15 +368,15 @@ _hub: dict[tuple[str, str | None], Any] = {}
 
 
 def _loaded(name: str, config: str | None) -> Any:
-    """Load the splits of a data set of the Hub, once per process."""
+    """Return all splits of a Hub data set, which are loaded once per process."""
     if (name, config) in _hub:
         return _hub[name, config]
     try:
         import datasets  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise InputError(
-            f"{HUB}{name} is loaded by the package datasets, which is not installed: pip install "
-            "'t5x-lite[hub]', or give your files as data.directory"
+            f"{HUB}{name} needs the package datasets, which is not installed; run pip install "
+            "'t5x-lite[hub]', or set data.directory to your files"
         ) from error
     try:
         _hub[name, config] = datasets.load_dataset(name, config)
@@ -373,7 +390,7 @@ _PARTS = {"train": ("train",), "validation": ("dev", "validation")}
 
 
 def split_files(directory: str, *, suffix: str, expected: str) -> dict[str, list[DataPath]]:
-    """Return the sorted files of the existing splits."""
+    """Return the sorted files of each split, found by the split's name in the file names."""
     root = data_path(directory)
     there = sorted(root.glob("*")) if directory and root.is_dir() else []
     there = [file for file in there if plain_name(file).endswith(suffix) and file.is_file()]

@@ -39,7 +39,7 @@ ENDINGS = (
     _PARQUET,
     *_ARROW,
 )
-"""Suffixes of the names of tables."""
+"""File name suffixes of the supported tables."""
 
 _ROWS = 1024
 """Maximum rows of a Parquet batch."""
@@ -53,7 +53,7 @@ def ending_of(name: str) -> str:
 
 
 def read_table(file: DataPath, *, columns: Sequence[str], quoting: bool = True) -> Iterator[Row]:
-    """Read the rows of a file, in order."""
+    """Read the rows of a JSONL, CSV, TSV, Parquet or Arrow file lazily, in order."""
     end = ending_of(file.name)
     if not end:
         raise InputError(
@@ -71,9 +71,9 @@ def read_table(file: DataPath, *, columns: Sequence[str], quoting: bool = True) 
 
 
 def num_groups(file: DataPath) -> int:
-    """Return the number of parts that can be read separately: row groups or record batches.
+    """Return the number of row groups of a Parquet file, or of record batches of an Arrow file.
 
-    An Arrow file without an index is one part.
+    An Arrow file without an index counts as one batch.
     """
     pa = pyarrow(file)
     with _naming(file, pa), _opened(pa, file) as source:
@@ -91,7 +91,7 @@ def num_groups(file: DataPath) -> int:
 def read_columns(
     file: DataPath, *, columns: Sequence[str], group: int | None = None
 ) -> Iterator[Row]:
-    """Read the rows of a Parquet or Arrow file with only some of its columns."""
+    """Read the rows of a Parquet or Arrow file, or of one of its groups, with only some columns."""
     pa = pyarrow(file)
     read = _parquet_batches if _is_parquet(file) else _arrow_batches
     with _naming(file, pa):
@@ -104,7 +104,7 @@ def read_columns(
 
 
 def column_names(file: DataPath) -> list[str]:
-    """Return the columns of a Parquet or Arrow file, without reading rows."""
+    """Return the column names of a Parquet or Arrow file, without reading rows."""
     pa = pyarrow(file)
     with _naming(file, pa), _opened(pa, file) as source:
         if _is_parquet(file):
@@ -118,7 +118,7 @@ def column_names(file: DataPath) -> list[str]:
 
 
 def require_columns(names: Sequence[str], columns: Sequence[str], *, name: str) -> None:
-    """Raise InputError, with a list of the existing columns, if one of `columns` is missing."""
+    """Raise InputError, listing the existing columns, if one of `columns` is not in `names`."""
     for column in columns:
         if column not in names:
             listed = ", ".join(names) or "no columns"
@@ -130,7 +130,7 @@ def require_columns(names: Sequence[str], columns: Sequence[str], *, name: str) 
 
 
 def _rows_before(pa: Any, file: DataPath, group: int) -> int:
-    """Return the number of rows in earlier groups, for messages."""
+    """Return the number of rows in the groups before `group`, for messages."""
     if not group:
         return 0
     with _opened(pa, file) as source:
@@ -150,7 +150,10 @@ def _is_parquet(file: DataPath) -> bool:
 def rows_of_batches(
     batches: Iterable[Any], *, name: str, columns: Sequence[str], before: int = 0
 ) -> Iterator[Row]:
-    """Yield the rows of Arrow's record batches or tables."""
+    """Yield the rows of Arrow record batches or tables, with values in Python's types.
+
+    Row numbers in locations start after `before`, the number of earlier rows in the file.
+    """
     count = before
     for batch in batches:
         if count == before:
@@ -178,7 +181,7 @@ def _rows_of_file(file: DataPath, read: Any, columns: Sequence[str]) -> Iterator
 
 @contextlib.contextmanager
 def _naming(file: DataPath, pa: Any) -> Iterator[None]:
-    """Raise InputError, with the file, if it is damaged or cannot be read."""
+    """Convert errors in reading a table within the block to InputError with the file's path."""
     kind = "Parquet" if _is_parquet(file) else "Arrow"
     try:
         yield
@@ -192,18 +195,21 @@ def _naming(file: DataPath, pa: Any) -> Iterator[None]:
 
 def _damaged(file: DataPath, kind: str, error: Exception) -> InputError:
     what = " ".join(str(error).split())[:200]
-    return InputError(f"{file}: damaged, or not {kind} as its name says ({what})")
+    return InputError(
+        f"{file}: damaged, or not in {kind} format despite its suffix ({what}); copy or download "
+        "it again"
+    )
 
 
 def _looked_at(batches: Iterator[Any], names: list[str]) -> Iterator[Any]:
-    """Yield the batches unchanged, and set `names` to their columns."""
+    """Yield the batches unchanged, and store their column names in the list `names`."""
     for batch in batches:
         names[:] = batch.schema.names
         yield batch
 
 
 def pyarrow(what: object) -> Any:
-    """Import the package pyarrow."""
+    """Return the package pyarrow; raise InputError if it is not installed."""
     try:
         import pyarrow as pa
     except ImportError as error:
@@ -214,7 +220,7 @@ def pyarrow(what: object) -> Any:
 
 
 def _opened(pa: Any, file: DataPath) -> Any:
-    """Open a file for Arrow; a file in a bucket is read in ranges."""
+    """Open a file for Arrow; a file in a bucket is read in byte ranges."""
     if isinstance(file, BucketPath):
         return pa.PythonFile(file.open(), mode="r")
     return pa.memory_map(str(file))
@@ -223,7 +229,6 @@ def _opened(pa: Any, file: DataPath) -> Any:
 def _parquet_batches(
     pa: Any, file: DataPath, *, columns: Sequence[str] | None = None, group: int | None = None
 ) -> Iterator[Any]:
-    """Yield the batches of a file, or of one row group; with all columns, or with some."""
     import pyarrow.parquet as parquet
 
     with _opened(pa, file) as source:
@@ -255,7 +260,7 @@ def _parquet_batches(
 
 
 def _batch_size(metadata: Any, group: int, probed: Any, flat: Sequence[str]) -> int:
-    """Return the rows of a batch, so that no batch is far above `_BATCH_BYTES`."""
+    """Return the number of rows per batch that keeps batches near `_BATCH_BYTES`."""
     found = metadata.row_group(group)
     largest = found.total_byte_size // max(1, found.num_rows)
     if flat:
@@ -265,7 +270,7 @@ def _batch_size(metadata: Any, group: int, probed: Any, flat: Sequence[str]) -> 
 
 
 def _longest_entry(column: Any) -> int:
-    """Return the bytes of the longest text in a column, added up over an object's fields."""
+    """Return the bytes of the longest text in an Arrow column; a struct's fields are added up."""
     compute: Any = importlib.import_module("pyarrow.compute")
     import pyarrow.types as types
 
@@ -280,7 +285,6 @@ def _longest_entry(column: Any) -> int:
 def _arrow_batches(
     pa: Any, file: DataPath, *, columns: Sequence[str] | None = None, group: int | None = None
 ) -> Iterator[Any]:
-    """Yield the batches of a file with an index, or of a stream without one."""
     with _opened(pa, file) as source:
         if _has_index(source):
             with pa.ipc.open_file(source) as table:
@@ -293,7 +297,6 @@ def _arrow_batches(
 
 
 def _has_index(source: Any) -> bool:
-    """Return whether an Arrow file has an index of its record batches at its end."""
     start = source.read(6)
     source.seek(0)
     return start == b"ARROW1"
@@ -302,7 +305,6 @@ def _has_index(source: Any) -> bool:
 def _selected(
     batches: Iterable[Any], file: DataPath, columns: Sequence[str] | None
 ) -> Iterator[Any]:
-    """Yield the batches with only the given columns, or with all columns for None."""
     for batch in batches:
         if columns is None:
             yield batch
@@ -312,7 +314,6 @@ def _selected(
 
 
 def _at_least_one(batches: Iterable[Any], pa: Any, schema: Any) -> Iterator[Any]:
-    """Yield the batches, or one batch without rows if `batches` is empty."""
     none = True
     for batch in batches:
         none = False
@@ -331,7 +332,7 @@ def _check_columns(names: Sequence[str], columns: Sequence[str], *, name: str) -
 
 
 def _values(batch: Any, place: int, *, name: str, first: int) -> Iterator[Any]:
-    """Yield a column's values in Python's types, lazily."""
+    """Return an iterator over the values of an Arrow column in Python's types."""
     column, kind = batch.column(place), batch.schema.field(place).type
     if not _is_plain(kind):
         # Unused columns may hold any type; only their use raises an error.
@@ -357,7 +358,7 @@ def _values(batch: Any, place: int, *, name: str, first: int) -> Iterator[Any]:
 
 
 def _is_fast(column: Any) -> bool:
-    """Return whether NumPy converts a column to the same values as Python: texts, plain numbers."""
+    """Return True if NumPy can convert an Arrow column to Python values without changes."""
     import pyarrow.types as types
 
     kind = column.type
@@ -368,18 +369,16 @@ def _is_fast(column: Any) -> bool:
 
 
 def _fast_values(column: Any, rows: int) -> Iterator[Any]:
-    """Yield the values of a column, converted `rows` at a time."""
     for first in range(0, len(column), rows):
         yield from column.slice(first, rows).to_numpy(zero_copy_only=False).tolist()
 
 
 def _nests(kind: Any) -> bool:
-    """Return whether a type has lists or structs."""
     return kind.num_fields > 0
 
 
 def _nested_values(column: Any, where: str, label: str, first: int) -> Iterator[Any]:
-    """Yield the values of a column of lists or objects, and reject too large values."""
+    """Yield the values of a column of lists or structs; raise InputError for too large values."""
     for row, scalar in enumerate(column):
         if _expanded(column.slice(row, 1)) > LONGEST_LINE:
             raise InputError(
@@ -390,7 +389,7 @@ def _nested_values(column: Any, where: str, label: str, first: int) -> Iterator[
 
 
 def _expanded(array: Any) -> int:
-    """Return the bytes of an array with each use of a dictionary entry counted."""
+    """Return the bytes that an Arrow array would have without dictionary encoding."""
     compute: Any = importlib.import_module("pyarrow.compute")
     import pyarrow.types as types
 
@@ -415,7 +414,7 @@ def _has_length(kind: Any) -> bool:
 
 
 def _validate(column: Any, label: str, *, name: str, first: int) -> None:
-    """Check offsets, indices and UTF-8 of a column at every level."""
+    """Raise InputError if an Arrow column has invalid offsets, indices or UTF-8 at any level."""
     import pyarrow as pa
 
     try:
@@ -436,14 +435,14 @@ _NOT_UTF8 = re.compile(r"UTF8 sequence at string index (\d+)")
 
 
 class _Unreadable:
-    """Value of a type that JSON lacks, which `check_row` rejects."""
+    """Placeholder for a value of an Arrow type that JSON lacks; `check_row` rejects it."""
 
     def __init__(self, kind: str):
         self.kind = kind
 
 
 def _is_plain(kind: Any) -> bool:
-    """Return whether JSON has the values of a type."""
+    """Return True if JSON can represent the values of an Arrow type."""
     import pyarrow.types as types
 
     if types.is_dictionary(kind):
@@ -458,12 +457,12 @@ def _is_plain(kind: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value for JSON: NaN, a missing number in pandas, becomes None."""
+    """Return a value, or None for NaN, which pandas writes for missing numbers."""
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def texts_of(row: Row) -> dict[str, str]:
-    """Return a row's entries as text, with numbers as in JSON and without missing entries."""
+    """Return the entries of a row as strings, with numbers as in JSON, without missing entries."""
     return {
         name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for name, value in row.fields.items()
@@ -477,10 +476,10 @@ def check_row(row: Row, columns: Sequence[str]) -> None:
         value = row.fields.get(name)
         if isinstance(value, _Unreadable):
             raise InputError(
-                f"{row.where}: {name!r} is of type {value.kind}: it must be a text, a number or a "
+                f"{row.where}: {name!r} is of type {value.kind}, but must be a text, a number or a "
                 "truth value"
             )
         if name not in row.fields:
             raise InputError(f"{row.where}: must have {name!r}; it has {', '.join(row.fields)}")
         if value is None:
-            raise InputError(f"{row.where}: {name!r} is empty (null): fill it or leave the row out")
+            raise InputError(f"{row.where}: {name!r} is empty (null); fill it, or remove the row")

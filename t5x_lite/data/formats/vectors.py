@@ -60,24 +60,24 @@ from t5x_lite.data.formats.string_table import StringTable, check_ends, open_arr
 
 
 class VectorWriter(Protocol):
-    """Writer that appends vectors to a file."""
+    """Protocol of a writer that appends vectors to a file."""
 
     @property
     def done(self) -> int:
-        """Number of written vectors, including vectors of an earlier process."""
+        """Number of written vectors, including vectors that an earlier process wrote."""
         ...
 
     def write(self, ids: Sequence[str], vectors: Float[np.ndarray, "n D"]) -> None:
-        """Append vectors, all of one size."""
+        """Append vectors of one common size, with their ids."""
         ...
 
     def close(self) -> None:
-        """Finish the file and record the number of vectors."""
+        """Complete the file, and record the number of vectors in it."""
         ...
 
 
 def check_vector_file(path: str) -> None:
-    """Raise InputError, before any work, if vectors cannot be written to a path."""
+    """Raise InputError if vectors cannot be written to a path; call it before computing vectors."""
     suffix = Path(path).suffix
     if suffix not in _SUFFIXES:
         raise InputError(
@@ -98,10 +98,10 @@ def vector_writer(
     chunk: int = 1,
     precision: Precision = "float32",
 ) -> Iterator[VectorWriter]:
-    """Open a file of vectors, which gets its name at the end of the block if no error occurs."""
+    """Open a file of vectors for writing; it appears at the end of the block without an error."""
     check_vector_file(path)
     if precision != "float32" and Path(path).suffix != ".npy":
-        raise InputError(f"--output {path}: vectors as {precision} need a file .npy")
+        raise InputError(f"--output {path}: must end in .npy to store vectors as {precision}")
     if identity is not None and Path(path).suffix == ".npy" and is_resumable(path):
         with resumable_array(path, identity=identity, chunk=chunk) as array:
             yield NpyWriter(array, precision)
@@ -110,7 +110,7 @@ def vector_writer(
         with writing(path):
             file = stack.enter_context(open_atomically(path))
         if not file.seekable():
-            raise InputError(f"{path}: cannot be written (not an ordinary file)")
+            raise InputError(f"{path}: cannot be written (not a regular file)")
         writer: VectorWriter
         if Path(path).suffix == ".npy":
             writer = NpyWriter(ResumableArray(file, path=path), precision)
@@ -128,7 +128,7 @@ def vector_writer(
 
 
 class NpyWriter:
-    """Writer of vectors as one NumPy array, with the row number as the only id."""
+    """Writer of vectors to a .npy file, where the row number is the only id of a vector."""
 
     def __init__(self, array: ResumableArray, precision: Precision = "float32"):
         self._array = array
@@ -136,26 +136,24 @@ class NpyWriter:
 
     @property
     def done(self) -> int:
-        """Number of written vectors, including vectors of an earlier process."""
         return self._array.done
 
     def write(self, ids: Sequence[str], vectors: Float[np.ndarray, "n D"]) -> None:
-        """Append vectors; see `VectorWriter.write`."""
         del ids
         self._array.write(stored(vectors, self._precision))
 
     def close(self) -> None:
-        """Finish the file; see `VectorWriter.close`."""
         self._array.finish()
 
 
 def stored(vectors: Float[np.ndarray, "n D"], precision: Precision) -> np.ndarray:
-    """Return the numbers that a file has of vectors: [n, D], or the signs, uint8 [n, D / 8].
+    """Return vectors in the format of a file: [n, D] in `precision`, or signs as uint8 [n, D / 8].
 
-    A bit is 1 for a number above 0, and the first of eight is the highest, as of np.packbits.
+    For signs, a bit is 1 for a number above 0. The first of eight numbers is the highest bit, as in
+    np.packbits.
 
     Raises:
-      InputError: the signs of a vector do not fill whole bytes.
+      InputError: if `precision` is "binary" and D is not a multiple of 8.
     """
     if precision == "binary":
         if vectors.shape[1] % 8:
@@ -167,11 +165,11 @@ def stored(vectors: Float[np.ndarray, "n D"], precision: Precision) -> np.ndarra
 
 
 class ParquetWriter:
-    """Writer of vectors as a table.
+    """Writer of vectors to a Parquet table with the columns id and vector.
 
     Args:
-      file: file open for writing, at its beginning.
-      path: name of the file, for messages.
+      file: binary file open for writing, at its beginning.
+      path: path of the file, for messages.
 
     Attributes:
       done: number of written vectors.
@@ -215,11 +213,11 @@ _DTYPES = (np.float16, np.float32, np.float64)
 
 
 class Block(NamedTuple):
-    """Consecutive vectors.
+    """Block of consecutive vectors of a corpus.
 
     Attributes:
-      first: number of the first vector in the corpus.
-      vectors: float32 [n, D].
+      first: index of the block's first vector in the corpus.
+      vectors: vectors of the block, float32 [n, D].
     """
 
     first: int
@@ -227,17 +225,15 @@ class Block(NamedTuple):
 
 
 class _Shard(abc.ABC):
-    """File of vectors."""
-
     rows: int
     size: int
 
     @abc.abstractmethod
     def read(self, first: int, end: int) -> np.ndarray:
-        """Read the rows from one number to another, excluded, float32 [end - first, D]."""
+        """Return the vectors from row `first` to `end`, excluding `end`, float32 [rows, D]."""
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """Return the rows of these numbers, float32 [n, D]."""
+        """Return the vectors in the given rows, float32 [n, D]."""
         return np.concatenate([self.read(row, row + 1) for row in rows.tolist()])
 
 
@@ -248,11 +244,11 @@ def identity_of(files: Sequence[str]) -> dict[str, Any]:
 
 
 class VectorShards:
-    """Vectors of a corpus.
+    """Vectors of a corpus in one or several files, which are read on demand.
 
     Attributes:
       ids: ids of the vectors; None if the ids are row numbers.
-      size: D, the dimensions of each vector.
+      size: number of dimensions D of each vector.
     """
 
     def __init__(self, shards: Sequence[_Shard], ids: StringTable | None):
@@ -262,15 +258,17 @@ class VectorShards:
 
     @classmethod
     def open(cls, paths: Sequence[str], *, ids: Sequence[str] = ()) -> "VectorShards":
-        """Open files without reading vectors."""
+        """Open files of vectors without reading the vectors."""
         if not paths:
-            raise InputError("no file of vectors was given")
+            raise InputError(
+                "no file of vectors was given; name .npy or .parquet files that `embed` wrote"
+            )
         shards = [_opened(path) for path in paths]
         for path, shard in zip(paths, shards, strict=True):
             if shard.size != shards[0].size:
                 raise InputError(
                     f"{path}: vectors have {shard.size} dimensions, but {paths[0]} has "
-                    f"{shards[0].size}: all files must come from the same encoder"
+                    f"{shards[0].size}; all files must come from the same encoder"
                 )
         return cls(shards, _ids(paths, shards, ids))
 
@@ -278,17 +276,17 @@ class VectorShards:
         return int(self._ends[-1])
 
     def name(self, row: int) -> str:
-        """Return the id of a row."""
+        """Return the id of the vector in a row."""
         return str(row) if self.ids is None else self.ids[row]
 
     def names(self, first: int, end: int) -> list[str]:
-        """Return the ids of rows."""
+        """Return the ids of the vectors from row `first` to `end`, excluding `end`."""
         if self.ids is None:
             return [str(row) for row in range(first, min(end, len(self)))]
         return self.ids.part(first, end)
 
     def rows(self, first: int, end: int) -> Float[np.ndarray, "n D"]:
-        """Return the vectors from one number to another, excluded; in one .npy, a view."""
+        """Return the vectors from row `first` to `end`, excluding `end`; a view if possible."""
         end, pieces = min(end, len(self)), []
         while first < end:
             shard = int(np.searchsorted(self._ends, first, side="right"))
@@ -301,7 +299,7 @@ class VectorShards:
         return np.concatenate(pieces) if pieces else np.zeros((0, self.size), np.float32)
 
     def take(self, rows: np.ndarray) -> Float[np.ndarray, "n D"]:
-        """Return the vectors of these numbers, in their order."""
+        """Return the vectors in the given rows, in the given order."""
         found = np.empty((len(rows), self.size), np.float32)
         of_shard = np.searchsorted(self._ends, rows, side="right")
         for number in np.unique(of_shard):
@@ -310,7 +308,7 @@ class VectorShards:
         return found
 
     def blocks(self, *, rows: int, first: int = 0, end: int | None = None) -> Iterator[Block]:
-        """Yield all vectors in order, in blocks of `rows`."""
+        """Yield the vectors from row `first` to `end` in order, in blocks of `rows` vectors."""
         end = len(self) if end is None else end
         for start in range(first, end, rows):
             yield Block(start, self.rows(start, min(start + rows, end)))
@@ -337,7 +335,7 @@ class _Npy(_Shard):
         return self._numbers(self._array[rows])
 
     def _numbers(self, stored: np.ndarray) -> np.ndarray:
-        """Return float32 numbers; of signs -1 and 1."""
+        """Return stored values as float32; the bits of binary vectors become -1 and 1."""
         if self._is_binary:
             return np.unpackbits(stored, axis=1).astype(np.float32) * 2 - 1
         return np.asarray(stored, np.float32)
@@ -352,7 +350,7 @@ class _Parquet(_Shard):
             schema, metadata = self._file.schema_arrow, self._file.metadata
             groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         if "id" not in schema.names or "vector" not in schema.names:
-            raise InputError(f"{path}: must have the columns id and vector, and has {schema.names}")
+            raise InputError(f"{path}: must have the columns id and vector, but has {schema.names}")
         self._check_types(schema)
         if any(rows < 0 for rows in groups) or sum(groups) > _MOST_ROWS:
             raise InputError(f"{path}: damaged (it declares {sum(groups)} rows); make it again")
@@ -374,7 +372,7 @@ class _Parquet(_Shard):
 
     @contextlib.contextmanager
     def _naming_damage(self) -> Iterator[None]:
-        """Raise pyarrow's errors, which have many types, as InputError with the file."""
+        """Convert errors of pyarrow, which have many types, to InputError with the file's path."""
         try:
             yield
         except InputError:
@@ -391,7 +389,7 @@ class _Parquet(_Shard):
         return InputError(f"{self._path}: not a Parquet file, or cut off ({what}): make it again")
 
     def _column(self, group: int, name: str) -> Any:
-        """Return a column of a row group, valid at every level and without nulls."""
+        """Return a column of a row group, after checking that it is valid and has no nulls."""
         with self._naming_damage():
             column = self._file.read_row_group(group, columns=[name]).column(name)
             column = column.combine_chunks()
@@ -404,7 +402,7 @@ class _Parquet(_Shard):
             return column
 
     def _group(self, number: int) -> np.ndarray:
-        """Return the vectors of a row group, and cache the last one that was read."""
+        """Return the vectors of a row group; the group that was read last is cached."""
         if self._kept[0] != number:
             column = self._column(number, "vector")
             with self._naming_damage():
@@ -412,7 +410,10 @@ class _Parquet(_Shard):
                 flat = flat.astype(np.float32, copy=False)
             size = self.size if number else len(flat) // max(1, len(column))
             if not _of_one_size(column, size) or len(flat) != len(column) * size:
-                raise InputError(f"{self._path}: its vectors are not all of one size")
+                raise InputError(
+                    f"{self._path}: the vectors have different sizes; all vectors must come from "
+                    "the same encoder"
+                )
             self._kept = number, flat.reshape(len(column), size)
         return self._kept[1]
 
@@ -434,7 +435,6 @@ _MOST_ROWS = 1 << 40
 
 
 def _of_one_size(column: Any, size: int) -> bool:
-    """Return whether every list of a column has `size` numbers."""
     compute: Any = importlib.import_module("pyarrow.compute")
     if not len(column):
         return True
@@ -448,7 +448,9 @@ def _opened(path: str) -> _Shard:
         return _Npy(path)
     if suffix == ".parquet":
         return _Parquet(path)
-    raise InputError(f"{path}: vectors are in .npy or .parquet files, as `embed` writes them")
+    raise InputError(
+        f"{path}: not a file of vectors; give a .npy or .parquet file that `t5x-lite embed` wrote"
+    )
 
 
 def _pyarrow_parquet() -> Any:
@@ -469,15 +471,15 @@ def _ids(
         table = StringTable.of(record.id for file in files for record in read_passages(file))
         if len(table) != rows:
             raise InputError(
-                f"{files[0]}: {len(table)} ids, but {paths[0]} has {rows} vectors: give the files "
-                "that the vectors were made of, in the same order"
+                f"{files[0]}: {len(table)} ids, but {paths[0]} has {rows} vectors; give the files "
+                "of the embedded texts, in the same order"
             )
     elif len(inside) == len(shards):
         table = StringTable.of(name for names in inside for name in names)
     elif inside:
         raise InputError(
-            f"{paths[0]}: some files of vectors have ids (.parquet) and some have none: give the "
-            "files of texts by --ids"
+            f"{paths[0]}: some files of vectors have ids (.parquet), but others have none; give "
+            "the files of the texts by --ids"
         )
     else:
         return None
@@ -492,16 +494,17 @@ VECTORS, ENDS, SCALES = "multi_vector.npy", "multi_vector_ends.npy", "multi_vect
 
 
 class Writer:
-    """Writer of the heads' outputs into a directory. It resumes after the texts that exist there.
+    """Writer of the outputs of dense, lexical and multi-vector heads to a directory.
 
-    A context manager; the directory is complete when the block ends without an error.
+    A context manager: the directory is complete when the block ends without an error. If the
+    directory has outputs of an earlier process, writing resumes after those outputs.
 
     Args:
-      directory: directory of `jobs.resumable_directory`, or an empty directory.
-      numbers: type of the token vectors.
+      directory: output directory, empty or from `jobs.resumable_directory`.
+      numbers: dtype of the token vectors: "float16", "int8" or "float32".
 
     Attributes:
-      done: number of written texts, including texts of an earlier process.
+      done: number of written texts, including texts that an earlier process wrote.
     """
 
     def __init__(self, directory: Path, *, numbers: Numbers = "float16"):
@@ -527,7 +530,14 @@ class Writer:
         terms: Sequence[Mapping[int, float]] | None = None,
         vectors: Sequence[np.ndarray] | None = None,
     ) -> None:
-        """Write some texts, with the same heads each time; they are on disk when it returns."""
+        """Write the outputs of the same heads for more texts, and flush them to disk.
+
+        Args:
+          ids: ids of the texts.
+          dense: dense vectors, float32 [n, D].
+          terms: lexical weights of each text, by token id.
+          vectors: token vectors of each text, [tokens, K].
+        """
         self._lines(IDS, map(json.dumps, ids))
         if dense is not None:
             self._rows(DENSE, np.ascontiguousarray(dense, "<f4"))
@@ -541,7 +551,7 @@ class Writer:
         self._files.commit(self.done)
 
     def close(self) -> None:
-        """Finish the files and record the number of texts."""
+        """Complete the files, and record the number of texts in them."""
         for rows in self._arrays.values():
             rows.finish()
         self._files.close(whole=True)
@@ -569,14 +579,14 @@ class Writer:
 
 
 class M3Texts:
-    """Outputs of heads for texts, in a directory; vectors stay on disk.
+    """Reader of the outputs of heads for texts, in a directory; vectors stay on disk.
 
     Args:
       directory: directory that `Writer` wrote.
 
     Attributes:
       ids: ids of the texts.
-      dense: float32 [N, D]; None if missing.
+      dense: dense vectors, float32 [N, D]; None if missing.
 
     Raises:
       InputError: if the directory has no ids, or a file does not have one entry per text.
@@ -586,7 +596,8 @@ class M3Texts:
         self._where = Path(directory)
         if not (self._where / IDS).is_file():
             raise InputError(
-                f"{directory}: has no {IDS}: `embed --heads ...` writes such a directory"
+                f"{directory}: has no {IDS}; give a directory that `t5x-lite embed --heads ...` "
+                "wrote"
             )
         lines = enumerate(read_lines([str(self._where / IDS)]), start=1)
         self.ids: list[str] = [self._id(line, number) for number, line in lines]
@@ -595,24 +606,30 @@ class M3Texts:
         self._scales = self._array(SCALES, (np.float32,), 1)
         ends = self._array(ENDS, (np.int64,), 1)
         if (self._vectors is None) != (ends is None):
-            raise InputError(f"{directory}: {VECTORS} and {ENDS} belong together: embed again")
+            raise InputError(
+                f"{directory}: must have both {VECTORS} and {ENDS}, but has only one of them; run "
+                "`t5x-lite embed` again"
+            )
         if ends is not None and self._vectors is not None:
             check_ends(ends, len(self._vectors), where=self._where / ENDS)
             is_scaled = self._vectors.dtype == np.int8
             if is_scaled != (self._scales is not None) or (
                 self._scales is not None and len(self._scales) != len(self._vectors)
             ):
-                raise InputError(f"{self._where / SCALES}: has not one scale a vector: embed again")
+                raise InputError(
+                    f"{self._where / SCALES}: must have one scale per token vector; run `t5x-lite "
+                    "embed` again"
+                )
         self._ends = None if ends is None else ends.tolist()
         for name, one in ((DENSE, self.dense), (ENDS, self._ends)):
             self._check(name, None if one is None else len(one))
 
     def has(self, way: str) -> bool:
-        """Return whether the outputs of a head exist: "dense", "lexical" or "multi_vector"."""
+        """Return True if outputs of a head exist: "dense", "lexical" or "multi_vector"."""
         return (self._where / {"dense": DENSE, "lexical": LEXICAL}.get(way, VECTORS)).is_file()
 
     def terms(self) -> Generator[dict[int, float], None, None]:
-        """Yield token -> weight of each text."""
+        """Yield the lexical weights of each text: token id -> weight."""
         count = 0
         for count, line in enumerate(read_lines([str(self._where / LEXICAL)]), 1):
             where = f"{self._where / LEXICAL}:{count}"
@@ -620,11 +637,13 @@ class M3Texts:
             try:
                 yield {int(token): float(weight) for token, weight in record.items()}
             except (ValueError, AttributeError, TypeError, OverflowError) as error:
-                raise InputError(f'{where}: not {{"token": weight}} ({error})') from error
+                raise InputError(
+                    f'{where}: must be an object {{"token": weight}} ({error})'
+                ) from error
         self._check(LEXICAL, count)
 
     def vectors(self, number: int) -> np.ndarray:
-        """Return the token vectors of a text, float32 [tokens, K]."""
+        """Return the token vectors of the text with index `number`, float32 [tokens, K]."""
         assert self._ends is not None
         assert self._vectors is not None
         place = slice(self._ends[number - 1] if number else 0, self._ends[number])
@@ -650,4 +669,7 @@ class M3Texts:
 
     def _check(self, name: str, count: int | None) -> None:
         if count is not None and count != len(self.ids):
-            raise InputError(f"{self._where / name}: {count} texts, and {IDS} has {len(self.ids)}")
+            raise InputError(
+                f"{self._where / name} has {count} texts, but {IDS} has {len(self.ids)}; run "
+                "`t5x-lite embed` again"
+            )

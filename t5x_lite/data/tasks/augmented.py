@@ -28,7 +28,7 @@ from t5x_lite.data.vocabularies.loading import Vocabulary
 _logger = logging.getLogger(__name__)
 
 PASSAGES = "augment_passages"
-"""Field of raw examples that holds their passages."""
+"""Field of a raw example with its retrieved passages."""
 _SPLIT = "{split}"
 _IDS = ("id", "idx")
 _LOOKED_AT = 100
@@ -37,7 +37,7 @@ _LOOKED_AT = 100
 def augmented(
     task: seqio.Task, augment: Augment, *, vocabulary: Vocabulary, length: int, is_encoder: bool
 ) -> Any:
-    """Return the seqio.Task with the passages of a run added to its inputs."""
+    """Return a seqio.Task with the retrieved passages of a run added to its inputs."""
     form = labelled.task_form(task)
     if form is not None and form.head == "span":
         raise InputError(
@@ -55,8 +55,6 @@ def augmented(
 
 
 class _Source(stages.Source):
-    """The raw examples of a task with their passages."""
-
     def __init__(self, task: seqio.Task, join: "_Join"):
         self._inner, self._join = task.source, join
         one_to_one = isinstance(self._inner, stages.Source) and self._inner.one_to_one
@@ -64,15 +62,12 @@ class _Source(stages.Source):
         super().__init__(tuple(task.splits), task.source.get_dataset, one_to_one=one_to_one)
 
     def get_dataset(self, split: str = "train", *arguments: Any, **options: Any) -> tf.data.Dataset:
-        """Return the examples of a split, as `seqio.DataSource` does."""
         return self._join.add(self._inner.get_dataset(split, *arguments, **options), split)
 
     def fits_in_memory(self, split: str) -> bool:
-        """See `stages.Source.fits_in_memory`."""
         return isinstance(self._inner, stages.Source) and self._inner.fits_in_memory(split)
 
     def passes(self, split: str, *, seed: int) -> shuffling.Passes | None:
-        """See `stages.Source.passes`."""
         inner, join = self._inner, self._join
         found = inner.passes(split, seed=seed) if isinstance(inner, stages.Source) else None
         if found is None:
@@ -83,20 +78,20 @@ class _Source(stages.Source):
 
 
 class _Join:
-    """The passages of the examples of a task, read split by split."""
+    """Retrieved passages of a task's examples, which are read split by split."""
 
     def __init__(self, task: Any, augment: Augment):
         self._task, self._augment = task, augment
         self._found: dict[str, dict[str, str]] = {}
 
     def load(self, split: str) -> dict[str, str]:
-        """Return the passages of a split by example id."""
+        """Return the retrieved passages of each example of a split, by the example's id."""
         if split not in self._found:
             self._found[split] = self._loaded(split)
         return self._found[split]
 
     def add(self, dataset: Any, split: str) -> Any:
-        """Add its passages to each raw example as `PASSAGES`."""
+        """Add the retrieved passages of each raw example as the field `PASSAGES`."""
         by_id, name = self.load(split), _id_field(dataset.element_spec, self._task.name)
 
         def joined(example: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,14 +126,13 @@ class _Join:
             )
         if absent:
             _logger.warning(
-                "%s: %d of the %d examples of the split %s have no passages; they are unchanged",
+                "%s: %d of the %d examples of the split %s have no passages and stay unchanged",
                 *(run, len(absent), len(ids), split),
             )
         texts = self._texts({name for names in ranked.values() for name in names}, run)
         return {query: " ".join(texts[name] for name in names) for query, names in ranked.items()}
 
     def _ids(self, split: str) -> Iterator[str]:
-        """Yield the ids of the raw examples of a split."""
         dataset = self._task.source.get_dataset(split, shuffle=False)
         name = _id_field(dataset.element_spec, self._task.name)
         batches = _only(dataset, [name]).batch(1024)
@@ -146,7 +140,6 @@ class _Join:
             yield from map(_as_id, batch[name].tolist())
 
     def _texts(self, names: set[str], run: str) -> dict[str, str]:
-        """Return the texts of the passages with these ids."""
         files = [file.strip() for file in self._augment.passages.split(",")]
         found = {
             passage.id: " ".join(
@@ -165,24 +158,23 @@ class _Join:
 
 
 def _id_field(spec: Any, task: str) -> str:
-    """Return the name of the field of raw examples that holds their ids."""
+    """Return the name of the field of raw examples with the example's id."""
     inputs = spec.get("inputs") if isinstance(spec, Mapping) else None
     if inputs is None or inputs.dtype != tf.string or inputs.shape.rank != 0:
         raise InputError(
-            f"data.augment: the task {task} has no inputs that are one text; unset data.augment.run"
+            f"data.augment: the inputs of the task {task} are not a single text; unset "
+            "data.augment.run"
         )
     for name in _IDS:
         if name in spec and spec[name].shape.rank == 0:
             return name
     raise InputError(
-        f"data.augment: the examples of the task {task} have no id, to look up in the run; use "
+        f"data.augment: the examples of the task {task} have no id to look up in the run; use "
         "tasks.files with data.columns.id"
     )
 
 
 def _only(dataset: Any, names: Sequence[str]) -> Any:
-    """Keep only these fields of the examples."""
-
     @tf.autograph.experimental.do_not_convert
     def some(example: Mapping[str, Any]) -> dict[str, Any]:
         return {name: example[name] for name in names}
@@ -195,13 +187,7 @@ def _as_id(value: Any) -> str:
 
 
 class _Room:
-    """Number of tokens available for the first text of a row.
-
-    Args:
-      vocabulary: vocabulary of the text.
-      length: maximum tokens of a row, with [CLS] and [SEP] for an encoder and with EOS otherwise.
-      is_encoder: if True, rows have [CLS] and [SEP].
-    """
+    """Counter of the tokens that remain for the first text of a row."""
 
     def __init__(self, vocabulary: Vocabulary, *, length: int, is_encoder: bool):
         self._vocabulary = vocabulary
@@ -210,19 +196,18 @@ class _Room:
         self._between = separators(vocabulary) if is_encoder else 0
 
     def counts(self, texts: Sequence[str]) -> list[int]:
-        """Count the tokens of each text, without special tokens."""
         encoded = self._vocabulary.encode_batch(list(texts))
         if self._tokens is None:
             return [len(ids) for ids in encoded]
         return [len(without_special(ids, self._tokens)) for ids in encoded]
 
     def beside(self, others: Sequence[str]) -> int:
-        """Return the tokens left for the first text next to the longest of the other texts."""
+        """Return the number of tokens that remain next to the longest of the other texts."""
         used = [count + self._between for count in self.counts(others)] if others else [0]
         return self._length - max(used)
 
     def fitted(self, write: Callable[[str], str], passages: str, *, room: int) -> str:
-        """Write a text with as many of the first words of its passages as fit."""
+        """Return the text that `write` makes of as many first words of the passages as fit."""
         whole = write(passages)
         if not passages or self.counts([whole])[0] <= room:
             return whole

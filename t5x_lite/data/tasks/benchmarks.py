@@ -55,26 +55,28 @@ _ENDED, _LINE = "files that have ended", "line"
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """One task of a benchmark.
+    """Definition of one task of a benchmark, read from official files or TFDS.
 
     Attributes:
       name: name of the seqio task.
       tfds: name in TFDS, "dataset/config"; "" if TFDS does not have the task.
       folder: name of the task's folder among the official files.
       files: official file of each split. The keys are the names of the splits.
-      read: (file, split) -> records in the order of the file, with the features of TFDS; or a
-        tf.data.Dataset of records, which need not fit into memory (`parallel_lines`).
-      examples: (record, split) -> the examples made of the record, in T5's text format.
+      read: function (file, split) that returns the records in the order of the file, with the
+        features of TFDS; or a tf.data.Dataset of records, which need not fit into memory
+        (`parallel_lines`).
+      examples: function (record, split) that returns the examples made of the record, in T5's text
+        format.
       extras: types of an example's fields other than inputs and targets: int, str, or list for a
         list of str.
       tfds_splits: TFDS's name of each split that TFDS names differently.
-      postprocess: (text, example=, is_target=) -> the value that metrics compare; None for the text
-        itself.
+      postprocess: function (text, example=, is_target=) that returns the value that metrics
+        compare; None for the text itself.
       metrics: functions (targets, predictions) -> {name: value}.
       labelled: form in which an encoder reads the records, for a layout with labels; None if
         encoders are not supported.
-      wording: prefix and template of the inputs. `examples` accepts another template as `inputs=`.
-        None if the inputs have no template.
+      wording: prefix and template of the inputs, or None if the inputs have no template. `examples`
+        accepts another template as `inputs=`.
     """
 
     name: str
@@ -92,11 +94,9 @@ class Benchmark:
 
 
 def task(benchmark: Benchmark, arguments: TaskArguments) -> Any:
-    """Return the seqio.Task of a benchmark.
+    """Return the seqio.Task of a benchmark for the given arguments.
 
-    Raises:
-      InputError: if data.directory holds neither the official files nor data prepared by TFDS.
-        Errors in a file are raised when its split is read.
+    Errors in a file are raised when its split is read.
     """
     from t5x_lite.data.elements import seqio
     from t5x_lite.data.tasks import stages
@@ -117,7 +117,7 @@ def task(benchmark: Benchmark, arguments: TaskArguments) -> Any:
 
 
 def _reworded(benchmark: Benchmark, arguments: TaskArguments) -> Benchmark:
-    """Return the benchmark with the config's template or prefix, if one is set."""
+    """Return the benchmark with the template or prefix of the config, if one is set."""
     own = benchmark.wording
     if own is None or (not arguments.template and arguments.prefix is None):
         return benchmark
@@ -126,11 +126,11 @@ def _reworded(benchmark: Benchmark, arguments: TaskArguments) -> Benchmark:
 
 
 def _labelled(benchmark: Benchmark, arguments: TaskArguments) -> Any:
-    """Return the same task in the form that an encoder's head reads."""
+    """Return the seqio.Task of a benchmark for an encoder, in the form that the head reads."""
     form = benchmark.labelled
     if form is None:
         raise InputError(
-            f"the task {benchmark.name} is only text to text: it has no form for data.layout "
+            f"the task {benchmark.name} is only text to text and does not support data.layout "
             f"{arguments.layout.name}"
         )
 
@@ -158,7 +158,6 @@ def _labelled(benchmark: Benchmark, arguments: TaskArguments) -> Any:
 def _source(
     benchmark: Benchmark, directory: str, *, mark: str = "", one_to_one: bool = True
 ) -> Any:
-    """Return the seqio source of a benchmark's examples."""
     from t5x_lite.data.tasks import stages
 
     datasets = _datasets(benchmark, directory)
@@ -172,7 +171,6 @@ def _source(
 
 
 def _datasets(benchmark: Benchmark, directory: str) -> Callable[[str], Any]:
-    """Return a function from a split to a tf.data.Dataset of its examples."""
     files = official_folder(benchmark, directory)
     if files is not None:
         return lambda split: _from_file(benchmark, files / benchmark.files[split], split)
@@ -180,15 +178,14 @@ def _datasets(benchmark: Benchmark, directory: str) -> Callable[[str], Any]:
     if data_dir is None:
         first = next(iter(benchmark.files.values()))
         raise InputError(
-            f"no {benchmark.folder}/{first} in data.directory {directory!r}: it must hold "
-            f"{benchmark.folder}, or be that folder itself; TensorFlow Datasets are read from "
-            f"tfds:DIRECTORY, gs://... or tfds"
+            f"no {benchmark.folder}/{first} in data.directory {directory!r}, which must contain "
+            f"{benchmark.folder}, or be that folder itself; for TensorFlow Datasets, give "
+            "tfds:DIRECTORY, gs://... or tfds"
         )
     return lambda split: from_tfds(benchmark, split, data_dir=data_dir)
 
 
 def _from_file(benchmark: Benchmark, file: DataPath, split: str) -> Any:
-    """Return a tf.data.Dataset of the examples of an official file."""
     from t5x_lite.data.elements import tf
 
     records = benchmark.read(file, split)
@@ -201,7 +198,7 @@ def _from_file(benchmark: Benchmark, file: DataPath, split: str) -> Any:
 
 
 def official_folder(benchmark: Benchmark, directory: str) -> DataPath | None:
-    """Return the folder with the official files: data.directory or its subfolder, or None."""
+    """Return the folder of the official files, data.directory or its subfolder; None if missing."""
     if not directory or (is_remote(directory) and not can_read(directory)):
         return None
     whole = data_path(directory)
@@ -212,7 +209,7 @@ def official_folder(benchmark: Benchmark, directory: str) -> DataPath | None:
 
 
 def _tfds_directory(benchmark: Benchmark, directory: str) -> str | None:
-    """Return TFDS's data_dir, "" for its default, or None if TFDS does not apply."""
+    """Return TFDS's data_dir for data.directory; "" for the default, None if TFDS is not used."""
     if not benchmark.tfds:
         return None
     if directory == _TFDS or (not directory and os.environ.get("TFDS_DATA_DIR")):
@@ -260,11 +257,7 @@ def in_memory(examples: Sequence[Example], extras: Mapping[str, type]) -> Any:
 
 
 def parallel_records(files: Mapping[str, DataPath]) -> Iterator[Record]:
-    """Yield the parallel lines of translated files as {language: line}.
-
-    Raises:
-      InputError: if a file cannot be read or is not UTF-8, or if the files differ in length.
-    """
+    """Yield the lines of files that are translations of each other, as {language: line}."""
     columns = [read_lines([str(file)]) for file in files.values()]
     for lines in itertools.zip_longest(*columns):
         for file, line in zip(files.values(), lines, strict=True):
@@ -278,22 +271,22 @@ def _too_short(file: Any) -> InputError:
 
 
 def parallel_lines(files: Mapping[str, DataPath]) -> Any:
-    """Read the parallel lines of translated files lazily.
+    """Return a dataset of the lines of files that are translations of each other, read lazily.
 
     Args:
       files: file of each language.
 
     Returns:
       A tf.data.Dataset of {language: line}. Two more fields mark the files that have ended; if one
-      file is shorter than another, `map_records` raises InputError.
+        file is shorter than another, `map_records` raises InputError.
     """
     from t5x_lite.data.elements import tf
 
     for file in files.values():
         if is_remote(file):
             raise InputError(
-                f"{file}: files of several languages must be local files: copy them here, or mount "
-                "the bucket and give the mounted path"
+                f"{file}: files of several languages must be local files; copy the files to this "
+                "machine, or mount the bucket and give the mounted path"
             )
         if not file.is_file():
             absent = FileNotFoundError(str(file))
@@ -316,21 +309,18 @@ def parallel_lines(files: Mapping[str, DataPath]) -> Any:
 
 
 def from_tfds(benchmark: Benchmark, split: str, *, data_dir: str) -> Any:
-    """Return the examples of a TFDS split, and download and prepare the data first if needed.
+    """Return the examples of a TFDS split; missing data are downloaded and prepared first.
 
     Args:
       benchmark: benchmark that the split belongs to.
-      split: name of one of its splits.
+      split: name of a split of the benchmark.
       data_dir: TFDS's directory, which may be in a bucket; "" for TFDS's default.
-
-    Raises:
-      InputError: if TFDS lacks the data and cannot prepare it, or if the data lack the split.
     """
     builder = _prepared(benchmark.tfds, data_dir)
     name = benchmark.tfds_splits.get(split, split)
     if name not in builder.info.splits:
         there = ", ".join(builder.info.splits)
-        raise InputError(f"TFDS's {benchmark.tfds} has no split {name!r}: there are {there}")
+        raise InputError(f"TFDS's {benchmark.tfds} has no split {name!r}; the splits are {there}")
     from t5x_lite.data.elements import seqio
 
     tfds = seqio.utils.tfds  # imported by seqio; a direct import here would print warnings
@@ -358,22 +348,23 @@ def _prepared(name: str, data_dir: str) -> Any:
                 builder.download_and_prepare()
     except ImportError as error:  # TFDS imports some packages late
         raise InputError(
-            f"TFDS cannot prepare {name} without the package {error.name}: pip install it, or give "
-            "the official files as data.directory"
+            f"TFDS cannot prepare {name} without the package {error.name}; install the package, or "
+            "give the official files as data.directory"
         ) from error
     except Exception as error:  # errors of network, disk or versions
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         _remove_unfinished(absent)
         also = _how_to_read(data_dir)
         raise InputError(
-            f"TFDS has no {name} in {where} and could not make it ({reason}): run `tfds build "
-            f"{name}` where there is a network, or give the official files as data.directory{also}"
+            f"TFDS has no {name} in {where} and could not prepare it ({reason}); run `tfds build "
+            f"{name}` on a machine with a network, or give the official files as "
+            f"data.directory{also}"
         ) from error
     return builder
 
 
 def _remove_unfinished(directories: Sequence[str]) -> None:
-    """Remove directories that hold no finished TFDS file; finished downloads are kept."""
+    """Remove directories without a finished TFDS file; finished downloads are kept."""
     for directory in directories:
         files = [file for file in Path(directory).rglob("*") if file.is_file()]
         if all(".tmp." in file.name or file.parent.name == ".config" for file in files):
@@ -381,7 +372,7 @@ def _remove_unfinished(directories: Sequence[str]) -> None:
 
 
 def _how_to_read(data_dir: str) -> str:
-    """Return a hint on the package to install if data_dir is in an unreadable bucket, else ""."""
+    """Return a hint on the package to install if a bucket cannot be read, else ""."""
     if not is_remote(data_dir) or can_read(data_dir):
         return ""
     return f" ({not_installed(data_dir)})"
@@ -393,12 +384,12 @@ def map_records(
     *,
     extras: Mapping[str, type],
 ) -> Any:
-    """Make examples from the records of a dataset by a pure Python function.
+    """Return a dataset of the examples that a pure Python function makes of records.
 
     Args:
       dataset: records, possibly nested, with text in UTF-8.
       function: function from a record, in Python's own types, to its examples. In a field that is a
-        list, all examples of one record have equally many texts.
+        list, all examples of one record must have equally many texts.
       extras: types of an example's fields other than inputs and targets.
     """
     from t5x_lite.data.elements import tf
@@ -436,7 +427,6 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _record(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the nested record of flat NumPy values, in Python's own types."""
     record: dict[str, Any] = {}
     for path, value in flat.items():
         *parents, name = path.split("/")

@@ -60,9 +60,9 @@ SHORTEST_ROW = 8
 _AT_A_TIME = 64
 
 Raw = list[dict[str, Any]]
-"""Raw examples: a text is a str, and several texts or numbers are a list."""
+"""Raw examples as dicts: a text is a str; several texts or numbers are a list."""
 Make = Callable[[Raw], Iterable[Sequence[Mapping[str, Any]]]]
-"""Function from raw examples to the examples made of each: zero, one or several."""
+"""Function from raw examples to the examples of each raw example: zero, one or several."""
 
 
 def example_task(
@@ -118,12 +118,9 @@ def example_task(
         "targets_pretokenized" are the texts of an example.
       drop: fields of a raw example that its examples do not keep. If None, all fields are dropped.
       add_eos: features that are trimmed to their length and end in [SEP].
-      keyed: if True, examples are numbered, for a layout that samples by (seed, epoch, index).
+      keyed: True to number the examples, for a layout that samples by (seed, epoch, index).
       postprocess: (text, example=, is_target=) -> the value that metrics compare.
       metrics: functions (targets, predictions) -> {name: value}.
-
-    Raises:
-      InputError: if data.inputs_length is below `SHORTEST_ROW`.
     """
     from t5x_lite.data.elements import seqio
     from t5x_lite.data.seqio_vocabularies import seqio_vocabulary
@@ -158,7 +155,7 @@ def example_task(
 
 
 def check_lengths(arguments: TaskArguments, fields: Sequence[str]) -> None:
-    """Raise InputError if a length of `Data` is too short for a row of an encoder."""
+    """Raise InputError if one of the named lengths in `Data` is too short for an encoder's rows."""
     for field in fields:
         if getattr(arguments, field) < SHORTEST_ROW:
             raise InputError(
@@ -168,7 +165,7 @@ def check_lengths(arguments: TaskArguments, fields: Sequence[str]) -> None:
 
 
 def row_options(arguments: TaskArguments) -> dict[str, Any]:
-    """Return the options of functions that make rows: vocabulary, special tokens and length."""
+    """Return the arguments of functions that make rows: vocabulary, special tokens and length."""
     return {
         "vocabulary": arguments.vocabulary,
         "tokens": encoder_tokens(arguments.vocabulary),
@@ -183,7 +180,7 @@ def make_examples(
     fields: Mapping[str, type],
     drop: Collection[str] | None = None,
 ) -> Any:
-    """Return a tf.data.Dataset of the examples that a function makes of raw examples, in order.
+    """Return a tf.data.Dataset of the examples that `make` returns for raw examples, in order.
 
     The arguments are as in `example_task`; `fields` are its `features` and `extras`.
     """
@@ -194,8 +191,8 @@ def make_examples(
     for name, one in raw_spec.items():
         if one.shape.rank not in (0, 1):
             raise InputError(
-                f"the field {name!r} of raw examples has the shape {one.shape}; an encoder's task "
-                "reads texts, numbers and lists of these"
+                f"the field {name!r} of raw examples has the shape {one.shape}, but an encoder's "
+                "task reads only texts, numbers and lists of these"
             )
     lists = [name for name, one in raw_spec.items() if one.shape.rank]
     scalars = [name for name in raw_spec if name not in lists]
@@ -232,7 +229,6 @@ def make_examples(
 
 
 def _raw_examples(block: Mapping[str, np.ndarray], fields: Iterable[str]) -> Raw:
-    """Return the raw examples of a block. A list field is split at its recorded ends."""
     columns: dict[str, list[Any]] = {}
     for name in fields:
         values = block[name].tolist()
@@ -246,7 +242,6 @@ def _raw_examples(block: Mapping[str, np.ndarray], fields: Iterable[str]) -> Raw
 
 
 def _spec(kind: type) -> Any:
-    """Return the tf.TensorSpec of a field of `example_task`."""
     from t5x_lite.data.elements import tf
 
     dtypes: Any = {str: tf.string, list: tf.string, int: tf.int64, float: tf.float32}
@@ -258,7 +253,7 @@ def _encoded(text: str | list[str]) -> bytes | list[bytes]:
 
 
 def _padded(values: list[Any], dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Pad rows to one length, and return them with their lengths; there may be no rows."""
+    """Pad rows to one length, and return them with their lengths; accept zero rows."""
     from t5x_lite.data.tasks import stages
 
     rows, sizes = stages.padded([np.asarray(value, dtype) for value in values or [[]]])
@@ -313,7 +308,7 @@ def _filled(
 
 
 SHORTEST = 16
-"""Minimum length of a span that is cut from a document, in tokens without [CLS] and [SEP]."""
+"""Minimum tokens of a span of a document, without [CLS] and [SEP]."""
 
 _Tokens = Sequence[int]
 
@@ -321,12 +316,17 @@ _Tokens = Sequence[int]
 def span_task(name: str, arguments: TaskArguments, *, source: Any, listed: bool) -> Any:
     """Make a seqio.Task of the spans of documents, for data.layout `Spans`.
 
-    The source yields examples with "text": a document, or, if `listed`, a list of spans written by
-    `checked`.
+    Args:
+      name: name of the task, for messages of seqio.
+      arguments: arguments of the task function.
+      source: seqio source of examples with "text".
+      listed: True if each text is a list of spans written by `checked`; False if it is a document.
     """
     if not isinstance(arguments.layout, Spans):
         arguments.layout.check(Spans.features)
-        raise InputError(f"data.layout {arguments.layout.name} does not sample spans: use Spans()")
+        raise InputError(
+            f"data.layout {arguments.layout.name} does not sample spans; set data.layout to Spans()"
+        )
     tokens = encoder_tokens(arguments.vocabulary)
     cut = listed_spans if listed else partial(cut_spans, length=arguments.inputs_length)
 
@@ -354,7 +354,7 @@ def span_task(name: str, arguments: TaskArguments, *, source: Any, listed: bool)
 def cut_spans(
     texts: Sequence[str], *, vocabulary: Vocabulary, tokens: EncoderTokens, length: int
 ) -> list[list[_Tokens]]:
-    """Divide documents into spans of as many whole sentences as fit into a row of this length."""
+    """Divide each document into spans of whole sentences that fit into a row of `length` tokens."""
     shortest = min(SHORTEST, length - 2)
     return [
         [span for span in spans if len(span) >= shortest]
@@ -375,7 +375,7 @@ def listed_spans(
 
 
 def checked(record: Mapping[str, Any], where: str) -> str:
-    """Return the spans of a JSON object as JSON; errors name its location `where`, "file:line"."""
+    """Return the list of strings "spans" of a JSON object as JSON; raise InputError without one."""
     spans = record.get("spans")
     if not isinstance(spans, list) or not all(isinstance(span, str) for span in spans):
         has = sorted(record) or "nothing"
@@ -392,7 +392,7 @@ _END = re.compile(
 
 
 def split_sentences(text: str) -> list[str]:
-    """Split a text into its sentences, stripped and without empty ones."""
+    """Split a text into stripped sentences; empty sentences are dropped."""
     return [sentence for line in text.splitlines() for sentence in _of_line(line)]
 
 
@@ -408,14 +408,13 @@ def _of_line(line: str) -> list[str]:
 
 
 def _is_abbreviated(line: str, end: int) -> bool:
-    """Return whether the word before `end` is a known abbreviation or an initial."""
     begin = max(line.rfind(" ", 0, end), line.rfind("(", 0, end)) + 1
     word = line[begin:end].lower()
     return word in ABBREVIATIONS or (len(word) == 1 and word.isalpha() and word != "i")
 
 
 def fill(sentences: Iterable[Sequence[int]], length: int) -> list[list[int]]:
-    """Combine sentences into segments of at most `length` tokens, whole where they fit.
+    """Combine sentences into segments of at most `length` tokens; split only longer sentences.
 
     Args:
       sentences: tokens of each sentence.

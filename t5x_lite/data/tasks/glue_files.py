@@ -77,27 +77,30 @@ FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
 
 @dataclass(frozen=True, kw_only=True)
 class GlueTask:
-    """One task of GLUE, with the text "<prefix> <template>" and the record's fields filled in.
+    """Definition of one task of GLUE: its files, columns, labels and text template.
+
+    The text of a record is "<prefix> <template>" with the record's fields filled in.
 
     Attributes:
       name: name of the task and of its TFDS config.
       directory: official name of the folder.
       template: template with the fields of the text, in T5's order.
-      labels: words of the entries of the label column, in the order of the class indices; empty if
+      labels: word of each entry of the label column, in the order of the class indices; empty if
         the label is a number (STS-B).
       prefix: first word of the text; None for the name.
-      columns: official column of each field of the record; empty for the fields of the template,
-        under their own names.
+      columns: official column of each field of the record; empty if the fields of the template are
+        the columns.
       label_column: column of the labels, which test files lack.
       id_column: column of the example numbers. If a file lacks it, rows are counted from 0.
       header: columns of the train and validation files, if these files have no header.
-      skip_incomplete: if True, rows with too few columns are skipped, with a warning.
+      skip_incomplete: True to skip rows with too few columns, with a warning.
       files: official file of each split.
       tfds_splits: TFDS's name of each split that TFDS names differently.
-      as_text: (record, inputs=prefix and template) -> example; None for `preprocessors.glue`.
+      as_text: function (record, inputs=prefix and template) that returns an example; None for
+        `preprocessors.glue`.
       extras: types of an example's fields other than inputs and targets.
-      postprocess: (text, example=, is_target=) -> the value that metrics compare; None for the
-        class index.
+      postprocess: function (text, example=, is_target=) that returns the value that metrics
+        compare; None for the class index.
       metrics: functions (targets, predictions) -> {name: value}.
       texts: fields that an encoder reads, in its order; empty for the fields of the template.
     """
@@ -121,7 +124,7 @@ class GlueTask:
     texts: Sequence[str] = ()
 
     def benchmark(self) -> Benchmark:
-        """Return the task as a `Benchmark`, which reads its files or TFDS."""
+        """Return the task as a `Benchmark`, which reads the official files or TFDS."""
         words = tuple(self.labels.values())
         return Benchmark(
             name=f"glue_{self.name}",
@@ -139,17 +142,16 @@ class GlueTask:
         )
 
     def wording(self) -> Wording:
-        """Return the prefix and template of the inputs, and the columns that templates may use."""
+        """Return the task's prefix and template, and the columns that a custom template may use."""
         prefix = self.name if self.prefix is None else self.prefix
         shown = places(self.template)
         columns = tuple(dict.fromkeys([*shown, *self.columns]))
         return Wording(prefix=prefix, template=self.template, columns=columns)
 
     def labelled(self) -> Labelled | None:
-        """Return the form in which an encoder reads the task.
+        """Return the form in which an encoder reads the task; None if that is not supported.
 
-        Returns:
-          The form, or None if the template names something other than a field (WNLI).
+        Encoders do not support a template that names something other than a field (WNLI).
         """
         shown = places(self.template)
         texts = tuple(self.texts) or shown
@@ -171,7 +173,7 @@ class GlueTask:
         )
 
     def example(self, record: Mapping[str, Any], *, inputs: str | None = None) -> dict[str, Any]:
-        """Return the text example of a record that has the features of TFDS.
+        """Return the text-to-text example of a record with the features of TFDS.
 
         Args:
           record: record of a file or of TFDS.
@@ -187,10 +189,6 @@ class GlueTask:
         """Yield the records of an official file, with the features of TFDS.
 
         In a test split a label may be missing or unknown; it is then -1.
-
-        Raises:
-          InputError: if `read_tsv` rejects the file, a label is unknown or two rows have the same
-            number. The message names file and line.
         """
         columns = self.columns or {name: name for name in places(self.template)}
         labelled = not split.startswith("test")
@@ -231,12 +229,12 @@ YES_OR_NO = ("False", "True")
 PLACEHOLDER = "@placeholder"
 """Marker in a ReCoRD query for the entity to fill in."""
 COPA_QUESTIONS = {"cause": "What was the cause of this?", "effect": "What happened as a result?"}
-"""Questions of COPA in the words of Roemmele et al. 2011. COPA's files name the key."""
+"""COPA's questions in the words of Roemmele et al. 2011, by "question" in the files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SuperGlueTask:
-    """One task of SuperGLUE with one labelled record per line.
+    """Definition of one task of SuperGLUE with one labelled record per line.
 
     Attributes:
       name: name of the task and of its TFDS config.
@@ -244,18 +242,18 @@ class SuperGlueTask:
       template: template with the fields of the text, in T5's order.
       labels: words of the labels, in the order of their indices.
       prefix: first word of the text; None for the name.
-      entries: labels as the files write them, in the same order; empty for the words themselves, or
+      entries: labels as written in the files, in the same order; empty for the words themselves, or
         for false and true if the labels are `YES_OR_NO`.
-      columns: name in the files of each field of the record; empty for the fields of the template,
-        under their own names.
+      columns: name in the files of each field of the record; empty if the fields of the template
+        have the same names in the files.
       files: official file of each split.
       tfds_splits: TFDS's name of each split that TFDS names differently.
       metrics: functions (targets, predictions) -> {name: value} on class indices.
       texts: one or two texts that an encoder reads, as in `labelled.Labelled`. If empty, a template
         of two fields gives both, the last one first; a template of more fields gives no encoder
         form.
-      choices: if True, `texts` are a question and its choices.
-      words: field -> value in a file -> replacement that an encoder reads.
+      choices: True if `texts` are a question and its choices.
+      words: replacement that an encoder reads for each value in the files, by field.
     """
 
     name: str
@@ -273,7 +271,7 @@ class SuperGlueTask:
     words: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def benchmark(self) -> Benchmark:
-        """Return the task as a `Benchmark`, which reads its files or TFDS."""
+        """Return the task as a `Benchmark`, which reads the official files or TFDS."""
         return Benchmark(
             name=f"super_glue_{self.name}",
             tfds=f"super_glue/{self.name}",
@@ -291,7 +289,7 @@ class SuperGlueTask:
         )
 
     def labelled(self) -> Labelled | None:
-        """Return the form in which an encoder reads the task, or None if it has none."""
+        """Return the form in which an encoder reads the task; None if that is not supported."""
         shown = places(self.template)
         texts = self.texts or (shown[::-1] if len(shown) == 2 else ())
         if not texts:
@@ -300,7 +298,7 @@ class SuperGlueTask:
         return replace(form, columns=self.columns, choices=self.choices, words=self.words)
 
     def example(self, record: Mapping[str, Any], *, inputs: str | None = None) -> dict[str, Any]:
-        """Return the text example of a record that has the features of TFDS.
+        """Return the text-to-text example of a record with the features of TFDS.
 
         Args:
           record: record. Its fields may still have the names used in the files.
@@ -312,11 +310,7 @@ class SuperGlueTask:
         return glue({**record, **own}, inputs=inputs, labels=self.labels)
 
     def records(self, file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-        """Yield the records of an official file, with the features of TFDS.
-
-        Raises:
-          InputError: if a line is invalid. The message names file and line.
-        """
+        """Yield the records of an official file, with the features of TFDS."""
         columns = self.columns or {name: name for name in places(self.template)}
         entries = self.entries or self.labels
         rows = read_jsonl(file, fields=tuple(columns.values()), numbers=("idx",))
@@ -331,7 +325,7 @@ class SuperGlueTask:
 def labelled_form(
     texts: Sequence[Text], labels: Sequence[str], *, clean: Callable[[str], str] = str
 ) -> Labelled:
-    """Return the encoder form of a task with a class index as "label" of each record.
+    """Return the form in which an encoder reads records with a class index as "label".
 
     Args:
       texts: texts that the encoder reads, as in `Labelled`.
@@ -347,7 +341,7 @@ def labelled_form(
 
 
 MULTIRC_TEXTS = labelled_form(("{paragraph} {question}", "answer"), YES_OR_NO, clean=without_html)
-"""Two texts: paragraph with question, and an answer."""
+"""Form in which an encoder reads MultiRC: two texts, paragraph with question, and answer."""
 
 
 WSC_TEXTS = replace(
@@ -356,10 +350,11 @@ WSC_TEXTS = replace(
     kinds={"idx": int},
     postprocess=ClassIndex(YES_OR_NO),
 )
-"""Two texts: the text with its pronoun between asterisks, and the noun. Does the pronoun mean it?
+"""Form in which an encoder reads WSC: the text with its pronoun between asterisks, and the noun.
 
-P-tuning v2 (Liu et al. 2022, arXiv:2110.07602) uses this form. The baseline of SuperGLUE instead
-classifies the pooled hidden states of both spans, and this package has no such head.
+The label is True if the pronoun means the noun, as in P-tuning v2 (Liu et al. 2022,
+arXiv:2110.07602). The baseline of SuperGLUE instead classifies the pooled hidden states of both
+spans, and this package has no such head.
 """
 
 
@@ -382,10 +377,10 @@ RECORD_TEXTS = Labelled(
     kinds={"idx/passage": int, "idx/query": int, **questions.KINDS},
     postprocess=questions.CandidateText(postprocess.record),
 )
-"""Two texts: the passage, and the query with one entity filled in. Each entity has its own label.
+"""Form in which an encoder reads ReCoRD: the passage, and the query with one entity filled in.
 
-The BERT baseline of SuperGLUE has a row for each mention of an entity. Here, as in TFDS and
-P-tuning v2, there is one row for each distinct name.
+Each entity has its own label. The BERT baseline of SuperGLUE has a row for each mention of an
+entity. Here, as in TFDS and P-tuning v2, there is one row for each distinct name.
 """
 
 
@@ -400,7 +395,7 @@ DPR_WORDS = Wording(prefix="wsc:", template="{sentence}")
 
 
 def read_label(row: Row, entries: Sequence[str], *, split: str) -> int:
-    """Return the index of a line's "label", or -1 if a test split lacks it."""
+    """Return the index of a row's "label" in `entries`, or -1 if a test split lacks the label."""
     label = row.fields.get("label")
     if label is None and split == "test":
         return -1
@@ -413,11 +408,7 @@ def read_label(row: Row, entries: Sequence[str], *, split: str) -> int:
 
 
 def multirc_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-    """Yield MultiRC's records, one for each answer of each question of each paragraph.
-
-    Raises:
-      InputError: if a line is invalid. The message names file and line.
-    """
+    """Yield MultiRC's records, one for each answer of each question of each paragraph."""
     for row, paragraph in numbered(read_jsonl(file, fields=()), column="idx"):
         passage = _object(row, row.fields, "passage")
         questions = _objects(row, passage, "questions")
@@ -440,11 +431,7 @@ def multirc_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
 
 
 def record_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-    """Yield ReCoRD's records, one for each query, with sorted distinct entities and answers.
-
-    Raises:
-      InputError: if a line is invalid. The message names file and line.
-    """
+    """Yield ReCoRD's records, one for each query, with sorted distinct entities and answers."""
     for row, number in numbered(read_jsonl(file, fields=()), column="idx"):
         passage = _object(row, row.fields, "passage")
         text = _text(row, passage, "text")
@@ -456,7 +443,9 @@ def record_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
         for query in queries:
             known = "answers" in query
             if not known and split != "test":
-                raise InputError(f"{row.where}: a query has no answers; only test may lack them")
+                raise InputError(
+                    f"{row.where}: a query has no answers; only a test split may lack answers"
+                )
             if PLACEHOLDER not in _text(row, query, "query"):
                 raise InputError(f"{row.where}: a query has no {PLACEHOLDER}")
             answers = _objects(row, query, "answers") if known else []
@@ -470,11 +459,7 @@ def record_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
 
 
 def wsc_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-    """Yield the records of WSC with repaired spans, as TFDS's "wsc.fixed".
-
-    Raises:
-      InputError: if a line is invalid. The message names file and line.
-    """
+    """Yield the records of WSC with corrected spans, as in TFDS's "wsc.fixed"."""
     rows = read_jsonl(file, fields=("text",), numbers=("idx",))
     for row, number in numbered(rows, column="idx"):
         target = _object(row, row.fields, "target")
@@ -495,7 +480,7 @@ def wsc_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
 
 
 def _repair(row: Row, record: dict[str, Any], span: str) -> None:
-    """Make a span a part of the text, as TFDS does: fix its case, a full stop, a line end."""
+    """Correct a span that is not in its text, as TFDS does: its case, a full stop, a line end."""
     text, found = record["text"], record[f"{span}_text"]
     # In the text, other words separate the names of these two spans.
     if found in text or found in ("Kamenev and Zinoviev", "Kamenev, Zinoviev, and Stalin"):
@@ -564,17 +549,18 @@ _HELD_OUT = {"validation": "xnli.dev.tsv", "test": "xnli.test.tsv"}
 
 @dataclass(frozen=True, kw_only=True)
 class XnliTask(GlueTask):
-    """XNLI in one language.
+    """Definition of the task XNLI in one language.
 
     Attributes:
-      language: language of the held-out rows; a training file has only one language.
+      language: language of the rows to read from a held-out file; a training file has only one
+        language.
     """
 
     language: str = ""
 
     @classmethod
     def held_out(cls, language: str) -> "XnliTask":
-        """Return the task with the validation and test splits of a language."""
+        """Return the task with the validation and test splits of XNLI in one language."""
         return cls(
             name=language,
             directory="XNLI-1.0",
@@ -590,7 +576,7 @@ class XnliTask(GlueTask):
 
     @classmethod
     def training(cls, language: str) -> "XnliTask":
-        """Return the task with MNLI's training pairs, translated into a language."""
+        """Return the task with MNLI's training pairs translated into one language."""
         return replace(
             cls.held_out(language),
             name=f"train_{language}",
@@ -601,7 +587,7 @@ class XnliTask(GlueTask):
         )
 
     def benchmark(self) -> Benchmark:
-        """Return the task as a `Benchmark`, which reads its files or TFDS."""
+        """Return the task as a `Benchmark`, which reads the official files or TFDS."""
         made = super().benchmark()
         labelled = made.labelled
         assert labelled is not None
@@ -614,7 +600,7 @@ class XnliTask(GlueTask):
         )
 
     def example(self, record: Mapping[str, Any], *, inputs: str | None = None) -> dict[str, Any]:
-        """Return the text example of a record of a file or of TFDS; see `GlueTask.example`."""
+        """Return the text-to-text example of a file's or TFDS's record; see `GlueTask.example`."""
         shown = {name: self.text(name, record) for name in self.columns}
         return super().example({**record, **shown}, inputs=inputs)
 
@@ -639,18 +625,13 @@ class XnliTask(GlueTask):
         )
         if self.language not in found:
             raise InputError(
-                f"TFDS's {self.benchmark().tfds}: a {name} has no text in {self.language!r}; "
-                f"it has {', '.join(found)}"
+                f"TFDS's {self.benchmark().tfds}: a {name} has no text in {self.language!r}; the "
+                f"languages are {', '.join(found)}"
             )
         return found[self.language]
 
     def records(self, file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-        """Yield the records of the language.
-
-        Raises:
-          InputError: if `read_tsv` rejects the file, a label is unknown or the language has no row.
-            The message names file and line.
-        """
+        """Yield the records of a file in the task's language."""
         held_out = split != "train"
         named = ["language"] if held_out else []
         rows = read_tsv(file, columns=[*named, *self.columns.values(), self.label_column])

@@ -60,11 +60,11 @@ from t5x_lite.layouts.base import EncoderTokens
 from t5x_lite.metrics.classification import entity_f1, tag_accuracy
 
 LONGEST_QUESTION = 64
-"""Maximum tokens of a question, BERT's max_query_length."""
+"""Maximum tokens of a question; max_query_length of BERT."""
 IMPOSSIBLE: labelled.Label = (-1, -1)
-"""Character span of an answer that the context does not have."""
+"""Character span that marks a question without an answer."""
 NULL: labelled.Label = labelled.of_span(0, 0)
-"""The label of no answer: [CLS]."""
+"""Label of a question without an answer: the span of the token [CLS]."""
 
 
 def encode_spans(
@@ -76,13 +76,13 @@ def encode_spans(
     tokens: EncoderTokens,
     length: int,
 ) -> tuple[list[list[int]], list[labelled.Label]]:
-    """Encode questions and contexts as rows with spans of tokens as labels; see `Encode`.
+    """Encode questions and contexts as token rows, with the token spans of the answers as labels.
 
     Args:
       first: questions.
       second: contexts.
-      given: character span of each answer in its context, end excluded. Two equal numbers mean an
-        unknown answer, or `IMPOSSIBLE`.
+      given: character span of each answer in its context, end excluded, int64 [n, 2]. Two equal
+        numbers mean an unknown answer; `IMPOSSIBLE` means that there is not an answer.
       vocabulary: tokenizer that supports character offsets.
       tokens: special tokens of the vocabulary.
       length: maximum tokens of a row.
@@ -107,7 +107,7 @@ def encode_spans(
 
 
 def token_span(offsets: Sequence[tuple[int, int]], start: int, stop: int) -> tuple[int, int] | None:
-    """Return the first and last token of a character span, or None if the tokens end before it.
+    """Return the first and last token of a character span, or None if tokens end before the span.
 
     Args:
       offsets: character span of each token, end excluded.
@@ -123,14 +123,14 @@ def token_span(offsets: Sequence[tuple[int, int]], start: int, stop: int) -> tup
 def offsets_of(
     vocabulary: Vocabulary, texts: Sequence[str]
 ) -> list[tuple[list[int], list[tuple[int, int]]]]:
-    """Encode texts as tokens with their character spans.
+    """Return the tokens of each text, with the character span of each token.
 
     Raises:
       InputError: if the vocabulary does not support character offsets.
     """
     if not isinstance(vocabulary, Tokenizer):
         raise InputError(
-            "a task of spans needs a vocabulary with character offsets of its tokens: a "
+            "a task of spans needs a vocabulary with character offsets of its tokens; use a "
             "tokenizer.json, a vocab.txt or an spm.model"
         )
     return vocabulary.encode_with_offsets(texts)
@@ -139,8 +139,7 @@ def offsets_of(
 def first_answer(record: Mapping[str, Any]) -> labelled.Label:
     """Return the character span of a record's first answer, end excluded.
 
-    A record with "is_impossible" has no answer, so the span is `IMPOSSIBLE`. If the answer is
-    unknown, it is `NONE`.
+    The span is `IMPOSSIBLE` if "is_impossible" is true, and `NONE` if the answer is unknown.
     """
     if record.get("is_impossible", False):
         return IMPOSSIBLE
@@ -153,11 +152,11 @@ def first_answer(record: Mapping[str, Any]) -> labelled.Label:
 
 @dataclass(frozen=True)
 class SpanText:
-    """Postprocessor from the token indices of a span in a context, "12 15", to its text.
+    """Postprocessor that converts the token indices of an answer, "12 15", to the answer's text.
 
     Attributes:
       vocabulary: vocabulary of the tokens.
-      nulls: if True, a question may have no answer, which is the text "". A prediction is then
+      nulls: True if a question may have no answer, which is the text "". A prediction is then
         {"value": text, "null_odds": score of no answer minus score of the best answer}.
     """
 
@@ -171,7 +170,7 @@ class SpanText:
         is_target: bool = False,
         null_odds: float = 0.0,
     ) -> str | list[str] | dict[str, Any]:
-        """Return the value that metrics compare; a text other than a span is kept as it is."""
+        """Return the text of a predicted span, or the answers of a target; keep any other text."""
         assert example is not None
         if is_target:
             return [a.decode() if isinstance(a, bytes) else a for a in example["answers"]]
@@ -189,26 +188,27 @@ class SpanText:
 
 _FORM = "labelled_form"
 _RAW = {"second": str, "label": int, "label_end": int}
-"""Fields of an example that are not tokenized yet."""
+"""Types of the fields of a raw example, before tokenization."""
 RAW_FIELDS = ("inputs", "targets", "label", "label_end")
-"""Fields of a raw example that its examples hold in another form."""
+"""Fields of a raw example that tokenization replaces by other fields."""
 TEXT_FIELDS: Mapping[str, type] = {"inputs_pretokenized": str, "targets_pretokenized": str}
-"""Text fields of an example, for people to read."""
+"""Fields with the untokenized texts of an example, for display."""
 
 Record = Mapping[str, Any]
 Text = str | Callable[[Record], str]
-"""Field of a record, template, or function of the record."""
+"""Text of a record: name of a field, template, or function of the record."""
 Encode = Callable[[Sequence[str], Sequence[str], np.ndarray], tuple[list[list[int]], Any]]
-"""(first texts, second texts, raw labels [n, 2]) -> (rows without their last [SEP], labels)."""
+"""Function from first texts, second texts and raw labels [n, 2] to token rows, without their last
+[SEP], and labels."""
 
 
 @runtime_checkable
 class Form(Protocol):
-    """Form in which an encoder reads a task's records."""
+    """Protocol of the form in which an encoder reads a task's records."""
 
     @property
     def head(self) -> str:
-        """Name of the head that predicts the answer."""
+        """Name of the model's head that predicts the answer."""
         ...
 
     @property
@@ -218,33 +218,34 @@ class Form(Protocol):
 
     @property
     def candidates(self) -> str:
-        """Marker that each candidate replaces, in one row per candidate; "" without candidates."""
+        """Marker in a text that each candidate replaces, in one row each; "" without candidates."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
-    """Form in which an encoder reads the records of a benchmark.
+    """Form in which an encoder reads the records of a task: texts, labels and targets.
 
     Attributes:
-      texts: one or two texts in the order of the row: fields, templates "{word}: {text}", or
-        functions of the record. With `choices`, the question and then each choice.
-      label: record -> label, as in `layouts.labelled`. For a span, the character span with its end
-        excluded.
-      score: record -> regression target, NaN if unknown; None for other tasks.
-      target: record -> text of its label, which the task's postprocess_fn reads.
-      spans: if True, labels are spans of the second text.
-      nulls: if True, the second text may lack the span; the answer is then "".
-      choices: if True, the label is the index of a choice, and a row holds all choices.
+      texts: one or two texts in the order of the row: names of fields, templates "{word}: {text}",
+        or functions of the record. With `choices`, the question and then each choice.
+      label: function from a record to its label, as in `layouts.labelled`. For a span, the label is
+        the character span with its end excluded.
+      score: function from a record to its regression target, NaN if unknown; None for other tasks.
+      target: function from a record to the text of its label, which the task's postprocess_fn
+        reads.
+      spans: True if labels are spans of the second text.
+      nulls: True if the second text may lack an answer; the answer is then "".
+      choices: True if the label is the index of a choice, and a row has all choices.
       candidates: marker in the second text that each candidate of a record replaces, in one row per
         candidate (`questions`); the first text is then truncated first. "" for other tasks.
-      fields: record -> fields that replace fields of the text-to-text form.
-      kinds: types of `fields`, if these are all fields and no text-to-text form is made. If None,
-        the fields of the text-to-text form are kept.
+      fields: function from a record to fields that replace fields of the text-to-text form.
+      kinds: types of `fields` if an example has only these fields, without the text-to-text form;
+        None to keep the fields of the text-to-text form.
       postprocess: postprocessor that replaces the one of the text-to-text form; None keeps it.
       clean: function applied to each text before it is encoded.
-      columns: field -> name in the files, for records that may still have the files' names.
-      words: field -> value in a file -> replacement.
+      columns: name in the files of each field, for records with the names of the files.
+      words: replacement of each value in the files, by field.
     """
 
     texts: Sequence[Text]
@@ -264,13 +265,12 @@ class Labelled:
 
     @property
     def head(self) -> str:
-        """Name of the head that predicts the answer."""
         if self.choices:
             return "choice"
         return "span" if self.spans else "classifier"
 
     def example(self, record: Record, others: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a record in this form with the fields of `others`, for `labelled_task`."""
+        """Return the raw example of a record for `labelled_task`, with extra fields `others`."""
         own = {name: record[old] for name, old in self.columns.items() if old in record}
         record = {**record, **own}
         record |= {
@@ -286,14 +286,18 @@ class Labelled:
 
 
 def _text(text: Text, record: Record) -> str:
-    """Return one of `Labelled.texts` for a record."""
     if not isinstance(text, str):
         return text(record)
     return fill(text, record) if "{" in text else record[text]
 
 
 def extras(others: Mapping[str, type], form: Labelled) -> dict[str, type]:
-    """Return the types of an example's fields other than inputs and targets."""
+    """Return the types of a raw example's fields other than inputs and targets.
+
+    Args:
+      others: types of the fields of the text-to-text form.
+      form: form in which the encoder reads the records.
+    """
     if form.choices:
         return {**others, "choices": list, "label": int, "label_end": int}
     return {**others, **_RAW, **({} if form.score is None else {"score": float})}
@@ -308,18 +312,16 @@ def labelled_task(
     postprocess: Callable[..., Any] | None,
     metrics: Sequence[Callable[..., Any]],
 ) -> Any:
-    """Make a seqio.Task of texts with labels.
+    """Make a seqio.Task of texts, or pairs of texts, with labels.
 
     Args:
       name: name of the task, for messages of seqio.
       arguments: arguments of the task function.
       form: form in which the encoder reads the records.
-      source: seqio source of the examples that `Labelled.example` returns.
-      postprocess: (text, example=, is_target=) -> the value that metrics compare.
+      source: seqio source of the raw examples that `Labelled.example` returns.
+      postprocess: function (text, example=, is_target=) that returns the value that metrics
+        compare.
       metrics: functions (targets, predictions) -> {name: value}.
-
-    Raises:
-      InputError: if the rows are too short, or the vocabulary has no [CLS].
     """
     options = row_options(arguments)
     encode: Encode
@@ -356,24 +358,24 @@ def labelled_task(
 
 
 def text_fields(raw: Mapping[str, Any]) -> dict[str, str]:
-    """Return the texts of a raw example as `TEXT_FIELDS`."""
+    """Return the texts of a raw example for display, as `TEXT_FIELDS`."""
     texts = f"{raw['inputs']} {raw['second']}".strip(string.whitespace)
     return {"inputs_pretokenized": texts, "targets_pretokenized": raw["targets"]}
 
 
 def raw_labels(raw: Raw) -> np.ndarray:
-    """Return the label of each raw example, two numbers, int64 [n, 2]."""
+    """Return the labels of raw examples, two numbers each, int64 [n, 2]."""
     return np.array([(one["label"], one["label_end"]) for one in raw], np.int64)
 
 
 def with_form(task: Any, form: Form) -> Any:
-    """Attach a form to the task, for `task_form` to read."""
+    """Attach to a task the form in which an encoder reads it, and return the task."""
     setattr(task, _FORM, form)
     return task
 
 
 def task_form(task: Any) -> Form | None:
-    """Return the form in which an encoder reads the task, or None without one."""
+    """Return the form in which an encoder reads a task, or None for a text-to-text task."""
     return getattr(task, _FORM, None)
 
 
@@ -388,7 +390,7 @@ def encode_texts(
     is_pair: bool,
     whole: bool = False,
 ) -> tuple[list[list[int]], np.ndarray]:
-    """Encode texts or pairs as rows, and return the labels unchanged; see `Encode`."""
+    """Encode texts, or pairs of texts, as token rows; return the rows and the unchanged labels."""
     encoded = vocabulary.encode_batch([*first, *(second if is_pair else ())])
     plain = [without_special(ids, tokens) for ids in encoded]
     parts = [plain[: len(first)], plain[len(first) :]] if is_pair else [plain]
@@ -404,14 +406,14 @@ def join(
     separators: int = 1,
     whole: bool = False,
 ) -> list[int]:
-    """Join tokens to a row [CLS] a, or [CLS] a [SEP] b, without its last [SEP].
+    """Join the tokens of texts to a row [CLS] a, or [CLS] a [SEP] b, without its last [SEP].
 
     Args:
-      parts: tokens of one text or of two.
+      parts: tokens of one or two texts.
       tokens: special tokens of the vocabulary.
       length: maximum tokens of the row, including the last [SEP].
       separators: number of [SEP] between two texts.
-      whole: if True, the first text is truncated before the second.
+      whole: True to truncate the first text before the second.
     """
     if len(parts) == 1:
         return [tokens.cls_id, *parts[0][: length - 2]]
@@ -425,9 +427,9 @@ def join(
 
 
 def cut_longest(first: int, second: int, *, room: int) -> tuple[int, int]:
-    """Return truncated sizes of two texts that fit into `room`.
+    """Return the truncated sizes of two texts that together fit into `room` tokens.
 
-    The longer text loses tokens first; of two equal texts, the second does.
+    The longer text loses tokens first; if both are equally long, the second text does.
     """
     if first + second <= room:
         return first, second
@@ -442,19 +444,19 @@ def cut_longest(first: int, second: int, *, room: int) -> tuple[int, int]:
 OUTSIDE = "O"
 """Tag of a word outside all entities."""
 _BETWEEN = "\n"
-"""Separator of a sentence's words in one text."""
+"""Separator of the words of a sentence that are joined to one text."""
 _ENTITY = ("B-", "I-", "E-", "S-")
 
 Read = Callable[[DataPath, str], Iterable[Sentence]]
-"""(file, split) -> sentences of the file."""
+"""Function from a file and its split to the sentences of the file."""
 
 
 @dataclass(frozen=True)
 class Tagged:
-    """Form of tagging tasks; see `Form`.
+    """Form in which an encoder reads sentences with a tag for each word.
 
     Attributes:
-      head: name of the head that predicts the tags.
+      head: name of the model's head that predicts the tags.
       nulls: False.
       candidates: "".
     """
@@ -466,10 +468,10 @@ class Tagged:
 
 @dataclass(frozen=True)
 class WordTags:
-    """Postprocessor from the tags of a row's tokens to the tags of the words, separated by spaces.
+    """Postprocessor that selects the tags of words from the predicted tags of a row's tokens.
 
     Attributes:
-      labels: all tags, in the order of the classes.
+      labels: all tags, in the order of the class indices.
     """
 
     labels: tuple[str, ...]
@@ -477,7 +479,7 @@ class WordTags:
     def __call__(
         self, text: str, example: Mapping[str, Any] | None = None, is_target: bool = False
     ) -> str:
-        """Return the value that metrics compare.
+        """Return the tags of the words, separated by spaces; targets stay unchanged.
 
         A text without exactly one tag for each token is returned unchanged.
         """
@@ -489,7 +491,7 @@ class WordTags:
         return " ".join(seen + [OUTSIDE] * (len(words_of(example)) - len(seen)))
 
     def is_answer(self, text: str) -> bool:
-        """Return whether a text consists of tags."""
+        """Return True if all words of a text are tags."""
         return set(text.split()) <= {*self.labels}
 
 
@@ -501,7 +503,7 @@ def words_of(example: Mapping[str, Any]) -> list[str]:
 def token_task(
     name: str, arguments: TaskArguments, *, files: Mapping[str, DataPath], read: Read
 ) -> Any:
-    """Make a seqio.Task of sentences with tags.
+    """Make a seqio.Task of sentences with a tag for each word.
 
     The tags are data.columns.labels if set, and otherwise the sorted tags of the training file. The
     metric is F1 of entities, or accuracy if the tags are not tags of entities.
@@ -509,12 +511,9 @@ def token_task(
     Args:
       name: name of the task, for messages of seqio.
       arguments: arguments of the task function.
-      files: file of each existing split.
+      files: file of each split.
       read: function from a file and its split to sentences. Sentences of the split "test" may lack
         tags.
-
-    Raises:
-      InputError: if the tags are unknown, the rows are too short, or the vocabulary has no [CLS].
     """
     from t5x_lite.data.tasks import stages
     from t5x_lite.data.tasks.benchmarks import in_memory
@@ -564,21 +563,25 @@ def tags_of(files: Mapping[str, DataPath], read: Read) -> tuple[str, ...]:
     """Return the sorted tags of the training file.
 
     Raises:
-      InputError: if there is not a training file, or its tags are numbers or fewer than two.
+      InputError: if the training file is missing, or its tags are numbers or fewer than two.
     """
     remedy = "list all tags by --data.columns.labels, such as O B-PER I-PER"
     if "train" not in files:
         there = ", ".join(str(file) for file in files.values())
-        raise InputError(f"no training file next to {there} to take the tags from: {remedy}")
+        raise InputError(
+            f"there is a file {there}, but not a training file to read the tags from; {remedy}"
+        )
     file = files["train"]
     found = {tag for one in read(file, "train") for tag in iob2(one.tags or ())}
     if found and all(tag.isdecimal() for tag in found):
         raise InputError(
-            f"{file}: the tags are numbers: name them by --data.columns.labels, such as 0=O "
+            f"{file}: the tags are numbers; name each tag by --data.columns.labels, such as 0=O "
             "1=B-PER 2=I-PER"
         )
     if len(found) < 2:
-        raise InputError(f"{file}: has {', '.join(found) or 'no tag'}, not two tags: {remedy}")
+        raise InputError(
+            f"{file}: must have at least two tags, but has {', '.join(found) or 'no tag'}; {remedy}"
+        )
     return tuple(sorted(found))
 
 
@@ -593,15 +596,12 @@ def iob2(tags: Sequence[str]) -> list[str]:
 
 
 def example(sentence: Sentence, labels: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:
-    """Return a sentence as the source's example: "inputs" and "targets" for display, and "words".
+    """Return a sentence as a raw example: "inputs" and "targets" for display, and "words".
 
     Args:
       sentence: sentence of a file.
       labels: all tags.
-      names: replacement for each tag of the file; missing tags are kept.
-
-    Raises:
-      InputError: if a tag is not among the labels. The message names file and line.
+      names: replacement for each tag of the file; tags without a replacement are kept.
     """
     words, targets = sentence.words, UNKNOWN
     if sentence.tags is not None:
@@ -611,8 +611,9 @@ def example(sentence: Sentence, labels: Sequence[str], names: Mapping[str, str])
                 of_file = sentence.tags[place]
                 read_as = "" if of_file == tag else f", which is read as {tag},"
                 raise InputError(
-                    f"{sentence.where(place)}: the tag {of_file!r}{read_as} is none of "
-                    f"{', '.join(labels)}: fix it, or list all tags by --data.columns.labels"
+                    f"{sentence.where(place)}: the tag {of_file!r}{read_as} must be one of "
+                    f"{', '.join(labels)}; correct the tag, or list all tags by "
+                    "--data.columns.labels"
                 )
         targets = " ".join(tags)
     return {"inputs": " ".join(words), "targets": targets, "words": _BETWEEN.join(words)}
@@ -625,7 +626,7 @@ def encode(
     tokens: EncoderTokens,
     length: int,
 ) -> list[tuple[list[int], list[int]]]:
-    """Encode sentences as rows without their last [SEP], with the index of each word's first token.
+    """Encode sentences as token rows without a last [SEP], with each word's first token index.
 
     Args:
       sentences: words of each sentence.

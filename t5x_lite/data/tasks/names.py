@@ -36,7 +36,7 @@ SEQIO = "seqio"
 
 
 def parts_of(name: str) -> tuple[str, str]:
-    """Return (module, name) of "module:function" or "seqio:module:name"."""
+    """Return the module and the name of a task "module:function" or "seqio:module:name"."""
     module, _, rest = name.partition(":")
     if module == SEQIO:
         module, _, rest = rest.partition(":")
@@ -44,13 +44,13 @@ def parts_of(name: str) -> tuple[str, str]:
 
 
 def find_task(name: str) -> Callable[..., Any]:
-    """Return the function that "module:function" names, and import its module.
+    """Import the module of a task "module:function", and return the task function.
 
-    For "seqio:module:name" the function returns the registered task.
+    For "seqio:module:name" the returned function returns the registered task.
 
     Raises:
-      InputError: if the name has another form, if module or function do not exist, or if the
-        function does not take one TaskArguments. The message suggests the nearest task.
+      InputError: if the name does not have this form, if module or function do not exist, or if the
+        function does not take one TaskArguments. The message suggests the most similar task.
     """
     if name.startswith(f"{SEQIO}:"):
         from t5x_lite.data.tasks.seqio_registry import find_registered  # it needs this module
@@ -58,7 +58,9 @@ def find_task(name: str) -> Callable[..., Any]:
         return find_registered(name)
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name:
-        raise InputError(f"data.task must be module:function, as tasks.glue:sst2, got {name!r}")
+        raise InputError(
+            f"data.task must be module:function, such as tasks.glue:sst2, got {name!r}"
+        )
     module = import_tasks(module_name)
     function = getattr(module, function_name, None)
     if not callable(function):
@@ -66,17 +68,20 @@ def find_task(name: str) -> Callable[..., Any]:
             f"data.task: module {module_name} has no task {function_name!r}{other_tasks(name)}"
         )
     if inspect.isclass(function):
-        raise InputError(f"data.task: {name} is a class and not a task function{other_tasks(name)}")
+        raise InputError(f"data.task: {name} is a class, but must be a function{other_tasks(name)}")
     if not _takes_task_arguments(function):
         raise InputError(
-            f"data.task: {name} is not a task function, which takes TaskArguments: it takes "
+            f"data.task: {name} must take one TaskArguments, but takes "
             f"{_parameters(function)}{other_tasks(name)}"
         )
     return function
 
 
 def task_names(module: ModuleType) -> list[str]:
-    """Return the module's own public functions, and partials of them, that may be tasks."""
+    """Return the names of the public functions that a module defines and that may be tasks.
+
+    Partials of its functions are included.
+    """
     return [
         name
         for name, value in vars(module).items()
@@ -89,7 +94,7 @@ def task_names(module: ModuleType) -> list[str]:
 
 
 def other_tasks(name: str) -> str:
-    """Return a hint after "module:function" failed: the nearest task of that module, or all."""
+    """Return a hint for a wrong task name: the most similar task of its module, or all tasks."""
     if name.startswith(f"{SEQIO}:"):
         return ""
     module_name, _, function_name = name.partition(":")
@@ -99,7 +104,6 @@ def other_tasks(name: str) -> str:
 
 
 def _takes_task_arguments(function: Callable[..., Any]) -> bool:
-    """Return whether a function's signature allows a call with one TaskArguments."""
     try:
         bound = inspect.signature(function).bind(None)
     except TypeError:
@@ -115,7 +119,6 @@ def _takes_task_arguments(function: Callable[..., Any]) -> bool:
 
 
 def _parameters(function: Callable[..., Any]) -> str:
-    """Return the parameters in parentheses, as in the function's definition."""
     return str(inspect.signature(function).replace(return_annotation=inspect.Signature.empty))
 
 
@@ -125,11 +128,7 @@ def _home(value: Any) -> str | None:
 
 
 def import_tasks(name: str) -> ModuleType:
-    """Import a module that data.task names.
-
-    Raises:
-      InputError: if the module does not exist. The message suggests the nearest one.
-    """
+    """Import the module that data.task names."""
     try:
         with quiet_import():
             return project.import_module(name)
@@ -142,8 +141,8 @@ def import_tasks(name: str) -> ModuleType:
             raise
         hint = did_you_mean(name, _module_names(absent.rpartition(".")[0]))
         raise InputError(
-            f"data.task: there is no module {name!r}{hint} (it is looked for in the current "
-            "directory, in the config's project and among the installed packages)"
+            f"data.task: there is no module {name!r}{hint} (searched: the current directory, the "
+            "config's project and the installed packages)"
         ) from error
 
 
@@ -163,8 +162,9 @@ class Wording:
 
     Attributes:
       prefix: text before the template, separated by a space; "" for no prefix.
-      template: text after the prefix, with columns in braces.
-      columns: columns that a user's template may name; () allows those in `template`, None any.
+      template: text after the prefix, with column names in braces.
+      columns: columns that a user's template may name; () for the columns in `template`, None for
+        any columns.
     """
 
     prefix: str
@@ -173,18 +173,14 @@ class Wording:
 
     @property
     def inputs(self) -> str:
-        """Template of the whole text, prefix included."""
+        """Template of the complete inputs: the prefix, a space, and the template."""
         if not self.prefix:
             return self.template
         literal = self.prefix.replace("{", "{{").replace("}", "}}")
         return f"{literal} {self.template}"
 
     def changed(self, arguments: TaskArguments) -> "Wording":
-        """Return the wording with the config's template and prefix, where they are set.
-
-        Raises:
-          InputError: if data.template has a single brace, or names no column or an unknown column.
-        """
+        """Return the wording with the config's template and prefix, if they are set."""
         known = places(self.template) if self.columns == () else self.columns
         prefix = self.prefix if arguments.prefix is None else arguments.prefix
         template = arguments.template or self.template
@@ -206,5 +202,5 @@ def mark(task: Any) -> Any:
 
 
 def is_marked(task: Any) -> bool:
-    """Return whether a task supports data.template and data.prefix."""
+    """Return True if a task supports data.template and data.prefix."""
     return getattr(task, _MARK, False)

@@ -44,7 +44,7 @@ MORE = "more_positives"
 def lines_of(
     files: Mapping[str, Sequence[Any]], make: Callable[[bytes, str], bytes]
 ) -> Callable[[], Iterable[Pairs]] | None:
-    """Return a reader of the lines of all splits, or None if the files exceed the memory limit."""
+    """Return a function that reads all lines of all splits, or None if the files are too large."""
     every = list(dict.fromkeys(path for paths in files.values() for path in paths))
     if not shuffling.fit_in_memory(every):
         return None
@@ -67,18 +67,16 @@ def pair_task(
       arguments: arguments of the task function.
       source: seqio source of examples with "text".
       read: pure function from a text to a query with its passages.
-      one_to_one: if True, each text of the source makes one example.
+      one_to_one: True if each text of the source makes one example.
       lines: function that reads all lines, to find a query's positives on other lines. If None,
         only the positives of the same text are used.
-
-    Raises:
-      InputError: if the layout does not make groups, the rows are too short, or the vocabulary has
-        no [CLS].
     """
     layout, vocabulary = arguments.layout, arguments.vocabulary
     if not isinstance(layout, Groups):
         layout.check(Groups.features)
-        raise InputError(f"data.layout {layout.name} does not sample groups: use Groups()")
+        raise InputError(
+            f"data.layout {layout.name} does not sample groups; set data.layout to Groups()"
+        )
     check_lengths(arguments, ("inputs_length", "targets_length"))
     if one_to_one or layout.positives == "sample":
         source.one_to_one = True
@@ -121,8 +119,8 @@ def pair_task(
 @functools.cache
 def _warn_of_unused_negatives() -> None:
     _logger.warning(
-        "the pairs have negatives, but data.layout.negatives is 0, so no row has any; set "
-        "--data.layout.negatives N for N in each row"
+        "the pairs have negatives, but data.layout.negatives is 0, so no row has negatives; set "
+        "--data.layout.negatives N for N negatives in each row"
     )
 
 
@@ -149,9 +147,9 @@ def examples_of_each(
       layout: layout that sets the size of the pool, and whether each positive makes an example.
 
     Returns:
-      int32 "query", and "positives", "negatives" and `MORE`, each the concatenation of its texts;
-        float32 "scores" of positives and negatives, NaN if unknown; and their names,
-        `layouts.groups.IDS`, 0 if unknown.
+      For each query, a list of examples: int32 "query"; int32 "positives", "negatives" and `MORE`,
+        each the concatenation of its texts; float32 "scores" of positives and negatives, NaN if
+        unknown; and `layouts.groups.IDS`, hashes of the passages' ids, 0 if unknown.
     """
     most = None if layout.positives == "each" else MOST_POSITIVES
     pools = [
@@ -200,16 +198,16 @@ def _joined(texts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _scores(pairs: Pairs, positives: int, negatives: int) -> Iterator[np.ndarray]:
-    """Yield a teacher's scores of the first positives and of the first negatives."""
+    """Yield the teacher's scores of the first positives, then of the first negatives."""
     for scores, count in ((pairs.positive_scores, positives), (pairs.negative_scores, negatives)):
         given = [np.nan] * count if scores is None else scores[:count]
         yield np.array(given, np.float32)
 
 
 def _names(pairs: Pairs, positives: int, negatives: int) -> Iterator[np.ndarray]:
-    """Yield names of the first positives and of the first negatives, int32 [n, ID_WIDTH].
+    """Yield hashes of the ids of the first positives, then of the first negatives, [n, ID_WIDTH].
 
-    The name of a passage without an id is 0.
+    The hash of a passage without an id is 0.
     """
     for ids, count in ((pairs.positive_ids, positives), (pairs.negative_ids, negatives)):
         known = [] if ids is None else ids[:count]

@@ -35,15 +35,15 @@ from pathlib import Path
 from t5x_lite.data.formats.lines import read_examples, writer
 
 MAX_BYTES = 10_000_000
-"""Maximum size of all documents together, in bytes of UTF-8."""
+"""Maximum total size of the documents, in bytes of UTF-8."""
 MAX_PACKAGE_BYTES = 300_000
-"""Maximum size of one top-level package, so that TensorFlow does not dominate."""
+"""Maximum bytes of the documents of one top-level package, so that none dominates."""
 MAX_FILE_BYTES = 400_000
-"""Maximum size of a source file. Larger files are tables or generated code, with little prose."""
+"""Maximum bytes of a source file. Larger files are tables or generated code, with little prose."""
 MIN_CHARS = 30
 DOCUMENTS_FILE = "documents.jsonl"
 MIN_LETTERS = 0.75
-"""Minimum fraction of letters among the characters other than spaces."""
+"""Minimum fraction of letters among a text's characters other than spaces."""
 
 _SKIPPED_FOLDERS = frozenset(
     {"__pycache__", "test", "tests", "idle_test", "site-packages", "dist-packages"}
@@ -60,10 +60,10 @@ class Document:
     """One docstring or one help topic.
 
     Attributes:
-      module: dotted name of the module that it documents; "pydoc_data" for topics.
+      module: dotted name of the documented module; "pydoc_data" for help topics.
       name: class or function within the module ("Path.open"), "" for the module itself, or the
         topic's name.
-      text: one line, whitespace collapsed.
+      text: text on one line, with white space collapsed.
     """
 
     module: str
@@ -72,14 +72,13 @@ class Document:
 
 
 def documents(directory: str | os.PathLike[str] = "") -> list[Document]:
-    """Return the corpus of this installation: at most `MAX_BYTES`, without exact repeats.
+    """Return the docstrings and help topics of this Python installation, without exact repeats.
+
+    The total size is at most `MAX_BYTES`.
 
     Args:
       directory: directory that `write_documents` wrote; "" parses the installed files (about ten
         seconds for the first call; later calls are cached).
-
-    Raises:
-      InputError: if the directory has no documents.jsonl, or a line of it is invalid.
     """
     if not directory:
         return list(_installed_documents())
@@ -90,7 +89,7 @@ def documents(directory: str | os.PathLike[str] = "") -> list[Document]:
 
 
 def write_documents(directory: str | os.PathLike[str]) -> None:
-    """Write documents.jsonl, atomically, and documents.txt."""
+    """Write the corpus to a directory: documents.jsonl, atomically, and documents.txt."""
     root = Path(directory)
     root.mkdir(parents=True, exist_ok=True)
     with (root / "documents.txt").open("w", encoding="utf-8") as text:
@@ -201,7 +200,7 @@ def _python_files(entry: Path) -> Iterator[Path]:
 
 
 def _parse(path: Path) -> ast.Module | None:
-    """Return the syntax tree, or None if the file is unreadable, too large or has no docstring."""
+    """Return the syntax tree of a file; None if unreadable, too large or without docstrings."""
     # A syntax tree has no cycles, and garbage collection takes a fifth of the time.
     collecting = gc.isenabled()
     gc.disable()
@@ -223,7 +222,6 @@ def _parse(path: Path) -> ast.Module | None:
 
 
 def _docstrings(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield (qualified name, raw docstring) in source order; only statements are visited."""
     pending: list[tuple[str, ast.AST]] = [("", tree)]
     while pending:
         name, node = pending.pop()
@@ -298,7 +296,7 @@ def labelled(
 
 
 def _balanced(label_of: dict[str, str], *, max_per_label: int) -> list[tuple[str, str]]:
-    """Keep at most 1.5 times as many of each label as of the rarest, chosen and ordered by hash."""
+    """Return texts with labels, no label more than 1.5 times as often as the rarest, by hash."""
     digest = {text: hashlib.sha256(text.encode()).digest() for text in label_of}
     rarest = min(collections.Counter(label_of.values()).values(), default=0)
     room = dict.fromkeys(label_of.values(), min(max_per_label, rarest + rarest // 2))
@@ -317,7 +315,7 @@ def _shorten(text: str, max_chars: int) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the corpus into the directory that is the only argument."""
+    """Write the corpus to the directory that is the only command-line argument."""
     if len(argv) != 1 or argv[0].startswith("-"):
         print("usage: python -m t5x_lite.data.tasks.python_docs DIRECTORY", file=sys.stderr)
         return 2

@@ -64,16 +64,16 @@ from t5x_lite.layouts.labelled import WINDOW, Choices, Windows, of_class
 from t5x_lite.metrics.classification import accuracy
 
 LABELS = ("False", "True")
-"""Classes of a row; the second is the class of a correct candidate."""
+"""Classes of a candidate's row; the second class means that the candidate is correct."""
 KINDS: Mapping[str, type] = {"question": str, "candidates": list, "answers": list}
-"""Types of a record's fields: a text to display, all candidates, and the correct candidates."""
+"""Types of a record's fields: question for display, all candidates, and correct candidates."""
 
 
 def candidate_rows(example: Mapping[str, Any], *, mark: str) -> list[dict[str, Any]]:
-    """Return the fields of the row of each candidate of an example; see `expanded`."""
+    """Return the fields of one row per candidate, made from one example; see `expanded`."""
     asked, candidates, answers = (example[name] for name in ("second", "candidates", "answers"))
     if not candidates or mark not in asked:
-        raise InputError(f"{asked[:60]!r} needs {mark} and candidates to replace it")
+        raise InputError(f"the text {asked[:60]!r} must have {mark} and candidates that replace it")
     classes = [int(one in answers) if answers else -1 for one in candidates]
     return [
         {
@@ -89,12 +89,13 @@ def expanded(dataset: Any, *, mark: str) -> Any:
     """Make one row for each candidate of each example.
 
     Args:
-      dataset: examples with the fields `KINDS`, and with "second", a text that holds the marker.
+      dataset: examples with the fields of `KINDS`, and with "second", a text that contains the
+        marker.
       mark: marker that a candidate replaces.
 
     Returns:
-      One example for each candidate, with the candidate in "second", and its "label" and "targets".
-        These are unknown if the example has no answers.
+      One example for each candidate, with the candidate in "second", and its "label" and "targets",
+        which are unknown if the example has no answers.
 
     Raises:
       InputError: if an example has no candidates or no marker. For a stream, it is raised during
@@ -135,7 +136,7 @@ def questions(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class CandidateText:
-    """Postprocessor from the number of a candidate, "3", to its text, and on to the metrics' value.
+    """Postprocessor that replaces the number of a candidate, "3", by the candidate's text.
 
     Attributes:
       postprocess: postprocessor of the text, which returns the value that metrics compare.
@@ -148,7 +149,7 @@ class CandidateText:
     def __call__(
         self, text: str, example: Mapping[str, Any] | None = None, is_target: bool = False
     ) -> Any:
-        """Return the value that metrics compare, for the number or the text of a candidate."""
+        """Return the value that metrics compare, given the number or the text of a candidate."""
         assert example is not None
         candidates = example["candidates"]
         if not is_target and text.isdecimal() and int(text) < len(candidates):
@@ -229,18 +230,18 @@ def question_task(
     splits: tuple[str, ...],
     records: Callable[[str], Iterable[Mapping[str, Any]]],
 ) -> Any:
-    """Make a task of questions with four choices, for an encoder or as text to text.
+    """Make a task of questions with four choices, for an encoder or as text-to-text.
 
     Args:
       name: name of the task.
       arguments: arguments of the task function.
       wording: prefix and template of the text-to-text inputs.
-      splits: existing splits.
+      splits: names of the existing splits.
       records: function from a split to its questions, with "first", the "second" text of each
         choice and "label".
 
     Raises:
-      InputError: if data.layout fits neither form.
+      InputError: if data.layout is neither text-to-text nor of four choices.
     """
     from t5x_lite.data.elements import seqio
     from t5x_lite.data.tasks import stages
@@ -300,7 +301,7 @@ def _source(
 
 
 class Row(NamedTuple):
-    """Tokens of a window without its last [SEP], and its label."""
+    """Token row of one window without its last [SEP], and the label of the row."""
 
     tokens: list[int]
     label: labelled.Label
@@ -315,9 +316,9 @@ def window_task(
     postprocess: Callable[..., Any] | None,
     metrics: Sequence[Callable[..., Any]],
 ) -> Any:
-    """Make a seqio.Task of the windows of questions. The arguments are as in `labelled_task`.
+    """Make a seqio.Task of questions with contexts that are divided into windows.
 
-    The data.layout of the arguments is `Windows`.
+    The arguments are as in `labelled_task`; data.layout must be `Windows`.
     """
     layout, options = arguments.layout, row_options(arguments)
     assert isinstance(layout, Windows)
@@ -363,19 +364,19 @@ def window_rows(
     doc_stride: int,
     query_length: int,
 ) -> list[list[Row]]:
-    """Return the windows of each question, in order.
+    """Return the rows of the windows of each question's context, in order.
 
-    A context without tokens gives one window without context tokens.
+    A context without tokens gives one row without context tokens.
 
     Args:
-      questions: questions. The end of a question that is too long is truncated.
+      questions: texts of the questions; a question that is too long is truncated at its end.
       contexts: one context per question.
-      given: character span of each answer in its context, end excluded. Two equal numbers mean an
-        unknown answer, or `labelled.IMPOSSIBLE`.
+      given: character span of each answer in its context, end excluded, int64 [n, 2]. Two equal
+        numbers mean an unknown answer; `labelled.IMPOSSIBLE` means that there is not an answer.
       vocabulary: tokenizer that supports character offsets.
       tokens: special tokens of the vocabulary.
       length: maximum tokens of a row.
-      doc_stride: tokens from one window to the next, as in `Windows`.
+      doc_stride: number of tokens from one window to the next, as in `Windows`.
       query_length: maximum tokens of a question, as in `Windows`, but no more than half a row.
     """
     num = separators(vocabulary)
@@ -403,12 +404,12 @@ def window_rows(
 
 
 def divided(size: int, *, room: int, stride: int) -> list[range]:
-    """Divide a text into windows: ranges of its tokens, which cover it and begin at equal steps.
+    """Return windows that cover a text: ranges of its tokens that begin at equal steps.
 
     Args:
-      size: tokens of the text. An empty text has one empty window.
+      size: number of tokens of the text. An empty text has one empty window.
       room: maximum tokens of a window.
-      stride: tokens from one window to the next. If `room` is less, windows are adjacent.
+      stride: number of tokens from one window to the next. If `room` is less, windows are adjacent.
     """
     windows = [range(min(room, size))]
     while windows[-1].stop < size:
@@ -418,6 +419,6 @@ def divided(size: int, *, room: int, stride: int) -> list[range]:
 
 
 def _places(offsets: Sequence[tuple[int, int]], start: int, stop: int) -> tuple[int, int] | None:
-    """Return the first and last token of a character span, or None if it has no token."""
+    """Return the first and last token of a character span, or None if the span has no token."""
     inside = [place for place, (a, b) in enumerate(offsets) if a < stop and b > start]
     return (inside[0], inside[-1]) if start < stop and inside else None

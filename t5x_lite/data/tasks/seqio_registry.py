@@ -37,21 +37,22 @@ _LISTED = 20
 
 
 class OtherVocabulary(InputError):
-    """A registered task has a vocabulary different from data.vocabulary."""
+    """Error of a registered seqio task that has a vocabulary other than data.vocabulary."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RegisteredMixture:
-    """Tasks of a mixture in the registry.
+    """Mixture of tasks in seqio's registry.
 
     Attributes:
-      rates: rate of each task by its name, "seqio:module:name"; nested mixtures are flattened.
+      rates: sampling rate of each task by its name, "seqio:module:name"; nested mixtures are
+        flattened.
     """
 
     rates: Mapping[str, float]
 
     def __call__(self, arguments: TaskArguments) -> list[Any]:
-        """Return the mixture's tasks for these arguments."""
+        """Return the tasks of the mixture for the given arguments."""
         return [find_registered(name)(arguments) for name in self.rates]
 
 
@@ -63,8 +64,8 @@ def find_registered(name: str) -> Callable[[TaskArguments], Any]:
         returned, as in seqio.
 
     Raises:
-      InputError: if the name has another form, the module does not exist, or its import does not
-        register the name. The message suggests the nearest name.
+      InputError: if the name does not have this form, the module does not exist, or its import does
+        not register the name. The message suggests the most similar name.
     """
     module, registered = parts_of(name)
     if not module or not registered:
@@ -91,7 +92,6 @@ def find_registered(name: str) -> Callable[[TaskArguments], Any]:
 
 @functools.cache
 def _mixture(mixture: Any, module: str) -> RegisteredMixture:
-    """Return the tasks and rates of a seqio.Mixture; rate functions are called once."""
     tasks = sorted(mixture.tasks, key=lambda task: task.name)
     return RegisteredMixture(
         rates={f"{SEQIO}:{module}:{task.name}": _rate(mixture, task) for task in tasks}
@@ -112,12 +112,11 @@ def _rate(mixture: Any, task: Any) -> float:
 
 
 def _task(task: Any, arguments: TaskArguments) -> Any:
-    """Return a registered task for these arguments."""
     check_vocabularies(task, arguments.vocabulary)
     if task.requires_caching:
         raise InputError(
-            f"seqio task {task.name} requires seqio's own cache, which is not supported: use its "
-            "CacheDatasetPlaceholder without required=True"
+            f"seqio task {task.name} requires seqio's own cache, which is not supported; remove "
+            "required=True from its CacheDatasetPlaceholder"
         )
     return _measurable(task)
 
@@ -130,10 +129,6 @@ def check_vocabularies(task: Any, vocabulary: Vocabulary) -> None:
     Args:
       task: seqio.Task.
       vocabulary: vocabulary of the model.
-
-    Raises:
-      OtherVocabulary: if the vocabularies differ. The message names both, and the options that
-        select the task's vocabulary.
     """
     from t5x_lite.data.elements import seqio
 
@@ -148,12 +143,12 @@ def check_vocabularies(task: Any, vocabulary: Vocabulary) -> None:
             continue
         if any(not _same(task, one, other) for one in theirs.values()):
             raise OtherVocabulary(
-                f"seqio task {task.name} has different vocabularies for {' and '.join(theirs)}: a "
-                "model has one here"
+                f"seqio task {task.name} has different vocabularies for {' and '.join(theirs)}, "
+                "but a model must have one vocabulary"
             )
         own = f"{vocabulary.model_path} ({vocabulary.size} tokens, sentinels included)"
         raise OtherVocabulary(
-            f"seqio task {task.name}: the vocabulary of its {name} is {_shown(other)}, and "
+            f"seqio task {task.name}: the vocabulary of its {name} is {_shown(other)}, but "
             f"data.vocabulary is {own}{_remedy(other)}"
         )
 
@@ -193,14 +188,14 @@ def _remedy(vocabulary: Any) -> str:
         place = "bytes"
     else:
         return ""
-    return f": give --data.vocabulary {place} --data.extra-ids {vocabulary.extra_ids}"
+    return f"; set --data.vocabulary {place} --data.extra-ids {vocabulary.extra_ids}"
 
 
 # Metrics.
 
 
 def _measurable(task: Any) -> Any:
-    """Return the task with the package's signatures of postprocess_fn and metrics.
+    """Return a seqio.Task with its postprocess_fn and metrics adapted to this package.
 
     Custom subclasses of seqio.Task are returned unchanged.
     """
@@ -222,14 +217,14 @@ def _measurable(task: Any) -> Any:
 @functools.cache
 def _tell_of_others(name: str, number: int) -> None:
     _logger.warning(
-        "seqio task %s: %d of its metrics are not measured, since they are metric_objs or ask for "
-        "scores or auxiliary values",
+        "seqio task %s: skipping %d of its metrics, which are metric_objs or need scores or "
+        "auxiliary values",
         *(name, number),
     )
 
 
 def _of_bytes(postprocess: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with texts of the example as bytes, as in seqio."""
+    """Return a postprocess_fn that gets the texts of the example as bytes, as in seqio."""
 
     @functools.wraps(postprocess, assigned=())
     def wrapped(output: Any, *, example: Any = None, **options: Any) -> Any:
@@ -244,7 +239,7 @@ def _of_bytes(postprocess: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _plain(metric: Callable[..., Mapping[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """Return the function with numbers instead of seqio's Scalar, and without texts and images."""
+    """Return a metric function with plain numbers as values; texts and images are dropped."""
 
     def measured(targets: Any, predictions: Any) -> dict[str, Any]:
         from t5x_lite.data.elements import seqio

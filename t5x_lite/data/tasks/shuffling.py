@@ -22,9 +22,9 @@ from t5x_lite.data.formats.lines import is_compressed
 from t5x_lite.data.mixing import order
 
 IN_MEMORY_BYTES = 1 << 26
-"""Maximum size, 64 MiB, of files that are tokenized at the start and permuted as a whole."""
+"""Maximum bytes (64 MiB) of files that are tokenized at the start and fully permuted."""
 _EXPANSION = 8
-"""Typical maximum bytes of text per byte of a compressed file."""
+"""Typical maximum ratio of text to file size, for compressed files."""
 _PLACES = 1024
 
 Dataset = Any
@@ -32,10 +32,10 @@ Dataset = Any
 
 
 class Shuffle(NamedTuple):
-    """Seed and epoch, which determine the order of one pass.
+    """Order of one pass over the data, determined by seed and epoch.
 
     Attributes:
-      seed: the seed of the run.
+      seed: seed of the run.
       epoch: number of the pass, a tf.Tensor int64 [].
     """
 
@@ -49,8 +49,8 @@ class Passes:
 
     Attributes:
       of_epoch: function from the number of a pass, a tf.Tensor int64 [], to its examples.
-      size: names and sizes of the files (`sizes_of`), which determine the order together with seed
-        and epoch. None if unknown.
+      size: size and checksum of the files (`sizes_of`), which determine the order together with
+        seed and epoch; None if unknown.
     """
 
     of_epoch: Callable[[Any], Dataset]
@@ -60,7 +60,7 @@ class Passes:
 def endless(
     passes: Passes, preprocess: Callable[..., Dataset], *, seed: int, epoch: str
 ) -> Dataset:
-    """Return an infinite dataset of one pass after the other, each preprocessed separately.
+    """Return an infinite dataset of passes in sequence, each preprocessed separately.
 
     `preprocess` is called while tf.data traces a function. It cannot iterate over the dataset or
     read its length as a number.
@@ -90,12 +90,11 @@ def endless(
 
 
 def permuted_range(size: int, shuffle: Shuffle) -> Dataset:
-    """Return the numbers from 0 to size - 1, int64, in the order of a pass."""
+    """Return a dataset of the numbers from 0 to size - 1, int64, in the order of a pass."""
     return _blocks(size, shuffle).unbatch()
 
 
 def _blocks(size: int, shuffle: Shuffle) -> Dataset:
-    """Return the numbers of `permuted_range` in blocks, int64 [_]."""
     from t5x_lite.data.elements import tf
 
     def ordered(places: np.ndarray, epoch: np.integer) -> np.ndarray:
@@ -110,7 +109,7 @@ def _blocks(size: int, shuffle: Shuffle) -> Dataset:
 
 
 def can_be_permuted(dataset: Dataset) -> bool:
-    """Return whether the examples can be read in any order, as from tensors."""
+    """Return True if the examples of a dataset can be read in any order, as from tensors."""
     from t5x_lite.data.elements import tf
 
     if int(dataset.cardinality()) < 1:
@@ -123,11 +122,9 @@ def can_be_permuted(dataset: Dataset) -> bool:
 
 
 def sizes_of(files: Sequence[Any]) -> str | None:
-    """Return the total bytes of files with a checksum of names and sizes: "512 bytes (5f0c2a9b)".
+    """Return total size and checksum of files as a text, such as "512 bytes (5f0c2a9b)".
 
-    Returns:
-      None if the size of a file is unknown, because it is not a file on this machine or in a
-        bucket.
+    Return None if the size of a file is unknown, because it is not on this machine or in a bucket.
     """
     try:
         sizes = [size_of(file) for file in files]
@@ -138,10 +135,10 @@ def sizes_of(files: Sequence[Any]) -> str | None:
 
 
 def fit_in_memory(files: Sequence[Any]) -> bool:
-    """Return whether files fit into `IN_MEMORY_BYTES`.
+    """Return True if the text of files fits into `IN_MEMORY_BYTES`.
 
     Compressed files and Parquet count eight times their size. The result is False if the size of a
-    file is unknown, because it is not a file on this machine or in a bucket.
+    file is unknown, because it is not on this machine or in a bucket.
     """
     try:
         sizes = [size_of(file) for file in files]

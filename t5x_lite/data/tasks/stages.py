@@ -47,14 +47,16 @@ def map_numpy(
     *,
     parallel: bool = True,
 ) -> tf.data.Dataset:
-    """Map a pure NumPy function over examples, the only way for Python code into the graph.
+    """Map a pure NumPy function over the examples of a tf.data.Dataset.
+
+    All Python code runs in the graph by this function.
 
     Args:
       dataset: examples as flat dicts.
-      function: example -> example, a pure function of its argument, because a resumed iterator
-        calls it again. An InputError that it raises reaches the user unchanged.
+      function: pure function from an example to an example; a resumed iterator calls it again. An
+        InputError that the function raises reaches the user unchanged.
       signature: names, shapes and dtypes of the results.
-      parallel: if True, several examples may be processed at a time.
+      parallel: True to process several examples at a time.
 
     Returns:
       The dataset of the function's results, in the same order.
@@ -84,7 +86,7 @@ def map_numpy(
 
 
 def stored(task: Any, split: str, *, seed: int) -> tf.data.Dataset:
-    """Return a split's examples at the CacheDatasetPlaceholder, once and in order."""
+    """Return one pass over a split's examples as they are cached, in order."""
     raw = task.source.get_dataset(split, shuffle=False)
     return task.preprocess_precache(raw, seed=seed)
 
@@ -96,9 +98,9 @@ def in_blocks(
 
     Args:
       dataset: examples as flat dicts.
-      names: features that are sequences.
-      size: examples of a block.
-      scalars: features that are numbers.
+      names: names of the features that are sequences.
+      size: number of examples in a block.
+      scalars: names of the features that are numbers.
     """
     ragged: Any = tf.RaggedTensor
 
@@ -128,17 +130,17 @@ def chunk_documents(
 ) -> tf.data.Dataset:
     """Tokenize documents and split each concatenation of 128 documents into chunks.
 
-    By default documents have no separator, as in T5. The last chunk is shorter than the
-    others. A chunk of a single token is dropped, because no objective can use it. T5 first cuts
-    documents of more than 65536 tokens to a random part of that length; this function keeps them
-    complete.
+    By default documents have no separator, as in T5. The last chunk is shorter than the other
+    chunks. A chunk of a single token is dropped, because no objective can use it. T5 first
+    truncates documents of more than 65536 tokens to a random part of that length; this function
+    keeps them complete.
 
     Args:
       dataset: examples with "text".
       output_features: output features, from seqio; the vocabulary of "targets" is used.
-      length: tokens of a chunk.
-      join: if True, a chunk may have tokens of several documents.
-      eos: if True, each document ends in EOS.
+      length: number of tokens in a chunk.
+      join: True to allow tokens of several documents in a chunk.
+      eos: True to end each document in EOS.
 
     Returns:
       Examples {"tokens": int32 [2..length]}.
@@ -168,12 +170,12 @@ def chunk_documents(
 
 
 def number(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Add "index", int64: the example's position in its pass."""
+    """Add the feature "index", int64: the position of the example in its pass."""
     return dataset.enumerate().map(lambda index, example: {**example, "index": index})
 
 
 def count_epochs(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Add "epoch", int64 from 0: an index that does not increase begins a new epoch."""
+    """Add the feature "epoch", int64 from 0; an index that does not increase starts a new epoch."""
 
     @tf.autograph.experimental.do_not_convert
     def step(state, example):
@@ -185,15 +187,15 @@ def count_epochs(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def corrupt(dataset: tf.data.Dataset, function: Corruption, *, seed: int) -> tf.data.Dataset:
-    """Make inputs and targets from "tokens", with the example's (seed, epoch, index).
+    """Replace "tokens" by corrupted "inputs" and "targets", at random by seed, epoch and index.
 
     Args:
       dataset: examples with "tokens", "epoch" and "index", and optional other scalars.
       function: corruption function of `data.denoising` with its options bound.
-      seed: the run's seed.
+      seed: seed of the run.
 
     Returns:
-      Examples {"inputs", "targets"}: int32 [_] without EOS; other features stay.
+      Examples {"inputs", "targets"}: int32 [_] without EOS. Other features are kept.
     """
     elements: Any = dataset.element_spec
     others = {k: v for k, v in elements.items() if k not in ("tokens", "epoch", "index")}
@@ -232,7 +234,7 @@ def corrupt(dataset: tf.data.Dataset, function: Corruption, *, seed: int) -> tf.
 
 
 def keyed(dataset: tf.data.Dataset, *, seed: int) -> tf.data.Dataset:
-    """Add `layouts.base.KEY`, made of the seed, "epoch" and "index", for sampling in the layout."""
+    """Add `layouts.base.KEY` (seed, "epoch", "index") for random sampling in the layout."""
 
     @tf.autograph.experimental.do_not_convert
     def with_key(example):
@@ -249,7 +251,7 @@ def append_ending(
     *,
     ending: Sequence[int],
 ) -> tf.data.Dataset:
-    """Trim inputs and end them in given tokens, as `append_eos_after_trim` ends them in EOS.
+    """Trim inputs and append the tokens `ending`, as `append_eos_after_trim` does for EOS.
 
     Args:
       dataset: examples with "inputs", tokens without EOS.
@@ -271,7 +273,7 @@ def append_ending(
 
 
 def padded(sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return sequences as [n, longest] of their dtype, padded with 0, and their lengths, int32 [n].
+    """Return sequences padded with 0 to one length, [n, longest], and their lengths, int32 [n].
 
     There is at least one column, because tf.data's unbatch reads freed memory without columns.
     """
@@ -292,7 +294,7 @@ def features(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def ended_by(task: Any, ending: Sequence[int]) -> Any:
-    """Return the same seqio.Task with inputs that end in these tokens instead of EOS.
+    """Return a seqio.Task with inputs that end in the given tokens instead of EOS.
 
     Args:
       task: text-to-text task.
@@ -306,11 +308,11 @@ def ended_by(task: Any, ending: Sequence[int]) -> Any:
 
 
 class Source(seqio.FunctionDataSource):
-    """Source from a function of the split, in a fixed order.
+    """Seqio source that reads each split by a function, in a fixed order.
 
     Attributes:
-      one_to_one: True if a task makes one example of each raw example, so that their number is
-        known.
+      one_to_one: True if a task makes one example of each raw example, so that the number of
+        examples is known.
     """
 
     def __init__(
@@ -325,10 +327,10 @@ class Source(seqio.FunctionDataSource):
 
         Args:
           splits: names of the splits.
-          dataset_of: function from a split to its examples.
-          one_to_one: if True, a task makes one example of each raw example.
-          made_of: function from a split to the dataset that its examples are made from; None for
-            `dataset_of`.
+          dataset_of: function from a split to its raw examples.
+          one_to_one: True if a task makes one example of each raw example.
+          made_of: function from a split to the dataset that the raw examples are made from; None
+            for `dataset_of`.
         """
         self.one_to_one = one_to_one
         self._made_of = made_of or dataset_of
@@ -339,11 +341,11 @@ class Source(seqio.FunctionDataSource):
         super().__init__(dataset_fn, splits=splits)
 
     def fits_in_memory(self, split: str) -> bool:
-        """Return whether training may hold the examples of a split in memory."""
+        """Return True if training may hold the examples of a split in memory."""
         return shuffling.can_be_permuted(self._made_of(split))
 
     def passes(self, split: str, *, seed: int) -> shuffling.Passes | None:
-        """Return the passes over a streamed split, each in a new order.
+        """Return passes over a streamed split, each in a new order.
 
         Args:
           split: name of the split.
@@ -362,20 +364,20 @@ def source(
     one_to_one: bool = False,
     made_of: Callable[[str], tf.data.Dataset] | None = None,
 ) -> Source:
-    """Create a `Source`: a seqio source from a function of the split."""
+    """Create a seqio source that reads each split by a function; see `Source`."""
     return Source(splits, dataset_of, one_to_one=one_to_one, made_of=made_of)
 
 
 class FileSource(Source):
-    """Source of files that can be read one by one, in a fixed order.
+    """Seqio source of files that can be read one by one, in a fixed order.
+
+    If several workers write a cache, the files of the source are the shards of the cache
+    (cache/making_beam.py). `list_shards` does not list the files: training processes would divide
+    them, and a process with few files would repeat its examples more often. Training processes
+    divide the examples instead.
 
     Attributes:
       language: language to read from multilingual text.
-
-    A cache written by several workers has the files as its shards (cache/making_beam.py).
-    `list_shards` does not list them, because training processes would then divide the files among
-    them. Examples of a process with few files would be repeated more often. So training processes
-    divide the examples.
     """
 
     def __init__(
@@ -386,7 +388,7 @@ class FileSource(Source):
         *,
         shuffled: Callable[..., tf.data.Dataset] | None = None,
     ):
-        """Create a source from two functions of the split.
+        """Create a source from functions of the split.
 
         Args:
           splits: names of the splits.
@@ -405,11 +407,11 @@ class FileSource(Source):
         return tuple(str(file) for file in self._files_of(split))
 
     def fits_in_memory(self, split: str) -> bool:
-        """See `Source.fits_in_memory`."""
+        """Return True if training may hold the examples of a split in memory."""
         return shuffling.fit_in_memory(self._files_of(split))
 
     def passes(self, split: str, *, seed: int) -> shuffling.Passes | None:
-        """Return the passes over the parts of the files, as in `Source.passes`."""
+        """Return passes over the parts of a split's files, each in a new order."""
         shuffled = self._shuffled
         if shuffled is None:
             return None
@@ -432,18 +434,20 @@ class FileSource(Source):
             return super().get_dataset(split, shuffle, seed, **options)
         files = self._files_of(split)[shard_info.index :: shard_info.num_shards]
         if not files:
-            raise ValueError(f"split {split} has no {shard_info.num_shards} files to divide")
+            raise ValueError(
+                f"split {split} has fewer files than {shard_info.num_shards}, the number of shards"
+            )
         return self._of_files(split, files)
 
 
 def text_documents(texts: Sequence[str]) -> tf.data.Dataset:
-    """Return examples {"text"}, held in memory."""
+    """Return a dataset of examples {"text"} in memory."""
     encoded = tf.constant([text.encode() for text in texts], tf.string, shape=[len(texts)])
     return tf.data.Dataset.from_tensor_slices(encoded).map(lambda text: {"text": text})
 
 
 def text_pairs(inputs: Sequence[str], targets: Sequence[str]) -> tf.data.Dataset:
-    """Return examples {"inputs", "targets"} of text, held in memory."""
+    """Return a dataset of text examples {"inputs", "targets"} in memory."""
     columns: Any = {
         name: tf.constant([text.encode() for text in texts], tf.string, shape=[len(texts)])
         for name, texts in (("inputs", inputs), ("targets", targets))
@@ -456,17 +460,17 @@ SUPERVISED_PREPROCESSORS = (
     seqio.CacheDatasetPlaceholder(),
     seqio.preprocessors.append_eos_after_trim,
 )
-"""Preprocessors from text under "inputs" and "targets" to tokens."""
+"""Preprocessors that tokenize the texts "inputs" and "targets"."""
 
 
 def unsupervised_preprocessors(
     objective: Objective, *, seed: int
 ) -> list[Callable[..., tf.data.Dataset]]:
-    """Return all preprocessors of a seqio.Task from "text" to the objective's examples.
+    """Return all preprocessors of a seqio.Task, from "text" to the objective's examples.
 
     Args:
       objective: objective that defines the chunks and their corruption.
-      seed: the run's seed.
+      seed: seed of the run.
     """
     chunk = partial(
         chunk_documents,
@@ -498,7 +502,7 @@ def unsupervised_task(
     *,
     source: seqio.FunctionDataSource,
 ) -> seqio.Task:
-    """Make a task of an objective's examples from raw text.
+    """Make a seqio.Task of an unsupervised objective's examples from raw text.
 
     Args:
       name: name of the task, for messages of seqio.

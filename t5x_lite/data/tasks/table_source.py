@@ -36,7 +36,7 @@ _ROWS = 256
 _ENDED = "no more rows"
 _DTYPES = {str: tf.string, int: tf.int64, float: tf.float32}
 _EXPANSION = 8
-"""Typical maximum bytes of text per byte of a compressed file or of Parquet."""
+"""Typical maximum ratio of text to file size, for compressed files and Parquet."""
 
 
 def table_source(
@@ -46,7 +46,7 @@ def table_source(
     kinds: Mapping[str, type],
     example: Callable[[dict[str, Any]], Mapping[str, Any]] = dict,
 ) -> stages.Source:
-    """Return a source of the examples of each split.
+    """Return a seqio source of the examples in tables, held in memory or streamed.
 
     Args:
       columns: columns of the examples.
@@ -74,7 +74,7 @@ def table_source(
 
 
 def fits_in_memory(sources: Sequence[Table]) -> bool:
-    """Return whether tables have at most 64 MiB of text.
+    """Return True if tables have at most 64 MiB of text.
 
     Compressed tables and Parquet count eight times their size.
     """
@@ -92,7 +92,7 @@ def fits_in_memory(sources: Sequence[Table]) -> bool:
 
 
 class _Stream(stages.Source):
-    """Source of rows that are read from the start in every pass."""
+    """Seqio source of table rows that are read from the start in every pass."""
 
     def __init__(
         self,
@@ -105,12 +105,11 @@ class _Stream(stages.Source):
         super().__init__(tuple(splits), self._dataset, one_to_one=True)
 
     def fits_in_memory(self, split: str) -> bool:
-        """Return False, because the rows are streamed."""
         del split
         return False
 
     def passes(self, split: str, *, seed: int) -> shuffling.Passes:
-        """Return passes in the order of the files; a shuffle buffer follows."""
+        """Return passes over the rows in file order; a shuffle buffer mixes them later."""
         del seed
         tables = self._tables[split]
         named = None if any(isinstance(t, HubSplit) for t in tables) else tables
@@ -135,11 +134,7 @@ class _Stream(stages.Source):
 
 
 class _Reader:
-    """Blocks of rows by number. Consecutive blocks are read from the open file.
-
-    Args:
-      rows: function that returns all rows from the first.
-    """
+    """Reader of numbered blocks of rows; consecutive blocks are read without starting again."""
 
     def __init__(self, rows: Callable[[], Iterator[Mapping[str, Any]]]):
         self._rows, self._lock = rows, threading.Lock()
@@ -147,7 +142,7 @@ class _Reader:
         self._next = -1
 
     def block(self, number: int) -> list[Mapping[str, Any]]:
-        """Return the rows of a block; a block after the last row is empty."""
+        """Return the rows of block `number`; [] after the last row."""
         with self._lock:
             if number != self._next:
                 self._open = itertools.islice(self._rows(), number * _ROWS, None)
@@ -170,7 +165,7 @@ def tables_of(
     arguments: TaskArguments,
     find: Callable[[Columns], Mapping[str, tuple[Table, ...]]] | None = None,
 ) -> tuple[Columns, dict[str, tuple[Table, ...]]]:
-    """Return the columns with the config's wording, and the tables of each split.
+    """Return the columns, with the config's template and prefix, and the tables of each split.
 
     Args:
       arguments: arguments of the task function.
@@ -188,7 +183,7 @@ def tables_of(
             found.setdefault("validation", found["train"])
         return columns, found
     if columns.min_score is not None:
-        raise InputError("data.columns.min_score is of tasks.files:parallel; unset it")
+        raise InputError("data.columns.min_score is only for tasks.files:parallel; unset it")
     splits = columns.splits(arguments.directory)
     directory = arguments.directory
     is_local = bool(directory) and not is_remote(directory) and not has_magic(directory)
@@ -211,25 +206,22 @@ def table_task(
     postprocess: Callable[..., Any] | None,
     form: Labelled | None = None,
 ) -> seqio.Task:
-    """Make a task over tables.
+    """Make a seqio.Task of the rows of tables.
 
     Args:
       metrics: functions (targets, predictions) -> {name: value}.
       arguments: arguments of the task function.
       columns: columns from `tables_of`, with labels if the task has them.
       splits: tables of each split.
-      postprocess: (text, example=, is_target=) -> the value that metrics compare.
+      postprocess: function (text, example=, is_target=) that returns the value that metrics
+        compare.
       form: form in which an encoder reads the task; None if encoders are not supported.
-
-    Raises:
-      InputError: if the layout has labels but the task has no form, or if the layout is text to
-        text and data.columns.second is set.
     """
     if "labels" in arguments.layout.features:
         if form is None:
             raise InputError(
-                "only tasks.files:classify and tasks.files:regress have a form for data.layout "
-                f"{arguments.layout.name}"
+                f"data.layout {arguments.layout.name} is only supported by tasks.files:classify "
+                "and tasks.files:regress"
             )
         kinds = extras({"id": str}, form)
         shown = table_source(
@@ -239,8 +231,8 @@ def table_task(
         return mark(labelled_task("files", arguments, form, **options))
     if columns.second:
         raise InputError(
-            "data.columns.second is for an encoder: write both texts into data.columns.inputs, "
-            f"such as '{columns.inputs} {columns.second}'"
+            "data.columns.second is only for an encoder; write both texts into "
+            f"data.columns.inputs, such as '{columns.inputs} {columns.second}'"
         )
     made = seqio.Task(
         "files",
@@ -254,16 +246,12 @@ def table_task(
 
 
 def texts_of_encoder(columns: Columns) -> tuple[str, ...]:
-    """Return the fields of an example that an encoder reads."""
+    """Return the names of the text fields that an encoder reads."""
     return ("inputs", "second") if columns.second else ("inputs",)
 
 
 def score_of(record: Any) -> float:
-    """Return the target as a number, or NaN if it is unknown.
-
-    Raises:
-      InputError: if the target is not a number.
-    """
+    """Return the regression target of a record as a number, or NaN if it is unknown."""
     if record["targets"] == UNKNOWN:
         return math.nan
     try:

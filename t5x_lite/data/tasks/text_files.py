@@ -53,7 +53,7 @@ _OTHERS = (*JSON, *TABLES)
 _METADATA = re.compile(
     r"(manifest|stats|state|config|features|dataset_\w+|metadata|.*\.report)\.json"
 )
-"""JSON files with metadata, which are not data."""
+"""Names of JSON files with metadata, which are not read as data."""
 FILES_PER_HELD_OUT_FILE = 20
 _CHECKED = 1000
 """Maximum number of local tables that are checked for columns before the first row is read."""
@@ -62,17 +62,14 @@ _Splits = Mapping[str, Sequence[Any]]
 
 
 def split_files(directory: str, *, columns: Columns = _USUAL, language: str = "") -> _Splits:
-    """Return the shards of "train" and "validation".
+    """Return the shards of the splits "train" and "validation" of data.directory.
 
-    Both are the same list object if documents, not files, are split.
+    Both splits have the same list object if documents, not files, are divided between them.
 
     Args:
-      directory: data.directory, other than TFDS.
-      columns: columns; their train and validation may name files or patterns.
+      directory: value of data.directory, other than TFDS.
+      columns: options of data.columns; its train and validation may name files or patterns.
       language: language of mC4; "" for all other data.
-
-    Raises:
-      InputError: if the directory, the language or a file to train on is missing.
     """
     if columns.train or columns.validation:
         patterns = {"train": columns.train, "validation": columns.validation}
@@ -82,7 +79,7 @@ def split_files(directory: str, *, columns: Columns = _USUAL, language: str = ""
         found = {k: v for k, v in table_splits(directory).items() if k in ("train", "validation")}
         if "train" not in found:
             raise InputError(
-                f"data.directory {directory}: there is no split train; name one by :SPLIT"
+                f"data.directory {directory} has no split train; name another split by :SPLIT"
             )
         return found if "validation" in found else _one_list([*found["train"]])
     if _is_pattern(directory) or (directory and data_path(directory).is_file()):
@@ -98,17 +95,14 @@ def split_files(directory: str, *, columns: Columns = _USUAL, language: str = ""
             return found
         listed = ", ".join(_languages(directory))
         raise InputError(
-            f"data.directory {directory} has the languages {listed}; choose by --data.languages"
+            f"data.directory {directory} has the languages {listed}; choose languages by "
+            "--data.languages"
         )
     return _split_directory(directory)
 
 
 def shards_of(place: str) -> list[Shard]:
-    """Return the training shards of a file, a pattern, a directory or a data set of the hub.
-
-    Raises:
-      InputError: if no shard is found.
-    """
+    """Return the training shards of a file, a pattern, a directory or a data set of the Hub."""
     if place.startswith(HUB):
         return [*split_files(place)["train"]]
     path = data_path(place)
@@ -140,7 +134,7 @@ def _is_pattern(place: str) -> bool:
 
 
 def is_no_directory(place: str) -> bool:
-    """Return whether a place is the name of a data set, a pattern or a file."""
+    """Return True if `place` is a data set name, a pattern or a file, instead of a directory."""
     if is_named(place):
         return True
     local = not is_remote(place)
@@ -152,7 +146,7 @@ def is_no_directory(place: str) -> bool:
 
 
 def divided(train: Sequence[Any], directory: str) -> _Splits:
-    """Return both splits of files without named validation files, by rules 2 and 3."""
+    """Divide files without a validation split: every 20th file, or documents of few files."""
     if not train:
         raise InputError(f"no file to train on in {directory}")
     if len(train) < FILES_PER_HELD_OUT_FILE:
@@ -162,23 +156,20 @@ def divided(train: Sequence[Any], directory: str) -> _Splits:
 
 
 def files_of_both(directory: str, *, suffixes: tuple[str, ...], shown: str = "") -> _Splits:
-    """Return the sorted files of "train" and "validation".
+    """Return the sorted files of the splits "train" and "validation" in a directory.
 
-    Both are the same list object if lines, not files, are split.
+    Both splits have the same list object if lines, not files, are divided between them.
 
     Args:
       directory: directory with the files.
       suffixes: suffixes of the files' names.
       shown: names of the files for messages; "" for the suffixes.
-
-    Raises:
-      InputError: if the directory does not exist, or has no files for one of the splits.
     """
     root = data_path(directory)
     shown = shown or " or ".join(f"*{suffix}" for suffix in suffixes)
     if not directory or not root.is_dir():
         raise InputError(
-            f"data.directory {directory!r} is not a directory: it must hold {shown} files"
+            f"data.directory {directory!r} is not a directory: it must contain {shown} files"
         )
     files = functools.partial(_text_files, suffixes=suffixes)
     validation = [*files(root / "validation"), *files(root, pattern="validation*")]
@@ -195,7 +186,7 @@ _SHOWN = "*.txt, *.jsonl, *.json, *.parquet or *.arrow"
 
 
 def _split_directory(directory: str) -> _Splits:
-    """Return the files of one family in a directory: text if present, else other kinds."""
+    """Return the files of each split in a directory: text files if present, else other kinds."""
     root = data_path(directory)
     places = (root, root / "train") if directory and root.is_dir() else ()
     text, others = (
@@ -213,7 +204,7 @@ def _split_directory(directory: str) -> _Splits:
 
 
 def _named_tables(directory: str) -> _Splits:
-    """Return tables that `datasets` saved, or tables with names of splits, as on the hub."""
+    """Return tables that `datasets` saved, or tables with names of splits, as on the Hub."""
     found = {
         split: [table for table in tables if kind_of(table) == "table"]
         for split, tables in table_splits(directory).items()
@@ -228,7 +219,7 @@ def _named_tables(directory: str) -> _Splits:
 @functools.cache
 def _tell_of_others(directory: str, name: str, number: int) -> None:
     _logger.warning(
-        "data.directory %s: only *.txt and *.jsonl are read; %d other files, such as %s, are not",
+        "data.directory %s: reading only *.txt and *.jsonl; skipping %d other files, such as %s",
         directory,
         number,
         name,
@@ -239,21 +230,12 @@ def _tell_of_others(directory: str, name: str, number: int) -> None:
 
 
 def template_of(columns: Columns) -> str:
-    """Return the template of a row's text: data.columns.inputs, or the column "text".
-
-    Raises:
-      InputError: if it names no column.
-    """
+    """Return the template of a row's text: data.columns.inputs, or the column "text"."""
     return as_template(columns.inputs) if columns.inputs else TEXT
 
 
 def check_columns(splits: Mapping[str, Sequence[Any]], template: str) -> None:
-    """Check that tables have the columns of a template, before the first row is read.
-
-    Raises:
-      InputError: if a column is missing or the shards are plain text. The message names the shard
-        and its columns.
-    """
+    """Raise InputError, before the first row is read, if tables lack a column of the template."""
     shards = [*dict.fromkeys(shard for split in splits.values() for shard in split)]
     tables = [shard for shard in shards if kind_of(shard) == "table"]
     here = [one for one in tables if isinstance(one, HubSplit) or not is_remote(one)]
@@ -261,7 +243,7 @@ def check_columns(splits: Mapping[str, Sequence[Any]], template: str) -> None:
         require_columns(column_names(shard), places(template), name=str(shard))
     if template != TEXT and shards and all(kind_of(shard) == "text" for shard in shards):
         raise InputError(
-            f"data.columns.inputs is {template!r}, and plain text such as {shards[0]} has no "
+            f"data.columns.inputs is {template!r}, but plain text such as {shards[0]} has no "
             "columns; unset it"
         )
 
@@ -281,24 +263,26 @@ def one_language(languages: Sequence[str]) -> str:
       InputError: if there are several languages, because `data.mixtures` makes a task for each.
     """
     if len(languages) > 1 or "all" in languages:
-        raise InputError(f"a task reads one language: got {', '.join(languages)}")
+        raise InputError(
+            f"a task reads one language, but data.languages has {', '.join(languages)}"
+        )
     return next(iter(languages), "")
 
 
 def check_language(language: str, there: Collection[str], *, where: str) -> None:
-    """Raise InputError, with a list of existing languages, unless the language is among them."""
+    """Raise InputError, with the existing languages, if `language` is not one of them."""
     if language not in there:
         listed = ", ".join(there) or "none"
         raise InputError(f"data.languages: {where} has no {language!r}; its languages are {listed}")
 
 
 def has_release(directory: str) -> bool:
-    """Return whether a directory has shards with the names of C4 or mC4."""
+    """Return True if a directory has shards with the names of C4 or mC4."""
     return bool(directory) and not is_no_directory(directory) and bool(_released(directory))
 
 
 def release(directory: str, split: str) -> list[str]:
-    """Return the existing shards of a split of C4, and warn if some are missing."""
+    """Return the existing shards of a split of C4; warn if some shards are missing."""
     shards = _released(directory).get(split, [])
     name = f"c4-{split}.*.json"
     return numbered_shards(
@@ -321,7 +305,7 @@ def _released(directory: str) -> dict[str, list[str]]:
 
 
 def _languages(directory: str) -> dict[str, _Splits]:
-    """Return the shards of "train" and "validation" of each language, by its name."""
+    """Return the shards of "train" and "validation" of each language of mC4."""
     names = [] if not directory or is_no_directory(directory) else sorted(_released(directory))
     return {
         name: {
@@ -334,7 +318,7 @@ def _languages(directory: str) -> dict[str, _Splits]:
 
 
 def language_sizes(directory: str) -> dict[str, int]:
-    """Return the languages of a directory, with the bytes of their training shards."""
+    """Return the bytes of the training shards of each language in a directory."""
     return {
         name: sum(size_of(shard) for shard in splits["train"])
         for name, splits in _languages(directory).items()
@@ -348,14 +332,11 @@ COLLECTIONS = ("corpus.jsonl", "collection.tsv", "psgs_w100.tsv", "msmarco-docs.
 def collection_files(directory: str, *, named: bool = False) -> _Splits:
     """Return the files of a collection of passages, with the same list for both splits.
 
-    The passages, not the files, are split.
+    The passages, not the files, are divided between the splits.
 
     Args:
       directory: one file, or a directory with one of `COLLECTIONS`, or else with *.jsonl and *.tsv.
-      named: if True, only the names of `COLLECTIONS` count, for directories that also hold queries.
-
-    Raises:
-      InputError: if no such file is found.
+      named: True to find only the names of `COLLECTIONS`, in directories that also hold queries.
     """
     root = data_path(directory)
     if directory and root.is_file():
@@ -389,11 +370,8 @@ def _text_files(
 def files_matching(directory: str, pattern: str) -> list[str]:
     """Return the sorted paths of the files directly in a directory with matching names.
 
-    If the package that reads a bucket is not installed, TensorFlow lists it, which also reads
-    TFDS's data.
-
-    Raises:
-      tf.errors.OpError: if TensorFlow cannot list it.
+    TensorFlow lists a bucket if the package that reads the bucket is not installed, and raises
+    tf.errors.OpError if it cannot.
     """
     if not _by_tensorflow(directory):
         return sorted(map(str, data_path(directory).glob(pattern)))
@@ -403,7 +381,7 @@ def files_matching(directory: str, pattern: str) -> list[str]:
 
 
 def is_there(directory: str, name: str) -> bool:
-    """Return whether a directory holds a file or a directory; see `files_matching`."""
+    """Return True if a directory contains a file or directory with this name."""
     if not _by_tensorflow(directory):
         return (data_path(directory) / name).exists()
     from t5x_lite.data.elements import tf
@@ -416,15 +394,12 @@ def _by_tensorflow(directory: str) -> bool:
 
 
 def numbered_shards(found: Sequence[str], *, name: str, directory: str) -> list[str]:
-    """Return the existing shards of one release, and warn if some are missing.
+    """Return the existing shards of one release; warn if some shards are missing.
 
     Args:
       found: paths that end in "NUMBER-of-TOTAL" and suffixes, such as "c4-train.00000-of-01024".
       name: pattern of the names, for messages.
       directory: directory of the shards, for messages.
-
-    Raises:
-      InputError: if the shards are from several releases.
     """
     names = [re.search(r"\.(?:tfrecord-)?(\d+)-of-(\d+)\.[^/]*$", shard) for shard in found]
     numbers = {int(match[1]) for match in names if match}
@@ -434,7 +409,7 @@ def numbered_shards(found: Sequence[str], *, name: str, directory: str) -> list[
     if None in names or len(totals) > 1 or max(numbers) >= max(totals) or len(numbers) < len(found):
         raise InputError(
             f"data.directory {directory}: {len(found)} shards {name} are not from one release, "
-            f"which is numbered from 00000-of-{max(totals, default=0):05}"
+            f"with numbers from 00000-of-{max(totals, default=0):05}"
         )
     if len(found) < max(totals):
         _tell_of_missing(directory, name, len(found), max(totals))
@@ -444,7 +419,7 @@ def numbered_shards(found: Sequence[str], *, name: str, directory: str) -> list[
 @functools.cache
 def _tell_of_missing(directory: str, name: str, there: int, total: int) -> None:
     _logger.warning(
-        "data.directory %s: %d of %d shards %s are missing: only the other %d are read",
+        "data.directory %s: %d of %d shards %s are missing; reading only the other %d shards",
         directory,
         total - there,
         total,

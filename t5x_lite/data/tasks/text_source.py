@@ -44,7 +44,7 @@ _OPEN = 64
 """Maximum number of files, or parts of files, that are read in turn."""
 _USUAL = Columns()
 HELD_OUT = 100
-"""If the files are not divided by split, one document in HELD_OUT is held out."""
+"""Number of documents per held-out document, if the files are not divided by split."""
 
 
 def document_source(
@@ -58,11 +58,12 @@ def document_source(
     """Return a `stages.FileSource` of the documents of data.directory as examples {"text"}.
 
     Args:
-      directory: data.directory.
-      columns: data.columns.
+      directory: value of the option data.directory.
+      columns: options of data.columns.
       languages: language of multilingual data; () for other data.
-      blocks: if True, blank lines separate the documents of plain text; if False, each line is one.
-      c4: if True, a TFDS directory without other data, or "", is read as c4/en.
+      blocks: True if blank lines separate the documents of plain text; False if each line is a
+        document.
+      c4: True to read a TFDS directory without other data, or "", as c4/en.
 
     Raises:
       InputError: if documents, a language, a column or a package are missing.
@@ -95,8 +96,8 @@ def source_of_files(
     Args:
       splits: files of each split. If "train" and "validation" are the same list object, documents
         are assigned to a split by their hash.
-      read: function that reads files into examples; its options are `keep`, a filter of documents,
-        and `shuffle`, a `Shuffle` or None.
+      read: function (files, keep=, shuffle=) that returns the examples of files; `keep` is a filter
+        of documents, `shuffle` a `Shuffle` or None.
       held_out: one in `held_out` documents is used for validation.
     """
     from t5x_lite.data.tasks import stages
@@ -132,22 +133,19 @@ def text_lines(
     shuffle: Shuffle | None = None,
     template: str = TEXT,
 ) -> Dataset:
-    """Read the non-empty lines of text files, and the texts of JSON files and tables.
+    """Return a dataset of the lines of text files, and the texts of JSON files and tables.
 
     Args:
-      files: files in UTF-8 with one document per line; compressed ones end in .gz, .zst or .xz.
-        Tables and splits of the hub are also supported (`data.formats.documents`).
+      files: files in UTF-8 with one document per line; compressed files end in .gz, .zst or .xz.
+        Tables and splits of the Hub are also supported (`data.formats.documents`).
       keep: function from stripped lines, string [n], to a mask [n] of the lines to keep; None for
         all.
       shuffle: seed and epoch of the order; None for the fixed order of the files.
-      template: text of an object or a row, with columns in braces.
+      template: template of the text of a JSON object or a row, with column names in braces.
 
     Returns:
-      Examples {"text": str}. Iterating raises if a line is not UTF-8 or, in a JSON file, not an
-        object with a string "text"; `elements.input_error` reads this error.
-
-    Raises:
-      InputError: if a file cannot be read.
+      Examples {"text": str}, without empty lines. Iterating raises if a line is not UTF-8 or, in a
+        JSON file, not an object with a string "text"; `elements.input_error` reads this error.
     """
     return _texts(_blocks(Files(files, template=template), keep, shuffle), files, template)
 
@@ -159,20 +157,18 @@ def text_documents(
     shuffle: Shuffle | None = None,
     template: str = TEXT,
 ) -> Dataset:
-    """Read the blocks between blank lines of text files, and the texts of JSON files and tables.
+    """Return a dataset of the blocks between blank lines of text files, and texts of other files.
 
     Args:
       files: files, as in `text_lines`; the lines of a document are stripped and remain separate
         lines.
-      keep: function from documents, string [n], to a mask [n] of those to keep; None for all.
+      keep: function from documents, string [n], to a mask [n] of the documents to keep; None for
+        all.
       shuffle: seed and epoch of the order, as in `text_lines`.
-      template: text of an object or a row, as in `text_lines`.
+      template: template of the text of a JSON object or a row, as in `text_lines`.
 
     Returns:
       Examples {"text": str}; see `text_lines`. Without `shuffle`, text files come first.
-
-    Raises:
-      InputError: if a file cannot be read.
     """
     ordered = sorted(files, key=lambda file: kind_of(file) != "text")
     divided = [kind_of(file) == "text" for file in ordered]
@@ -192,7 +188,7 @@ def json_objects(
     keep: Callable[[Tensor], Tensor] | None = None,
     shuffle: Shuffle | None = None,
 ) -> Dataset:
-    """Read one text from each object of JSON-lines files, otherwise as `text_lines`.
+    """Return a dataset of one text per object of JSON Lines files, in the order of `text_lines`.
 
     Args:
       files: files with one JSON object per line.
@@ -201,9 +197,6 @@ def json_objects(
         in when an error is shown.
       keep: function from lines, string [n], to a mask [n] of the lines to keep; None for all.
       shuffle: seed and epoch of the order, as in `text_lines`.
-
-    Raises:
-      InputError: if a file cannot be read.
     """
     return _made(_blocks(Files(files), keep, shuffle), partial(of_object, parse=parse))
 
@@ -217,9 +210,6 @@ def texts_of_files(
       files: files, as in `text_lines`.
       make: function from a line and its location, "file:line", to a text; a line with the text ""
         is skipped.
-
-    Raises:
-      InputError: if a file or a line cannot be read.
     """
     reader = Files(files)
     for file in range(len(files)):
@@ -233,12 +223,12 @@ def texts_of_files(
 
 
 def of_object(line: bytes, where: str, *, parse: Callable[[Mapping[str, Any], str], str]) -> bytes:
-    """Parse the JSON object of a line."""
+    """Return the text that `parse` makes of the JSON object in a line."""
     return parse(_object(line, where=where), where).encode()
 
 
 def of_line(line: bytes, where: str, *, parse: Callable[[str, str], str]) -> bytes:
-    """Parse a line."""
+    """Return the text that `parse` makes of a line."""
     return parse(line.decode(), where).encode()
 
 
@@ -249,7 +239,7 @@ def parsed_lines(
     keep: Callable[[Tensor], Tensor] | None = None,
     shuffle: Shuffle | None = None,
 ) -> Dataset:
-    """Read one text from each non-empty line of text files, otherwise as `json_objects`.
+    """Return a dataset of one text per non-empty line of text files, in the order of `text_lines`.
 
     Args:
       files: files, as in `text_lines`.
@@ -257,9 +247,6 @@ def parsed_lines(
         line with the text "" is skipped.
       keep: filter of lines, as in `json_objects`.
       shuffle: seed and epoch of the order, as in `text_lines`.
-
-    Raises:
-      InputError: if a file cannot be read.
     """
     return _not_empty(_made(_blocks(Files(files), keep, shuffle), partial(of_line, parse=parse)))
 
@@ -271,16 +258,13 @@ def passage_texts(
     keep: Callable[[Tensor], Tensor] | None = None,
     shuffle: Shuffle | None = None,
 ) -> Dataset:
-    """Read title and text of each passage of collections, otherwise as `text_lines`.
+    """Return a dataset of title and text of each passage of collections.
 
     Args:
       files: files in a format of `data.formats.passages`.
       write: pure function from a passage to a text; a passage with the text "" is skipped.
       keep: function from lines, string [n], to a mask [n] of the lines to keep; None for all.
       shuffle: seed and epoch of the order, as in `text_lines`.
-
-    Raises:
-      InputError: if a file cannot be read.
     """
     readers = {str(file): line_reader(str(file)) for file in files}
 
@@ -304,7 +288,7 @@ def _is_json(file: str | Shard) -> bool:
 def _blocks(
     files: Files, keep: Callable[[Tensor], Tensor] | None, shuffle: Shuffle | None
 ) -> Dataset:
-    """Return blocks of the texts to keep, {"file", "place", "text"}, each [n]."""
+    """Return a dataset of blocks of the texts to keep, {"file", "place", "text"}, each [n]."""
     from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages
 
@@ -352,7 +336,6 @@ def _blocks(
 
 
 def _texts(blocks: Dataset, files: Sequence[str | Shard], template: str) -> Dataset:
-    """Return examples of the texts of blocks, parsing the objects of JSON files."""
     if not any(_is_json(file) for file in files):
         return blocks.map(lambda block: {"text": block["text"]}).unbatch()
 
@@ -365,7 +348,7 @@ def _made(
     *,
     only: Callable[[str], bool] = lambda file: True,
 ) -> Dataset:
-    """Return examples of a function of each text and its location, "file:line"."""
+    """Return a dataset of what `make` returns for each text and its location, "file:line"."""
     from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages
 
@@ -383,7 +366,7 @@ def _made(
 
 
 def _of_place(make: Callable[[bytes, str], bytes], text: bytes, file: str, place: int) -> bytes:
-    """Apply a function to a text; the line number of a text in a part is only found for errors."""
+    """Return `make` of a text; if it raises, find the line number of the text for the message."""
     where = f"{file}:{place + 1}"
     try:
         return make(text, where)
@@ -395,7 +378,6 @@ def _of_place(make: Callable[[bytes, str], bytes], text: bytes, file: str, place
 
 
 def _check_readable(files: Sequence[str]) -> None:
-    """Raise InputError if a file of this machine cannot be read."""
     for file in files:
         if not is_remote(file) and not os.access(file, os.R_OK):
             reason = errno.EACCES if os.path.exists(file) else errno.ENOENT
@@ -407,8 +389,8 @@ def _jsonl_text(line: bytes, where: str, *, template: str = TEXT) -> bytes:
     for name in places(template):
         if name not in record:
             raise InputError(
-                f'{where}: must have "{name}"; it has {sorted(record) or "nothing"}; name the text '
-                "by --data.columns.inputs '{FIELD}'"
+                f'{where}: must have "{name}"; it has {sorted(record) or "nothing"}; name the '
+                "field of the text by --data.columns.inputs '{FIELD}'"
             )
         if not isinstance(record[name], str):
             kind = type(record[name]).__name__
@@ -430,15 +412,12 @@ def _object(line: bytes, *, where: str) -> dict[str, Any]:
 
 
 def texts_of(place: str, *, template: str = TEXT, blocks: bool = False) -> Iterator[str]:
-    """Yield the training documents of a directory, a file, a pattern or a data set, for commands.
+    """Yield the training documents of a directory, a file, a pattern or a data set.
 
     Args:
-      place: location, as data.directory.
-      template: template of the text, with columns in braces.
-      blocks: if True, blank lines separate the documents of plain text.
-
-    Raises:
-      InputError: as in `document_source`.
+      place: location, as in data.directory.
+      template: template of the text, with column names in braces.
+      blocks: True if blank lines separate the documents of plain text.
     """
     if place.startswith(TFDS):
         from t5x_lite.data.elements import as_numpy
@@ -453,9 +432,7 @@ def texts_of(place: str, *, template: str = TEXT, blocks: bool = False) -> Itera
 
 
 def language_sizes(directory: str) -> dict[str, int]:
-    """Return the languages of multilingual data with their sizes.
-
-    A size is a number of examples for TFDS, or of bytes for files.
+    """Return the size of each language of multilingual data: examples in TFDS, or bytes of files.
 
     Raises:
       InputError: if the data have no languages.
@@ -478,7 +455,7 @@ _ENGLISH, _VERSION, _MULTILINGUAL = "c4/en", "3.1.0", "c4/multilingual"
 
 
 def _prepared(directory: str, *, c4: bool, language: str) -> "_Prepared | None":
-    """Return the TFDS data of data.directory, or None for other data."""
+    """Return the TFDS data set that data.directory selects, or None for other data."""
     from t5x_lite.data.elements import tf
 
     if directory.startswith(TFDS):
@@ -512,13 +489,13 @@ def _builder_of(name: str, data_dir: str | None) -> Any:
 
 
 class _Prepared:
-    """Data that TensorFlow Datasets prepared.
+    """Data set that TensorFlow Datasets prepared.
 
     Args:
-      name: "wikipedia/20230601.en:1.0.0", or the directory of one version.
-      is_directory: if True, `name` is a directory.
+      name: name such as "wikipedia/20230601.en:1.0.0", or the directory of one version.
+      is_directory: True if `name` is a directory.
       data_dir: TFDS's directory; None for its default.
-      is_default: if True, the data were not named explicitly, and are only checked when they are
+      is_default: True if the data set was not named explicitly; it is then only checked when it is
         read.
     """
 
@@ -541,7 +518,7 @@ class _Prepared:
             return _builder_of(self._name, self._data_dir or os.environ.get("TFDS_DATA_DIR"))
 
     def source(self, template: str, *, language: str) -> Any:
-        """Return a `stages.FileSource` of the splits, or of a language's splits."""
+        """Return a `stages.FileSource` of train and validation, or of one language's splits."""
         from t5x_lite.data.tasks import stages
 
         splits = {split: split for split in _TRAINED}
@@ -552,13 +529,13 @@ class _Prepared:
             there = self._builder.info.splits
             if not there:
                 raise InputError(
-                    f"TFDS has not prepared {self._name} in {self._builder.data_dir}: prepare it, "
-                    "or set TFDS_DATA_DIR to the directory that has it"
+                    f"TFDS has not prepared {self._name} in {self._builder.data_dir}; prepare the "
+                    "data set, or set TFDS_DATA_DIR to its directory"
                 )
             splits = {split: own for split, own in splits.items() if own in there}
             if "train" not in splits:
                 raise InputError(
-                    f"{TFDS}{self._name} has no split train: it has {', '.join(there)}; choose "
+                    f"{TFDS}{self._name} has no split train, but {', '.join(there)}; choose "
                     "languages by --data.languages"
                 )
         return stages.FileSource(
@@ -568,7 +545,6 @@ class _Prepared:
         )
 
     def languages(self) -> dict[str, int]:
-        """Return the languages and the numbers of their training examples."""
         splits = self._builder.info.splits
         return {
             name: int(split.num_examples)
@@ -577,7 +553,6 @@ class _Prepared:
         }
 
     def _shards(self, split: str) -> Sequence[str]:
-        """Return TFDS's names of the shards of a split."""
         there = self._builder.info.splits
         number = there[split].num_shards if split in there else 0
         return [f"{split}[{shard}shard]" for shard in range(number)]
@@ -602,8 +577,8 @@ class _Prepared:
         for name in places(template):
             if name not in features:
                 raise InputError(
-                    f"{TFDS}{self._name}: there is no feature {name!r}: it has "
-                    f"{', '.join(features)}; name one by --data.columns.inputs '{{FEATURE}}'"
+                    f"{TFDS}{self._name}: there is no feature {name!r}; name one of "
+                    f"{', '.join(features)} by --data.columns.inputs '{{FEATURE}}'"
                 )
             found = features[name]
             if getattr(found, "dtype", None) != tf.string or found.shape.rank:
@@ -611,12 +586,12 @@ class _Prepared:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Raise InputError if TFDS does not find its data."""
+        """Convert TFDS's errors about missing data within the block to InputError."""
         try:
             yield
         except (AssertionError, ValueError, OSError, ImportError) as error:
             what = " ".join(str(error).split()).partition(" Available datasets")[0][:200]
-            name, where = self._name.partition(":")[0], self._data_dir or "its place"
+            name, where = self._name.partition(":")[0], self._data_dir or "its default directory"
             if self._is_directory:
                 name, where = "data", self._name
             raise InputError(f"TFDS has no {name} in {where}: {what}") from error

@@ -41,19 +41,20 @@ from t5x_lite.data.config import TaskArguments
 _logger = logging.getLogger(__name__)
 
 Corruption = Callable[..., Mapping[str, np.ndarray]]
-"""(tokens int32 [n], *, seed, epoch, index) -> {"inputs", "targets"}, int32 [_] without EOS."""
+"""Function from tokens, int32 [n], and the options seed, epoch and index to {"inputs", "targets"},
+int32 [_] without EOS."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """Chunk length of the text and corruption of each chunk.
+    """Unsupervised objective: the chunk length of the text, and the corruption of each chunk.
 
     Attributes:
-      chunk_length: tokens of the chunks that text is cut into. The last chunk may be shorter.
+      chunk_length: number of tokens in a chunk of text. The last chunk may be shorter.
       corruption: function from a chunk to an example; None if the chunk itself is the targets.
-      join_documents: if True, 128 documents are concatenated before they are cut, so that few
-        chunks are short.
-      eos_of_documents: if True, EOS ends each document; if False, each chunk.
+      join_documents: True to concatenate 128 documents before dividing them into chunks, so that
+        few chunks are short.
+      eos_of_documents: True if EOS ends each document, False if EOS ends each chunk.
     """
 
     chunk_length: int
@@ -72,7 +73,7 @@ def span_corruption(
     Args:
       arguments: arguments of the task function.
       noise_density: fraction of the tokens to replace.
-      mean_noise_span_length: mean tokens of a span.
+      mean_noise_span_length: mean length of a span, in tokens.
 
     Raises:
       InputError: if the lengths are incompatible, or there are too few sentinels.
@@ -123,7 +124,7 @@ def iid_replace_spans(arguments: TaskArguments, *, noise_density: float = 0.15) 
 
 
 def iid_drop_tokens(arguments: TaskArguments, *, noise_density: float = 0.15) -> Objective:
-    """Return the objective that drops i.i.d. noise from the inputs and predicts it.
+    """Return the objective that drops i.i.d. noise tokens from the inputs and predicts them.
 
     The arguments are as in `iid_replace_spans`.
     """
@@ -197,9 +198,6 @@ def prefix_lm(arguments: TaskArguments) -> Objective:
     A chunk of text is two tokens shorter than the minimum of inputs_length and targets_length. So
     no split is truncated and, if the lengths are equal, two examples fill a row of the "prefix_lm"
     layout. T5's chunk is one token longer.
-
-    Raises:
-      InputError: if the lengths are too short for a chunk of two tokens.
     """
     _no_final_sentinel("a prefix language model", arguments)
     shorter = min(arguments.inputs_length, arguments.targets_length)
@@ -213,10 +211,7 @@ def prefix_lm(arguments: TaskArguments) -> Objective:
 def language_model(arguments: TaskArguments) -> Objective:
     """Return the objective with the text itself as targets, in chunks of targets_length.
 
-    The EOS of each chunk counts.
-
-    Raises:
-      InputError: if targets_length is too short for a chunk of two tokens.
+    The length of a chunk includes EOS.
     """
     _no_final_sentinel("a language model", arguments)
     length = _chunk_length("targets_length", arguments.targets_length, extra=1)
@@ -224,11 +219,7 @@ def language_model(arguments: TaskArguments) -> Objective:
 
 
 def full_language_model(arguments: TaskArguments) -> Objective:
-    """Return the language-model objective with EOS at the end of documents, not of chunks.
-
-    Raises:
-      InputError: if targets_length is too short for a chunk of two tokens.
-    """
+    """Return the language-model objective with EOS at the end of documents, not of chunks."""
     _no_final_sentinel("a language model", arguments)
     length = _chunk_length("targets_length", arguments.targets_length, extra=0)
     return Objective(chunk_length=length, corruption=None, eos_of_documents=True)
@@ -241,7 +232,7 @@ def mixture_of_denoisers(
 
     Args:
       arguments: arguments of the task function.
-      sequential_share: probability of the S denoiser; the others are equally likely.
+      sequential_share: probability of the S denoiser; all other denoisers are equally likely.
 
     Raises:
       InputError: if the lengths are incompatible, or there are too few sentinels.
@@ -279,15 +270,15 @@ def mixture_of_denoisers(
 
 
 def _final(arguments: TaskArguments) -> dict[str, bool]:
-    """Return the option for the final sentinel; {} by default, for caches of earlier versions."""
+    """Return the option final_sentinel; {} if it is unset, as in caches of earlier versions."""
     return {"final_sentinel": True} if arguments.final_sentinel else {}
 
 
 def _no_final_sentinel(what: str, arguments: TaskArguments) -> None:
     if arguments.final_sentinel:
         raise InputError(
-            f"data.final_sentinel is for span corruption and for i.i.d. noise with a sentinel for "
-            f"each span: {what} has none; leave it out"
+            "data.final_sentinel is only for span corruption and for i.i.d. noise with a sentinel "
+            f"for each span, not for {what}; unset it"
         )
 
 
@@ -299,8 +290,8 @@ def _check_inputs_length(what: str, length: int, *, least: int) -> None:
 def _check_targets_length(what: str, arguments: TaskArguments, *, needed: int) -> None:
     if arguments.targets_length < needed:
         raise InputError(
-            f"{what} of data.inputs_length {arguments.inputs_length} gives {needed} tokens of "
-            f"targets, but data.targets_length is {arguments.targets_length}: set it to {needed}"
+            f"{what} with data.inputs_length {arguments.inputs_length} needs {needed} tokens of "
+            f"targets, but data.targets_length is {arguments.targets_length}; set it to {needed}"
         )
 
 
@@ -308,21 +299,21 @@ def _check_sentinels(what: str, arguments: TaskArguments, *, spans: int) -> None
     sentinels = arguments.vocabulary.num_sentinels
     if spans > sentinels:
         raise InputError(
-            f"{what} of data.inputs_length {arguments.inputs_length} needs {spans} sentinels, but "
-            f"the vocabulary has {sentinels}: raise data.extra_ids"
+            f"{what} with data.inputs_length {arguments.inputs_length} needs {spans} sentinels, "
+            f"but the vocabulary has {sentinels}; raise data.extra_ids"
         )
 
 
 def _tell_of_sentinels(arguments: TaskArguments, *, spans: int) -> None:
-    """Warn if ordinary tokens serve as sentinels; raise InputError for special tokens."""
+    """Warn if ordinary tokens must serve as sentinels; raise InputError for special tokens."""
     vocabulary = arguments.vocabulary
     if vocabulary.sentinel_start - spans < vocabulary.unk_id:
         _check_sentinels("this objective", arguments, spans=spans)
     if spans > vocabulary.num_sentinels:
         _warn_once(
-            f"an example may have {spans} spans, and the vocabulary has "
-            f"{vocabulary.num_sentinels} sentinels: the last ordinary tokens serve as sentinels "
-            "too, as in T5 (data.extra_ids gives a new vocabulary more)"
+            f"an example may have {spans} spans, but the vocabulary has {vocabulary.num_sentinels} "
+            "sentinels; the last ordinary tokens also serve as sentinels, as in T5 "
+            "(data.extra_ids sets the number of sentinels of a new vocabulary)"
         )
 
 
@@ -332,13 +323,13 @@ def _warn_once(message: str) -> None:
 
 
 def _whole_chunk(what: str, arguments: TaskArguments) -> int:
-    """Return the tokens of a chunk that is as long as the inputs."""
+    """Return the number of tokens of a chunk that fills the inputs."""
     _check_inputs_length(what, arguments.inputs_length, least=3)
     return arguments.inputs_length - 1
 
 
 def _full_targets(what: str, arguments: TaskArguments) -> int:
-    """Return the tokens of a chunk that is as long as the inputs and the targets."""
+    """Return the number of tokens of a chunk that fills both the inputs and the targets."""
     _check_targets_length(what, arguments, needed=arguments.inputs_length)
     return _whole_chunk(what, arguments)
 
@@ -346,11 +337,10 @@ def _full_targets(what: str, arguments: TaskArguments) -> int:
 def _check_mean_targets(
     what: str, arguments: TaskArguments, *, mean: float, deviation: float
 ) -> None:
-    """Raise InputError if targets_length is less than the mean length of the targets."""
     if arguments.targets_length < mean + 1:
         raise InputError(
-            f"{what} of data.inputs_length {arguments.inputs_length} gives {round(mean) + 1} "
-            f"tokens of targets on average, but data.targets_length is {arguments.targets_length}: "
+            f"{what} with data.inputs_length {arguments.inputs_length} needs {round(mean) + 1} "
+            f"tokens of targets on average, but data.targets_length is {arguments.targets_length}; "
             f"set it to {math.ceil(mean + 1 + 3.1 * deviation)}, which 999 of 1000 examples fit"
         )
 

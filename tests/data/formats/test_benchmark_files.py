@@ -54,7 +54,7 @@ def test_tsv_with_incomplete_rows(file, caplog):
     with caplog.at_level(logging.WARNING):
         rows = read_tsv(path, columns=("id",), skip_incomplete=True)
     assert [row.fields["id"] for row in rows] == ["1", "3"]
-    assert "2 rows with too few columns are skipped (lines 3, 4)" in caplog.text
+    assert "skipping 2 rows with too few columns (lines 3, 4)" in caplog.text
     with pytest.raises(InputError, match=r"rows\.tsv:2: 3 columns, but the header has 2"):
         read_tsv(file("a\tb\n1\t2\t3\n"), columns=(), skip_incomplete=True)
 
@@ -63,7 +63,7 @@ def test_tsv_with_incomplete_rows(file, caplog):
     ("content", "message"),
     [
         (b"a\tb\n1\t2\n1\n", "rows.tsv:3: 1 columns, but the header has 2"),
-        (b"c\tb\n", "rows.tsv:1: the header lacks a: it has c, b"),
+        (b"c\tb\n", "rows.tsv:1: the header lacks a; the columns are c, b"),
         (b"a\ta\n", "rows.tsv:1: the header has a more than once"),
         (b"a\tb\n1\t\xff\n", "rows.tsv:2: not UTF-8"),
     ],
@@ -99,11 +99,11 @@ def test_another_separator_and_no_quoting(file):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('a,b\n1,2\nsays "hi",3\n', "rows.csv:3: a stray quotation mark"),
-        ('a,b\n"x\ny",2\n"says "hi"",3\n', "rows.csv:4: a stray quotation mark"),
-        ('a,b\n1,"never closed\n2,3\n', "rows.csv:2: a stray quotation mark"),
+        ('a,b\n1,2\nsays "hi",3\n', "rows.csv:3: a quotation mark within"),
+        ('a,b\n"x\ny",2\n"says "hi"",3\n', "rows.csv:4: a quotation mark within"),
+        ('a,b\n1,"never closed\n2,3\n', "rows.csv:2: a quotation mark within"),
         ("a,b\n1,2\n1,2,3\n", "rows.csv:3: 3 columns, but the header has 2"),
-        ("b\n1\n", "rows.csv:1: the header lacks a: it has b"),
+        ("b\n1\n", "rows.csv:1: the header lacks a; the columns are b"),
         ("", "rows.csv: the file is empty; its first line must name the columns"),
         (b"a,b\n1,2\n\xff,3\n", "rows.csv:3: not UTF-8"),
     ],
@@ -149,7 +149,7 @@ def test_squad_questions(file):
     ("content", "message"),
     [
         ("{", "not JSON that can be read"),
-        ("[]", "data must be a list: is this a file of SQuAD's form?"),
+        ("[]", "data must be a list; give a file in SQuAD's format"),
         ('{"data": [1]}', "data[0] must be an object"),
         (
             squad_file({"id": "a", "answers": []}),
@@ -157,7 +157,7 @@ def test_squad_questions(file):
         ),
         (
             squad_file({"id": "a", "question": "?"}, {"id": "a", "question": "!"}),
-            "data[0].paragraphs[0].qas[1]: the id 'a' is also in data[0].paragraphs[0].qas[0]",
+            "data[0].paragraphs[0].qas[1]: the id 'a' occurs twice, first in data[0]",
         ),
         (
             squad_file({"id": "a", "question": "?", "answers": [{"text": 3}]}),
@@ -184,12 +184,12 @@ def test_questions_without_answer(file):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, 'qas[0] must have "is_impossible", true or false: is this a file of SQuAD 2.0?'),
+        ({}, 'qas[0] must have "is_impossible", true or false; give a file of SQuAD 2.0'),
         ({"is_impossible": 0}, 'qas[0] must have "is_impossible", true or false'),
-        ({"is_impossible": False}, 'qas[0] has no answer, and "is_impossible" is false: correct'),
+        ({"is_impossible": False}, 'qas[0] has no answer, but "is_impossible" is false; correct'),
         (
             {"is_impossible": True, "answers": [{"text": "It", "answer_start": 0}]},
-            'qas[0] has answers, and "is_impossible" is true: correct one of them',
+            'qas[0] has answers, but "is_impossible" is true; correct one of the two',
         ),
         (
             {"is_impossible": False, "answers": [{"text": "It", "answer_start": "0"}]},
@@ -225,7 +225,9 @@ def test_rows_are_numbered_by_a_column_or_from_zero(file):
     rows = read_tsv(path, columns=())
     assert [number for _, number in numbered(rows, column="index")] == [7, 3]
     assert [number for _, number in numbered(rows, column="idx")] == [0, 1]
-    with pytest.raises(InputError, match=r"rows\.tsv:3: index 7 is also in .*rows\.tsv:2"):
+    with pytest.raises(
+        InputError, match=r"rows\.tsv:3: index 7 occurs twice, first in .*rows\.tsv:2"
+    ):
         list(numbered(read_tsv(file("index\n7\n7\n"), columns=()), column="index"))
     with pytest.raises(InputError, match=r"rows\.tsv:2: index 'x' is not a whole number"):
         list(numbered(read_tsv(file("index\nx\n"), columns=()), column="index"))
@@ -234,7 +236,9 @@ def test_rows_are_numbered_by_a_column_or_from_zero(file):
 def test_label_index(file):
     (row,) = read_tsv(file("label\n1\n"), columns=())
     assert label_index(row, "label", ("0", "1")) == 1
-    with pytest.raises(InputError, match=r"rows\.tsv:2: label '1' is none of a, b"):
+    with pytest.raises(InputError, match=r"rows\.tsv:2: label is '1', but must be one of a, b"):
         label_index(row, "label", ("a", "b"))
-    with pytest.raises(InputError, match=r"rows\.tsv:2: there is no gold; only a test split may"):
+    with pytest.raises(
+        InputError, match=r"rows\.tsv:2: the column gold is missing; only a test split may"
+    ):
         label_index(row, "gold", ("a", "b"))

@@ -53,14 +53,16 @@ def test_a_file_that_was_cut_off_is_named(tmp_path, name, pack, share):
     whole = pack(TEXT)
     path = tmp_path / name
     path.write_bytes(whole[: int(len(whole) * share)])
-    with pytest.raises(InputError, match=rf"{name}: the file was cut off: copy or download it"):
+    with pytest.raises(InputError, match=rf"{name}: the file is truncated; copy or download it"):
         read(path)
 
 
 @pytest.mark.parametrize("name", ["a.gz", "a.zst", "a.xz"])
 def test_a_file_that_is_not_compressed_is_named(tmp_path, name):
     (tmp_path / name).write_bytes(TEXT)
-    with pytest.raises(InputError, match=rf"{name}: damaged, or not compressed as its name says"):
+    with pytest.raises(
+        InputError, match=rf"{name}: damaged, or not compressed in the format of its suffix"
+    ):
         read(tmp_path / name)
 
 
@@ -86,7 +88,7 @@ def test_a_file_that_is_read_at_once_has_a_limit(tmp_path, name, pack, monkeypat
         read_whole(path, most=1000)
     monkeypatch.setattr(lines, "LONGEST_LINE", 1000)
     path.write_bytes(pack(bytes(1 << 20)))
-    with pytest.raises(InputError, match=r"divide it, or decompress it first"):
+    with pytest.raises(InputError, match=r"divide the file, or decompress it first"):
         read_whole(path)
 
 

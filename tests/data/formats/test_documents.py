@@ -63,7 +63,7 @@ def test_a_template_is_columns_in_braces_or_one_name():
     assert as_template("content") == "{content}"
     assert as_template("{title}: {content}") == "{title}: {content}"
     for wrong in ("", "{{}}"):
-        with pytest.raises(InputError, match="must name a column"):
+        with pytest.raises(InputError, match="names no column"):
             as_template(wrong)
 
 

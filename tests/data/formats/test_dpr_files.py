@@ -75,8 +75,8 @@ def test_files_of_the_splits(tmp_path):
         ('{"question": "a"}', r"json: must be a JSON array of objects: expected \[, got \{"),
         ("", r"json: must be a JSON array of objects: expected \[, got the end"),
         ("[", "question 1: must be an object, got the end"),
-        ("[]", "no question has a passage that answers it"),
-        (json.dumps(ROWS[1:2]), "no question has a passage that answers it"),
+        ("[]", "no question has a positive passage"),
+        (json.dumps(ROWS[1:2]), "no question has a positive passage"),
         (json.dumps(ROWS)[:-1], r"json: after question 3: expected \], got the end"),
         (json.dumps(ROWS)[:-9], "question 3: not JSON: Unterminated string"),
         (json.dumps(ROWS[:1])[:-1] + "} ]", r"after question 1: expected \], got \}"),
@@ -103,7 +103,7 @@ def test_files_that_are_damaged(tmp_path, content, message):
 def test_a_compressed_file_that_was_cut_off(tmp_path):
     file = tmp_path / "train.json.gz"
     file.write_bytes(gzip.compress(json.dumps(ROWS).encode())[:-9])
-    with pytest.raises(InputError, match="cut off"):
+    with pytest.raises(InputError, match="is truncated"):
         found(file)
 
 

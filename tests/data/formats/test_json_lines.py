@@ -57,8 +57,8 @@ def test_an_empty_file_has_no_lines():
         (b'{"inputs": "a", "x": -Infinity}', "a.jsonl:1: not JSON that can be read (-Infinity is"),
         (b'{"x": 1e999}', "a.jsonl:1: not JSON that can be read (1e999 is too large for a float)"),
         (b'\n{"inputs": "caf\xe9"}', "a.jsonl:2: not UTF-8 (byte 15); convert the file"),
-        (b'{"inputs": "\\uD83D"}', "a.jsonl:1: half of a surrogate pair (\\ud...) is not text"),
-        (b'{"inputs": "a", "x": "\\udead"}', "a.jsonl:1: half of a surrogate pair"),
+        (b'{"inputs": "\\uD83D"}', "a.jsonl:1: an unpaired surrogate (\\ud...) is not valid text"),
+        (b'{"inputs": "a", "x": "\\udead"}', "a.jsonl:1: an unpaired surrogate"),
         (b'["inputs"]', "a.jsonl:1: must be a JSON object, got list"),
         (b'"inputs"', "a.jsonl:1: must be a JSON object, got str"),
         (b'{"input": "a"}', "a.jsonl:1: must have \"inputs\", a string; it has ['input']"),
@@ -124,12 +124,12 @@ def test_a_line_that_is_too_long_is_refused_before_it_is_read():
     with pytest.raises(InputError) as raised:
         next(lines)
     assert str(raised.value) == (
-        "a.jsonl:2: the line has more than 15 bytes: divide it, or raise --longest-line where the "
-        "command has it (predict, score, embed)"
+        "a.jsonl:2: the line has more than 15 bytes; divide the line, or raise "
+        "--longest-line (predict, score, embed)"
     )
     with open("b.jsonl", "wb") as file:
         file.truncate(1 << 40)  # no byte of it is on the disk
-    with pytest.raises(InputError, match=r"^b\.jsonl:1: the line has more than 67108864 bytes: "):
+    with pytest.raises(InputError, match=r"^b\.jsonl:1: the line has more than 67108864 bytes; "):
         next(read_examples("b.jsonl", fields=()))
 
 

@@ -23,7 +23,7 @@ def test_read_lines_of_compressed_files(tmp_path):
     path.write_bytes(gzip.compress("\ufeffeen\r\n".encode()) + gzip.compress(b"twee"))
     assert list(read_lines([str(path)])) == ["een", "twee"]
     path.write_bytes(path.read_bytes()[:15])
-    with pytest.raises(InputError, match=r"a\.txt\.gz: the file was cut off"):
+    with pytest.raises(InputError, match=r"a\.txt\.gz: the file is truncated"):
         list(read_lines([str(path)]))
 
 

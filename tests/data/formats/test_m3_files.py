@@ -76,13 +76,13 @@ def test_what_is_wrong(tmp_path):
         M3Texts(tmp_path)
     write(tmp_path / "m")
     (tmp_path / "m" / "lexical.jsonl").write_text('{"5": 1}\n[]\n')
-    with pytest.raises(InputError, match=r"lexical\.jsonl:2: not"):
+    with pytest.raises(InputError, match=r"lexical\.jsonl:2: must be an object"):
         list(M3Texts(tmp_path / "m").terms())
     (tmp_path / "m" / "lexical.jsonl").write_text('{"5": 1}\n')
-    with pytest.raises(InputError, match=r"lexical\.jsonl: 1 texts, and ids\.txt has 3"):
+    with pytest.raises(InputError, match=r"lexical\.jsonl has 1 texts, but ids\.txt has 3"):
         list(M3Texts(tmp_path / "m").terms())
     (tmp_path / "m" / "ids.txt").write_text(json.dumps("a") + "\n")
-    with pytest.raises(InputError, match=r"dense\.npy: 3 texts"):
+    with pytest.raises(InputError, match=r"dense\.npy has 3 texts"):
         M3Texts(tmp_path / "m")
     (tmp_path / "m" / "dense.npy").write_bytes(b"no")
     with pytest.raises(InputError, match=r"dense\.npy: cannot be read"):

@@ -45,9 +45,9 @@ def test_a_teachers_scores_go_with_the_passages():
     [
         ([1.0, 2.0], 'f:1: "pos_scores" must be a list of 1 numbers, one for each passage'),
         (1.0, "must be a list of 1 numbers"),
-        (["1"], "must be of numbers, or null: got '1'"),
-        ([math.inf], "must be of numbers, or null: got inf"),
-        ([True], "must be of numbers, or null: got True"),
+        (["1"], "must contain only numbers or null, got '1'"),
+        ([math.inf], "must contain only numbers or null, got inf"),
+        ([True], "must contain only numbers or null, got True"),
     ],
 )
 def test_wrong_scores_are_refused(scores, message):
@@ -62,7 +62,10 @@ def test_ids_and_prompts():
     assert pairs.from_json(pairs.to_json(read)) == read
     for wrong, message in (
         ({"pos_ids": ["a", "b"]}, 'f:1: "pos_ids" must be a list of 1 ids, one for each passage'),
-        ({"neg_ids": [None]}, 'f:1: "neg_ids" must be of strings or whole numbers: got None'),
+        (
+            {"neg_ids": [None]},
+            'f:1: "neg_ids" must contain only strings or whole numbers, got None',
+        ),
         ({"prompt": 1}, 'f:1: "prompt" must be a string, got 1'),
     ):
         with pytest.raises(InputError, match=message):

@@ -136,14 +136,20 @@ def test_a_compressed_run_is_read_lazily(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("q Q0 a 1 1 x\nq Q0 a 2 1 x\n", r"run.trec:2: 'a' is in the ranking of 'q' already"),
-        ("q a 1\nq a 2\n", r"run.trec:2: 'a' is in the ranking"),
-        ("q a 1\nq b 1\n", r"run.trec:2: the query 'q' has the rank 1 already"),
+        (
+            "q Q0 a 1 1 x\nq Q0 a 2 1 x\n",
+            r"run.trec:2: document 'a' occurs twice in the ranking of query 'q'",
+        ),
+        ("q a 1\nq a 2\n", r"run.trec:2: document 'a' occurs twice in the ranking"),
+        ("q a 1\nq b 1\n", r"run.trec:2: query 'q' has rank 1 twice"),
         ("q a 0.5\n", r"run.trec:1: a rank must be a whole number, got '0.5'"),
-        ("q a 0\nq b 0\n", r"run.trec:2: the query 'q' has the rank 0 already"),
+        ("q a 0\nq b 0\n", r"run.trec:2: query 'q' has rank 0 twice"),
         ("q Q0 a x 1 x\n", r"run.trec:1: a rank"),
         ("q Q0 a 1 nan x\n", r"run.trec:1: a score must be a finite number, got 'nan'"),
-        ("q a 1\nr a 1\nq a 2\n", r"run.trec:3: 'a' is in the ranking of 'q' already"),
+        (
+            "q a 1\nr a 1\nq a 2\n",
+            r"run.trec:3: document 'a' occurs twice in the ranking of query 'q'",
+        ),
         ("q a 1\nq Q0 b 2 1 x\n", r"run.trec:2: must be query"),
         ("q a\n", r"run.trec:1: must be query"),
     ],
@@ -159,7 +165,7 @@ def test_what_is_no_run_is_refused(tmp_path, text, message):
         ('{"query": "q"}\n', "documents"),
         ('{"query": "q", "documents": [1]}\n', "documents"),
         ('{"query": "q", "documents": ["a"], "scores": []}\n', "scores"),
-        ('{"query": "q", "documents": ["a", "a"]}\n', "already"),
+        ('{"query": "q", "documents": ["a", "a"]}\n', "twice"),
         ('{"query": "q", "documents": []}\n{"query": "q", "documents": []}\n', "occurs twice"),
     ],
 )
@@ -176,7 +182,7 @@ def test_ids_that_a_line_cannot_hold_are_not_written(tmp_path, name):
 
 
 def test_a_run_without_scores_is_no_trec_run(tmp_path):
-    with pytest.raises(ValueError, match="needs a score"):
+    with pytest.raises(ValueError, match="has no score"):
         write_run(str(tmp_path / "run"), [Ranking("q", [Ranked("a", None, 1)])])
 
 
@@ -234,8 +240,8 @@ def test_qrels_in_three_forms(tmp_path):
         ("1 a 1\nquery-id corpus-id score\n", r"qrels:2: a score must be a whole number"),
         ("1 0 a 1\n1 a\n", r"qrels:2: must be query, 0, document, score"),
         ("1 0 a x\n", r"qrels:1: a score must be a whole number, got 'x'"),
-        ("1 0 a 1\n1 0 a 2\n", r"qrels:2: 'a' has another score"),
-        ("\n", "no judgment"),
+        ("1 0 a 1\n1 0 a 2\n", r"qrels:2: document 'a' of query"),
+        ("\n", "no relevance judgment"),
     ],
 )
 def test_what_are_no_qrels_is_refused(tmp_path, text, message):

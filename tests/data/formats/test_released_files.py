@@ -194,7 +194,7 @@ def test_race_of_the_hub(tmp_path):
     (one,) = read_race(table, ["middle"])
     assert one["id"] == "middle1.txt:1"
     write(tmp_path / "train.jsonl", lines_of({**row, "example_id": "0"}))
-    with pytest.raises(InputError, match="does not say the level"):
+    with pytest.raises(InputError, match="does not begin with a level"):
         list(read_race(table, ["middle"]))
 
 
@@ -205,11 +205,11 @@ def test_race_of_the_hub(tmp_path):
         ("[]", "must be a JSON object with an article"),
         ('{"article": "x"}', 'must have "article", and the lists "questions"'),
         (race(answers=["B", "A"]), "1 questions, 1 lists of options and 2 answers"),
-        (race(answers=["E"]), "1.txt: question 0: answer 'E' is none of A, B, C, D"),
+        (race(answers=["E"]), "1.txt: question 0: answer is 'E', but must be one of A, B, C, D"),
         (race(options=[["a", "b"]]), "question 0: must have 4 options, got 2"),
-        (race(options=["abcd"]), "question 0: a question must be a string, and its options"),
+        (race(options=["abcd"]), "question 0: the question and all its options must be"),
         (race(questions=[]), "0 questions, 0 lists of options and 1 answers"),
-        (race(questions=[], options=[], answers=[]), "no question of middle or high"),
+        (race(questions=[], options=[], answers=[]), "has no question of the level middle or high"),
         ('{"article": "\ud800"}'.encode("utf-8", "surrogatepass"), "not UTF-8"),
     ],
 )
@@ -268,8 +268,14 @@ def test_swag_of_the_hub(tmp_path):
         (SWAG_HEAD, r"train\.csv: no question"),
         (SWAG_HEAD.replace("ending2,", "") + "\n", "header lacks ending2"),
         (SWAG_HEAD.replace(",label", ""), "header lacks label"),
-        (f"{SWAG_HEAD}\n" + SWAG_ROW.replace(",2", ",4"), r"train\.csv:2: label '4' is none of"),
-        (f"{SWAG_HEAD}\n" + SWAG_ROW.replace("x,2", 'x"y,2'), "a stray quotation mark"),
+        (
+            f"{SWAG_HEAD}\n" + SWAG_ROW.replace(",2", ",4"),
+            r"train\.csv:2: label is '4', but must be one of",
+        ),
+        (
+            f"{SWAG_HEAD}\n" + SWAG_ROW.replace("x,2", 'x"y,2'),
+            "a quotation mark within an unquoted entry",
+        ),
         (f"{SWAG_HEAD}\n1,2\n", "2 columns, but the header has 12"),
     ],
 )
@@ -365,7 +371,7 @@ def test_a_document_that_is_missing_is_skipped_with_a_warning(tmp_path, caplog):
 
 def test_trivia_qa_without_evidence(tmp_path):
     write(tmp_path / "wikipedia-train.json", trivia_file(trivia(1, pages=["a.txt"])))
-    with pytest.raises(InputError, match=r"there is no .*evidence with the documents of TriviaQA"):
+    with pytest.raises(InputError, match=r".*evidence with the documents of TriviaQA is missing"):
         read("triviaqa", tmp_path)
 
 
@@ -448,11 +454,11 @@ def test_mr_tydi_as_released(tmp_path):
     assert len(TYDI_LANGUAGES) == 11
     folder = tmp_path / "mrtydi-v1.1-swahili"
     write(folder / "qrels.train.txt", "0 Q0 9#9 1\n")
-    with pytest.raises(InputError, match="passages that are judged are not in the collection"):
+    with pytest.raises(InputError, match="judged passages"):
         read("mrtydi", tmp_path)
     gz = gzip.compress(b'{"id": "0", "contents": "x"}\n' * 99)
     write(folder / "collection" / "docs.jsonl.gz", gz[:-12])
-    with pytest.raises(InputError, match=r"docs\.jsonl\.gz: the file was cut off"):
+    with pytest.raises(InputError, match=r"docs\.jsonl\.gz: the file is truncated"):
         read("mrtydi", tmp_path)
 
 
@@ -526,12 +532,12 @@ def test_files_of_parallel_lines(tmp_path):
         {"de": "zwei", "en": "\u2028two"},
     ]
     write(tmp_path / "dev.en", "one\n")
-    with pytest.raises(InputError, match=r"dev\.en ends before line 2, and dev\.de\.gz and"):
+    with pytest.raises(InputError, match=r"dev\.en ends before line 2, but dev\.de\.gz and"):
         list(held_out.rows())
-    with pytest.raises(InputError, match="two files of lines have no scores"):
+    with pytest.raises(InputError, match="parallel texts in two files have no scores"):
         parallel_splits(str(tmp_path), 1.1)
     (tmp_path / "dev.en").unlink()
-    with pytest.raises(InputError, match=r"validation must be one \.tsv, or two .*are dev\.de\.gz"):
+    with pytest.raises(InputError, match=r"validation must be one \.tsv, or two .*got dev\.de\.gz"):
         parallel_splits(str(tmp_path))
     (tmp_path / "dev.de.gz").unlink()
     (train,) = parallel_splits(str(tmp_path), 1.1)["train"]

@@ -54,7 +54,7 @@ def test_a_query_that_nothing_answers_is_passed_over(directory):
     [
         ("1\ta", r"train.tsv:6: must be query, 0, document, score .TREC., query, document, score"),
         ("1\ta\tyes", r"train.tsv:6: a score must be a whole number, got 'yes'"),
-        ("3\ta\t1", r"train.tsv names '3', which is not in queries.jsonl of the"),
+        ("3\ta\t1", r"train.tsv has judgments of query '3', which queries.jsonl of the"),
     ],
 )
 def test_wrong_judgements_are_named(directory, line, message):
@@ -72,7 +72,7 @@ def test_answers_that_the_corpus_lacks_are_left_out(directory, caplog):
         pairs("what is c", {"c": "No title."}, {}),
     ]
     [message] = caplog.messages
-    assert message.endswith("lacks 2 of the judged documents; they are skipped")
+    assert message.endswith("skipping 2 judged documents that corpus.jsonl lacks")
     (directory / "qrels" / "train.tsv").write_text("query-id\tcorpus-id\tscore\n1\tz\t1\n2\tc\t1\n")
     assert retrieval_sets.read_beir_pairs(str(directory), "train") == [
         pairs("what is c", {"c": "No title."}, {})
@@ -81,7 +81,7 @@ def test_answers_that_the_corpus_lacks_are_left_out(directory, caplog):
 
 def test_a_directory_that_is_none_of_beir_is_refused(tmp_path):
     for directory in ("", str(tmp_path)):
-        with pytest.raises(InputError, match="is not a BEIR directory: it must hold corpus"):
+        with pytest.raises(InputError, match="is not a BEIR directory: it must contain corpus"):
             retrieval_sets.beir_splits(directory)
     with pytest.raises(InputError, match=r"train.tsv: No such file"):
         retrieval_sets.read_beir_pairs(str(tmp_path), "train")
@@ -135,8 +135,16 @@ def test_a_corpus_without_any_judged_document_is_refused(directory):
 @pytest.mark.parametrize(
     ("name", "added", "message"),
     [
-        ("qrels/dev.tsv", "9\tc\t1\n", r"dev\.tsv names '9', which is not in queries\.jsonl"),
-        ("corpus.jsonl", '\n{"_id": "c", "text": ""}', r"jsonl:5: the id 'c' is also in .*:3"),
+        (
+            "qrels/dev.tsv",
+            "9\tc\t1\n",
+            r"dev\.tsv has judgments of query '9', which queries\.jsonl",
+        ),
+        (
+            "corpus.jsonl",
+            '\n{"_id": "c", "text": ""}',
+            r"jsonl:5: the document id 'c' occurs twice, first in .*:3",
+        ),
         ("corpus.jsonl", "\n{", r"corpus\.jsonl:5: not JSON"),
     ],
 )
@@ -149,8 +157,10 @@ def test_judgements_of_what_is_not_there(directory, name, added, message):
 
 def test_files_that_hold_nothing(directory):
     (directory / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\n")
-    with pytest.raises(InputError, match=r"dev\.tsv: no judgment; it needs lines of query-id"):
+    with pytest.raises(
+        InputError, match=r"dev\.tsv has no relevance judgment; it needs lines of query-id"
+    ):
         retrieval_sets.read_judged(str(directory), "validation")
     (directory / "corpus.jsonl").write_text("")
-    with pytest.raises(InputError, match=r"corpus\.jsonl: no document"):
+    with pytest.raises(InputError, match=r"corpus\.jsonl has no document"):
         retrieval_sets.read_judged(str(directory), "train")

@@ -18,10 +18,12 @@ def test_parts_are_runs_of_whole_blocks(total, of):
 
 @pytest.mark.parametrize("text", ["", "3", "0/3", "4/3", "1/0", "1/2/3", "-1/2", "a/b"])
 def test_what_is_no_part(text):
-    with pytest.raises(InputError, match=r"--shard must be I/N, such as 1/4 and 4/4: got '"):
+    with pytest.raises(InputError, match=r"--shard is '.*', but must be I/N"):
         Share.of_text(text)
 
 
 def test_more_parts_than_blocks():
-    with pytest.raises(InputError, match=r"65 texts are 2 blocks of 64.*into 2 parts or fewer"):
+    with pytest.raises(
+        InputError, match=r"65 texts are only 2 blocks of 64.*use 2 shards or fewer"
+    ):
         Share(1, 3).bounds(65, whole=64, what="texts")

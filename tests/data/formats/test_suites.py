@@ -87,7 +87,7 @@ def test_mr_tydi_as_released_and_of_the_hub(tmp_path):
     assert released.judgements() == {"0": {"0#0": 1}, "1": {"1#0": 1}}
     assert [one[1:] for one in released.passages()] == [("0#0", "T", "what"), ("1#0", "T", "other")]
     assert (hub.name, hub.queries(), hub.judgements()) == ("thai", {"q": "was"}, {"q": {"d1": 1}})
-    with pytest.raises(InputError, match="no set of mrtydi, such as 'arabic'"):
+    with pytest.raises(InputError, match="has no test set of mrtydi, such as 'arabic'"):
         sets_of("mrtydi", str(folder))
 
 
@@ -157,9 +157,11 @@ def test_mkqa(tmp_path):
 
 def test_nothing_there_and_queries_that_are_missing(tmp_path):
     for suite in ("beir", "miracl", "mldr", "mkqa"):
-        with pytest.raises(InputError, match=f"no set of {suite}"):
+        with pytest.raises(InputError, match=f"no test set of {suite}"):
             sets_of(suite, str(tmp_path / "no"))
     beir(tmp_path / "nq")
     lines(tmp_path / "nq" / "queries.jsonl", [{"_id": "r", "text": "other"}])
-    with pytest.raises(InputError, match="names the query 'q', which has no text"):
+    with pytest.raises(
+        InputError, match="has judgments of query 'q', but the file of queries lacks"
+    ):
         sets_of("beir", str(tmp_path))[0].queries()

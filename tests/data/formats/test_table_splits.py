@@ -112,7 +112,7 @@ def test_directories_that_datasets_wrote(tmp_path):
         "validation": ["validation/data-00000-of-00001.arrow"],
     }
     saved(tmp_path, "train", ["a.arrow"], _indices_data_files=[{"filename": "i.arrow"}])
-    with pytest.raises(InputError, match=r"rows are chosen by indices"):
+    with pytest.raises(InputError, match=r"the saved data set selects its rows by indices"):
         table_splits(str(tmp_path))
 
 
@@ -121,7 +121,7 @@ def test_directories_that_datasets_wrote(tmp_path):
     [
         ("{", "dataset_dict.json: not JSON"),
         ("{}", 'must have "splits"'),
-        ('{"splits": ["full"]}', "its splits are full; it needs train, valid"),
+        ('{"splits": ["full"]}', "the splits are full, but one must be train, valid"),
         ("[]", "must be a JSON object"),
     ],
 )
@@ -135,7 +135,7 @@ def test_the_hub_is_asked_late(monkeypatch):
     pa = pytest.importorskip("pyarrow")
     monkeypatch.setattr(module, "_hub", {})
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(InputError, match=r"hf://imdb is loaded by the package datasets"):
+    with pytest.raises(InputError, match=r"hf://imdb needs the package datasets"):
         table_splits("hf://imdb")
 
     class Split:

@@ -60,7 +60,9 @@ def test_types(tmp_path):
     assert texts_of(first) == {"single": "0.1", "category": "a", "large": "x", "list": '["a", "b"]'}
     assert texts_of(second) == {"category": "b", "list": "[]"}
     check_row(first, ["single", "list"])
-    with pytest.raises(InputError, match=r"t: row 1: 'day' is of type date32\[day\]: it must be a"):
+    with pytest.raises(
+        InputError, match=r"t: row 1: 'day' is of type date32\[day\], but must be a"
+    ):
         check_row(first, ["day"])
     with pytest.raises(InputError, match=r"t: row 2: 'single' is empty \(null\)"):
         check_row(second, ["single"])
@@ -79,7 +81,9 @@ def test_text_that_is_not_utf8(tmp_path):
 )
 def test_damaged_files_are_named(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match=rf"{name}: damaged, or not \w+ as its name says"):
+    with pytest.raises(
+        InputError, match=rf"{name}: damaged, or not in \w+ format despite its suffix"
+    ):
         list(read_table(tmp_path / name, columns=()))
 
 

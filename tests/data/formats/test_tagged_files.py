@@ -50,7 +50,7 @@ def test_a_compressed_file(tmp_path):
 
 
 def test_a_word_without_a_tag(file):
-    with pytest.raises(InputError, match=r"eng\.train:4: 'rejects' has no tag: a line must have a"):
+    with pytest.raises(InputError, match=r"eng\.train:4: 'rejects' has no tag; a line must have a"):
         list(read_conll(file("\n\nEU I-ORG\nrejects\nit O\n")))
     bare = file("EU\nrejects\n\nPeter I-PER\n")
     with pytest.raises(InputError, match=r"eng\.train:1: 'EU' has no tag"):

@@ -36,7 +36,7 @@ def test_compressed_files(write):
     path = write("a.txt.gz", gzip.compress(b"one\n"))
     assert list(read_texts(path)) == [(f"{path}:1", "0", "one")]
     path = write("b.jsonl.gz", gzip.compress(b'{"text": "one"}\n' * 99)[:30])
-    with pytest.raises(InputError, match=r"b\.jsonl\.gz: the file was cut off"):
+    with pytest.raises(InputError, match=r"b\.jsonl\.gz: the file is truncated"):
         list(read_texts(path))
 
 
@@ -62,7 +62,7 @@ def test_a_text_that_is_too_long_is_refused(write):
     path = write("a.txt", "one\nfour\n")
     records = read_texts(path, longest=4)
     assert next(records).text == "one"
-    with pytest.raises(InputError, match=r"a\.txt:2: the line has more than 4 bytes: .*--longest-"):
+    with pytest.raises(InputError, match=r"a\.txt:2: the line has more than 4 bytes; .*--longest-"):
         next(records)
 
 

@@ -84,7 +84,7 @@ def test_signs_are_an_eighth_of_a_byte(tmp_path):
     ):
         file.write(["0"], vectors[:1, :7])
     with (
-        pytest.raises(InputError, match=r"vectors as float16 need a file \.npy"),
+        pytest.raises(InputError, match=r"must end in \.npy to store vectors as float16"),
         vector_writer(str(tmp_path / "a.parquet"), precision="float16"),
     ):
         pass
@@ -152,7 +152,7 @@ def test_columns_of_parquet_are_checked(tmp_path):
         (pa.array([b"x"]), two, "ids that are strings or whole numbers"),
         (pa.array(["a"]), pa.array([["1"]]), "lists of floats"),
         (pa.array(["a"]), pa.array([None], listed), "entries of vector"),
-        (pa.array(["a", "b"]), pa.array([[1.0], [1.0, 2.0, 3.0]], listed), "not all of one size"),
+        (pa.array(["a", "b"]), pa.array([[1.0], [1.0, 2.0, 3.0]], listed), "have different sizes"),
     ]
     for ids, vectors, message in cases:
         path = parquet_of(tmp_path, ids, vectors)

@@ -52,8 +52,8 @@ def test_the_scarcest_source_is_whole_and_the_others_have_their_share(files, cap
     found = sizes(lines)
     assert found["Zeile"] == 100 * 20
     assert found["line"] == pytest.approx(10_000, rel=0.1)
-    assert "en_*.txt: 10 of 12 parts, 33.33 % of 30,000 bytes" in caplog.text
-    assert "de.txt: 2 of 12 parts, 100 % of 2,000 bytes" in caplog.text
+    assert "en_*.txt with weight 10 of 12: 33.33 % of 30,000 bytes" in caplog.text
+    assert "de.txt with weight 2 of 12: 100 % of 2,000 bytes" in caplog.text
     other = weighted_files(["en_*.txt=3000", "de.txt=4"])
     assert other is not None
     assert sizes(weighted_lines(other, seed=0))["line"] == 30_000
@@ -75,16 +75,25 @@ FIRST = ["00009", "00034", "00044"]
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        (["en_a.txt=10", "de.txt"], "de.txt has no weight, and others have: write FILE=WEIGHT, as"),
-        (["en_a.txt=0", "de.txt=1"], "--input en_a.txt=0: a weight must be a number above 0"),
-        (["en_a.txt=-1", "de.txt=1"], "--input en_a.txt=-1: a weight must be"),
-        (["en_a.txt=nan"], "--input en_a.txt=nan: a weight must be"),
+        (
+            ["en_a.txt=10", "de.txt"],
+            "de.txt has no weight, but another --input has one; write FILE=WEIGHT, such as",
+        ),
+        (["en_a.txt=0", "de.txt=1"], "--input en_a.txt=0: the weight must be a number above 0"),
+        (["en_a.txt=-1", "de.txt=1"], "--input en_a.txt=-1: the weight must be"),
+        (["en_a.txt=nan"], "--input en_a.txt=nan: the weight must be"),
         (["fr.txt=1", "de.txt=1"], "--input fr.txt: there is no such file"),
         (["fr_*.txt=1", "de.txt=1"], "--input fr_*.txt: no file matches"),
-        (["en_*.txt=1", "en_a.txt=2"], "--input has en_a.txt twice: add up its weights"),
-        ([".=1"], "--input . is a directory: name the files in it, as ./*.txt"),
-        (["-=1"], "--input - can be read only once, and a weighted input is read twice"),
-        (["pipe=1"], "--input pipe can be read only once"),
+        (
+            ["en_*.txt=1", "en_a.txt=2"],
+            "--input names en_a.txt twice; name it once, with the sum of its weights",
+        ),
+        ([".=1"], "--input . is a directory; name the files in it, such as ./*.txt"),
+        (
+            ["-=1"],
+            "--input - is standard input, which can be read only once",
+        ),
+        (["pipe=1"], "--input pipe is not a regular file"),
     ],
 )
 def test_what_is_wrong_is_one_line(files, inputs, message):
@@ -99,7 +108,7 @@ def test_a_source_without_text_is_refused(files):
     (files / "fr.txt").write_text("\n  \n")
     sources = weighted_files(["fr.txt=1", "de.txt=1"])
     assert sources is not None
-    with pytest.raises(InputError, match=r"fr\.txt holds no text: remove it, or add some"):
+    with pytest.raises(InputError, match=r"fr\.txt has no text; remove the file, or add text"):
         weighted_lines(sources, seed=0)
 
 

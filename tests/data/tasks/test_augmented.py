@@ -247,7 +247,7 @@ def test_tasks_without_an_input_text(data, wordpiece, sentencepiece, tmp_path):
 
     (tmp_path / "files" / "prose.txt").write_text("the dog run " * 40)
     masked = {"task": "tasks.encoder:lines", "layout": layouts.Encoder(), "columns": Columns()}
-    with pytest.raises(InputError, match="has no inputs that are one text"):
+    with pytest.raises(InputError, match="are not a single text"):
         next(data_batches.train_batches(dataclasses.replace(data, **masked), wordpiece, seed=0))
     mixture = dataclasses.replace(data, task="tasks.mixtures:glue", columns=Columns())
     with pytest.raises(InputError, match=r"data\.augment\.run has the ids of one task"):

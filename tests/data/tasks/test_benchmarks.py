@@ -229,7 +229,7 @@ def test_tfds_is_prepared_once_and_read(arguments, downloads, tmp_path):
     rte = task(RTE, dataclasses.replace(arguments, directory=directory))
     assert plain(rte.source.get_dataset("train", shuffle=False)) == expected
     other = dataclasses.replace(RTE, tfds_splits={"validation": "validation_matched"})
-    with pytest.raises(InputError, match="has no split 'validation_matched': there are t"):
+    with pytest.raises(InputError, match="has no split 'validation_matched'; the splits are t"):
         task(other, dataclasses.replace(arguments, directory=directory)).source.get_dataset(
             "validation", shuffle=False
         )
@@ -242,8 +242,8 @@ def test_tfds_without_a_network_is_one_line(arguments, downloads, tmp_path):
     with pytest.raises(InputError) as caught:
         rte.source.get_dataset("train", shuffle=False)
     assert str(caught.value).startswith(
-        f"TFDS has no glue/rte in {directory} and could not make it (ConnectionError: no network "
-        "here): run `tfds build glue/rte`"
+        f"TFDS has no glue/rte in {directory} and could not prepare it (ConnectionError: no "
+        "network here); run `tfds build glue/rte`"
     )
     assert not (tmp_path / "tfds").exists()
     # The data sets that were there stay.

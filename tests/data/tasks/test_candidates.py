@@ -197,5 +197,5 @@ def test_a_question_without_a_mark_or_candidates_is_refused(change):
     if not columns["candidates"][0]:
         columns["candidates"] = tf.zeros([2, 0], tf.string)
     dataset = tf.data.Dataset.from_tensor_slices(columns)
-    with pytest.raises(InputError, match="ran' needs @x and candidates to replace it"):
+    with pytest.raises(InputError, match="ran' must have @x and candidates that replace it"):
         [*as_numpy(expanded(dataset, mark="@x"))]

@@ -71,11 +71,14 @@ def test_scores(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("Quality\t#1 String\t#2 String\n3\tA\tB\n", "rows.tsv:2: Quality '3' is none of 0, 1"),
+        (
+            "Quality\t#1 String\t#2 String\n3\tA\tB\n",
+            "rows.tsv:2: Quality is '3', but must be one of 0, 1",
+        ),
         ("#1 String\t#2 String\nA\tB\n", "rows.tsv:1: the header lacks Quality"),
         (
             "index\tQuality\t#1 String\t#2 String\n5\t1\tA\tB\n5\t1\tA\tB\n",
-            "rows.tsv:3: index 5 is also in",
+            "rows.tsv:3: index 5 occurs twice, first in",
         ),
     ],
 )

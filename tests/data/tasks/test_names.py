@@ -64,19 +64,22 @@ def test_a_function_and_a_partial_are_found():
         ),
         (
             "my_tasks.glue:Row",
-            "my_tasks.glue:Row is a class and not a task function; my_tasks.glue has sst2, ",
+            "my_tasks.glue:Row is a class, but must be a function; my_tasks.glue has sst2, ",
         ),
-        ("my_tasks.glue:OrderedDict", "my_tasks.glue:OrderedDict is a class and not a task"),
+        (
+            "my_tasks.glue:OrderedDict",
+            "my_tasks.glue:OrderedDict is a class, but must be a function",
+        ),
         (
             "my_tasks.glue:clean",
-            "my_tasks.glue:clean is not a task function, which takes TaskArguments: it takes "
+            "my_tasks.glue:clean must take one TaskArguments, but takes "
             "(text: str); my_tasks.glue has sst2, ",
         ),
-        ("my_tasks.glue:merge", "it takes (one, other); my_tasks.glue has sst2, "),
-        ("my_tasks.glue:read", "it takes (file: str, *, columns); my_tasks.glue has sst2, "),
+        ("my_tasks.glue:merge", "but takes (one, other); my_tasks.glue has sst2, "),
+        ("my_tasks.glue:read", "but takes (file: str, *, columns); my_tasks.glue has sst2, "),
         ("my_tasks.gleu:sst2", "no module 'my_tasks.gleu'; did you mean my_tasks.glue?"),
         ("my_task.glue:sst2", "there is no module 'my_task.glue'"),
-        ("sst2", "data.task must be module:function, as tasks.glue:sst2, got 'sst2'"),
+        ("sst2", "data.task must be module:function, such as tasks.glue:sst2, got 'sst2'"),
         (":sst2", "must be module:function"),
         ("my_tasks.glue:", "must be module:function"),
     ],

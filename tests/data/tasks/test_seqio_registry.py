@@ -57,7 +57,7 @@ def test_metrics_and_postprocess_are_the_tasks_own(arguments, caplog):
     with caplog.at_level(logging.WARNING):
         task = find_task(NAME + "count_length")(arguments)
         find_task(NAME + "count_length")(arguments)
-    assert caplog.text.count("count_length: 1 of its metrics are not measured") == 1
+    assert caplog.text.count("count_length: skipping 1 of its metrics") == 1
     [metric] = task.predict_metric_fns
     assert metric(["1", "2"], ["1", "3"]) == {"accuracy": 0.5, "examples": 2.0}
     example = {"line": "two 0\t1"}
@@ -133,10 +133,10 @@ def test_another_vocabulary_is_refused(arguments, vocabulary, tiny_vocabulary):
         task(fewer)
     assert str(error.value) == (
         f"seqio task count_length: the vocabulary of its inputs is {vocabulary.model_path} (400 "
-        f"tokens, sentinels included), and data.vocabulary is {vocabulary.model_path} (390 tokens, "
-        f"sentinels included): give --data.vocabulary {vocabulary.model_path} --data.extra-ids 100"
+        f"tokens, sentinels included), but data.vocabulary is {vocabulary.model_path} (390 tokens, "
+        f"sentinels included); set --data.vocabulary {vocabulary.model_path} --data.extra-ids 100"
     )
-    with pytest.raises(InputError, match=r"and data\.vocabulary is bytes"):
+    with pytest.raises(InputError, match=r"but data\.vocabulary is bytes"):
         task(dataclasses.replace(arguments, vocabulary=Bytes()))
 
 

@@ -77,12 +77,12 @@ def test_columns_of_the_files_and_of_tfds_become_fields(read):
         ({"question": "?", "idx": 1, "label": True}, 'rows.jsonl:2: must have "passage", a string'),
         (
             {"question": "?", "passage": ".", "idx": 1, "label": "maybe"},
-            "rows.jsonl:2: label 'maybe' is none of False, True",
+            "rows.jsonl:2: label is 'maybe', but must be one of False, True",
         ),
-        ({"question": "?", "passage": ".", "idx": 1}, "rows.jsonl:2: there is no label"),
+        ({"question": "?", "passage": ".", "idx": 1}, "rows.jsonl:2: the column label is missing"),
         (
             {"question": "?", "passage": ".", "idx": 0, "label": False},
-            "rows.jsonl:2: idx 0 is also in",
+            "rows.jsonl:2: idx 0 occurs twice, first in",
         ),
         (
             {"question": "?", "passage": ".", "idx": -1, "label": False},
@@ -133,8 +133,8 @@ def test_multirc_is_a_record_for_each_answer(read):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (multirc_line(), "rows.jsonl:1: there is no label"),
-        (multirc_line(label=2), "rows.jsonl:1: label '2' is none of False, True"),
+        (multirc_line(), "rows.jsonl:1: the column label is missing"),
+        (multirc_line(label=2), "rows.jsonl:1: label is '2', but must be one of False, True"),
         (multirc_line(label=0, idx=21), "rows.jsonl:1: two answers have the idx 21"),
         ({"idx": 3}, 'rows.jsonl:1: must have "passage", an object'),
         (
@@ -176,7 +176,7 @@ def test_record_entities_and_answers_are_sorted_and_each_once(read):
 def test_a_bad_line_of_record_is_named(read):
     with pytest.raises(InputError, match="1: an entity from 18 to 40 is not in the passage"):
         read(record_records, "train", record_line((18, 40)))
-    with pytest.raises(InputError, match="1: a query has no answers; only test may lack them"):
+    with pytest.raises(InputError, match="1: a query has no answers; only a test split may"):
         read(record_records, "train", record_line((0, 2), answers=None))
 
 

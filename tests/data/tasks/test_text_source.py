@@ -315,11 +315,17 @@ def numbers(directory):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (cut_gzip, r"a\.json\.gz: the file was cut off"),
+        (cut_gzip, r"a\.json\.gz: the file is truncated"),
         (two_schemas, r"b\.parquet: there is no column 'text': it has url, content; name the"),
         (numbers, r"a\.parquet: row 1: 'text' must be a text, got int"),
-        (lambda d: write(d / "a.parquet", b""), r"a\.parquet: damaged, or not Parquet as its name"),
-        (lambda d: write(d / "a.arrow", b"not"), r"a\.arrow: damaged, or not Arrow as its name"),
+        (
+            lambda d: write(d / "a.parquet", b""),
+            r"a\.parquet: damaged, or not in Parquet format despite its suffix",
+        ),
+        (
+            lambda d: write(d / "a.arrow", b"not"),
+            r"a\.arrow: damaged, or not in Arrow format despite its suffix",
+        ),
         (lambda d: write(d / "a.json", "[\n{}\n]"), r"a\.json:1: not JSON"),
         (lambda d: write(d / "a.json", '{"body": "x"}'), r"a\.json:1: must have \"text\""),
     ],
@@ -392,7 +398,7 @@ def test_documents_of_the_hub(stages, tf, hub):
     assert found != train
     assert sorted(found) == sorted(train)
     assert list(texts_of("hf://own/pages/en:extra")) == ["one more"]
-    with pytest.raises(InputError, match=r"there is no split 'dev': it has train, extra"):
+    with pytest.raises(InputError, match=r"there is no split 'dev'; the splits are train, extra"):
         document_source("hf://own/pages/en:dev")
     with pytest.raises(InputError, match=r"\(train\): there is no column 'body': it has url, text"):
         document_source("hf://own/pages/en", columns=Columns(inputs="{body}"))

@@ -179,7 +179,9 @@ def test_tags_that_are_given(data, vocabulary, tmp_path):
     for name in ("train", "validation"):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
     own = dataclasses.replace(data, task="tasks.tokens:jsonl")
-    with pytest.raises(InputError, match=r"train\.jsonl: the tags are numbers: name them by --dat"):
+    with pytest.raises(
+        InputError, match=r"train\.jsonl: the tags are numbers; name each tag by --dat"
+    ):
         loading.load_task(own, vocabulary)
     named = dataclasses.replace(own, columns=Columns(labels=("0=O", "1=B-A", "2=I-A", "3=B-A")))
     assert loading.task_labels(loading.load_task(named, vocabulary)) == ("O", "B-A", "I-A")
@@ -201,15 +203,23 @@ def test_parts_of_speech_are_measured_by_accuracy(data, vocabulary, tmp_path):
     ("name", "content", "message"),
     [
         ("valid.txt", "the O\n\nrun I-C\n", r"valid\.txt:3: the tag 'I-C', which is read as B-C, "),
-        ("valid.txt", "the O\nrun PER\n", r"valid\.txt:2: the tag 'PER' is none of B-A, B-B, I-A"),
+        (
+            "valid.txt",
+            "the O\nrun PER\n",
+            r"valid\.txt:2: the tag 'PER' must be one of B-A, B-B, I-A",
+        ),
         ("valid.txt", "the O\nrun\n", r"valid\.txt:2: 'run' has no tag"),
         ("train.txt", "the O\nrun\n", r"train\.txt:2: 'run' has no tag"),
         (
             "train.txt",
             "the O\n",
-            r"train\.txt: has O, not two tags: list all tags by --data\.",
+            r"train\.txt: must have at least two tags, but has O; list all tags by --data\.",
         ),
-        ("train.txt", "\n", r"train\.txt: has no tag, not two tags: list all tags"),
+        (
+            "train.txt",
+            "\n",
+            r"train\.txt: must have at least two tags, but has no tag; list all tags",
+        ),
         ("eng.train", "the O\n", r"has both eng\.train and train\.txt"),
     ],
 )
@@ -226,7 +236,7 @@ def test_what_is_missing(data, vocabulary, tmp_path):
 
     (tmp_path / "train.txt").unlink()
     with pytest.raises(
-        InputError, match=r"no training file next to .*valid\.txt.* to take the tags"
+        InputError, match=r"there is a file .*valid\.txt.*, but not a training file"
     ):
         loading.load_task(data, vocabulary)
     given = dataclasses.replace(data, columns=Columns(labels=TAGS))

@@ -45,7 +45,7 @@ def test_a_final_sentinel_takes_one_token_of_the_targets(arguments):
     }  # fmt: skip
     replaced = unsupervised.iid_replace_spans(dataclasses.replace(ended, targets_length=192))
     assert options(replaced)[1]["final_sentinel"] is True
-    with pytest.raises(InputError, match=r"gives 115 tokens of .* is 114: set it to 115"):
+    with pytest.raises(InputError, match=r"needs 115 tokens of .* is 114; set it to 115"):
         unsupervised.span_corruption(dataclasses.replace(ended, targets_length=114))
 
 
@@ -64,7 +64,9 @@ def test_a_final_sentinel_takes_one_token_of_the_targets(arguments):
 )
 def test_objectives_without_spans_refuse_a_final_sentinel(arguments, name):
     ended = dataclasses.replace(arguments, final_sentinel=True)
-    with pytest.raises(InputError, match=r"final_sentinel is for span corruption .* has none"):
+    with pytest.raises(
+        InputError, match=r"final_sentinel is only for span corruption .*; unset it"
+    ):
         getattr(unsupervised, name)(ended)
 
 
@@ -126,17 +128,17 @@ def test_the_papers_length_of_dropped_tokens_fits(arguments):
         (
             "span_corruption",
             (512, 113),
-            "gives 114 tokens of targets, but data.targets_length is 113: set it to 114",
+            "needs 114 tokens of targets, but data.targets_length is 113; set it to 114",
         ),
         (
             "iid_replace_spans",
             (512, 143),
-            "gives 144 tokens of targets on average, but data.targets_length is 143: set it to "
+            "needs 144 tokens of targets on average, but data.targets_length is 143; set it to "
             "187, which 999 of 1000 examples fit",
         ),
         ("iid_replace_spans", (2, 143), "data.inputs_length of at least 3, got 2"),
-        ("iid_drop_tokens", (512, 77), "gives 78 tokens .* set it to 103"),
-        ("bert_style", (512, 511), "gives 512 tokens of targets, .* set it to 512"),
+        ("iid_drop_tokens", (512, 77), "needs 78 tokens .* set it to 103"),
+        ("bert_style", (512, 511), "needs 512 tokens of targets, .* set it to 512"),
         ("mass_style", (512, 114), "MASS-style .* set it to 512"),
         ("deshuffling", (512, 114), "deshuffling .* set it to 512"),
         ("language_model", (512, 2), "data.targets_length must be at least 3 for this task: got 2"),
@@ -157,7 +159,7 @@ def test_lengths_that_do_not_go_together_are_refused(arguments, name, lengths, m
 
 def test_too_few_sentinels_are_refused_where_their_number_is_known(arguments, tiny_vocabulary):
     few = load_vocabulary(tiny_vocabulary, extra_ids=27)
-    with pytest.raises(InputError, match="needs 28 sentinels, but the vocabulary has 27: raise"):
+    with pytest.raises(InputError, match="needs 28 sentinels, but the vocabulary has 27; raise"):
         unsupervised.span_corruption(dataclasses.replace(arguments, vocabulary=few))
     enough = load_vocabulary(tiny_vocabulary, extra_ids=28)
     just = dataclasses.replace(arguments, vocabulary=enough)
@@ -175,7 +177,7 @@ def test_ordinary_tokens_serve_as_sentinels_and_special_ones_do_not(
         assert caplog.text == ""
         unsupervised.iid_replace_spans(arguments, noise_density=0.5)
         unsupervised.iid_replace_spans(arguments, noise_density=0.5)
-    assert caplog.text.count("an example may have 151 spans, and the vocabulary has 100") == 1
+    assert caplog.text.count("an example may have 151 spans, but the vocabulary has 100") == 1
     longer = dataclasses.replace(arguments, inputs_length=2048, targets_length=2048)
     with pytest.raises(InputError, match=r"this objective .* 2048 needs"):
         unsupervised.iid_replace_spans(longer, noise_density=0.5)
