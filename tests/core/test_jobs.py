@@ -233,7 +233,7 @@ def test_an_array_that_was_killed_at_any_byte():
 def test_rows_of_another_shape_are_refused():
     with pytest.raises(Killed):
         write_rows(until=2)
-    with pytest.raises(InputError, match=r"but the new rows are float32\[2\]; delete"):
+    with pytest.raises(InputError, match=r"but new rows are float32\[2\]; delete"):
         write_rows(rows=ROWS[:, :2])
     assert write_rows() == 2
     np.testing.assert_array_equal(np.load("a.npy"), ROWS)

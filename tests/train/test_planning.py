@@ -140,10 +140,10 @@ def test_what_does_not_fit_is_printed_and_raised(tiny_experiment, one_device, mo
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "pass one of --topology"),
-        ({"topology": "v5e:2x2", "devices": "cpu:8"}, "pass one of --topology"),
-        ({"devices": "gpu:8"}, "--devices must be cpu:N, got 'gpu:8'"),
-        ({"devices": "cpu:0"}, "--devices must be cpu:N, got 'cpu:0'"),
+        ({}, "pass either --topology"),
+        ({"topology": "v5e:2x2", "devices": "cpu:8"}, "pass either --topology"),
+        ({"devices": "gpu:8"}, "--devices is 'gpu:8', but must be cpu:N"),
+        ({"devices": "cpu:0"}, "--devices is 'cpu:0', but must be cpu:N"),
         ({"topology": "v9:2x2"}, "unknown topology 'v9:2x2'; known are"),
     ],
 )
@@ -196,7 +196,7 @@ def test_an_attached_slice_is_held_against_the_topology(monkeypatch, caplog):
 
 
 def test_what_is_not_attached_is_refused(tiny_experiment):
-    with pytest.raises(InputError, match="--attached: JAX finds no accelerator here"):
+    with pytest.raises(InputError, match="--attached needs an accelerator, but JAX finds none"):
         plan(tiny_experiment, attached=True)
     with pytest.raises(InputError, match="remove --devices"):
         plan(tiny_experiment, attached=True, devices="cpu:1")
