@@ -41,10 +41,10 @@ def has_tpu(devices: Path = Path("/sys/bus/pci/devices")) -> bool:
 
 @contextlib.contextmanager
 def quiet_without_tpu() -> Iterator[None]:
-    """Silence JAX's messages about a missing TPU while JAX starts its backend in this block.
+    """Silence JAX's messages about a missing TPU while JAX starts its backend in the `with` block.
 
-    JAX finds the same devices. Nothing changes if the machine has a TPU, or if an environment
-    variable selects the platform.
+    The devices that JAX finds stay the same. Nothing changes if the machine has a TPU, or if an
+    environment variable selects the platform.
     """
     if any(os.environ.get(name) for name in _CHOICES) or has_tpu():
         yield
@@ -69,8 +69,8 @@ class Chip:
       hbm: device memory that a program can use, in bytes.
       clock: clock frequency in Hz, which converts the compiler's estimates in cycles to seconds.
       bandwidth: memory bandwidth in bytes per second.
-      links: bytes per second that a device sends over all its links to its slice; it receives as
-        many at the same time.
+      links: bytes per second that a device can send to its slice over all links, and receive at the
+        same time.
     """
 
     peak: float | None = None

@@ -80,7 +80,7 @@ def check_fits(needs: Mapping[str, int], devices: Sequence[Any], *, remedy: str)
     """Raise InputError if the needed bytes exceed the memory of a local device.
 
     Args:
-      needs: bytes per device, by the name of what needs them.
+      needs: purpose, such as "parameters" -> bytes per device.
       devices: devices of the run; only devices of this process are checked.
       remedy: advice at the end of the message.
     """
@@ -264,7 +264,7 @@ def check_compiler_options(options: CompilerOptions, mesh: Mesh) -> None:
 
 
 def matmul_precision(name: str) -> contextlib.AbstractContextManager[None]:
-    """Set the precision of matrix products within the block; "default" keeps JAX's setting."""
+    """Return a context with a precision of matrix products; "default" keeps JAX's setting."""
     if name == "default":
         return contextlib.nullcontext()
     return jax.default_matmul_precision(name)

@@ -79,7 +79,7 @@ class Interrupted(Exception):
 
 
 def system_reason(error: BaseException) -> str | None:
-    """Return the operating system's message for an error, or None, such as "Is a directory"."""
+    """Return the operating system's message for an error, such as "Is a directory", or None."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno is not None:
@@ -120,7 +120,7 @@ _arguments: contextvars.ContextVar[tuple[str, ...] | None] = contextvars.Context
 
 @contextlib.contextmanager
 def invoked_as(arguments: Sequence[str]) -> Iterator[None]:
-    """Set the arguments that `command` reports within the block."""
+    """Set the arguments that `command` reports within the `with` block."""
     token = _arguments.set(tuple(arguments))
     try:
         yield

@@ -34,7 +34,7 @@ LONGEST_LINE = 64 << 20
 
 
 def plain_json(content: str | bytes) -> Any:
-    """Parse a JSON text, and raise ValueError if its value cannot be written as UTF-8 again."""
+    """Parse a JSON text; raise ValueError if its value cannot be encoded as UTF-8."""
     value = json.loads(content)
     json.dumps(value, ensure_ascii=False).encode()
     return value
@@ -58,7 +58,7 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
 
 @contextlib.contextmanager
 def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file for writing that replaces `path` when the block ends without an error."""
+    """Open a file for writing; it replaces `path` when the `with` block ends without an error."""
     mode = _mode(path)
     if mode is not None and stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
@@ -88,7 +88,7 @@ def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 def unfinished(
     path: str | os.PathLike[str], *, parents: Iterable[str | os.PathLike[str]] = ()
 ) -> Iterator[None]:
-    """Register a path as unfinished within the block, so that `remove_unfinished` can remove it.
+    """Register a path as unfinished within the `with` block, for `remove_unfinished`.
 
     The block must remove the path itself after an error.
     """
@@ -102,7 +102,7 @@ def unfinished(
 
 @contextlib.contextmanager
 def locked(directory: Path, *, output: str | os.PathLike[str]) -> Iterator[None]:
-    """Hold an exclusive lock on a directory within the block.
+    """Hold an exclusive lock on a directory within the `with` block.
 
     Nothing is locked if the file system has no locks.
 
@@ -133,7 +133,7 @@ def locked(directory: Path, *, output: str | os.PathLike[str]) -> Iterator[None]
 def scratch_directory(
     path: Path, *, output: str | os.PathLike[str] | None = None
 ) -> Iterator[Path]:
-    """Yield a new temporary directory; remove it after the block unless the block renamed it.
+    """Yield a new temporary directory, and remove it after the `with` block unless it was renamed.
 
     After an error, parent directories that were created for it are removed too.
     """
@@ -163,7 +163,7 @@ def _removed_after(path: Path, made: list[Path]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def made_directory(directory: str | os.PathLike[str]) -> Iterator[None]:
-    """Create a directory and its parents; after an error, remove the new empty ones."""
+    """Create a directory and its parents; after an error, remove the empty directories again."""
     path = Path(directory)
     made = [one for one in (path, *path.parents) if not one.exists()]
     try:
@@ -177,7 +177,7 @@ def made_directory(directory: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def remove_unfinished() -> None:
-    """Remove all registered unfinished paths, before the process ends without cleanup of blocks."""
+    """Remove all files and directories that `unfinished` registered, before the process exits."""
     for name, parents in list(_unfinished.items()):
         if os.path.isdir(name):
             shutil.rmtree(name, ignore_errors=True)
@@ -191,7 +191,7 @@ def remove_unfinished() -> None:
 
 @contextlib.contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Raise InputError with the output's path if the block fails to write the output."""
+    """Raise InputError with the path of an output if the `with` block cannot write it."""
     try:
         yield
     except BrokenPipeError:  # the reader has ended, as head does
@@ -202,7 +202,7 @@ def writing(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Set the file name of operating system errors that have none, such as write errors."""
+    """Add a file path to operating system errors without one, such as write errors."""
     try:
         yield
     except OSError as error:
@@ -244,7 +244,7 @@ def check_temporary_directory() -> None:
 def _name_target(error: OSError, temporary: Path, path: str | os.PathLike[str]) -> None:
     """Replace the path of the hidden temporary file in an error with the path of the target.
 
-    An error without a path gets the target's path only if the disk is full, because the block may
+    An error without a path gets the target's path only if the disk is full, because the code may
     also read other files.
     """
     unnamed = error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -254,7 +254,7 @@ def _name_target(error: OSError, temporary: Path, path: str | os.PathLike[str]) 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for writing; after an error in the block, ignore errors of closing it."""
+    """Open a file for writing; after an error in the `with` block, ignore errors of closing it."""
     file = path.open("wb")
     try:
         yield file
@@ -287,7 +287,7 @@ def reason(error: OSError) -> str:
 
 @contextlib.contextmanager
 def new_directory(destination: str | Path) -> Iterator[Path]:
-    """Yield a temporary directory that is renamed to the destination when the block ends.
+    """Yield a temporary directory; rename it to the destination when the `with` block ends.
 
     After an error or an interruption, the temporary directory is removed.
 

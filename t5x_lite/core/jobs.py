@@ -226,7 +226,7 @@ def _append(descriptor: int, content: bytes, size: int) -> int:
 
 
 def _whole_lines(file: BinaryIO, chunk: int) -> tuple[int, int]:
-    """Truncate a file after its last complete chunk; return its remaining lines and bytes."""
+    """Truncate a file after its last complete chunk; return the number of lines and bytes left."""
     done, end, size = 0, 0, 0
     file.seek(0)
     for number, line in enumerate(file, start=1):
@@ -260,7 +260,7 @@ def resumable_writer(
 
     Raises:
       InputError: if the file cannot be written, another process writes it, or OUTPUT.partial is
-        from another command, which keeps it unchanged.
+        from another command.
     """
     return _resumable_file(
         path, identity, "lines", lambda file: ResumableWriter(file, chunk=chunk, path=path)
@@ -286,7 +286,7 @@ def resumable_array(
 def _resumable_file(
     path: str, identity: Mapping[str, Any], content: str, sink: Callable[[BinaryIO], _Sink]
 ) -> Iterator[_Sink]:
-    """Yield the writer of a resumable file; rename the file if the block succeeds."""
+    """Yield the writer of a resumable file; rename the file if the `with` block succeeds."""
     target = Path(os.path.realpath(path))
     partial = target.with_name(f"{target.name}.partial")
     state = partial.with_name(f"{partial.name}.json")
@@ -300,7 +300,9 @@ def _resumable_file(
             writer = sink(file)
         resumed = writer.done
         if resumed:
-            _logger.info("resuming after %d %s of %s", resumed, content, partial)
+            _logger.info(
+                "resuming an unfinished output after %d %s of %s", resumed, content, partial
+            )
         try:
             yield writer
             writer.finish()
@@ -369,7 +371,7 @@ def resumable_directory(
     content: str = "a part",
     scratch: bool = False,
 ) -> Iterator[Path]:
-    """Yield the directory OUTPUT.partial, and rename it to OUTPUT when the block succeeds.
+    """Yield the directory OUTPUT.partial, and rename it to OUTPUT when the `with` block succeeds.
 
     After an error or an interruption, the directory stays for the next start of the command. It is
     removed if it is empty, or if the error is an InputError about the input and this process
@@ -384,7 +386,7 @@ def resumable_directory(
 
     Raises:
       InputError: if the output exists or cannot be written, another process writes it, or
-        OUTPUT.partial is from another command, which keeps it unchanged.
+        OUTPUT.partial is from another command.
     """
     target = Path(output)
     if not scratch and target.exists() and not (target.is_dir() and not any(target.iterdir())):
@@ -423,7 +425,7 @@ def resumable_directory(
 
 
 def _files_in(directory: Path) -> list[str]:
-    """Return the names of all files except the identity, also in temporary form."""
+    """Return the names of all files in a directory except identity.json and its temporary files."""
     names = (path.name for path in directory.iterdir())
     return [name for name in names if name != IDENTITY and not name.startswith(f".{IDENTITY}.")]
 

@@ -70,8 +70,8 @@ class Patience:
       first: wait before the first retry; each further retry doubles the wait.
       longest: maximum wait between retries.
       total: maximum time of retries after the first failure.
-      silence: time after a bucket has failed for good in which all requests to it fail at once,
-        such as requests from threads of tf.data.
+      silence: time after a permanent failure in which all requests to the bucket fail at once, such
+        as requests from threads of tf.data.
     """
 
     answer: float = 60.0
@@ -89,7 +89,7 @@ _LOOK_SECONDS = 1.0
 
 
 def ask(url: str, function: Callable[[], _T], *, answer: float | None = None) -> _T:
-    """Return the result of a request, which is retried if it fails (`Patience`)."""
+    """Send a request with retries (`Patience`), and return its result."""
     [found] = ask_all([(url, function)], answer=answer)
     return found
 
@@ -108,7 +108,7 @@ def ask_if_remote(path: str | os.PathLike[str], function: Callable[[], _T]) -> _
 def ask_all(
     requests: Sequence[tuple[str, Callable[[], Any]]], *, answer: float | None = None
 ) -> list[Any]:
-    """Return the results of concurrent requests, in their order; a failed request is retried."""
+    """Send requests concurrently, with retries, and return their results in order."""
     for url, _ in requests:
         _raise_given_up(url)
     return _Requests(requests, PATIENCE.answer if answer is None else answer).run()
@@ -124,7 +124,7 @@ def _bucket(url: str) -> str:
 
 
 def _raise_given_up(url: str) -> None:
-    """Raise BucketError if the URL's bucket has failed for good a short time ago."""
+    """Raise BucketError if the URL's bucket has permanently failed a short time ago."""
     until, said = _given_up.get(_bucket(url), (0.0, ""))
     if time.monotonic() < until:
         raise BucketError(said)
@@ -403,7 +403,7 @@ def store_of(url: str) -> Any:
 
 @functools.cache
 def _store(scheme: str, process: int) -> Any:
-    """Return one file system for all threads, while fsspec's own cache has one per thread."""
+    """Return a file system that all threads share; fsspec would create one for each thread."""
     import fsspec
 
     del process

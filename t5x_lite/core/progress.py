@@ -98,14 +98,14 @@ _has_bar = threading.Lock()
 def counting(
     description: str, *, unit: str, total: int | None = None, done: int = 0, steps: bool = False
 ) -> Iterator[Advance]:
-    """Show the number of finished items while the block runs.
+    """Show the number of finished items while the `with` block runs.
 
     Args:
       description: description of the work.
       unit: unit of the count, such as "texts".
       total: total number of items; None if unknown.
       done: number of items that an earlier process finished.
-      steps: True if calls of `step` within the block count, too.
+      steps: True to also count calls of `step` within the `with` block.
     """
     with _displayed(description, unit=unit, total=total, done=done) as advance:
         token = _shown.set(advance) if steps else None
@@ -118,14 +118,14 @@ def counting(
 
 @contextlib.contextmanager
 def waiting(description: str) -> Iterator[None]:
-    """Show the elapsed time while the block runs, for work without countable items."""
+    """Show the elapsed time while the `with` block runs, for work without countable items."""
     with _displayed(description, unit="", total=None):
         yield
 
 
 @contextlib.contextmanager
 def never_silent(description: str, *, seconds: float = _SILENT_SECONDS) -> Iterator[None]:
-    """Log the elapsed time of the block whenever nothing was shown for `seconds`."""
+    """Log the elapsed time of the `with` block whenever nothing was shown for `seconds`."""
     ended, start = threading.Event(), time.monotonic()
     told()
 
@@ -232,7 +232,7 @@ class Lines:
 
     @contextlib.contextmanager
     def regularly(self, seconds: float = SECONDS_BETWEEN_LINES) -> Iterator[None]:
-        """Log the progress line at regular intervals while the block runs."""
+        """Log the progress line at regular intervals while the `with` block runs."""
         ended = threading.Event()
 
         def tell() -> None:
@@ -258,7 +258,7 @@ def _time(seconds: float) -> str:
 
 @contextlib.contextmanager
 def above_a_bar() -> Iterator[None]:
-    """Print log messages above rich's progress bar within the block."""
+    """Print log messages above rich's progress bar within the `with` block."""
     moved: list[tuple[logging.StreamHandler[Any], Any]] = []
     for handler in (*_package_logger.handlers, *logging.getLogger().handlers):
         stream = getattr(handler, "stream", None)

@@ -99,7 +99,7 @@ def root_above(file: Path) -> Path | None:
 
 @contextlib.contextmanager
 def trusting_checkpoints(trust: bool) -> Iterator[None]:
-    """If `trust`, let checkpoints name any class within the block, also from the current project.
+    """If `trust`, let checkpoints name any class within the `with` block, also of the project.
 
     The project is the current directory and its nearest parent that looks like a project.
     """
@@ -117,7 +117,7 @@ def trusting_checkpoints(trust: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def trusting_names() -> Iterator[None]:
-    """Let any class be named within the block, which reads the user's config or command line."""
+    """Let the user's config or command line, read in the `with` block, name any class."""
     before = _opened.trusts_checkpoints
     _change(trusts_checkpoints=True)
     try:
@@ -128,7 +128,7 @@ def trusting_names() -> Iterator[None]:
 
 @contextlib.contextmanager
 def safe_path() -> Iterator[None]:
-    """Keep Python processes started in the block from importing modules of the current directory.
+    """Keep Python processes started in the `with` block from importing from the current directory.
 
     `python -c` would search it, for example in multiprocessing's resource tracker.
     """
@@ -175,7 +175,7 @@ def module_names() -> list[str]:
 
 
 def is_taken(module: str, *, besides: str | os.PathLike[str]) -> bool:
-    """Return True if an installed or standard module outside `besides` has this name."""
+    """Return True if a module of this name is installed outside the directory `besides`."""
     if module in sys.stdlib_module_names:
         return True
     spec = None if module in _OWN else PathFinder.find_spec(module)
@@ -233,9 +233,9 @@ _MACHINERY = ("importlib", "_frozen_importlib")
 
 
 def _with_installed(spec: ModuleSpec | None) -> ModuleSpec | None:
-    """Extend the project's tasks or configs by installed ones of the same namespace package.
+    """Extend the project's tasks or configs package by installed packages of the same name.
 
-    A directory without code, such as tasks/ with only data, returns None.
+    Return None for a directory without code, such as tasks/ with only data.
     """
     if spec is None or spec.loader is not None:
         return spec
@@ -248,7 +248,7 @@ def _with_installed(spec: ModuleSpec | None) -> ModuleSpec | None:
 
 
 def _with_shipped(spec: ModuleSpec | None, fullname: str) -> ModuleSpec | None:
-    """Extend the tasks or configs of the project or environment by the shipped modules."""
+    """Extend the tasks or configs package by the modules shipped with this package."""
     own = shipped()
     spec = PathFinder.find_spec(fullname) if spec is None else spec
     if own is None or spec is None:

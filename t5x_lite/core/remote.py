@@ -117,7 +117,7 @@ class StoredObject(NamedTuple):
 
 
 def objects_below(directory: AnyPath) -> dict[str, StoredObject]:
-    """Return relative path -> metadata of the current objects below a bucket directory.
+    """Return the metadata of the current objects below a bucket directory, by relative path.
 
     gcsfs and s3fs need one request for each 1,000 objects, TensorFlow one for each object.
     """

@@ -447,7 +447,7 @@ def former_spec(module: str) -> ModuleSpec | None:
 
 
 def current_paths(paths: Iterable[str]) -> dict[str, str]:
-    """Return saved array path -> present path in the model."""
+    """Map paths of saved arrays to their present paths in the model."""
     paths = list(paths)
     head = "rtd" if any(map(_DETECTION.fullmatch, paths)) else "mlm"
     rules = (*_PATHS, (_HEAD, rf"\1heads/{head}/\2"))

@@ -73,9 +73,9 @@ def evaluations(workdir: str | os.PathLike, *, until: int) -> list[dict[str, flo
 def evaluated_steps(
     workdir: str | os.PathLike, *, until: int, training: bool = False
 ) -> dict[int, dict[str, float]]:
-    """Return step -> evaluation metrics of a run up to step `until`, in order of steps.
+    """Map each evaluated step of a run, up to step `until`, to its metrics.
 
-    A partial last line is skipped. If `training`, training metrics are included.
+    A partial last line is skipped. If `training` is True, training metrics are included.
     """
     found: dict[int, dict[str, float]] = {}
     for line in recorded(workdir):

@@ -266,7 +266,7 @@ def put_batch(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, Array]:
 
 
 def put_whole(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, Array]:
-    """Put a batch on the mesh that every process holds completely; each device gets only its rows.
+    """Put a batch that every process holds completely onto the mesh; a device gets only its rows.
 
     Args:
       batch: name -> NumPy array [B, length], equal in all processes.
@@ -499,8 +499,8 @@ def check_microbatches(
     devices = data_parallelism(mesh)
     if batch_size % (devices * microbatches):
         raise InputError(
-            f"microbatches {microbatches} * {devices} devices that share a batch do not divide "
-            f"{named or f'data.batch_size {batch_size}'}; change --microbatches, "
+            f"{named or f'data.batch_size {batch_size}'} is not divisible by the product of "
+            f"microbatches {microbatches} and {devices} devices; change --microbatches, "
             f"{'--data.batches.shapes' if named else '--data.batch-size'} or --mesh.*"
         )
 

@@ -53,7 +53,7 @@ standard_errors = [2]
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP; cleanup code for Ctrl-C also handles it."""
+    """Exception for SIGTERM or SIGHUP; code that cleans up after Ctrl-C also handles it."""
 
     def __init__(self, signum: int = signal.SIGTERM) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def leave_terminal(signum: int) -> None:
 
 
 def at_start() -> None:
-    """Let each of `SIGNALS` end this process at once, before there is anything to clean up."""
+    """Make SIGINT, SIGTERM and SIGHUP end this process at once, without cleanup."""
     for signum in SIGNALS:
         if signal.getsignal(signum) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(signum, _end_at_once)
@@ -91,9 +91,9 @@ def line_of(signum: int) -> str:
 
 @contextlib.contextmanager
 def raising() -> Iterator[None]:
-    """Let SIGTERM raise `Terminated` within the block, and a second SIGTERM end the process.
+    """Let SIGTERM raise `Terminated` within the `with` block, and a second one end the process.
 
-    The caller's handler of SIGINT stays.
+    The handler of SIGINT stays unchanged.
     """
     import threading
 
@@ -113,7 +113,7 @@ def raising() -> Iterator[None]:
 
 @contextlib.contextmanager
 def watching() -> Iterator["Watch"]:
-    """Let `SIGNALS` raise within the block, and end the process if that does not help."""
+    """Make SIGINT, SIGTERM and SIGHUP raise an exception within the `with` block."""
     watch = Watch()
     ignored = [one for one in SIGNALS if signal.getsignal(one) is signal.SIG_IGN]
     handlers = {one: signal.signal(one, watch.handle) for one in SIGNALS if one not in ignored}
@@ -391,7 +391,7 @@ _LOG_LINE = re.compile(
 
 @contextlib.contextmanager
 def without_log_lines() -> Iterator[None]:
-    """Hide C++ log lines on standard error (file descriptor 2) within the block."""
+    """Hide C++ log lines on standard error (file descriptor 2) within the `with` block."""
     sys.stderr.flush()
     try:
         saved = os.dup(2)
@@ -415,7 +415,7 @@ def without_log_lines() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_import() -> Iterator[None]:
-    """Hide TensorFlow's C++ log messages in a block that may import TensorFlow for the first time.
+    """Hide TensorFlow's C++ log messages in a `with` block that imports it.
 
     Importing JAX sets TF_CPP_MIN_LOG_LEVEL to 1, so TensorFlow would print long warnings for each
     data error, before this package raises it.

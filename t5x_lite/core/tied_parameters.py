@@ -229,7 +229,7 @@ def mentioned(views: Sequence[View], paths: Iterable[str]) -> set[str]:
 
 
 def copies(views: Sequence[View], seen: Iterable[str]) -> dict[str, str]:
-    """Return path of an array that is not stored -> path of its stored owner."""
+    """Map the path of each array that is not stored to the path of its stored owner."""
     paths = list(seen)
     return {
         path: _moved(path, view.path, view.owner)

@@ -150,7 +150,7 @@ def is_callback(make: MakeTracker) -> bool:
 
 
 def find_trackers(tracking: Tracking) -> dict[str, MakeTracker]:
-    """Return tracker name -> function that creates the tracker, for the trackers of a config."""
+    """Return the functions that create the trackers of a config, by tracker name."""
     return {name: _find(name) for name in tracking.to}
 
 

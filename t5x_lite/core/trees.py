@@ -50,7 +50,7 @@ _LISTED = 10
 
 
 def flatten(tree: Mapping[Any, Any]) -> dict[str, Any]:
-    """Flatten a tree to a dict of path -> leaf, in the order of the tree.
+    """Flatten a tree to a dict from path to leaf, in the order of the tree.
 
     Raises:
       ValueError: if a key is not a string, is empty, or contains "/".
@@ -70,7 +70,7 @@ def flatten(tree: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Build the nested dict of a path -> leaf dict; the inverse of `flatten`.
+    """Build a nested dict from a dict of path to leaf; the inverse of `flatten`.
 
     Raises:
       ValueError: if a path has an empty part, or is also the parent of another path.
@@ -197,7 +197,7 @@ def difference(expected: Iterable[str], got: Iterable[str]) -> str:
 
 
 def covers(pattern: str, path: str) -> bool:
-    """Return True if a pattern equals a path, a parent of it, or is a regular expression for it.
+    """Return True if a pattern is a path, a parent of it, or a regular expression that matches it.
 
     covers("heads/mlm", "heads/mlm/bias") and covers(".*/bias", "heads/mlm/bias") are True.
     """

@@ -96,7 +96,7 @@ def end_with_parent() -> None:
 
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Block SIGINT within the block, so that processes started in the block ignore Ctrl-C."""
+    """Block SIGINT, so that processes started in the `with` block ignore Ctrl-C."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

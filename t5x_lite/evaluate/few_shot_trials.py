@@ -82,7 +82,7 @@ def table(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
 
 
 def _columns(values: Values) -> dict[str, list[float]]:
-    """Return metric name -> values, in the order of the trials."""
+    """Return the values of each metric in the order of the trials, by metric name."""
     names = next(iter(values.values()), {})
     return {name: [metrics[name] for metrics in values.values()] for name in names}
 
@@ -225,7 +225,7 @@ class FewShotEvaluator(TaskEvaluator):
         return interval(mean, *self._compared, samples=samples)
 
     def trials(self) -> dict[Trial, dict[str, float]]:
-        """Return trial -> metrics with the score, for the last run."""
+        """Return the metrics of each trial of the last run, including the score."""
         return {trial: with_score(metrics) for trial, metrics in self._found.items()}
 
     def cut(self) -> tuple[int, int]:
@@ -260,7 +260,7 @@ class Trials:
 
     Attributes:
       config: config of the few-shot prompts.
-      tasks: task name -> evaluator with few-shot prompts, after its run.
+      tasks: evaluators with few-shot prompts after their run, by task name.
       is_mixture: True if the tasks are from a mixture.
       aside: names of tasks that the mean score excludes.
     """

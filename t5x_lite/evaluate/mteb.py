@@ -203,7 +203,7 @@ def _array(vectors: Any) -> np.ndarray:
 
 
 def _for_mteb(scores: np.ndarray) -> Any:
-    """Convert scores to a torch tensor if MTEB is loaded, because MTEB requires one."""
+    """Convert scores to a torch tensor if MTEB and torch are loaded, as MTEB requires."""
     torch = sys.modules.get("torch") if "mteb" in sys.modules else None
     return scores if torch is None else torch.from_numpy(np.ascontiguousarray(scores))
 

@@ -221,10 +221,10 @@ def _told(faults: dict[str, str], written: int, directory: Path) -> str:
 
 
 def _tell(written: Written, official: int | None) -> None:
-    _logger.info("wrote %s: %d rows", written.path, written.rows)
+    _logger.info("wrote %s with %d rows", written.path, written.rows)
     if written.invalid:
         _logger.warning(
-            "%s: %d predictions were not valid labels; the default (%s) was written instead",
+            "%s: %d predictions were not valid labels; wrote the default label %s instead",
             written.path,
             written.invalid,
             written.default,
@@ -254,7 +254,7 @@ class Outcome:
     """Result of an evaluation.
 
     Attributes:
-      suite: evaluated tasks; None for retrieval.
+      suite: evaluated tasks; None if no task was evaluated.
       settings: evaluation config.
       metrics: "<split>/<name>" -> value.
       chosen: provider of the checkpoint that evaluated each task.
@@ -286,7 +286,7 @@ class Outcome:
             _logger.info("%s", line)
         # Class tables of many tasks would hide the mixture's table; classes.jsonl has them.
         for name, classes in ({} if self.suite.is_mixture else self.suite.class_tables()).items():
-            _logger.info("%s: classes\n%s", name, classes)
+            _logger.info("%s: metrics of each class\n%s", name, classes)
         if self.suite.is_mixture:
             own = {
                 name: {m: v for m, v in row.items() if m not in _NOT_METRICS}

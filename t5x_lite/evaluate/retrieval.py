@@ -124,7 +124,7 @@ class HeadCorpus:
 def rank_all(
     corpus: HeadCorpus, queries: Several, ways: Ways, *, num: int
 ) -> dict[str, list[list[tuple[str, float]]]]:
-    """Return way -> ranking of each query: pairs of document id and score, best first."""
+    """Return the ranking of each query by each way: pairs of document id and score, best first."""
     finder = Finder(corpus, ways)
     made: dict[str, list[list[tuple[str, float]]]] = {name: [] for name in ways.names}
     for number in range(num):
@@ -371,7 +371,7 @@ def _read(directory: str, split: str) -> retrieval_sets.Judged:
     there = retrieval_sets.beir_splits(directory, field="evaluation.retrieval.directory")
     if split not in there:
         raise InputError(
-            f"{directory} has no judgments for split {split!r}, but for {', '.join(there)}; set "
+            f"{directory} has judgments for {', '.join(there)}, but none for split {split!r}; set "
             f"--evaluation.split {there[-1]}"
         )
     return retrieval_sets.read_judged(directory, split)

@@ -412,7 +412,9 @@ class TaskSuite:
             lacks = no_split or loading.is_absent(error)
             if not self.is_mixture or not lacks:
                 raise
-            _logger.info("task %s %s: %s", name, no, error)
+            _logger.info(
+                "task %s %s, because its few-shot prompts are not available: %s", name, no, error
+            )
             return None
 
     def _has_labels(self, name: str, examples: Sequence[Any]) -> bool:
@@ -501,7 +503,7 @@ class TaskSuite:
         return with_score(next(iter(found.values()), {}))
 
     def invalid(self) -> dict[str, int]:
-        """Return task name -> number of invalid predictions in the last run."""
+        """Return the number of invalid predictions in the last run, by task name."""
         counts = {}
         for name, evaluator in self.evaluators.items():
             postprocess = self.sources[name].task.postprocessor
@@ -511,7 +513,7 @@ class TaskSuite:
         return counts
 
     def class_tables(self) -> dict[str, ClassTable]:
-        """Return task name -> metrics of each class, for the last run of tasks with classes.
+        """Return the metrics of each class in the last run, by name of the task.
 
         The first prediction counts if several are tied, and the first trial if there are few-shot
         trials.
@@ -613,7 +615,7 @@ def no_labels(task: str, split: str, splits: Sequence[str]) -> InputError:
 def task_rows(
     suite: TaskSuite, metrics: Mapping[str, float], *, steps: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
-    """Return task name -> metrics of each task in a mixture, for metrics.json."""
+    """Return the metrics of each task in a mixture, for metrics.json."""
     invalid = suite.invalid()
     rows = {}
     for name in suite.evaluators:

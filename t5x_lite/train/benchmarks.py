@@ -121,7 +121,7 @@ class Suite:
       title: official name of the benchmark.
       module: Python module of the tasks.
       mixture: name of the mixture of all tasks, for a T5.
-      average: rows of the benchmark's average score.
+      average: tasks of the benchmark's average score.
       tasks: tasks of the benchmark.
       epochs: passes over the training data of a task.
       batch_size: rows per batch.

@@ -373,7 +373,7 @@ def model_of(model: ModelConfig, *, where: str) -> ModelConfig:
 
 
 def optimizer_for(model: Any, steps: int, *, adapted: bool) -> Optimizer:
-    """Return the optimizer and schedule to fine-tune a model with, or its adapters."""
+    """Return the usual optimizer and schedule to fine-tune a model, or adapters if `adapted`."""
     narrow, is_encoder = model.d_model < _NARROW, encoders.is_encoder(model)
     warmup = steps // 10 if steps < _NO_END else 0
     if adapted:

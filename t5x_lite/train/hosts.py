@@ -201,7 +201,7 @@ def _join(hosts: Hosts) -> None:
             raise InputError(f"{said}; {_REMEDY}") from error
         raise RuntimeError(f"{said}; {_REMEDY}") from error
     _logger.info(
-        "connected process %d of %d by %s",
+        "connected process %d of %d (method: %s)",
         jax.process_index(),
         jax.process_count(),
         where,
@@ -210,7 +210,7 @@ def _join(hosts: Hosts) -> None:
 
 @contextlib.contextmanager
 def _giving_up(seconds: int, failed: str) -> Iterator[None]:
-    """End this process with exit code 1 and one line if the block takes longer than `seconds`.
+    """End this process with exit code 1 and one line if the `with` block exceeds `seconds`.
 
     Exit code 1 lets a supervisor start the process again, because other hosts may still start.
     """
@@ -230,7 +230,7 @@ def _giving_up(seconds: int, failed: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """End this process at once on a signal within the block, because there is nothing to save yet.
+    """End this process at once on a signal within the `with` block; there is nothing to save yet.
 
     The main thread waits in C++, where Python's signal handlers do not run.
     """
@@ -415,7 +415,7 @@ _OWN_DATA_FIELDS = ("directory", "cache", "vocabulary")
 
 
 def _files_of(place: str) -> dict[str, Path]:
-    """Return name -> path of files in a directory or matching a pattern; {} for a bucket."""
+    """Return the paths of files in a directory or matching a pattern, by name; {} for a bucket."""
     root = Path(place)
     if not place or remote.is_remote(place):
         return {}
@@ -427,7 +427,7 @@ def _files_of(place: str) -> dict[str, Path]:
 
 
 def _samples(files: Mapping[str, Path]) -> dict[str, str]:
-    """Return file name -> checksum of its beginning, middle and end, for up to 256 files."""
+    """Return a checksum of the beginning, middle and end of up to 256 files, by file name."""
     names, found = list(files), {}
     for name in names[:: max(1, len(names) // _SAMPLED_FILES)]:
         checksum = 0

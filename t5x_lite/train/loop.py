@@ -73,7 +73,7 @@ class Ahead:
         self._epoch: float | None = None
 
     def draw(self) -> None:
-        """Read the next batch and start to copy it to the devices, unless this is done."""
+        """Read the next batch and start to copy it to the devices, unless it is already read."""
         if self._drawn is None:
             self._epoch = self._read_epoch()
             rows = self._draw(self._batches)

@@ -140,7 +140,7 @@ class Measurement:
 
     @property
     def evaluators(self) -> Mapping[str, TaskEvaluator]:
-        """Task name -> evaluator, for tasks with metrics."""
+        """Evaluators of the tasks that have metrics, by task name."""
         return {} if self.suite is None else self.suite.evaluators
 
     def names(self, params: Any) -> list[str]:
@@ -158,7 +158,7 @@ class Measurement:
     def __call__(
         self, step: int, params: Params, *, tasks: Callable[[str], Params] | None = None
     ) -> dict[str, float]:
-        """Return "<split>/<name>" -> metric of a step, equal on all processes."""
+        """Return the metrics of a step by name "<split>/<name>"; equal on all processes."""
         result: dict[str, float] = {}
         if self._loss is not None:
             result |= self._loss.run(params)

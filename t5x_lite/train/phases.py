@@ -74,7 +74,7 @@ _MODEL = "model/"
 
 
 def scores_of_base(experiment: Experiment, adapter: SparseTuning, sizes: Mapping[str, int]) -> Lazy:
-    """Return path -> function that computes scores of the initial array's entries."""
+    """Return functions that score the entries of a model's initial arrays, by path."""
     if adapter.select == "random":
         shapes = trees.flatten(learner_of(experiment).shapes["model"])
         seed = experiment.seed
@@ -249,7 +249,7 @@ class _Phases:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Path in the model -> number of entries, for arrays that the adapter may change."""
+        """Number of entries of each array that the adapter may change, by path in the model."""
         shapes = trees.flatten(learner_of(self.bare).shapes["model"])
         found: dict[str, int] = {}
         for pattern in self.adapter.targets:
@@ -280,7 +280,7 @@ class _Phases:
 
     @functools.cached_property
     def others(self) -> Mapping[str, np.ndarray]:
-        """Path -> change of the array by the other adapters in use."""
+        """Changes that the other adapters in use make to arrays, by path of the array."""
         beside = self.beside
         if not any(isinstance(each, ArrayAdapter) for each in beside.adapters.modules):
             return {}
@@ -321,7 +321,7 @@ class _Trained:
         return self.arrays[_MODEL + path].read().astype(np.float32)
 
     def rest(self) -> dict[str, np.ndarray]:
-        """Return path -> array outside of the model and the adapter, such as heads."""
+        """Return all arrays outside of the model and the adapter, such as heads, by path."""
         return {
             path: array.read()
             for path, array in self.arrays.items()

@@ -138,7 +138,7 @@ def with_arrays(state: TrainState, arrays: Mapping[str, Any]) -> TrainState:
 def _tell(
     step: AnyPath, saved: Learner, ours: Learner, rules: InitRules, *, loaded: Mapping[str, str]
 ) -> dict[str, str]:
-    """Log which arrays of a checkpoint are loaded or skipped; return array path -> source path."""
+    """Log which arrays of a checkpoint are loaded or skipped; return each array's source path."""
     theirs, wanted = trees.flatten(saved.seen), trees.flatten(ours.seen)
     copies = tied_parameters.copies(ours.views, wanted)
     sources = checkpointing.sources_of(step, theirs, wanted, rules, optional=copies)
@@ -296,10 +296,7 @@ def _another_run(files: Mapping[str, bytes], *, experiment: Experiment) -> str:
 
 
 def _position(checkpoints: Checkpoints, step: int) -> bytes:
-    """Return the saved position in the data.
-
-    A position for each process, from an earlier version, is also returned and leads to an error.
-    """
+    """Return the saved position in the data, or raise an error if it is missing."""
     files = checkpoints.files(step)
     former = sorted(path for path in files if re.fullmatch(r"data/process_\d+", path))
     name = _POSITION if _POSITION in files or not former else former[0]

@@ -162,7 +162,7 @@ class StopSignals:
         return self._noticed > noticed
 
     def slowest_host(self) -> dict[str, float]:
-        """Return metrics of the host with the longest working time per step."""
+        """Return metrics that name the host with the longest working time per step."""
         if not self._hosts:
             return {}
         seconds = {host: np.mean([each[host] for each in self._hosts]) for host in self._hosts[0]}
@@ -176,7 +176,6 @@ class StopSignals:
         return self.received
 
     def _call(self) -> None:
-        """Count a call, and record the time since the previous call."""
         now = self._clock()
         if self._called is not None:
             self._longest = max(self._longest, now - self._called)
@@ -243,7 +242,7 @@ class _Answer:
     Attributes:
       signal: highest signal that any process received; 0 for none.
       notices: number of maintenance notices to all processes.
-      seconds: maximum time between two calls on any process; 0 if unknown.
+      seconds: maximum time between two steps on any process; 0 if unknown.
     """
 
     signal: int = 0
@@ -302,7 +301,7 @@ class _Gathered:
         self._sent.append((due, self._gather(rows)))
 
     def due(self, call: int) -> Iterator[dict[int, list[float]]]:
-        """Yield process -> numbers for each query that is due at a call, oldest first."""
+        """Yield the numbers of all processes for each query due at a call, oldest first."""
         while any(due <= call for due, _ in self._sent):
             _, gathered = self._sent.popleft()
             rows = np.asarray(gathered).tolist()
@@ -453,7 +452,7 @@ _AGAIN_SECONDS = 10.0
 
 @contextlib.contextmanager
 def watched(stop: StopSignals) -> Iterator[None]:
-    """Forward Google Cloud's notices to `stop` within the block; do nothing on other machines."""
+    """Forward Google Cloud's notices to `stop` within the `with` block; elsewhere do nothing."""
     if not on_google_cloud():
         yield
         return

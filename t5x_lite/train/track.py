@@ -97,7 +97,7 @@ class Goodput:
 
     @contextlib.contextmanager
     def on(self, cause: str) -> Iterator[None]:
-        """Count the time within the block under a cause."""
+        """Count the time within the `with` block under a cause."""
         before = self._cause
         self.to(cause)
         try:
@@ -327,7 +327,7 @@ def _eta(seconds: float) -> str:
 
 
 def _fitting(parts: Sequence[str], width: int) -> str:
-    """Return the first parts that fit together into the width."""
+    """Return the first parts of a text line that fit into the width."""
     text = ""
     for part in parts:
         longer = f"{text}  {part}" if text else part

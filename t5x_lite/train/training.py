@@ -289,10 +289,10 @@ def completed(experiment: Experiment, workdir: WorkDirectory) -> Complete:
 
 
 def check_memory(experiment: Experiment, learner: Learner, state: TrainState, mesh: Mesh) -> None:
-    """Raise InputError if a lower bound of a train step's memory exceeds the memory of a device.
+    """Raise InputError if a train step certainly needs more memory than a device has.
 
-    The bound counts parameters, gradients of trained parameters, optimizer state, one batch, and
-    the hidden states of one layer.
+    The lower bound counts parameters, gradients of trained parameters, optimizer state, one batch,
+    and the hidden states of one layer.
     """
     parameters = trees.flatten(state.params)
     trained = [leaf for path, leaf in parameters.items() if learner.trains(path)]

@@ -74,7 +74,7 @@ class WorkDirectory:
     @classmethod
     @contextlib.contextmanager
     def open(cls, workdir: str) -> "Iterator[WorkDirectory]":
-        """Open a work directory, which need not exist yet, for the block."""
+        """Open a work directory for the `with` block; it need not exist yet."""
         if not workdir:
             raise InputError("no work directory is set; pass --workdir DIR")
         path = remote.open_path(workdir)
@@ -121,7 +121,7 @@ class WorkDirectory:
             self.sizes[name] = len(content)
 
     def check(self, experiment: Experiment) -> None:
-        """Raise InputError unless the directory is new or has the same experiment."""
+        """Raise InputError unless the directory is new or has a run of the same experiment."""
         self._lock()
         saved = self.path / checkpointing.CONFIG_FILE
         earlier = self.earlier()

@@ -69,9 +69,9 @@ def test_what_was_killed_is_gone_on_with(caplog):
     partial = Path("out.partial").resolve()
     assert caplog.messages == [
         f"saved 2 lines in {partial}; run the same command again to resume",
-        f"resuming after 2 lines of {partial}",
+        f"resuming an unfinished output after 2 lines of {partial}",
         f"saved 4 lines in {partial}; run the same command again to resume",
-        f"resuming after 4 lines of {partial}",
+        f"resuming an unfinished output after 4 lines of {partial}",
     ]
 
 
@@ -213,7 +213,7 @@ def test_rows_of_an_array_are_gone_on_with(caplog):
     assert write_rows(seed=1) == 4
     np.testing.assert_array_equal(np.load("a.npy"), ROWS)
     assert names() == ["a.npy"]
-    assert caplog.messages[1].startswith("resuming after 4 rows of")
+    assert caplog.messages[1].startswith("resuming an unfinished output after 4 rows of")
     whole = Path("a.npy").read_bytes()
     write_rows(path="b.npy")
     assert Path("b.npy").read_bytes() == whole

@@ -244,7 +244,8 @@ def test_each_task_of_a_mixture_has_examples_of_its_own(
     assert all(text.count("rte sentence1: ") == 2 for text in asked_of["glue_mnli_mismatched"])
     without, _ = [told for told in caplog.messages if told.startswith("glue_mnli_matched")]
     assert without.startswith(
-        "task glue_mnli_matched is not evaluated: evaluation.few_shot: data.task "
+        "task glue_mnli_matched is not evaluated, because its few-shot prompts are not available: "
+        "evaluation.few_shot: data.task "
         "'tasks.glue:mnli_matched' has no split 'train'"
     )
     assert [path.name for path in (tmp_path / "out" / "submission").rglob("*.tsv")] == ["RTE.tsv"]

@@ -165,7 +165,7 @@ def test_rankings_for_trec_eval():
     [
         (
             {"split": "validation"},
-            r"no judgments for split 'validation', but for test; set --ev",
+            r"has judgments for test, but none for split 'validation'; set --ev",
         ),
         (
             {"query_length": 17},

@@ -52,8 +52,8 @@ def test_what_is_wrong_with_one_costs_it_alone(tmp_path, caplog):
     )
     assert (tmp_path / "glue" / "CoLA.tsv").read_text() == "index\tprediction\n0\t0\n"
     assert caplog.messages[2] == (
-        f"{tmp_path}/glue/CoLA.tsv: 1 predictions were not valid labels; the default (0) was "
-        "written instead"
+        f"{tmp_path}/glue/CoLA.tsv: 1 predictions were not valid labels; wrote the default "
+        "label 0 instead"
     )
 
 

@@ -57,7 +57,7 @@ def test_a_t5_and_a_table_of_few_labels(t5, table, caplog):
     # About one row in ten is held out, and the rest makes 32 a step.
     assert 4 * 160 / 32 <= experiment.steps <= 4 * 200 / 32
     assert type(experiment.optimizer).__name__ == "Adafactor"
-    assert "tokens of inputs: median" in caplog.text
+    assert "tokens per text of inputs: median" in caplog.text
     assert "found 2 distinct targets; training as classify (0, 1)" in caplog.text
 
 

@@ -225,7 +225,7 @@ def test_without_a_metadata_server_a_tpu_is_one_process(server, pretended_tpu, m
     began = time.monotonic()
     hosts.join(Hosts())
     assert time.monotonic() - began < 5
-    assert "one process: there is no metadata server that could name other" in caplog.text
+    assert "one process, because there is no metadata server that could name other" in caplog.text
 
 
 @pytest.mark.parametrize("worker", [True, False])

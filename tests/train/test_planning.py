@@ -171,7 +171,9 @@ def test_options_reach_the_compiler_and_the_trace(tiny_experiment, one_device, m
         plan(experiment, devices="cpu:1")
     assert seen == [{"xla_cpu_enable_fast_math": False}, "highest"]
     assert jax.config.jax_default_matmul_precision != "highest"
-    with pytest.raises(InputError, match=r"^--xla: the compiler for cpu reports: No such compile"):
+    with pytest.raises(
+        InputError, match=r"^--xla: the compiler for cpu rejects an option \(No such compile"
+    ):
         plan(dataclasses.replace(tiny_experiment, xla=("xla_nonsense=1",)), devices="cpu:1")
 
 
@@ -203,7 +205,7 @@ def test_what_is_not_attached_is_refused(tiny_experiment):
 
 
 def test_a_batch_that_does_not_divide(tiny_experiment, one_device):
-    with pytest.raises(InputError, match=r"microbatches 3 .* do not divide"):
+    with pytest.raises(InputError, match=r"is not divisible by the product of microbatches 3"):
         plan(dataclasses.replace(tiny_experiment, microbatches=3), devices="cpu:1")
 
 
@@ -240,7 +242,7 @@ def test_every_shape_of_batches_is_compiled(tiny_experiment, one_device, monkeyp
     monkeypatch.setattr(planning, "compile_step", compile_step)
     with pytest.raises(DoesNotFit, match=r"fewer rows in data\.batches of 2 rows of 16 tokens"):
         plan(experiment, devices="cpu:1")
-    with pytest.raises(InputError, match=r"do not divide data\.batches of 8 rows of 8 tokens"):
+    with pytest.raises(InputError, match=r"data\.batches of 8 rows of 8 tokens is not divisible"):
         plan(dataclasses.replace(experiment, microbatches=3), devices="cpu:1")
 
 
