@@ -349,7 +349,7 @@ def _lock(file: BinaryIO, partial: Path) -> bool:
     except (BlockingIOError, FileNotFoundError):
         return False
     except OSError as error:  # a file system without locks
-        _logger.debug("%s is not locked: %s", partial, error)
+        _logger.debug("using %s without a lock, because locking failed: %s", partial, error)
         return True
 
 

@@ -184,7 +184,7 @@ class _Rule:
 
 @functools.cache
 def _rules_of(config: type) -> tuple[tuple[str, _Rule], ...]:
-    """Return the field names and rules of a config, for the fields that have a rule.
+    """Return the name and the validation rule of each config field that has a rule.
 
     A rule also holds in a subclass that redefines the field.
     """

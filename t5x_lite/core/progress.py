@@ -132,7 +132,9 @@ def never_silent(description: str, *, seconds: float = _SILENT_SECONDS) -> Itera
     def tell() -> None:
         while not ended.wait(max(0.01, _told_at[0] + seconds - time.monotonic())):
             if time.monotonic() - _told_at[0] >= seconds and not _has_bar.locked():
-                _logger.info("%s: %s so far", description, _time(time.monotonic() - start))
+                _logger.info(
+                    "%s: running for %s so far", description, _time(time.monotonic() - start)
+                )
                 told()
             elif _has_bar.locked():
                 told()

@@ -207,7 +207,7 @@ def read_lazily(views: Sequence[View], stored: Mapping[str, LazyArray]) -> dict[
     try:
         seen = trees.flatten(read(views, trees.unflatten(arrays)))
     except KeyError as error:
-        raise ValueError(f"the model has no parameters {error}") from error
+        raise ValueError(f"the model has no parameters at {error}") from error
     return {
         path: leaf if isinstance(leaf, LazyArray) else _made(np.asarray(leaf))
         for path, leaf in seen.items()

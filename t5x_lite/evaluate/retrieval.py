@@ -124,7 +124,7 @@ class HeadCorpus:
 def rank_all(
     corpus: HeadCorpus, queries: Several, ways: Ways, *, num: int
 ) -> dict[str, list[list[tuple[str, float]]]]:
-    """Return the ranking of each query by each way: pairs of document id and score, best first."""
+    """Rank the documents for each query, by each way of ranking: pairs of id and score."""
     finder = Finder(corpus, ways)
     made: dict[str, list[list[tuple[str, float]]]] = {name: [] for name in ways.names}
     for number in range(num):

@@ -259,7 +259,7 @@ class Answerers:
 
 
 def decoding(settings: Evaluation) -> Decoding:
-    """Return the decoding config for evaluation settings."""
+    """Return the decoding config that evaluation settings define."""
     return Decoding(
         max_decode_length=settings.max_decode_length,
         num_beams=settings.num_beams,

@@ -171,7 +171,7 @@ class StopSignals:
         return {"slowest_host": float(slowest), "slowest_host_seconds": float(seconds[slowest])}
 
     def _alone(self) -> int | None:
-        """Return the signal of a run with a single process."""
+        """Return the signal that the single process of a run has received."""
         self._answer = _Answer(signal=self.received or 0, notices=self.notices)
         return self.received
 
@@ -251,7 +251,7 @@ class _Answer:
 
     @property
     def slow(self) -> bool:
-        """True if the next query must wait for the last step."""
+        """True if steps are slow, so that the next query must wait for the last step."""
         return self.seconds >= _SLOW_SECONDS
 
     @property

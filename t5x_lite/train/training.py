@@ -244,7 +244,7 @@ def _train(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Complete:
-    """Config with all fields resolved, and the results that resolved it.
+    """Config of a run with all fields resolved, its vocabulary and its initial checkpoint.
 
     Attributes:
       experiment: config of the run, including its heads.

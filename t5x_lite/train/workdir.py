@@ -206,7 +206,7 @@ class WorkDirectory:
                 "or use another --workdir"
             ) from error
         except OSError as error:
-            _logger.debug("%s is not locked: %s", self.path, error)
+            _logger.debug("using %s without a lock, because locking failed: %s", self.path, error)
         self.locks.append(descriptor)
 
 

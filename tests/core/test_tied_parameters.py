@@ -78,7 +78,7 @@ def test_arrays_that_are_read_when_they_are_needed():
     np.testing.assert_array_equal(seen["b"].read(), BOTH)
     assert read_a
     assert read_b
-    with pytest.raises(ValueError, match="the model has no parameters 'a'"):
+    with pytest.raises(ValueError, match="the model has no parameters at 'a'"):
         tied_parameters.read_lazily(both, {"b": b})
 
 
