@@ -1,9 +1,10 @@
-"""Accelerators: the ones of this machine, and the figures of chips.
+"""Accelerators: detection of TPUs on this machine, and peak performance figures by chip.
 
 JAX asks libtpu if it is installed (extra `plan`), also on machines without a TPU, and libtpu then
 writes error lines to standard error: "Failed to find host bounds ...".
 
-Figures of chips, by JAX's names, are used for MFU and for plans:
+Model FLOPs utilization (MFU) and memory plans use the figures of a chip, found by JAX's device
+kind:
 
 chip("TPU v5 lite").peak                -> 197e12
 chip("NVIDIA H100 80GB HBM3").peak      -> 989.5e12
@@ -17,20 +18,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _GOOGLE = "0x1ae0"
-"""The PCI vendor of a Cloud TPU chip."""
+"""PCI vendor id of a Cloud TPU chip."""
 
 _DISK_OR_NETWORK = ("0x01", "0x02")
-"""PCI classes of other devices by Google: each of its newer machines has some."""
+"""PCI classes of Google's disks and network cards, which are not TPU chips."""
 
 STAND_IN = {"TPU_ACCELERATOR_TYPE": "v5litepod-4", "TPU_WORKER_HOSTNAMES": "localhost"}
-"""Variables that libtpu reads at its start; with them it does not search for a TPU."""
+"""Environment variables that keep libtpu from searching for a TPU when it starts."""
 
 _CHOICES = (*STAND_IN, "JAX_PLATFORMS", "JAX_FORCE_TPU_INIT")
-"""Variables by which a user or a launcher selects the platform."""
+"""Environment variables by which a user or a launcher selects the platform."""
 
 
 def has_tpu(devices: Path = Path("/sys/bus/pci/devices")) -> bool:
-    """Return True if the machine has a TPU chip, without starting JAX's backend."""
+    """Return True if the machine has a TPU chip; JAX's backend is not started."""
     return any(
         (device / "vendor").read_text().strip() == _GOOGLE
         and not (device / "class").read_text().startswith(_DISK_OR_NETWORK)
@@ -40,10 +41,10 @@ def has_tpu(devices: Path = Path("/sys/bus/pci/devices")) -> bool:
 
 @contextlib.contextmanager
 def quiet_without_tpu() -> Iterator[None]:
-    """Silence JAX's messages about a missing TPU, if it starts in this block.
+    """Silence JAX's messages about a missing TPU while JAX starts its backend in the `with` block.
 
-    Its devices are the same. Nothing changes if there is a TPU, or if the environment selects the
-    platform.
+    The devices that JAX finds stay the same. Nothing changes if the machine has a TPU, or if an
+    environment variable selects the platform.
     """
     if any(os.environ.get(name) for name in _CHOICES) or has_tpu():
         yield
@@ -61,15 +62,15 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """Peak, memory, clock and bandwidth of one device, each None if unknown.
+    """Performance figures of one device: peak, memory, clock and bandwidth; None if unknown.
 
     Attributes:
-      peak: FLOP/s in bf16, dense.
-      hbm: bytes that a program can use.
-      clock: Hz of the compiler's estimates in cycles.
-      bandwidth: bytes per second from and to HBM.
-      links: bytes per second that a device sends over all its links to the rest of its slice; it
-        receives as many at the same time.
+      peak: dense bf16 FLOP/s.
+      hbm: device memory that a program can use, in bytes.
+      clock: clock frequency in Hz, which converts the compiler's estimates in cycles to seconds.
+      bandwidth: memory bandwidth in bytes per second.
+      links: bytes per second that a device can send to its slice over all links, and receive at the
+        same time.
     """
 
     peak: float | None = None
@@ -108,16 +109,16 @@ _CHIPS = {
     "NVIDIA H200": Chip(989.5e12),
     "NVIDIA H200 NVL": Chip(835.5e12),
 }
-"""Device kind -> chip; of a GPU the beginning of its name."""
+"""Device kind -> chip; for a GPU, the key is the beginning of the device kind."""
 
 
 def is_nvidia(device_kind: str) -> bool:
-    """Return True for kinds of CUDA devices: "NVIDIA H100 80GB HBM3", "Tesla V100-SXM2"."""
+    """Return True for device kinds of NVIDIA GPUs, such as "NVIDIA H100 80GB HBM3"."""
     return device_kind.startswith(("NVIDIA", "Tesla", "Quadro", "GeForce"))
 
 
 def chip(device_kind: str) -> Chip:
-    """Return the chip of a jax.Device's kind; an empty one where nothing is known, as of a CPU."""
+    """Return the figures of a `jax.Device`'s kind, with None for every unknown figure."""
     if device_kind.startswith("NVIDIA"):
         words = device_kind.replace("-", " ")  # "NVIDIA A100-SXM4-40GB"
         kinds = [kind for kind in _CHIPS if f"{words} ".startswith(f"{kind} ")]

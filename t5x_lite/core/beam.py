@@ -1,4 +1,4 @@
-"""Apache Beam's runners and their options, as a command line names them.
+"""Options of Apache Beam's runners, parsed from a command line.
 
 pipeline_options("FlinkRunner", ["--flink_master=host:8081"])
 """
@@ -16,7 +16,7 @@ DASK = "apache_beam.runners.dask.dask_runner.DaskRunner"
 
 
 def pipeline_options(runner: str, options: Sequence[str]) -> PipelineOptions:
-    """Beam's options of a command line."""
+    """Return Beam's pipeline options for a runner and its command-line options."""
     name = DASK if runner.lower().removesuffix("runner") == "dask" else runner
     told = io.StringIO()
     try:
@@ -28,5 +28,7 @@ def pipeline_options(runner: str, options: Sequence[str]) -> PipelineOptions:
         raise InputError(f"--runner {runner}: {error}") from error
     except SystemExit as error:  # argparse
         words = told.getvalue().strip().splitlines() or ["a wrong value"]
-        raise InputError(f"an option of Beam: {words[-1].partition('error: ')[2]}") from error
+        raise InputError(
+            f"wrong option of Apache Beam: {words[-1].partition('error: ')[2]}"
+        ) from error
     return found

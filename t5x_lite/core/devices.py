@@ -1,24 +1,23 @@
-"""Devices for JAX: their memory, an allocator for CPUs, options of the compiler.
+"""Devices for JAX: their memory, malloc settings for training on CPU, and compiler options.
 
-A size that does not fit would otherwise make XLA wait forever, or end the process without a
-message. A caller estimates the minimum bytes that a device must hold, only from shapes, and calls
-`check_fits`:
+If an array does not fit into memory, XLA may wait forever or end the process without a message.
+`check_fits` raises an error first. Its caller estimates the minimum bytes per device from shapes:
 
     check_fits({"parameters": 256e9, "gradients": 256e9}, devices, remedy="reduce a size")
     # InputError: parameters (238.4 GiB) and gradients (238.4 GiB) need 476.8 GiB on a cpu device,
     # which has 23.4 GiB; reduce a size
 
-Memory that training on CPU frees is kept for its next step.
+`keep_freed_memory` keeps the memory that a training step on CPU frees, for the next step. XLA's CPU
+backend allocates a step's buffers by malloc and frees them after the step. glibc returns large
+blocks to the kernel at once, so each step needs new, zeroed pages. This takes a fifth of a step's
+time with 9M parameters and an embedding of 16M (docs/benchmarks.md).
 
-XLA's CPU backend asks malloc for a step's buffers and frees them after it. glibc returns blocks of
-this size to the kernel at once, and each step then needs a new, zeroed page every 4 KiB: with 9M
-parameters and an embedding of 16M a fifth of the step's time (docs/benchmarks.md).
+Kept memory grows beyond the need of a step, because small blocks fragment it (T5 1.1 small: 3.3 GB
+at step 1, 5.4 GB at step 2, 7.4 GB at step 50). So `within_memory` returns it once the process uses
+a third of the machine's memory.
 
-Kept memory is more than a step needs. A small block that remains where a large one was prevents the
-next large one from fitting there (T5 1.1 small: 3.3 GB at the first step, 5.4 from the second on,
-7.4 after 50). So memory is kept only while the process uses less than a third of the machine's.
-
-Programs are compiled with a run's options of XLA, and a persistent compilation cache.
+`compiler_options` parses XLA options, and `use_compilation_cache` sets a persistent compilation
+cache:
 
 compiler_options(("xla_tpu_enable_latency_hiding_scheduler=true",))
 {"xla_tpu_enable_latency_hiding_scheduler": True}
@@ -47,16 +46,16 @@ from t5x_lite.core.sharding import replicated
 _logger = logging.getLogger(__name__)
 
 LARGEST = 2**31 - 1
-"""Maximum of a size: shapes and indices of JAX have 32 bits."""
+"""Maximum size of an array's axis: shapes and indices of JAX have 32 bits."""
 _LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
-"""Files that hold the limit of the process's container, of cgroups 2 and 1."""
+"""Files with the memory limit of the process's container, for cgroups 2 and 1."""
 
 
 def of_host() -> int:
-    """Return the bytes of memory that the process can use: the machine's, or its container's."""
+    """Return the memory in bytes that the process can use on this machine or in its container."""
     found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for file in _LIMITS:
         try:
@@ -67,7 +66,7 @@ def of_host() -> int:
 
 
 def of_device(device: Any) -> int | None:
-    """Return the bytes of memory of one device; None if they are not known."""
+    """Return the memory of one device in bytes, or None if it is unknown."""
     if device.platform == "cpu":
         return of_host()
     try:
@@ -78,7 +77,13 @@ def of_device(device: Any) -> int | None:
 
 
 def check_fits(needs: Mapping[str, int], devices: Sequence[Any], *, remedy: str) -> None:
-    """Raise InputError if a device of this process has less memory than is needed."""
+    """Raise InputError if the needed bytes exceed the memory of a local device.
+
+    Args:
+      needs: purpose, such as "parameters" -> bytes per device.
+      devices: devices of the run; only devices of this process are checked.
+      remedy: advice at the end of the message.
+    """
     import jax
 
     own = [device for device in devices if device.process_index == jax.process_index()]
@@ -101,13 +106,13 @@ def check_fits(needs: Mapping[str, int], devices: Sequence[Any], *, remedy: str)
 
 
 def check_host(needed: int, what: str, *, remedy: str) -> None:
-    """Raise InputError if `what` needs more bytes than the host has."""
+    """Raise InputError if `needed` bytes exceed the memory of this machine."""
     if needed > (there := of_host()):
-        raise InputError(f"{what} needs {gib(needed)}, and this machine has {gib(there)}; {remedy}")
+        raise InputError(f"{what} needs {gib(needed)}, but this machine has {gib(there)}; {remedy}")
 
 
 def gib(size: int) -> str:
-    """Return a number of bytes in GiB, as an error shows it."""
+    """Format a number of bytes in GiB, such as "23.4 GiB"."""
     return f"{size / GIB:,.1f} GiB" if size < 1 << 60 else f"{float(size):.1e} bytes"
 
 
@@ -124,16 +129,20 @@ def keep_freed_memory() -> bool:
     """Make malloc keep freed memory; call it before JAX starts its threads.
 
     It sets a single arena, because blocks of other arenas cannot grow beyond 64 MiB, and disables
-    blocks that are mapped separately. The process then never shrinks below its maximum size.
-    Without glibc, or with an accelerator (its host may run hundreds of threads), nothing changes.
+    separately mapped blocks. The process then never shrinks below its maximum size. Nothing changes
+    without glibc, or with an accelerator, where the host may run hundreds of threads.
+
+    Returns:
+      True if the settings were changed.
     """
     return _set({_M_ARENA_MAX: 1, _M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1})
 
 
 def give_back() -> bool:
-    """End `keep_freed_memory`: return free memory to the kernel, and later large blocks at once.
+    """Undo `keep_freed_memory`: return freed memory to the kernel now and after later frees.
 
-    Large blocks that fit into a gap between others are returned with the next call.
+    Returns:
+      True if the settings were changed.
     """
     largest = 32 << 20  # glibc's own maximum of the threshold
     settings = {_M_MMAP_MAX: 65536, _M_MMAP_THRESHOLD: largest, _M_TRIM_THRESHOLD: 2 * largest}
@@ -144,9 +153,12 @@ def give_back() -> bool:
 
 
 def within_memory(step: Callable[P, R], *, share: float = 1 / 3) -> Callable[P, R]:
-    """Wrap a function so that freed memory is returned when the process uses too much.
+    """Wrap a training step so that freed memory returns to the kernel if the process uses too much.
 
-    It then waits for the result, because a running step still holds its buffers.
+    Args:
+      step: function to wrap. Above the limit the wrapper waits for its result, because a running
+        step still holds its buffers.
+      share: limit, as a fraction of the memory of this machine.
     """
     if not sys.platform.startswith("linux") or not _on_cpu():
         return step
@@ -162,7 +174,7 @@ def within_memory(step: Callable[P, R], *, share: float = 1 / 3) -> Callable[P, 
             if give_back() and not told:
                 told, gib = True, resident / 2**30
                 _logger.info(
-                    "%.1f GiB of memory are resident; returning freed memory to the kernel", gib
+                    "the process uses %.1f GiB of memory; returning freed memory to the kernel", gib
                 )
             # The memory in use may itself exceed the limit: wait until it grows beyond that.
             limit = max(limit, 1.1 * _resident())
@@ -200,24 +212,26 @@ _ALL_REDUCE_MOTION = "while-loop-all-reduce-code-motion"
 
 
 def compiler_options(pairs: Sequence[str]) -> dict[str, str | bool]:
-    """Return options of XLA's compiler, as `jax.jit` takes them."""
+    """Parse KEY=VALUE pairs into the `compiler_options` argument of `jax.jit`."""
     options: dict[str, str | bool] = {}
     for pair in pairs:
         key, equals, value = pair.lstrip("-").partition("=")
         if not key or not equals:
-            raise InputError(f"xla must be KEY=VALUE, such as xla_dump_to=dumps, got {pair!r}")
+            raise InputError(
+                f"--xla takes KEY=VALUE pairs, such as xla_dump_to=dumps, but got {pair!r}"
+            )
         if key in options:
-            raise InputError(f"xla: {key} is given twice; give it once")
+            raise InputError(f"--xla sets {key} twice; set it once")
         # Some platforms need a Python bool, and all accept one.
         options[key] = {"true": True, "false": False}.get(value.lower(), value)
     return options
 
 
 def without_all_reduce_motion(options: CompilerOptions) -> dict[str, str | bool]:
-    """Return the options with the pass disabled that moves reductions out of loops.
+    """Return the options with XLA's pass disabled that moves all-reduces out of loops.
 
-    It miscompiles gradients that a loop's body scatters, such as gradients of an embedding
-    (openxla/xla issue 49143; fixed there in September 2026, after JAX 0.11.2).
+    The pass miscompiles gradients that a loop body scatters, such as embedding gradients
+    (openxla/xla issue 49143; fixed in September 2026, after JAX 0.11.2).
     """
     disabled = options.get(_DISABLED)
     both = f"{disabled},{_ALL_REDUCE_MOTION}" if disabled else _ALL_REDUCE_MOTION
@@ -225,7 +239,7 @@ def without_all_reduce_motion(options: CompilerOptions) -> dict[str, str | bool]
 
 
 def check_compiler_options(options: CompilerOptions, mesh: Mesh) -> None:
-    """Compile a tiny program with the options, so that a wrong one is rejected at the start."""
+    """Raise InputError if XLA rejects the options when it compiles a tiny program."""
     if not options:
         return
     everywhere = replicated(mesh)
@@ -244,24 +258,24 @@ def check_compiler_options(options: CompilerOptions, mesh: Mesh) -> None:
         reason = str(error).splitlines()[0].removeprefix("INVALID_ARGUMENT: ").rstrip(": ")
         kind = mesh.devices.flat[0].device_kind
         raise InputError(
-            f"--xla: the compiler for {kind} reports: {reason}; use keys and values of XLA_FLAGS "
-            "and LIBTPU_INIT_ARGS, without dashes"
+            f"--xla: the compiler for {kind} rejects an option ({reason}); use keys and values of "
+            "XLA_FLAGS and LIBTPU_INIT_ARGS, without dashes"
         ) from error
 
 
 def matmul_precision(name: str) -> contextlib.AbstractContextManager[None]:
-    """Trace with this precision of matrix products; "default" is JAX's own setting."""
+    """Return a context with a precision of matrix products; "default" keeps JAX's setting."""
     if name == "default":
         return contextlib.nullcontext()
     return jax.default_matmul_precision(name)
 
 
 def use_compilation_cache(directory: str) -> None:
-    """Keep programs that are compiled from here on, for this run's restarts and for others.
+    """Store compiled programs in a directory, so that later starts of a run need not compile again.
 
-    JAX keeps programs that took more than a second to compile, by a key of the program, its
-    options, the devices and the versions. Without a directory JAX's own settings apply, such as the
-    environment variable JAX_COMPILATION_CACHE_DIR.
+    JAX stores programs that took more than a second to compile. The key covers the program, its
+    options, the devices and the versions. If the directory is "", JAX's own settings apply, such as
+    the environment variable JAX_COMPILATION_CACHE_DIR.
     """
     if not directory:
         return

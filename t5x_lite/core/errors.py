@@ -1,17 +1,16 @@
-"""Errors of the user's input, install commands for optional parts, and the command line.
+"""Errors of user input, install commands for optional dependencies, and the current command line.
 
 Importing this module is cheap (no JAX).
 
-The install command of an optional part depends on the installation:
+The install command of an extra depends on the installation:
 
     install_command("c4")      # in the checkout: pip install -e ".[c4]" -c constraints.txt
                                # of an installed wheel: pip install "t5x-lite[c4]"
 
-An installed wheel already satisfies `t5x-lite`, so pip adds only the packages of the extra, and
-never a package of that name from elsewhere. In a checkout it is the command of the README, with
-paths if the current directory is another one.
+An installed wheel already satisfies `t5x-lite`, so pip adds only the packages of the extra. In a
+checkout, the command equals the README's, with absolute paths outside the checkout.
 
-The command line of this process, as its user typed it; records and reports name it.
+`command` returns the command line that the user typed, for records and reports:
 
 with invoked_as(["train", "configs/tiny_pretrain.py", "--steps", "20"]):
     command()       # "t5x-lite train configs/tiny_pretrain.py --steps 20"
@@ -28,21 +27,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _OS_ERROR_CODE = re.compile(r"os_error_code='(\d+)'")
-"""Form of the system's error code in TensorStore's errors."""
+"""Pattern of the operating system's error code in TensorStore's errors."""
 
 
 _LONG_WORD = re.compile(r"\S{400,}")
 _LONGEST = 4000
-"""Maximum characters of a message."""
+"""Maximum characters of an error message."""
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """Return an external text as errors repeat it: up to 60 characters."""
+    """Return a text truncated to `most` characters, for an error message."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def shown(value: object, most: int = 60) -> str:
-    """Return the repr of an external value as errors repeat it: up to 60 characters."""
+    """Return the repr of a value truncated to `most` characters, for an error message."""
     if isinstance(value, str) and len(value) > most:
         return repr(f"{value[: most - 3]}...")
     try:
@@ -52,11 +51,11 @@ def shown(value: object, most: int = 60) -> str:
 
 
 class InputError(ValueError):
-    """Wrong input of the user: a config, a path, a data file, a vocabulary.
+    """Error in the user's input, such as a config, a path, a data file or a vocabulary.
 
-    The message is one line: what was wrong, where (file:line), and what to do. The command line
-    prints it and exits with code 2. A word or a message far too long is cut, since it repeats what
-    a file or an option holds.
+    The message is one line: the problem, its location (file:line), and the remedy. The command line
+    prints it and exits with code 2. Very long words and messages are truncated, because they may
+    repeat the content of a file.
     """
 
     def __init__(self, message: object = ""):
@@ -65,11 +64,11 @@ class InputError(ValueError):
 
 
 class Interrupted(Exception):
-    """Training was asked to stop by a signal, and stopped after saving.
+    """Exception for a training run that a signal stopped after it saved a checkpoint.
 
     Attributes:
-      signum: the signal's number; the command line exits with 128 + signum.
-      step: the step that was saved; 0 where no step was taken, and nothing is saved.
+      signum: number of the signal; the command line exits with 128 + signum.
+      step: saved step; 0 if the run stopped before its first step, without a checkpoint.
     """
 
     def __init__(self, signum: int, step: int):
@@ -80,7 +79,7 @@ class Interrupted(Exception):
 
 
 def system_reason(error: BaseException) -> str | None:
-    """Return the system's message if an error began there: "No space left on device"."""
+    """Return the operating system's message for an error, such as "Is a directory", or None."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno is not None:
@@ -93,7 +92,7 @@ def system_reason(error: BaseException) -> str | None:
 
 
 def line_of_file(error: BaseException) -> str | None:
-    """Return one line about an error of the system's that names a file; None of any other error."""
+    """Return "FILE: reason" for an operating system error about a file, or else None."""
     if not isinstance(error, OSError) or error.filename is None or not error.strerror:
         return None
     return f"{os.fsdecode(error.filename)}: {error.strerror}"
@@ -103,7 +102,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def install_command(*extras: str, root: Path = _ROOT) -> str:
-    """Return the command that installs extras, such as "data" and "beam", where this package is."""
+    """Return the pip command that installs extras of this package, such as "data" and "beam"."""
     wanted, constraints = f"[{','.join(extras)}]", root / "constraints.txt"
     if not ((root / "pyproject.toml").is_file() and constraints.is_file()):
         return f'pip install "t5x-lite{wanted}"'
@@ -121,7 +120,7 @@ _arguments: contextvars.ContextVar[tuple[str, ...] | None] = contextvars.Context
 
 @contextlib.contextmanager
 def invoked_as(arguments: Sequence[str]) -> Iterator[None]:
-    """Remembers the arguments of a command of this package while it runs."""
+    """Set the arguments that `command` reports within the `with` block."""
     token = _arguments.set(tuple(arguments))
     try:
         yield
@@ -130,13 +129,13 @@ def invoked_as(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def command() -> str:
-    """Return the command of this package that runs, or else how the process was started."""
+    """Return the command line of the running t5x-lite command, or else of the process."""
     arguments = _arguments.get()
     return " ".join(map(quoted, sys.argv if arguments is None else (_PROG, *arguments)))
 
 
 def quoted(word: str) -> str:
-    """Quote a word for a shell, in double quotes if it contains only single ones."""
+    """Quote a word for a shell, in double quotes if it contains single quotes."""
     if "'" in word and not set(word) & set('"$`\\!'):
         return f'"{word}"'
     return shlex.quote(word)

@@ -1,4 +1,4 @@
-"""Files and directories that appear whole or not at all.
+"""Atomic writing of files and directories: a path holds the complete new content or the old one.
 
     write_atomically("runs/tiny/report.html", page.encode())
 
@@ -6,10 +6,9 @@
         for line in lines:
             file.write(line)
 
-The bytes go to a hidden file next to the target, which takes the target's name when all of them are
-on the disk; a reader, and a process that is killed, finds the old file or the new one. What is
-behind a symbolic link is replaced, and the link stays. A device or a pipe, such as /dev/stdout,
-cannot be replaced: it is written to straight.
+The bytes are written to a hidden file next to the target. When all of them are on the disk, the
+hidden file is renamed to the target. If the target is a symbolic link, the file behind it is
+replaced. A device or a pipe, such as /dev/stdout, cannot be replaced, so it is written directly.
 """
 
 import codecs
@@ -28,21 +27,21 @@ from typing import Any, BinaryIO
 from t5x_lite.core.errors import InputError, shown
 
 _unfinished: dict[str, tuple[str, ...]] = {}
-"""Paths that are being written, with the parents created for them; see `remove_unfinished`."""
+"""Unfinished path -> parent directories created for it; used by `remove_unfinished`."""
 
 LONGEST_LINE = 64 << 20
-"""Default maximum bytes of a line that is read into memory."""
+"""Default maximum size in bytes of a line that is read into memory."""
 
 
 def plain_json(content: str | bytes) -> Any:
-    """Return the value of an external JSON text."""
+    """Parse a JSON text; raise ValueError if its value cannot be encoded as UTF-8."""
     value = json.loads(content)
     json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
 def inside(directory: Path, name: object, *, where: object) -> Path:
-    """Return the path of a file or folder that a file names, which may not leave a directory."""
+    """Join a directory and an untrusted path; raise InputError if it leaves the directory."""
     parts = Path(name).parts if isinstance(name, str) and "\0" not in name else ("/",)
     if ".." in parts or Path(*parts).is_absolute() or "\\" in str(name):
         raise InputError(
@@ -52,14 +51,14 @@ def inside(directory: Path, name: object, *, where: object) -> Path:
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file that is there whole, or as it was before."""
+    """Write a file so that its path always holds the complete new or the complete old content."""
     with open_atomically(path) as file:
         file.write(content)
 
 
 @contextlib.contextmanager
 def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file that takes its name at the end of the `with` block, if that ends well."""
+    """Open a file for writing; it replaces `path` when the `with` block ends without an error."""
     mode = _mode(path)
     if mode is not None and stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
@@ -89,9 +88,9 @@ def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 def unfinished(
     path: str | os.PathLike[str], *, parents: Iterable[str | os.PathLike[str]] = ()
 ) -> Iterator[None]:
-    """Note within the block that a file or directory is unfinished.
+    """Register a path as unfinished within the `with` block, for `remove_unfinished`.
 
-    The block itself removes it. A process that ends without unwinding removes what is noted.
+    The block must remove the path itself after an error.
     """
     name = os.fspath(path)
     _unfinished[name] = tuple(os.fspath(parent) for parent in parents)
@@ -103,9 +102,12 @@ def unfinished(
 
 @contextlib.contextmanager
 def locked(directory: Path, *, output: str | os.PathLike[str]) -> Iterator[None]:
-    """Keep other processes out of a directory within the block.
+    """Hold an exclusive lock on a directory within the `with` block.
 
-    A file system without locks keeps nobody out.
+    Nothing is locked if the file system has no locks.
+
+    Raises:
+      InputError: if another process holds the lock.
     """
     descriptor = None
     try:
@@ -131,9 +133,9 @@ def locked(directory: Path, *, output: str | os.PathLike[str]) -> Iterator[None]
 def scratch_directory(
     path: Path, *, output: str | os.PathLike[str] | None = None
 ) -> Iterator[Path]:
-    """Yield a new directory, and remove it after the block unless it has another name by then.
+    """Yield a new temporary directory, and remove it after the `with` block unless it was renamed.
 
-    If the block raises, parents that were made for it are removed too.
+    After an error, parent directories that were created for it are removed too.
     """
     output = path if output is None else output
     made = [parent for parent in path.parents if not parent.exists()]
@@ -161,7 +163,7 @@ def _removed_after(path: Path, made: list[Path]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def made_directory(directory: str | os.PathLike[str]) -> Iterator[None]:
-    """Create a directory and its parents; after an error, remove the new ones if empty."""
+    """Create a directory and its parents; after an error, remove the empty directories again."""
     path = Path(directory)
     made = [one for one in (path, *path.parents) if not one.exists()]
     try:
@@ -175,7 +177,7 @@ def made_directory(directory: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def remove_unfinished() -> None:
-    """Remove all that is unfinished, when the process ends without unwinding."""
+    """Remove all files and directories that `unfinished` registered, before the process exits."""
     for name, parents in list(_unfinished.items()):
         if os.path.isdir(name):
             shutil.rmtree(name, ignore_errors=True)
@@ -189,7 +191,7 @@ def remove_unfinished() -> None:
 
 @contextlib.contextmanager
 def writing(path: str) -> Iterator[None]:
-    """Raise InputError with the path of an output if the block cannot write it."""
+    """Raise InputError with the path of an output if the `with` block cannot write it."""
     try:
         yield
     except BrokenPipeError:  # the reader has ended, as head does
@@ -200,7 +202,7 @@ def writing(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Add a path to the system's errors without a file name, such as errors in writing."""
+    """Add a file path to operating system errors without one, such as write errors."""
     try:
         yield
     except OSError as error:
@@ -210,7 +212,7 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def sync_to_disk(path: str | os.PathLike[str]) -> None:
-    """Wait until a file, or the names in a directory, are on the disk."""
+    """Wait until the content of a file, or the entries of a directory, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -222,9 +224,9 @@ def sync_to_disk(path: str | os.PathLike[str]) -> None:
 
 
 def check_temporary_directory() -> None:
-    """Raise InputError if no file of 16 KiB can be written to the temporary directory.
+    """Raise InputError if the temporary directory cannot hold a file of 16 KiB.
 
-    TensorFlow writes code there, and without it fails later by an error about something else.
+    TensorFlow writes code there, and otherwise fails later with an unrelated error.
     """
     try:
         with tempfile.TemporaryFile(prefix="t5x_lite.") as file:
@@ -240,9 +242,10 @@ def check_temporary_directory() -> None:
 
 
 def _name_target(error: OSError, temporary: Path, path: str | os.PathLike[str]) -> None:
-    """Make an error of the hidden file, or of a disk that is full, one of the file itself.
+    """Replace the path of the hidden temporary file in an error with the path of the target.
 
-    The block may read other files; an error of theirs that has no name is left without one.
+    An error without a path gets the target's path only if the disk is full, because the code may
+    also read other files.
     """
     unnamed = error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     if unnamed or error.filename == os.fspath(temporary):
@@ -251,7 +254,7 @@ def _name_target(error: OSError, temporary: Path, path: str | os.PathLike[str]) 
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file; after an error, closing it raises no other: what it still holds is lost."""
+    """Open a file for writing; after an error in the `with` block, ignore errors of closing it."""
     file = path.open("wb")
     try:
         yield file
@@ -263,7 +266,6 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _mode(path: str | os.PathLike[str]) -> int | None:
-    """Return the mode of a path's file, through links, or None if it does not exist yet."""
     try:
         return os.stat(path).st_mode
     except FileNotFoundError:
@@ -271,7 +273,7 @@ def _mode(path: str | os.PathLike[str]) -> int | None:
 
 
 def without_bom(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a UTF-8 file without the byte order mark that some programs add."""
+    """Yield the lines of a UTF-8 file without a byte order mark at the beginning."""
     lines = iter(lines)
     for first in lines:
         yield first.removeprefix(codecs.BOM_UTF8)
@@ -279,15 +281,19 @@ def without_bom(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def reason(error: OSError) -> str:
-    """Why an operation on a file failed, in the system's words."""
+    """Return the reason of a file error, such as "No such file or directory"."""
     return error.strerror or type(error).__name__
 
 
 @contextlib.contextmanager
 def new_directory(destination: str | Path) -> Iterator[Path]:
-    """Yield a directory next to the destination, which gets that name when the block ends.
+    """Yield a temporary directory; rename it to the destination when the `with` block ends.
 
-    If the block raises, or the process is interrupted, what it wrote is removed.
+    After an error or an interruption, the temporary directory is removed.
+
+    Raises:
+      InputError: if the destination is a file or a directory that is not empty, or cannot be
+        written.
     """
     target = Path(destination).absolute()
     if target.is_symlink() or (target.exists() and not target.is_dir()):

@@ -1,19 +1,20 @@
-"""Output that a killed command can resume: lines, rows of an array, or a directory.
+"""Resumable output of commands: JSON lines, rows of an array, or a directory.
 
     with resumable_writer("out.jsonl", identity={"input": "in.jsonl", "seed": 0}, chunk=64) as file:
         for records in answers_after(file.done):    # 64 at a time, the last time perhaps fewer
             file.write(*records)
 
-The output is written as OUTPUT.partial and gets its own name when it is complete, so an incomplete
-file never has that name. The identity is stored next to it. The same command truncates the output
-after the last complete chunk and continues there, so its batches equal those of an uninterrupted
-command. Another command does not change either file, and its error names the difference.
+A command writes OUTPUT.partial, and renames it to OUTPUT when it is complete. The identity of the
+command is stored next to OUTPUT.partial. If a killed command runs again, it truncates the output
+after the last complete chunk and continues there, with the same batches as an uninterrupted
+command. A command with another identity raises an error that lists the differences.
 
-| | OUTPUT.partial | its identity |
+| | OUTPUT.partial | stored identity |
 |---|---|---|
 | `resumable_writer` | JSON lines | OUTPUT.partial.json |
 | `resumable_array` | rows of a .npy file | OUTPUT.partial.json |
-| `resumable_directory` | a directory; `AppendedFiles` grow together in it | its identity.json |
+| `resumable_directory` | a directory, with `AppendedFiles` inside | identity.json in the directory
+|
 """
 
 import contextlib
@@ -39,10 +40,10 @@ _logger = logging.getLogger(__name__)
 
 
 def encode(records: Iterable[Mapping[str, Any]]) -> bytes:
-    """Return the JSON lines of objects.
+    """Encode objects as JSON lines.
 
     Raises:
-      ValueError: a number is NaN or infinite, which JSON does not have.
+      ValueError: if a number is NaN or infinite, which JSON does not allow.
     """
     return "".join(
         json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records
@@ -50,11 +51,7 @@ def encode(records: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def identity_of_file(path: str | os.PathLike[str]) -> list[Any]:
-    """Return the absolute path, size and time of the last change; for a URL only its name.
-
-    Raises:
-      InputError: the file cannot be read.
-    """
+    """Return a file's absolute path, size and modification time; for a URL, only the URL."""
     name = os.fspath(path)
     if "://" in name:
         return [name]
@@ -71,7 +68,7 @@ def check_same(
     """Raise InputError unless an existing output was written by this command with these settings.
 
     Args:
-      known: the stored identity; None if none can be read.
+      known: stored identity of the existing output; None if it cannot be read.
       identity: identity of this command.
       place: path of the existing output.
       content: content of the output, such as "lines".
@@ -94,18 +91,18 @@ def check_same(
 
 
 class Sink(Protocol):
-    """The writer of a resumable file.
+    """Writer of a resumable file.
 
     Attributes:
-      done: written entries, including entries of an earlier process.
-      failed: True if the file could not be written, as on a full disk.
+      done: number of written entries, including entries of an earlier process.
+      failed: True if a write failed, for example on a full disk.
     """
 
     done: int
     failed: bool
 
     def finish(self) -> None:
-        """Write the part that is only known at the end."""
+        """Write the parts of the file that depend on its final length, such as a header."""
         ...
 
 
@@ -113,11 +110,11 @@ _Sink = TypeVar("_Sink", bound=Sink)
 
 
 class ResumableWriter:
-    """Writer that appends objects, one per line.
+    """Writer that appends JSON objects to a file, one per line.
 
     Attributes:
-      done: written objects, including objects of an earlier process.
-      failed: True if the file could not be written, as on a full disk.
+      done: number of written objects, including objects of an earlier process.
+      failed: True if a write failed, for example on a full disk.
     """
 
     def __init__(self, file: BinaryIO, *, chunk: int, path: str):
@@ -125,10 +122,10 @@ class ResumableWriter:
         self.done, self._size = _whole_lines(file, chunk)
 
     def write(self, *records: Mapping[str, Any]) -> None:
-        """Write a chunk of objects; they are on the disk when it returns.
+        """Write a chunk of objects, and wait until they are on the disk.
 
         Raises:
-          InputError: they cannot be written.
+          InputError: if the file cannot be written.
         """
         content, self.failed = encode(records), True
         with writing(self._path):
@@ -137,17 +134,16 @@ class ResumableWriter:
         self.failed = False
         self.done += len(records)
 
-    def finish(self) -> None:
-        """See `Sink.finish`."""
+    def finish(self) -> None: ...
 
 
 class ResumableArray:
     """Writer that appends rows of one shape to a .npy file.
 
     Attributes:
-      done: written rows, including rows of an earlier process.
-      failed: True if the file could not be written, as on a full disk.
-      shape: shape of a row; None before the first.
+      done: number of written rows, including rows of an earlier process.
+      failed: True if a write failed, for example on a full disk.
+      shape: shape of a row; None before the first row.
     """
 
     def __init__(self, file: BinaryIO, *, chunk: int = 1, path: str):
@@ -175,10 +171,10 @@ class ResumableArray:
         os.ftruncate(self._descriptor, self._size)
 
     def write(self, rows: "np.ndarray", *, sync: bool = True) -> None:
-        """Write a chunk of rows, which are on the disk when it returns.
+        """Write a chunk of rows, and wait until they are on the disk if `sync` is True.
 
         Raises:
-          InputError: if they cannot be written, or their shape differs from earlier rows.
+          InputError: if the file cannot be written, or if shape or dtype differ from earlier rows.
         """
         import numpy as np
 
@@ -190,7 +186,7 @@ class ResumableArray:
         if rows.shape[1:] != self.shape or rows.dtype != self._dtype:
             raise InputError(
                 f"{self._path}: the unfinished output has rows {self._dtype}{list(self.shape)}, "
-                f"but the new rows are {rows.dtype}{list(rows.shape[1:])}; delete the file"
+                f"but new rows are {rows.dtype}{list(rows.shape[1:])}; delete the unfinished file"
             )
         with writing(self._path):
             content = np.ascontiguousarray(rows).tobytes()
@@ -201,14 +197,14 @@ class ResumableArray:
         self.done += len(rows)
 
     def finish(self) -> None:
-        """Write the number of rows into the header."""
+        """Write the final number of rows into the header of the .npy file."""
         if self.shape is not None:
             with writing(self._path):
                 _append(self._descriptor, self._header(), 0)
                 os.fsync(self._descriptor)
 
     def _header(self) -> bytes:
-        """Return the first bytes of the file; as many of them whatever the number of rows."""
+        """Return the .npy header, which has the same length for every number of rows."""
         import numpy as np
 
         file = io.BytesIO()
@@ -222,7 +218,7 @@ class ResumableArray:
 
 
 def _append(descriptor: int, content: bytes, size: int) -> int:
-    """Write at the end; return the new size."""
+    """Write bytes at the end of a file of `size` bytes, and return the new size."""
     while content:  # not by the file, which would try again when it is closed
         written = os.pwrite(descriptor, content, size)
         content, size = content[written:], size + written
@@ -230,7 +226,7 @@ def _append(descriptor: int, content: bytes, size: int) -> int:
 
 
 def _whole_lines(file: BinaryIO, chunk: int) -> tuple[int, int]:
-    """Cut what is behind the last whole chunk; return the lines and bytes that are left."""
+    """Truncate a file after its last complete chunk; return the number of lines and bytes left."""
     done, end, size = 0, 0, 0
     file.seek(0)
     for number, line in enumerate(file, start=1):
@@ -244,26 +240,27 @@ def _whole_lines(file: BinaryIO, chunk: int) -> tuple[int, int]:
 
 
 def is_resumable(path: str) -> bool:
-    """Return True for an ordinary file or a missing one; not for "-", pipes or devices."""
+    """Return True if a path is an ordinary file or missing; False for "-", pipes and devices."""
     return path != "-" and (Path(path).is_file() or not os.path.exists(path))
 
 
 def resumable_writer(
     path: str, *, identity: Mapping[str, Any], chunk: int
 ) -> contextlib.AbstractContextManager[ResumableWriter]:
-    """Open JSON lines that continue where the same command was killed.
+    """Open a file of JSON lines that continues where the same command was killed.
 
-    After an error or an interruption the lines stay for the next try, unless the input is what was
-    wrong (InputError) and all of them are this process's own.
+    After an error or an interruption, OUTPUT.partial stays for the next start of the command. It is
+    removed only if the error is an InputError about the input and this process wrote all of the
+    lines.
 
     Args:
-      path: an ordinary file, or none yet.
-      identity: JSON that identifies the command.
-      chunk: objects that are written at a time.
+      path: path of an ordinary file, or of a file to create.
+      identity: JSON object that identifies the command.
+      chunk: number of objects per write.
 
     Raises:
-      InputError: the file cannot be written, another process writes the same output, or
-        FILE.partial holds something else than lines of this command; it is left as it was.
+      InputError: if the file cannot be written, another process writes it, or OUTPUT.partial is
+        from another command.
     """
     return _resumable_file(
         path, identity, "lines", lambda file: ResumableWriter(file, chunk=chunk, path=path)
@@ -276,9 +273,9 @@ def resumable_array(
     """Open a .npy file that continues where the same command was killed.
 
     Args:
-      path: an ordinary file, or none yet.
-      identity: JSON that identifies the command.
-      chunk: rows that are written at a time.
+      path: path of an ordinary file, or of a file to create.
+      identity: JSON object that identifies the command.
+      chunk: number of rows per write.
     """
     return _resumable_file(
         path, identity, "rows", lambda file: ResumableArray(file, chunk=chunk, path=path)
@@ -289,7 +286,7 @@ def resumable_array(
 def _resumable_file(
     path: str, identity: Mapping[str, Any], content: str, sink: Callable[[BinaryIO], _Sink]
 ) -> Iterator[_Sink]:
-    """Yield a file that takes its name when the block ends well."""
+    """Yield the writer of a resumable file; rename the file if the `with` block succeeds."""
     target = Path(os.path.realpath(path))
     partial = target.with_name(f"{target.name}.partial")
     state = partial.with_name(f"{partial.name}.json")
@@ -303,7 +300,9 @@ def _resumable_file(
             writer = sink(file)
         resumed = writer.done
         if resumed:
-            _logger.info("resuming after %d %s of %s", resumed, content, partial)
+            _logger.info(
+                "resuming an unfinished output after %d %s of %s", resumed, content, partial
+            )
         try:
             yield writer
             writer.finish()
@@ -350,7 +349,7 @@ def _lock(file: BinaryIO, partial: Path) -> bool:
     except (BlockingIOError, FileNotFoundError):
         return False
     except OSError as error:  # a file system without locks
-        _logger.debug("%s is not locked: %s", partial, error)
+        _logger.debug("using %s without a lock, because locking failed: %s", partial, error)
         return True
 
 
@@ -372,20 +371,22 @@ def resumable_directory(
     content: str = "a part",
     scratch: bool = False,
 ) -> Iterator[Path]:
-    """Yield OUTPUT.partial, which takes the output's name when the block ends well.
+    """Yield the directory OUTPUT.partial, and rename it to OUTPUT when the `with` block succeeds.
 
-    After an error or an interruption it stays for the next try, unless there is nothing in it, or
-    the input is what was wrong (InputError) and all of it is this process's own.
+    After an error or an interruption, the directory stays for the next start of the command. It is
+    removed if it is empty, or if the error is an InputError about the input and this process
+    created all of its files.
 
     Args:
-      output: must not be there, or be an empty directory.
-      identity: JSON that identifies the command; the directory stores it as identity.json.
-      content: content of the directory, for errors.
-      scratch: True if the directory is removed at the end instead; the output may be there.
+      output: path to create; it may be an empty directory.
+      identity: JSON object that identifies the command, stored as identity.json in the directory.
+      content: content of the directory, for error messages.
+      scratch: True to remove the directory at the end instead of renaming it; `output` may then
+        exist.
 
     Raises:
-      InputError: the output is there or cannot be written, another process writes it, or
-        OUTPUT.partial is of another command; it is left as it was.
+      InputError: if the output exists or cannot be written, another process writes it, or
+        OUTPUT.partial is from another command.
     """
     target = Path(output)
     if not scratch and target.exists() and not (target.is_dir() and not any(target.iterdir())):
@@ -424,19 +425,21 @@ def resumable_directory(
 
 
 def _files_in(directory: Path) -> list[str]:
-    """Names in it, except of the identity, also where a kill interrupted its writing."""
+    """Return the names of all files in a directory except identity.json and its temporary files."""
     names = (path.name for path in directory.iterdir())
     return [name for name in names if name != IDENTITY and not name.startswith(f".{IDENTITY}.")]
 
 
 class AppendedFiles:
-    """Files of a directory that grow together; a kill loses what came after the last `commit`.
+    """Files in a resumable directory that are appended to and committed together.
+
+    If the command is killed, the files are truncated to their sizes at the last `commit`.
 
     Args:
       directory: directory of `resumable_directory`.
 
     Attributes:
-      done: entries at the last commit, as progress.json has them.
+      done: number of entries at the last commit, as stored in progress.json.
     """
 
     def __init__(self, directory: Path):
@@ -451,7 +454,7 @@ class AppendedFiles:
             os.truncate(directory / name, size)
 
     def open(self, name: str) -> BinaryIO:
-        """Return a file, open for reading and writing at its end."""
+        """Open a file for reading and writing, positioned at its end."""
         if name not in self._files:
             path = self._directory / name
             path.touch()
@@ -460,7 +463,7 @@ class AppendedFiles:
         return self._files[name]
 
     def commit(self, done: int) -> None:
-        """Record that so many entries are on the disk."""
+        """Flush all files to the disk, and record `done` entries in progress.json."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
@@ -470,7 +473,7 @@ class AppendedFiles:
         self.done = done
 
     def close(self, *, whole: bool) -> None:
-        """Close the files; without progress.json if the directory is complete."""
+        """Close the files; if `whole`, the output is complete and progress.json is deleted."""
         self._stack.close()
         if whole:
             (self._directory / PROGRESS).unlink(missing_ok=True)

@@ -1,23 +1,23 @@
-"""Data in an object store (gs://, s3:// and every other fsspec file system), without a mount.
+"""Access to data in an object store (gs://, s3:// or another fsspec file system) without a mount.
 
-Requests to a bucket have a timeout and are retried if they fail:
+Requests have a timeout and are retried if they fail:
 
     ask("gs://bucket/a", lambda: store.info("gs://bucket/a"))
     ask_all([(url, partial(read, url)) for url in urls])       # `CONNECTIONS` at a time
 
 A request that fails or times out is retried with exponential backoff and jitter (`Patience`). If
-the bucket stays unavailable, a `BucketError` ends the run with exit code 1, and the run can be
-started again. Permanent errors (a missing object, no access, a missing package) are raised at once,
+the bucket stays unavailable, a `BucketError` ends the run with exit code 1, and the user can start
+the run again. Permanent errors (a missing object, no access, a missing package) are raised at once,
 as FileNotFoundError or InputError.
 
-Functions read ranges of objects, and list a directory with the sizes of its objects:
+Functions read byte ranges of objects, and list a directory with the sizes of its objects:
 
     read_ranges([Range("gs://bucket/a.txt", 100, 200), ...])     # [100 bytes, ...]
     files_in("gs://bucket/prose")                                # {"a.txt": 5}, by one listing
 
-fsspec's file systems read them: gcsfs for gs://, s3fs for s3://, and any other that fsspec knows.
+The file systems are fsspec's: gcsfs for gs://, s3fs for s3://, and any other that fsspec supports.
 
-`data_path` gives local and bucket paths the same methods; files of a bucket open as streams:
+`data_path` returns local and bucket paths with the same methods; files in a bucket open as streams:
 
 path = data_path("gs://bucket/prose")               # a BucketPath; pathlib.Path for a local path
 [file.name for file in path.glob("*.txt")]          # one listing
@@ -46,7 +46,7 @@ from t5x_lite.core.remote import is_remote
 _logger = logging.getLogger(__name__)
 
 CONNECTIONS = 64
-"""Requests at a time."""
+"""Maximum number of concurrent requests."""
 
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "s3a": "s3fs", "az": "adlfs"}
 _PASSING_CODES = (408, 429)
@@ -58,20 +58,20 @@ _chance = random.Random()
 
 
 class BucketError(Exception):
-    """A bucket that stays away. The message is one line, with the URL and what to do."""
+    """Error of a bucket that stays unavailable; its one-line message has the URL and the remedy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """Timeouts and retries of requests to a bucket.
+    """Timeouts and retries of requests to a bucket, in seconds.
 
     Attributes:
-      answer: timeout of a request, in seconds.
-      first: seconds until the first retry, doubled at each retry.
-      longest: maximum seconds between retries.
-      total: seconds of retries after the first failure.
-      silence: seconds without requests after a bucket has failed for good, in which all other
-        requests to it, such as those from threads of tf.data, fail at once.
+      answer: timeout of one request.
+      first: wait before the first retry; each further retry doubles the wait.
+      longest: maximum wait between retries.
+      total: maximum time of retries after the first failure.
+      silence: time after a permanent failure in which all requests to the bucket fail at once, such
+        as requests from threads of tf.data.
     """
 
     answer: float = 60.0
@@ -83,22 +83,22 @@ class Patience:
 
 PATIENCE = Patience()
 _given_up: dict[str, tuple[float, str]] = {}
-"""Until when a bucket is asked for nothing, and what was said of it."""
+"""Failed bucket -> time until which requests to it fail at once, and their error message."""
 _stopped = threading.Event()
 _LOOK_SECONDS = 1.0
 
 
 def ask(url: str, function: Callable[[], _T], *, answer: float | None = None) -> _T:
-    """Return the result of one request, which is repeated if it fails (`Patience`)."""
+    """Send a request with retries (`Patience`), and return its result."""
     [found] = ask_all([(url, function)], answer=answer)
     return found
 
 
 def ask_if_remote(path: str | os.PathLike[str], function: Callable[[], _T]) -> _T:
-    """Call a function of a path: for a local path directly, for a bucket as `ask` does.
+    """Call a function that reads a path: directly for a local path, with retries for a bucket.
 
-    A bucket that stays away is then its own error, and never taken for a damaged file. The
-    function may read a large object, so it has an hour.
+    If the bucket stays unavailable, a BucketError is raised, so callers do not take it for a
+    damaged file. The timeout is an hour, because the function may read a large object.
     """
     if not is_remote(path):
         return function()
@@ -108,14 +108,14 @@ def ask_if_remote(path: str | os.PathLike[str], function: Callable[[], _T]) -> _
 def ask_all(
     requests: Sequence[tuple[str, Callable[[], Any]]], *, answer: float | None = None
 ) -> list[Any]:
-    """Return the results of several requests, in their order; see `ask`."""
+    """Send requests concurrently, with retries, and return their results in order."""
     for url, _ in requests:
         _raise_given_up(url)
     return _Requests(requests, PATIENCE.answer if answer is None else answer).run()
 
 
 def stop() -> None:
-    """End all current requests within a second, and all later ones, before the program exits."""
+    """Cancel current requests within a second and reject later ones, before the program exits."""
     _stopped.set()
 
 
@@ -124,14 +124,14 @@ def _bucket(url: str) -> str:
 
 
 def _raise_given_up(url: str) -> None:
-    """Raise what was said of a bucket that is asked for nothing at present."""
+    """Raise BucketError if the URL's bucket has permanently failed a short time ago."""
     until, said = _given_up.get(_bucket(url), (0.0, ""))
     if time.monotonic() < until:
         raise BucketError(said)
 
 
 class _Requests:
-    """Requests that each run in their own thread, so that a hanging one can be abandoned."""
+    """Requests that each run in their own thread, so that a hanging request can be abandoned."""
 
     def __init__(self, requests: Sequence[tuple[str, Callable[[], Any]]], answer: float):
         self._requests, self._answer = requests, answer
@@ -144,7 +144,7 @@ class _Requests:
     def run(self) -> list[Any]:
         while self._waiting or self._running:
             if _stopped.is_set():
-                raise BucketError("the program ends")
+                raise BucketError("the request was canceled, because the program ends")
             self._start()
             try:
                 place, attempt, result, error = self._ended.get(
@@ -181,18 +181,18 @@ class _Requests:
         for place, (until, _) in [*self._running.items()]:
             if until <= now:
                 del self._running[place]
-                self._fail(place, TimeoutError(f"no answer in {self._answer:g} seconds"))
+                self._fail(place, TimeoutError(f"no response in {self._answer:g} seconds"))
 
     def _fail(self, place: int, error: BaseException) -> None:
-        """Send a request again after a while, or raise."""
+        """Schedule a retry of a failed request, or raise if no retry is left."""
         url, now = self._requests[place][0], time.monotonic()
         _raise_lasting(url, error)
         _raise_given_up(url)
         since, times = self._failed.get(place, (now, 0))
         if now - since > PATIENCE.total:
             said = (
-                f"{url} cannot be read, for {PATIENCE.total:g} seconds now ({_said(error)}): look "
-                "at the network and the bucket, and give the same command again"
+                f"{url} cannot be read for {PATIENCE.total:g} seconds ({_said(error)}); check the "
+                "network and the bucket, and run the same command again"
             )
             _given_up[_bucket(url)] = now + PATIENCE.silence, said
             raise BucketError(said) from error
@@ -218,7 +218,9 @@ _noted = [float("-inf")]
 def _note(url: str, error: BaseException, wait: float) -> None:
     if time.monotonic() - _noted[0] >= _NOTE_SECONDS:
         _noted[0] = time.monotonic()
-        _logger.warning("%s: %s; asked again in %.1f seconds", url, _said(error), wait)
+        _logger.warning(
+            "%s: the request failed (%s); retrying in %.1f seconds", url, _said(error), wait
+        )
 
 
 def _raise_lasting(url: str, error: BaseException) -> None:
@@ -231,8 +233,8 @@ def _raise_lasting(url: str, error: BaseException) -> None:
     refused = _number(code) in (401, 403) or "Credential" in type(error).__name__
     if isinstance(error, PermissionError) or refused:
         raise InputError(
-            f"{url}: no access ({_said(error)}): give this machine credentials that may read it, "
-            "for example by `gcloud auth application-default login` or by AWS's variables"
+            f"{url} cannot be accessed ({_said(error)}); set up credentials with read access, for "
+            "example by `gcloud auth application-default login` or AWS's environment variables"
         ) from error
     if isinstance(error, FileNotFoundError) or _number(code) == 404:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url) from error
@@ -258,26 +260,26 @@ def _said(error: BaseException) -> str:
 
 
 def not_installed(url: str) -> InputError:
-    """Return the message about a missing package that reads a URL."""
+    """Return the InputError that names the missing package for a URL."""
     package = _PACKAGES.get(url.partition("://")[0])
     if package is None:
         return InputError(
-            f"{url}: the package that fsspec reads {url.partition('://')[0]}:// by is missing"
+            f"{url} needs fsspec's package for {url.partition('://')[0]}://, which is not installed"
         )
     return InputError(
-        f"{url}: a bucket is read by the package {package}, which is not installed: "
-        f"`pip install {package}`, or mount the bucket and give the mounted path"
+        f"{url} needs the package {package}, which is not installed; run `pip install {package}`, "
+        "or mount the bucket and give the mounted path"
     )
 
 
 MERGED_GAP = 1 << 14
 """Maximum gap, in bytes, between ranges of an object that are merged into one request."""
 MERGED_BYTES = 1 << 23
-"""Maximum bytes of a request for several ranges."""
+"""Maximum size in bytes of a request that merges several ranges."""
 
 
 class Range(NamedTuple):
-    """The bytes [start, end) of an object."""
+    """Byte range [start, end) of an object."""
 
     url: str
     start: int
@@ -285,7 +287,7 @@ class Range(NamedTuple):
 
 
 def can_read(path: str | os.PathLike[str]) -> bool:
-    """Return True if the package that reads a bucket is installed."""
+    """Return True if the fsspec package that reads the path's bucket is installed."""
     try:
         _store(_scheme(os.fspath(path)), os.getpid())
     except (ImportError, ValueError):
@@ -294,7 +296,7 @@ def can_read(path: str | os.PathLike[str]) -> bool:
 
 
 def read_ranges(ranges: Sequence[Range]) -> list[bytes]:
-    """Return bytes of objects. Ranges that are near each other are read by one request."""
+    """Read byte ranges of objects; nearby ranges of an object are merged into one request."""
     merged: list[tuple[Range, list[int]]] = []
     for place in sorted(range(len(ranges)), key=ranges.__getitem__):
         one = ranges[place]
@@ -322,12 +324,12 @@ def _range(wanted: Range) -> bytes:
         return b""
     content = store_of(url).cat_file(url, start=start, end=end)
     if len(content) != end - start:
-        raise OSError(f"{len(content)} bytes came, and {end - start} were asked for")
+        raise OSError(f"requested {end - start} bytes, but received {len(content)}")
     return content
 
 
 def size_of(path: str | os.PathLike[str]) -> int:
-    """Return bytes of a file, here or in a bucket; in a bucket as it was last listed."""
+    """Return the size of a file in bytes; for a file in a bucket, from the last listing."""
     if not is_remote(path):
         return os.path.getsize(path)
     url = os.fspath(path)
@@ -340,16 +342,16 @@ def size_of(path: str | os.PathLike[str]) -> int:
 
 
 _sizes: dict[str, int] = {}
-"""Bytes of objects that were listed or asked for."""
+"""URL -> size in bytes, for objects that were listed or requested."""
 
 
 def info_of(url: str) -> Any:
-    """Return fsspec's record of an object or a directory: "type" and "size"."""
+    """Return fsspec's "type" and "size" of an object or directory in a bucket."""
     return ask(url, lambda: store_of(url).info(url))
 
 
 def files_in(directory: str | os.PathLike[str]) -> dict[str, int]:
-    """Return names and sizes of the objects directly in a directory of a bucket, by name."""
+    """Return the objects directly in a bucket directory: name -> size in bytes, by name."""
     url = os.fspath(directory).rstrip("/")
     try:
         entries = ask(url, lambda: store_of(url).ls(url, detail=True))
@@ -369,13 +371,13 @@ def files_in(directory: str | os.PathLike[str]) -> dict[str, int]:
 
 
 def upload(file: Path, url: str) -> None:
-    """Copy a file of this machine to a bucket."""
+    """Copy a local file to a bucket."""
     ask(url, lambda: store_of(url).put_file(str(file), url), answer=PATIENCE.total * 12)
     _sizes.pop(url, None)
 
 
 def remove(url: str) -> None:
-    """Remove an object."""
+    """Delete an object from its bucket."""
     _sizes.pop(url, None)
     ask(url, lambda: store_of(url).rm_file(url))
 
@@ -388,20 +390,20 @@ def _scheme(url: str) -> str:
 
 
 def store_of(url: str) -> Any:
-    """Return fsspec's file system for a URL."""
+    """Return the fsspec file system of a URL."""
     try:
         return _store(_scheme(url), os.getpid())
     except ImportError as error:
         raise not_installed(url) from error
     except ValueError as error:
         raise InputError(
-            f"{url}: fsspec knows no {_scheme(url)}://, as gs:// and s3:// are"
+            f"{url}: fsspec does not support {_scheme(url)}://; use gs:// or s3://"
         ) from error
 
 
 @functools.cache
 def _store(scheme: str, process: int) -> Any:
-    """Return one file system for all threads; fsspec's own cache has one for each thread."""
+    """Return a file system that all threads share; fsspec would create one for each thread."""
     import fsspec
 
     del process
@@ -409,19 +411,18 @@ def _store(scheme: str, process: int) -> Any:
 
 
 FIRST_BLOCK, LARGEST_BLOCK = 1 << 16, 1 << 20
-"""Bytes of a stream's first read, doubled at each further read, and of its largest read."""
+"""Bytes of a stream's first and of its largest read; each read doubles the previous one."""
 
 
 @functools.total_ordering
 class BucketPath:
-    """Path of an object or a directory of a bucket, with pathlib's methods for reading.
+    """Path of an object or directory in a bucket, with pathlib's methods for reading.
 
     Attributes:
-      url: URL of the directory, without a slash at its end.
+      url: URL without a trailing slash.
     """
 
     def __init__(self, url: str):
-        """Ask for nothing."""
         self.url = url.rstrip("/")
 
     def __fspath__(self) -> str:
@@ -446,76 +447,69 @@ class BucketPath:
 
     @property
     def name(self) -> str:
-        """The last part."""
         return self.url.rpartition("/")[2]
 
     @property
     def suffix(self) -> str:
-        """The suffix of the name, from its last dot on."""
         return Path(self.name).suffix
 
     @property
     def parent(self) -> "BucketPath":
-        """The directory that contains it."""
         return BucketPath(self.url.rpartition("/")[0])
 
     def with_name(self, name: str) -> "BucketPath":
-        """Return the path with another name in the same directory."""
         return self.parent / name
 
     def with_suffix(self, suffix: str) -> "BucketPath":
-        """Return the path with another suffix."""
         return self.with_name(Path(self.name).with_suffix(suffix).name)
 
     def is_file(self) -> bool:
-        """Return True if there is such an object."""
+        """Return True if an object with this path exists."""
         try:
             return size_of(self) >= 0
         except (FileNotFoundError, IsADirectoryError):
             return False
 
     def is_dir(self) -> bool:
-        """Return True if there are objects below it."""
+        """Return True if objects exist below this path."""
         try:
             return info_of(self.url)["type"] == "directory"
         except FileNotFoundError:
             return False
 
     def exists(self) -> bool:
-        """Return True if it is an object or a directory."""
         return self.is_file() or self.is_dir()
 
     def glob(self, pattern: str) -> "Iterator[BucketPath]":
-        """Return the objects directly below with matching names, in order."""
+        """Return the matching objects directly in this directory, sorted by name."""
         return (self / name for name in fnmatch.filter(files_in(self.url), pattern))
 
     def read_bytes(self) -> bytes:
-        """Return the whole object, which should be small."""
+        """Read the complete object into memory."""
         return ask(self.url, lambda: store_of(self.url).cat_file(self.url))
 
     def read_text(self, encoding: str = "utf-8") -> str:
-        """Return the whole object as text."""
         return self.read_bytes().decode(encoding)
 
     def open(self, mode: str = "rb") -> io.BufferedReader:
-        """Return a seekable stream of its bytes."""
+        """Open the object as a seekable stream."""
         if mode != "rb":
-            raise ValueError(f"an object is opened to be read, got mode {mode!r}")
+            raise ValueError(f"mode {mode!r} is not supported for a bucket; use 'rb'")
         return open_stream(self.url)
 
 
 DataPath: TypeAlias = Path | BucketPath
-"""A local path or a path in a bucket."""
+"""Local path, or path in a bucket."""
 
 
 def data_path(path: str | os.PathLike[str]) -> DataPath:
-    """Return the path of data, local or in a bucket, without a request."""
+    """Convert a path or URL to a local path or a BucketPath, without a request."""
     text = os.fspath(path)
     return BucketPath(text) if is_remote(text) else Path(text)
 
 
 def files_among(directory: str | os.PathLike[str], names: Iterable[str]) -> list[DataPath]:
-    """Return the existing files among `names` in a directory; one listing for a bucket."""
+    """Return the paths of `names` that exist in a directory; a bucket needs only one listing."""
     place = data_path(directory)
     if isinstance(place, BucketPath):
         there = files_in(place)
@@ -524,12 +518,12 @@ def files_among(directory: str | os.PathLike[str], names: Iterable[str]) -> list
 
 
 def open_stream(url: str, *, first: int = FIRST_BLOCK) -> io.BufferedReader:
-    """Return a seekable stream of an object's bytes."""
+    """Open an object as a seekable stream; its first read has `first` bytes."""
     return io.BufferedReader(_Blocks(url, size_of(url), first=first))
 
 
 class _Blocks(io.RawIOBase):
-    """An object's bytes, read ahead in blocks."""
+    """Raw stream of an object that reads ahead in growing blocks."""
 
     def __init__(self, url: str, size: int, *, first: int):
         self.name, self.mode, self._size, self._first = url, "rb", size, first

@@ -1,10 +1,10 @@
-"""Types of command-line options: what an option takes, and what the help shows for it.
+"""Types of command-line options, with their bounds and the placeholder that the help shows.
 
     depth: Annotated[int, tyro.conf.arg(metavar="N"), AtLeast(1)] = 1000       # Positive
     encoder: Annotated[QueryEncoder, SHARED] = QueryEncoder()
 
-Commands declare their parameters by them, and so do dataclasses that several commands share
-(`SHARED`), which are below the commands.
+Commands annotate their parameters with these types. Several commands can share the options of one
+dataclass (`SHARED`).
 """
 
 import dataclasses
@@ -17,11 +17,11 @@ import tyro
 from t5x_lite.core.options import AtLeast
 
 SHARED = object()
-"""Mark in the annotation of a parameter: its dataclass has its fields among the options."""
+"""Annotation of a dataclass parameter; each field of the dataclass becomes an option."""
 
 
 OVERRIDES = object()
-"""Mark in the annotation of a parameter that gets the options for the fields of a config."""
+"""Annotation of the parameter that receives the options for the fields of a config."""
 
 
 Overrides = Annotated[Sequence[str], OVERRIDES]
@@ -111,7 +111,7 @@ OptionalFeedForward = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Modules:
-    """Adapters of a checkpoint.
+    """Options that select adapters of a checkpoint.
 
     Attributes:
       use: names of the adapters to use, separated by commas; "" uses only the base model. Default:
@@ -122,7 +122,7 @@ class Modules:
 
 
 ALL_MODULES = Modules()
-"""All that the checkpoint has."""
+"""Selection of all adapters that a checkpoint has."""
 
 
 Positive = Annotated[int, tyro.conf.arg(metavar="N"), AtLeast(1)]

@@ -1,13 +1,12 @@
-"""Command-line options of a frozen dataclass, parsed by tyro, with errors of one line.
+"""Command-line options for the fields of a frozen dataclass, parsed by tyro, with one-line errors.
 
-tyro turns the fields of a (nested) dataclass into options and prints errors in a box.
-Here an unknown option is rejected first, with the nearest known name, and tyro's box is reduced to
-its message:
+tyro turns the fields of a (nested) dataclass into options and prints errors in a box. `parse` first
+rejects unknown options with the nearest known name, and reduces tyro's box to its message:
 
     >>> parse(Experiment, ["--model.d-modle", "64"], prog="t5x-lite train", default=experiment)
     OptionError: unknown option --model.d-modle; did you mean --model.d-model?
 
-Bounds of a value are given once, in the annotation, for options and for the fields of configs:
+An annotation sets the bounds of a value, both for an option and for a config field:
 
     @dataclass(frozen=True)
     class Lora(Adapter):
@@ -15,7 +14,7 @@ Bounds of a value are given once, in the annotation, for options and for the fie
 
     Lora(rank=0)        # InputError: rank must be at least 1: got 0
 
-Nothing here imports JAX: `t5x-lite --help` only needs this module.
+This module does not import JAX, so `t5x-lite --help` is fast.
 """
 
 import contextlib
@@ -45,17 +44,17 @@ _PLAIN = {
     "invalid literal for int() with base 10: ": "must be a whole number, got ",
     "could not convert string to float: ": "must be a number, got ",
 }
-"""Python's words of a value that an option does not take, and ours."""
+"""Beginning of Python's message about an invalid value -> beginning of our message."""
 
 
 @dataclasses.dataclass(frozen=True)
 class AtLeast:
-    """The smallest value of a number."""
+    """Inclusive lower bound of a number."""
 
     minimum: float | int
 
     def admits(self, value: float | int) -> bool:
-        """Return True if a value is within it; NaN is not."""
+        """Return True if the value is within the bound; False for NaN."""
         return value >= self.minimum
 
     def __str__(self) -> str:
@@ -64,12 +63,11 @@ class AtLeast:
 
 @dataclasses.dataclass(frozen=True)
 class Above:
-    """A limit that a number is above."""
+    """Exclusive lower bound of a number."""
 
     limit: float | int
 
     def admits(self, value: float | int) -> bool:
-        """Return True if a value is within it; NaN is not."""
         return value > self.limit
 
     def __str__(self) -> str:
@@ -78,14 +76,13 @@ class Above:
 
 @dataclasses.dataclass(frozen=True)
 class In:
-    """An interval; a square bracket in `ends` includes that end."""
+    """Interval of a number; a square bracket in `ends` marks an inclusive end."""
 
     low: float | int
     high: float | int
     ends: Literal["[)", "(]", "[]", "()"] = "[)"
 
     def admits(self, value: float | int) -> bool:
-        """Return True if a value is within it; NaN is not."""
         left = value >= self.low if self.ends[0] == "[" else value > self.low
         return left and (value <= self.high if self.ends[1] == "]" else value < self.high)
 
@@ -95,13 +92,13 @@ class In:
 
 @dataclasses.dataclass(frozen=True)
 class Formerly:
-    """The earlier name of an option, which is still accepted."""
+    """Annotation with the former name of an option, which is still accepted."""
 
     name: str
 
 
 def former_names(target: Any) -> dict[str, str]:
-    """Return earlier name -> name, of the parameters of a function or the fields of a dataclass."""
+    """Return former name -> name for the options of a function or dataclass."""
     if not isinstance(target, type):
         hints = {name: p.annotation for name, p in inspect.signature(target).parameters.items()}
     else:
@@ -122,20 +119,19 @@ Count = Annotated[int, AtLeast(1)]
 OptionalCount = Annotated[int | None, AtLeast(1)]
 Whole = Annotated[int, AtLeast(0)]
 Rate = Annotated[float, In(0, 1)]
-"""In [0, 1), such as a dropout rate."""
+"""Number in [0, 1), such as a dropout rate."""
 Share = Annotated[float, In(0, 1, "[]")]
 
 
 def check_bounds(config: Any, *, prefix: str = "") -> None:
-    """Raise InputError for a field outside of the bounds of its annotation.
+    """Raise InputError if a field violates the bounds or the Literal values of its annotation.
 
-    A number with a bound is finite, and whole where the annotation is an int. A field that is a
-    Literal must be one of its values. None and words of a Literal are within all bounds; each
-    entry of a tuple is checked.
+    A bounded number must also be finite, and a whole number if the annotation is an int. Each
+    element of a tuple is checked. None is always valid.
 
     Args:
-      config: a dataclass.
-      prefix: prefix of the field's name, such as "model.".
+      config: dataclass instance to check.
+      prefix: prefix of the field names in the message, such as "model.".
     """
     for name, rule in _rules_of(type(config)):
         value = getattr(config, name)
@@ -145,13 +141,13 @@ def check_bounds(config: Any, *, prefix: str = "") -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Rule:
-    """The bounds that an annotation sets for a value.
+    """Valid values of an annotation.
 
     Attributes:
-      bounds: the bounds of numbers.
-      whole: True if the numbers are int.
-      words: values of a Literal, with or without numbers.
-      choices: valid values; () if the annotation is not a Literal.
+      bounds: bounds of numbers.
+      whole: True if numbers must be int.
+      words: values of all Literals inside the annotation, to which the bounds do not apply.
+      choices: all valid values; () if the annotation is not a Literal.
     """
 
     bounds: tuple[AtLeast | Above | In, ...]
@@ -168,7 +164,7 @@ class _Rule:
         return cls(bounds, whole, tuple(itertools.chain(*words)), _choices_of(hints[0]))
 
     def refusal(self, value: Any) -> str | None:
-        """Return the violated requirement of a value, or None."""
+        """Return the requirement that a value violates, such as "at least 1", or None."""
         if self.choices and value not in self.choices:
             return f"one of {self.choices}"
         for each in value if isinstance(value, list | tuple) else (value,):
@@ -188,9 +184,9 @@ class _Rule:
 
 @functools.cache
 def _rules_of(config: type) -> tuple[tuple[str, _Rule], ...]:
-    """Return the name and the rule of each field that has one.
+    """Return the name and the validation rule of each config field that has a rule.
 
-    The bounds of a base's field hold where a subclass gives it another default.
+    A rule also holds in a subclass that redefines the field.
     """
     try:
         hints = [
@@ -209,13 +205,13 @@ def _rules_of(config: type) -> tuple[tuple[str, _Rule], ...]:
 
 
 def bounds_of(config: type) -> dict[str, str]:
-    """Return the bounds of the fields of a dataclass that have some, such as "at least 1"."""
+    """Return field name -> bounds, such as "at least 1", for the bounded fields of a dataclass."""
     found = {name: rule.bounds for name, rule in _rules_of(config)}
     return {name: " and ".join(map(str, bounds)) for name, bounds in found.items() if bounds}
 
 
 def refusal(hint: Any, value: Any) -> str | None:
-    """Return the violated requirement, such as "at least 1", or None."""
+    """Return the requirement that a value violates, such as "at least 1", or None."""
     return _Rule.of(hint).refusal(value)
 
 
@@ -235,7 +231,7 @@ def _parts(hint: Any) -> Iterable[Any]:
 
 
 def _choices_of(hint: Any) -> tuple[Any, ...]:
-    """Return the values of a Literal, or of Literal | None; () of another annotation."""
+    """Return the values of a Literal or a Literal | None; () for other annotations."""
     if typing.get_origin(hint) is Literal:
         return typing.get_args(hint)
     parts = (
@@ -248,17 +244,17 @@ def _choices_of(hint: Any) -> tuple[Any, ...]:
 
 
 class OptionError(ValueError):
-    """An option that is unknown, missing or has an invalid value; the message is one line."""
+    """Error of an option that is unknown, missing or invalid, with a one-line message."""
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate that `name` is most likely a misspelling of, or None."""
+    """Return the candidate that `name` most likely misspells, or None."""
     close = difflib.get_close_matches(name, list(candidates), n=1)
     return close[0] if close else None
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
-    """Return "; did you mean X?" with the nearest candidate, or "" where none is near."""
+    """Return "; did you mean X?" with the candidate closest to a misspelled name, or ""."""
     close = nearest(name, candidates)
     return f"; did you mean {close}?" if close else ""
 
@@ -268,7 +264,7 @@ Result = TypeVar("Result")
 
 
 def suggesting(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Let a function reject an unknown keyword with its nearest known one, as the command line.
+    """Wrap a function so that its error for an unknown keyword suggests the nearest known keyword.
 
     >>> load("work/sst2", batchsize=8)
     OptionError: load: unknown keyword batchsize; did you mean batch_size?
@@ -283,7 +279,7 @@ def suggesting(function: Callable[Parameters, Result]) -> Callable[Parameters, R
     def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         for name in kwargs:
             if name not in known:
-                near = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+                near = did_you_mean(name, known) or f"; known keywords are {', '.join(known)}"
                 raise OptionError(f"{function.__name__}: unknown keyword {name}{near}")
         return function(*args, **kwargs)
 
@@ -291,13 +287,13 @@ def suggesting(function: Callable[Parameters, Result]) -> Callable[Parameters, R
 
 
 def given_options(options: Sequence[str]) -> frozenset[str]:
-    """Return the names of the options in a command line, spelled with dashes."""
+    """Return the option names in a command line, with dashes instead of underscores."""
     names = (each.partition("=")[0] for each in options if each.startswith("--"))
     return frozenset(name.replace("_", "-") for name in names)
 
 
 def option_names(config: Any, *, prefix: str = "--") -> list[str]:
-    """List the options that tyro makes of a dataclass."""
+    """Return the names of the options that tyro creates for a dataclass."""
     hints = typing.get_type_hints(
         type(config) if is_config(config) else config, include_extras=True
     )
@@ -316,12 +312,12 @@ def option_names(config: Any, *, prefix: str = "--") -> list[str]:
 
 
 def is_config(value: Any) -> bool:
-    """Return True if a value is an instance of a dataclass (and not the class)."""
+    """Return True if a value is a dataclass instance, not a class."""
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def is_configs(hint: Any) -> bool:
-    """Return True if an annotation is a tuple of dataclasses; its elements have options."""
+    """Return True if an annotation is a tuple of dataclasses."""
     is_tuple = typing.get_origin(hint) is tuple
     return is_tuple and dataclasses.is_dataclass(typing.get_args(hint)[0])
 
@@ -342,10 +338,17 @@ def parse(
     other_options: Iterable[str] | None = (),
     arrange: Callable[[str], str] = str,
 ) -> tuple[Config, list[str]]:
-    """Build a dataclass from options; `--help` prints them and leaves by SystemExit(0).
+    """Parse command-line options into a dataclass; `--help` raises SystemExit(0).
 
-    A boolean takes a value like everything else: `--data.pack False`. `arrange` gets the help that
-    tyro writes, and returns the one to print.
+    A boolean option takes a value, such as `--data.pack False`.
+
+    Args:
+      target: dataclass to build.
+      args: words of the command line.
+      prog: name of the command in messages.
+      default: default values; if None, the dataclass's own defaults.
+      other_options: names of options that are returned unparsed; None returns all unknown options.
+      arrange: function that edits the help text before it is printed.
     """
     import tyro
 
@@ -379,7 +382,7 @@ def parse(
 
 
 class _Help(io.StringIO):
-    """A buffer with the encoding of standard output, by which tyro chooses its lines."""
+    """Text buffer with the encoding of standard output, which sets tyro's box style."""
 
     @property
     def encoding(self) -> str | None:
@@ -409,29 +412,26 @@ def _with_names_of_today(args: Sequence[str], renamed: Mapping[str, str]) -> lis
 
 
 def _refuse_repeated(args: Sequence[str]) -> None:
-    """Raise OptionError for the first option that comes twice; tyro would take the last."""
+    """Raise OptionError for a repeated option, because tyro would silently use the last value."""
     seen: set[str] = set()
     for arg in args:
         name = arg.partition("=")[0].replace("_", "-")
         if not name.startswith("--") or name == "--":
             continue
         if name in seen:
-            raise OptionError(
-                f"{name} is given twice; give it once, with several values after it if it takes "
-                "them"
-            )
+            raise OptionError(f"{name} is given twice; give it once, followed by all of its values")
         seen.add(name)
 
 
 def _option_error(error: BaseException | None) -> OptionError | None:
-    """Return the OptionError of a dataclass's own __post_init__ that tyro gave up for, if any."""
+    """Return the OptionError of a dataclass's __post_init__ behind an error of tyro, or None."""
     while error is not None and not isinstance(error, OptionError):
         error = error.__cause__ or error.__context__
     return error
 
 
 def _one_line(box: str, *, prog: str) -> str:
-    """Reduce the box that tyro drew, or printed without lines to a plain terminal."""
+    """Reduce tyro's error box to a one-line message."""
     title, *lines = [_BORDER.sub("", line) for line in _ANSI.sub("", box).splitlines()] or [""]
     message = list(itertools.dropwhile(_RULE.fullmatch, lines))
     message = list(itertools.takewhile(lambda line: not _RULE.fullmatch(line), message))

@@ -1,15 +1,15 @@
-r"""Regular expressions of options and files, matched in bounded time.
+r"""Regular expressions from options and files, matched in bounded time.
 
-Python's `re` tries one way after another, so `(.*)*x` takes exponential time on a long name. An
-expression that came with a file could stop a command for ever. Here an expression with few ways is
-left to `re`. For any other, the set of the positions that each part can reach is computed as the
-bits of one number, and each part is looked at once for each position:
+Python's `re` backtracks, so `(.*)*x` takes exponential time on a long name, and an expression from
+a file could block a command forever. Here `re` only matches expressions with few ways to match a
+name. For other expressions, the code computes the set of positions that each part can reach, as the
+bits of an integer, and visits each part once per position:
 
     fullmatch(r"(?:.*\.)?(q|v)", "layer.0.q")      True, by re
     fullmatch(r"(.*)*x", "a" * 200)                False, by positions
 
-Both give the same result. Expressions that need another method (references to groups, atomic
-groups, possessive repeats) are rejected if they have many ways.
+Both methods give the same result. Expressions with many ways are rejected if they contain
+references to groups, atomic groups or possessive repeats.
 """
 
 import functools
@@ -21,29 +21,31 @@ from typing import Any
 from t5x_lite.core.errors import InputError, shown
 
 _LONGEST = 20_000
-"""Maximum characters of an expression."""
+"""Maximum length of an expression, in characters."""
 _WAYS = 10**7
-"""Ways up to which `re` may try all of them."""
+"""Maximum number of ways to match a name for which `re` is used."""
 _ROUNDS = 10**5
-"""Parts up to which `re` may repeat a part that is inside fixed repeats."""
+"""Maximum number of parts, with all repeats unrolled, for which `re` is used."""
 _NAME = 200
-"""Characters of a name, by which ways are counted."""
+"""Assumed length of a name, in characters, when ways to match it are counted."""
 _STEPS, _ALL_STEPS = 500_000, 5_000_000
-"""Maximum steps of one match, and of all matches of one expression: a second, and ten."""
+"""Maximum steps of one match (about 1 s), and of all matches of an expression (about 10 s)."""
 _ONE = ("LITERAL", "NOT_LITERAL", "ANY", "IN")
-"""Parts that match one character."""
+"""Kinds of parts that match one character."""
 _REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
 _REFUSED = ("GROUPREF", "GROUPREF_EXISTS", "ATOMIC_GROUP", "POSSESSIVE_REPEAT")
 
 
 def check(where: str, pattern: object) -> None:
-    """Raise InputError, beginning with `where`, unless a value is a supported expression."""
+    """Raise InputError unless a value is a supported regular expression."""
     if not isinstance(pattern, str):
-        raise InputError(f"{where}: a regular expression is a string, got {shown(pattern)}")
+        raise InputError(
+            f"{where}: a regular expression must be a string, but got {shown(pattern)}"
+        )
     if len(pattern) > _LONGEST:
         raise InputError(
-            f"{where}: a regular expression has at most {_LONGEST:,} characters, got "
-            f"{len(pattern):,}"
+            f"{where}: a regular expression may have at most {_LONGEST:,} characters, but this one "
+            f"has {len(pattern):,}"
         )
     try:
         _parsed(pattern)
@@ -53,7 +55,7 @@ def check(where: str, pattern: object) -> None:
 
 @functools.lru_cache(maxsize=65_536)
 def fullmatch(pattern: str, text: str) -> bool:
-    """Return whether an expression matches a whole text."""
+    """Return True if a regular expression matches the complete text."""
     parsed = _parsed(pattern)
     if parsed.few_ways and len(text) <= _NAME:
         return parsed.plain.fullmatch(text) is not None
@@ -61,18 +63,18 @@ def fullmatch(pattern: str, text: str) -> bool:
 
 
 def is_simple(pattern: str) -> bool:
-    """Return whether `re` matches an expression of the supported kind in few ways."""
+    """Return True if an expression is simple enough for Python's `re` in bounded time."""
     return _parsed(pattern).few_ways
 
 
 def groups(pattern: str, text: str) -> re.Match[str] | None:
-    """Return the match of a whole text, for its groups."""
+    """Match the complete text by `re`, and return the match with its groups, or None."""
     check_groups("pattern", pattern)
     return _parsed(pattern).plain.fullmatch(text)
 
 
 def check_groups(where: str, pattern: object) -> None:
-    """Raise InputError unless `groups` can match an expression."""
+    """Raise InputError unless an expression is simple enough for `groups`."""
     check(where, pattern)
     if not _parsed(str(pattern)).few_ways:
         raise InputError(
@@ -82,7 +84,7 @@ def check_groups(where: str, pattern: object) -> None:
 
 
 class _Parsed:
-    """An expression, compiled by `re`, and its parts."""
+    """Regular expression in compiled form and as its parsed parts."""
 
     def __init__(self, pattern: str):
         with warnings.catch_warnings():
@@ -95,8 +97,8 @@ class _Parsed:
         self._single: dict[tuple[int, int], re.Pattern[str]] = {}
         if not self.few_ways and (kind := _refused(self.parts)):
             raise InputError(
-                f"the regular expression {shown(pattern)} has {kind}, and repeats that can match "
-                "in too many ways; simplify it"
+                f"the regular expression {shown(pattern)} combines {kind} with repeats that can "
+                "match in too many ways; simplify it"
             )
 
     def single(self, part: Any, flags: int) -> re.Pattern[str]:
@@ -133,7 +135,7 @@ def _children(part: Any) -> list[Any]:
 
 
 def _ways(parts: Any) -> int:
-    """Return the number of ways that `re` may try on a name, or more than _WAYS."""
+    """Return the number of ways in which `re` may try to match a name, capped at _WAYS + 1."""
     ways = 1
     for part in parts:
         inner = [_ways(child) for child in _children(part)]
@@ -153,7 +155,7 @@ def _ways(parts: Any) -> int:
 
 
 def _rounds(parts: Any) -> int:
-    """Return the number of parts if each repeat is written out, up to the length of a name."""
+    """Return the number of parts with all repeats unrolled to the length of a name."""
     total = 1
     for part in parts:
         one = sum(map(_rounds, _children(part)))
@@ -175,12 +177,7 @@ def _refused(parts: Any) -> str | None:
 
 
 class _Positions:
-    """The positions of a text that parts of an expression reach from a position.
-
-    Args:
-      parsed: the expression.
-      text: the text.
-    """
+    """Matcher that computes which text positions the parts of an expression can reach."""
 
     def __init__(self, parsed: _Parsed, text: str):
         self._parsed, self._text = parsed, text
@@ -188,7 +185,7 @@ class _Positions:
         self._steps = 0
 
     def reached(self) -> bool:
-        """Return whether the whole expression reaches the end from the beginning."""
+        """Return True if the expression matches the complete text."""
         try:
             ends = self._sequence(self._parsed.parts, 1, self._parsed.flags)
         except RecursionError as error:
@@ -246,7 +243,7 @@ class _Positions:
         return 0  # FAILURE, as in an empty set
 
     def _repeated(self, value: Any, start: int, flags: int) -> int:
-        """Return the ends of a repeat. Rounds beyond twice the text's length change nothing."""
+        """Return the end positions of a repeat, stopping after twice the text's length."""
         least, most, inner = int(value[0]), int(value[1]), value[2]
         enough = 2 * len(self._text) + 2
         now = 1 << start
@@ -261,7 +258,7 @@ class _Positions:
         return ends
 
     def _from_sequence(self, parts: Any, starts: int, flags: int) -> int:
-        """As `_sequence`, each start once."""
+        """Return the end positions of a sequence, computed once for each start position."""
         ends = 0
         while starts:
             low = starts & -starts

@@ -1,4 +1,4 @@
-"""Progress of work: a bar on terminals, a log line now and then elsewhere.
+"""Progress of long work: a progress bar on terminals, and regular log lines elsewhere.
 
     with counting("embedding", unit="texts", total=1000) as advance:
         for chunk in chunks:
@@ -7,15 +7,14 @@
     with waiting("training a vocabulary"):
         train()
 
-A terminal shows count, rate and, with a total, the time left; other text scrolls above. Elsewhere
-there is a line every 15 seconds, whether the count changed or not:
-"embedding: 12,345 of 50,000 texts, 410 texts/s, ETA 0:01:32". So no command is silent for longer.
-Within the block of another one, an inner count is silent on a terminal, which has one bar.
+A terminal shows a bar with count, rate and, if the total is known, the remaining time. Elsewhere a
+line is logged every 15 seconds, even if the count has not changed: "embedding: 12,345 of 50,000
+texts, 410 texts/s, ETA 0:01:32". A terminal has one bar; a nested `counting` shows nothing there.
 
-Code that is deep inside of the work counts it by `step`, without knowing who shows it. Training
-has its own bar (`train.track`), and C4 one for each stage (`c4.local`).
+Code deep inside the work reports progress by `step`, without a reference to the bar. Training
+(`train.track`) and the stages of C4 (`c4.local`) have their own bars.
 
-`print_result` prints what a command measured: a table on a terminal, JSON in a pipe.
+`print_result` prints the result of a command: a table on a terminal, JSON in a pipe.
 """
 
 import contextlib
@@ -35,19 +34,19 @@ Advance = Callable[[int], None]
 
 SECONDS_BETWEEN_LINES = 15.0
 _SILENT_SECONDS = 25.0
-"""Maximum time without output of a command."""
+"""Maximum time in seconds that a command stays silent."""
 
 _package_logger = logging.getLogger("t5x_lite")
 _logger = logging.getLogger(__name__)
 
 
 def on_terminal() -> bool:
-    """Return True if standard error is a terminal that shows bars."""
+    """Return True if standard error is a terminal that can show a progress bar."""
     return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
 Row = Mapping[str, Any]
-"""Cells by column; a column that a row lacks is empty."""
+"""Row of a table: column name -> cell; missing columns are shown as empty cells."""
 
 
 def print_result(result: Any, rows: Iterable[Row], *, indent: int | None = 1) -> None:
@@ -64,7 +63,7 @@ def print_result(result: Any, rows: Iterable[Row], *, indent: int | None = 1) ->
 
 
 def as_table(rows: Iterable[Row]) -> str:
-    """Return a table of text: the first column to the left, numbers with four decimals."""
+    """Format rows as a text table: first column left-aligned, numbers with four decimals."""
     rows = list(rows)
     columns = list(dict.fromkeys(column for row in rows for column in row))
     cells = [columns, *([_cell(row.get(column)) for column in columns] for row in rows)]
@@ -90,16 +89,24 @@ def _cell(value: Any) -> str:
 
 
 _shown: contextvars.ContextVar[Advance | None] = contextvars.ContextVar("shown", default=None)
-"""The innermost `counting` that takes the steps of code below it."""
+"""Innermost active `counting` with `steps`, which `step` reports to."""
 _has_bar = threading.Lock()
-"""Held while a bar is on the terminal."""
+"""Lock that is held while the terminal shows a progress bar."""
 
 
 @contextlib.contextmanager
 def counting(
     description: str, *, unit: str, total: int | None = None, done: int = 0, steps: bool = False
 ) -> Iterator[Advance]:
-    """Show how much is done while the block runs."""
+    """Show the number of finished items while the `with` block runs.
+
+    Args:
+      description: description of the work.
+      unit: unit of the count, such as "texts".
+      total: total number of items; None if unknown.
+      done: number of items that an earlier process finished.
+      steps: True to also count calls of `step` within the `with` block.
+    """
     with _displayed(description, unit=unit, total=total, done=done) as advance:
         token = _shown.set(advance) if steps else None
         try:
@@ -111,21 +118,23 @@ def counting(
 
 @contextlib.contextmanager
 def waiting(description: str) -> Iterator[None]:
-    """Show for how long work has run that cannot be counted."""
+    """Show the elapsed time while the `with` block runs, for work without countable items."""
     with _displayed(description, unit="", total=None):
         yield
 
 
 @contextlib.contextmanager
 def never_silent(description: str, *, seconds: float = _SILENT_SECONDS) -> Iterator[None]:
-    """Log how long the block has run whenever nothing else was shown for some seconds."""
+    """Log the elapsed time of the `with` block whenever nothing was shown for `seconds`."""
     ended, start = threading.Event(), time.monotonic()
     told()
 
     def tell() -> None:
         while not ended.wait(max(0.01, _told_at[0] + seconds - time.monotonic())):
             if time.monotonic() - _told_at[0] >= seconds and not _has_bar.locked():
-                _logger.info("%s: %s so far", description, _time(time.monotonic() - start))
+                _logger.info(
+                    "%s: running for %s so far", description, _time(time.monotonic() - start)
+                )
                 told()
             elif _has_bar.locked():
                 told()
@@ -140,12 +149,12 @@ def never_silent(description: str, *, seconds: float = _SILENT_SECONDS) -> Itera
 
 
 def take_bar() -> bool:
-    """Reserves the foot of the terminal for the caller's bar; False if there is one."""
+    """Reserve the terminal's progress bar for the caller; return False if another bar is shown."""
     return _has_bar.acquire(blocking=False)
 
 
 def release_bar() -> None:
-    """End what `take_bar` reserved."""
+    """Release the terminal's progress bar after `take_bar`."""
     _has_bar.release()
 
 
@@ -153,12 +162,12 @@ _told_at = [0.0]
 
 
 def told() -> None:
-    """Note that the user was shown something just now."""
+    """Record that the user was just shown output, so `never_silent` waits longer."""
     _told_at[0] = time.monotonic()
 
 
 def step(number: int) -> None:
-    """Count work for the `counting` around it that asked for steps; else does nothing."""
+    """Advance the innermost `counting(steps=True)` by `number` items; do nothing without one."""
     advance = _shown.get()
     if advance is not None:
         advance(number)
@@ -183,14 +192,14 @@ def _displayed(
 
 
 class Lines:
-    """A log line every 15 seconds.
+    """Logger of a progress line every 15 seconds.
 
     Args:
       description: description of the work.
-      unit: unit of the count; if "", the line has only the time.
-      total: total number; None if unknown.
-      done: number that an earlier process did.
-      clock: gives seconds.
+      unit: unit of the count; if "", lines only show the elapsed time.
+      total: total number of items; None if unknown.
+      done: number of items that an earlier process finished.
+      clock: function that returns the time in seconds.
     """
 
     def __init__(
@@ -210,7 +219,7 @@ class Lines:
         self._done += more
 
     def line(self) -> str:
-        """Return what is done by now."""
+        """Return the progress line, such as "embedding: 12 of 50 texts, 4 texts/s, ETA 0:00:10"."""
         seconds = self._clock() - self._start
         if not self._unit:
             return f"{self._description}: {_time(seconds)} so far"
@@ -225,7 +234,7 @@ class Lines:
 
     @contextlib.contextmanager
     def regularly(self, seconds: float = SECONDS_BETWEEN_LINES) -> Iterator[None]:
-        """Log the line from time to time while the block runs, also if nothing is counted."""
+        """Log the progress line at regular intervals while the `with` block runs."""
         ended = threading.Event()
 
         def tell() -> None:
@@ -251,7 +260,7 @@ def _time(seconds: float) -> str:
 
 @contextlib.contextmanager
 def above_a_bar() -> Iterator[None]:
-    """Print the package's messages above a bar of rich, which remains the last line."""
+    """Print log messages above rich's progress bar within the `with` block."""
     moved: list[tuple[logging.StreamHandler[Any], Any]] = []
     for handler in (*_package_logger.handlers, *logging.getLogger().handlers):
         stream = getattr(handler, "stream", None)

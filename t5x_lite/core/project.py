@@ -1,20 +1,19 @@
-"""The user's own modules: `tasks`, `configs` and what a config names; nothing else is imported.
+"""Import of the user's own modules: `tasks`, `configs` and modules that a config names.
 
     project.open_at("work/my_project")                 # a command that takes a config does so
     module = project.import_module("my_tasks.reviews") # data.task of that config
 
-A command may run in an untrusted directory, so no directory of data is ever put on sys.path.
-Finders on sys.meta_path search the opened directories instead, and find a module only if
+A command may run in an untrusted directory, so no data directory is put on sys.path. Instead,
+finders on sys.meta_path search the opened directories. They find a module only if a config names it
+(`import_module`), or if project code imports it: the config itself, or a module found before.
 
-- a config names it (`import_module`), or
-- code of the project imports it: the config itself, or a module that was found so before.
+`tasks` and `configs` of the project come before installed ones. The modules shipped with this
+package come last, module by module: in a project with tasks/mine.py, tasks.mine is the project's
+and tasks.glue the shipped one. A wheel has the shipped modules in t5x_lite/_shipped, a checkout at
+its top.
 
-`tasks` and `configs` of the project precede installed ones, and the modules shipped with this
-package come last, module by module: in a project with a tasks/mine.py, tasks.mine is the project's
-and tasks.glue the shipped one. In a wheel they are in t5x_lite/_shipped, in a checkout at its top.
-Every other name comes after all installed modules, so that a numpy.py or a json/ in the project is
-never imported. The finders ignore all other imports: an optional `import torch` of a library does
-not reach the project.
+For all other names, installed modules come first, so a numpy.py or a json/ in the project is never
+imported. A library's optional `import torch` does not reach the project either.
 """
 
 import contextlib
@@ -40,13 +39,13 @@ _SHIPPED = "_shipped"
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """The open project and checkpoints; it can be pickled, for worker processes.
+    """State of the module search, which can be pickled for worker processes.
 
     Attributes:
-      directories: directories that are searched for modules, first to last.
+      directories: directories to search for modules, in order.
       named: top-level modules that a config names.
-      code: top-level modules that are the project's: what they import is looked for, too.
-      trusts_checkpoints: True if a checkpoint may name any module, as a config may.
+      code: top-level modules of the project, which may import other project modules.
+      trusts_checkpoints: True if a checkpoint may name any class, as a config may.
     """
 
     directories: tuple[str, ...] = ()
@@ -59,12 +58,12 @@ _opened = Opened()
 
 
 def opened() -> Opened:
-    """Return the state that is open in this process."""
+    """Return the state of the module search in this process."""
     return _opened
 
 
 def open_again(there: Opened) -> None:
-    """Open what is open in another process, or was open here; all else is closed."""
+    """Replace the state of the module search, such as by the state of a parent process."""
     _change(**vars(there))
     for finder in (_FIRST, _LAST):
         if finder in sys.meta_path:
@@ -75,14 +74,14 @@ def open_again(there: Opened) -> None:
 
 
 def open_at(*directories: str | os.PathLike[str]) -> None:
-    """Look for modules of the project in these directories first, then in the earlier ones."""
+    """Search these directories for project modules, before the directories opened earlier."""
     new = [os.path.abspath(directory) for directory in directories]
     every = tuple(dict.fromkeys([*new, *_opened.directories]))
     open_again(dataclasses.replace(_opened, directories=every))
 
 
 def shipped() -> Path | None:
-    """Return the directory with the `tasks` and `configs` of this package, or None."""
+    """Return the directory with this package's `tasks` and `configs`, or None."""
     for directory in (_HERE / _SHIPPED, _HERE.parent):
         if all((directory / name).is_dir() for name in _OWN):
             return directory
@@ -90,7 +89,7 @@ def shipped() -> Path | None:
 
 
 def root_above(file: Path) -> Path | None:
-    """Return the nearest parent directory with a pyproject.toml, a .git or a folder tasks."""
+    """Return the nearest parent directory with a pyproject.toml, a .git or a tasks directory."""
     for parent in file.resolve().parents:
         project, git, tasks = (parent / mark for mark in _MARKS)
         if project.is_file() or git.exists() or tasks.is_dir():
@@ -100,9 +99,9 @@ def root_above(file: Path) -> Path | None:
 
 @contextlib.contextmanager
 def trusting_checkpoints(trust: bool) -> Iterator[None]:
-    """Within the block, and if `trust`, a checkpoint may name any class, also of the project here.
+    """If `trust`, let checkpoints name any class within the `with` block, also of the project.
 
-    The project is the current directory and the nearest one above it that looks like a project.
+    The project is the current directory and its nearest parent that looks like a project.
     """
     if not trust:
         yield
@@ -118,7 +117,7 @@ def trusting_checkpoints(trust: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def trusting_names() -> Iterator[None]:
-    """Within the block any class may be named: a config or a command line of the user is read."""
+    """Let the user's config or command line, read in the `with` block, name any class."""
     before = _opened.trusts_checkpoints
     _change(trusts_checkpoints=True)
     try:
@@ -129,9 +128,9 @@ def trusting_names() -> Iterator[None]:
 
 @contextlib.contextmanager
 def safe_path() -> Iterator[None]:
-    """Python processes that are started in the block do not look into the current directory.
+    """Keep Python processes started in the `with` block from importing from the current directory.
 
-    They do where a library starts one by `python -c`, as multiprocessing's resource tracker.
+    `python -c` would search it, for example in multiprocessing's resource tracker.
     """
     before = os.environ.get(_SAFE_PATH)
     os.environ[_SAFE_PATH] = "1"
@@ -145,38 +144,38 @@ def safe_path() -> Iterator[None]:
 
 
 def trusts(module: str) -> bool:
-    """Return True if checkpoints may name classes of a module: this package's or the config's."""
+    """Return True if checkpoints may name classes of a module."""
     top = module.partition(".")[0]
     known = {_PACKAGE, *_opened.named, *_opened.code}
     return _opened.trusts_checkpoints or top in known
 
 
 def name(modules: Iterable[str]) -> None:
-    """Note modules that a config names."""
+    """Register modules that a config names, so that the finders may import them."""
     tops = {module.partition(".")[0] for module in modules}
     _change(named=_opened.named | tops)
 
 
 def name_code(module: str) -> None:
-    """Note a module that is code of the project: what it imports is looked for in the project."""
+    """Register a module of the project, so that it may import other project modules."""
     _change(code=_opened.code | {module.partition(".")[0]})
 
 
 def import_module(module: str) -> ModuleType:
-    """Import a module that a config names, from the project or from what is installed."""
+    """Import a module that a config names, from the project or the environment."""
     name([module])
     open_again(_opened)
     return importlib.import_module(module)
 
 
 def module_names() -> list[str]:
-    """Return names of all modules that could be imported, for suggestions."""
+    """Return the names of all importable modules, for suggestions in errors."""
     places = [*_opened.directories, *sys.path, *filter(None, [shipped()])]
     return [module.name for module in pkgutil.iter_modules(map(os.fspath, places))]
 
 
 def is_taken(module: str, *, besides: str | os.PathLike[str]) -> bool:
-    """Return True for a top-level name of a standard or installed module outside this directory."""
+    """Return True if a module of this name is installed outside the directory `besides`."""
     if module in sys.stdlib_module_names:
         return True
     spec = None if module in _OWN else PathFinder.find_spec(module)
@@ -192,13 +191,13 @@ def _change(**changes: Any) -> None:
 
 
 class _Finder:
-    """Finder of top-level modules in the opened directories; submodules use their __path__."""
+    """Finder of top-level modules in the opened directories."""
 
     def __init__(self, *, own: bool):
         self._own = own
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Return the module, if it is the project's and the one that imports it may have it."""
+        """Return the spec of a project module, if the importing module may import it."""
         del target
         if path is not None or (fullname in _OWN) != self._own:
             return None
@@ -234,9 +233,9 @@ _MACHINERY = ("importlib", "_frozen_importlib")
 
 
 def _with_installed(spec: ModuleSpec | None) -> ModuleSpec | None:
-    """Return the project's tasks or configs; folders without __init__.py share a name.
+    """Extend the project's tasks or configs package by installed packages of the same name.
 
-    A folder that holds no code, such as tasks/ with data in it, does not count.
+    Return None for a directory without code, such as tasks/ with only data.
     """
     if spec is None or spec.loader is not None:
         return spec
@@ -249,7 +248,7 @@ def _with_installed(spec: ModuleSpec | None) -> ModuleSpec | None:
 
 
 def _with_shipped(spec: ModuleSpec | None, fullname: str) -> ModuleSpec | None:
-    """Return the tasks or configs of the project or environment, then the shipped modules."""
+    """Extend the tasks or configs package by the modules shipped with this package."""
     own = shipped()
     spec = PathFinder.find_spec(fullname) if spec is None else spec
     if own is None or spec is None:

@@ -1,15 +1,15 @@
-"""Paths of this machine and of a bucket, such as gs://bucket/run.
+"""Paths on this machine or in a bucket, such as gs://bucket/run.
 
     open_path("work/run")                                   # pathlib.Path
     open_path("gs://bucket/run")                            # etils.epath.Path, the same methods
     local_path("gs://bucket/run", what="checkpoint")        # InputError: asks for a mount
 
-These may be in a bucket: the work directory of `train`, every `--checkpoint` and `--init`, and all
-data (`core.object_store`). Files read by a library with its own file access may not. A mounted
-bucket, by gcsfuse for example, counts as a local directory.
+Paths in a bucket are valid for the work directory of `train`, every `--checkpoint` and `--init`,
+and all data (`core.object_store`), but not for files that a library opens itself. A mounted bucket,
+for example by gcsfuse, counts as a local directory.
 
-fsspec's file systems cache listings without expiry, so one host would not see files that another
-has written; here the cache is off (`use_listings_cache`, fsspec.config).
+fsspec caches directory listings without expiry, so a host could miss files that another host has
+written. This module disables that cache (`use_listings_cache`, fsspec.config).
 """
 
 import os
@@ -24,7 +24,7 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import write_atomically
 
 AnyPath: TypeAlias = Path | epath.Path
-"""A local path or a path in a bucket, both with pathlib's methods."""
+"""Local path or path in a bucket, both with pathlib's methods."""
 
 _SCHEMES = ("gs", "s3")
 _FSSPEC_NAMES = (*_SCHEMES, "gcs")
@@ -37,7 +37,7 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 
 def open_path(path: str | os.PathLike[str]) -> AnyPath:
-    """Return the path of a file or directory, wherever it is."""
+    """Return the path of a local file or directory, or of a URL in a bucket."""
     if isinstance(path, Path | epath.Path):
         return path
     text = os.fspath(path)
@@ -45,7 +45,9 @@ def open_path(path: str | os.PathLike[str]) -> AnyPath:
     if url is None:
         return Path(text)
     if url.group(1) not in _SCHEMES:
-        raise InputError(f"{text}: only {' and '.join(f'{s}://' for s in _SCHEMES)} are known")
+        raise InputError(
+            f"{text} has an unknown scheme; use {' or '.join(f'{s}://' for s in _SCHEMES)}"
+        )
     found = epath.Path(text)
     _list_afresh()
     try:
@@ -53,8 +55,8 @@ def open_path(path: str | os.PathLike[str]) -> AnyPath:
     except ImportError as error:
         package = {"gs": "gcsfs", "s3": "s3fs"}[url.group(1)]
         raise InputError(
-            f"{text}: a bucket is read by the package {package}, which is not installed; "
-            "install it, or mount the bucket and give the mounted path"
+            f"{text} needs the package {package}, which is not installed; install it, or mount the "
+            "bucket and give the mounted path"
         ) from error
     except Exception as error:  # whatever the store's client raises: credentials, network
         reason = str(error).partition("\n")[0][:200]
@@ -63,15 +65,20 @@ def open_path(path: str | os.PathLike[str]) -> AnyPath:
 
 
 def absolute(path: str | os.PathLike[str]) -> epath.Path:
-    """Return a path that does not depend on the current directory; a URL as it is.
+    """Return the absolute path of a local path; return a URL unchanged.
 
-    epath's own `absolute` makes a directory `gs:` of this machine of it.
+    epath's `absolute` would turn a URL into a local directory named `gs:`.
     """
     return epath.Path(path) if is_remote(path) else epath.Path(path).absolute()
 
 
 def local_path(path: str | os.PathLike[str], *, what: str) -> Path:
-    """Return the path of something that can be read on this machine only."""
+    """Return a local path, or raise InputError for a URL.
+
+    Args:
+      path: local path or URL.
+      what: name of the file in the message, such as "checkpoint".
+    """
     text = os.fspath(path)
     url = _URL.match(text)
     if url is None:
@@ -79,13 +86,13 @@ def local_path(path: str | os.PathLike[str], *, what: str) -> Path:
     bucket = text[url.end() :].partition("/")[0]
     mount = f"gcsfuse {bucket} DIR" if url.group(1) == "gs" else f"mount {bucket} at DIR"
     raise InputError(
-        f"{what} {text}: only files of this machine can be read here; mount the bucket "
-        f"({mount}) and give the path below DIR"
+        f"{what} {text} must be on this machine; mount the bucket ({mount}) and give the path "
+        "below DIR"
     )
 
 
 def write_whole(path: AnyPath, content: bytes) -> None:
-    """Write a file atomically; writes of objects to a bucket always are."""
+    """Write a file atomically, on this machine or in a bucket."""
     if is_remote(path):
         path.write_bytes(content)
     else:
@@ -93,16 +100,16 @@ def write_whole(path: AnyPath, content: bytes) -> None:
 
 
 def size_of(path: AnyPath) -> int:
-    """Return bytes of a file."""
+    """Return the size of a file in bytes."""
     return epath.Path(path).stat().length if is_remote(path) else os.stat(path).st_size
 
 
 class StoredObject(NamedTuple):
-    """A bucket's metadata of an object; its bytes are not read for it.
+    """Metadata of an object in a bucket.
 
     Attributes:
-      size: bytes.
-      crc32c: CRC-32C of its content, as Google Cloud Storage gives it (base64); None if unknown.
+      size: size in bytes.
+      crc32c: base64 CRC-32C of the content, from Google Cloud Storage; None if unknown.
     """
 
     size: int
@@ -110,10 +117,9 @@ class StoredObject(NamedTuple):
 
 
 def objects_below(directory: AnyPath) -> dict[str, StoredObject]:
-    """Return the objects below a directory of a bucket, as they are now, by relative path.
+    """Return the metadata of the current objects below a bucket directory, by relative path.
 
-    This takes one request for every thousand objects with gcsfs or s3fs, and one request for each
-    object with only TensorFlow.
+    gcsfs and s3fs need one request for each 1,000 objects, TensorFlow one for each object.
     """
     store = _object_store(directory)
     if store is None:
@@ -141,7 +147,7 @@ def _object_store(directory: AnyPath) -> Any:
 
 
 def _list_afresh() -> None:
-    """Disable the cache of listings in file systems that are created from now on."""
+    """Disable fsspec's cache of directory listings for file systems created later."""
     from fsspec.config import conf
 
     for name in _FSSPEC_NAMES:
@@ -149,12 +155,12 @@ def _list_afresh() -> None:
 
 
 def files_below(directory: AnyPath) -> Iterator[str]:
-    """Yield the files below a directory as relative paths "a/b", sorted within each directory."""
+    """Yield relative paths "a/b" of the files below a directory, sorted in each directory."""
     yield from objects_below(directory) if is_remote(directory) else _walk(directory)
 
 
 def _walk(directory: AnyPath) -> Iterator[str]:
-    """Yield the files below a local directory, one directory after the other."""
+    """Yield the files below a local directory, one subdirectory after another."""
     for path in sorted(directory.iterdir(), key=lambda path: path.name):
         if path.is_dir():
             for below in _walk(path):

@@ -1,9 +1,9 @@
-"""Old names of modules, options and paths, so that files of earlier versions still work.
+"""Former names of modules, options and parameter paths, so that older files still work.
 
-A config.json names classes by their modules; `current` returns the present module. A user's own
-tasks and configs import modules by name: an old name still gives the present module, with one line
-of warning (`former_spec`), and `hint` returns the new name of a moved object. A checkpoint names
-its arrays by their paths in the model; `current_paths` returns the present ones.
+A config.json names classes by their modules; `current` returns the present module. User code
+imports modules by name; an import of a former name returns the present module and logs a warning
+(`former_spec`). `hint` returns the present name of a moved object. A checkpoint names arrays by
+their paths in the model; `current_paths` returns the present paths.
 
     current("t5x_lite.config")              -> "t5x_lite.config.experiment"
     current("t5x_lite.data.c4.config")      -> "t5x_lite.c4.config"
@@ -332,7 +332,7 @@ _FORMER = {
     "train.training": "run.training",
     "train.workdir": "run.workdir",
 }
-"""Module, in t5x_lite -> its former names."""
+"""Module of t5x_lite -> former names, separated by spaces."""
 _MODULES = {old: new for new, names in _FORMER.items() for old in names.split()}
 
 OPTIONS = {
@@ -341,10 +341,10 @@ OPTIONS = {
     "--init-rename": "--init.rename",
     "--init-fresh": "--init.fresh",
 }
-"""Old option of a config -> new option."""
+"""Former name of a config option -> present name."""
 
 PARTS = {"--data.layout": "layout=layouts.Encoder(), Labelled(), ... of t5x_lite.layouts"}
-"""Option that was replaced by a part of the config file -> text to write in the file."""
+"""Removed option -> text that replaces it in a config file."""
 
 _DATA = re.compile(r"t5x_lite\.(data\.config|config(\.experiment)?):Data")
 _LAYOUTS = {
@@ -362,7 +362,7 @@ _ADAPTERS = {
     "t5x_lite.adapters.lora:Lora": ("lora", "lora"),
     "t5x_lite.adapters.bottleneck:Bottleneck": ("seq_bn", "bottleneck"),
 }
-"""Config of a module -> the method that has its fields, and its name where it has none."""
+"""Former config class of an adapter -> present adapter method and default adapter name."""
 _IMPORTED_HEADS = {"electra_rtd": "electra", "deberta_rtd": "deberta"}
 
 FORMER_VALUES = {
@@ -371,7 +371,7 @@ FORMER_VALUES = {
     "share_embedding_norm": False,
     "unroll": 1,
 }
-"""Field -> what a config means that was written before the field was there, if not its default."""
+"""Config field -> value for older configs without the field, if it differs from the default."""
 
 _NAMES = {
     "adapters.choice.Chosen": "adapters.sparse.ChosenEntries",
@@ -398,11 +398,11 @@ _NAMES = {
     "run.interchange.import_hf": "commands.weights.import_hf",
     "run.interchange.import_t5x": "commands.weights.import_t5x",
 }
-"""Functions that left their module, or have another name in its chapter."""
+"""Former path of a moved function or class -> present path."""
 
 
 def current(module: str) -> str:
-    """Today's name of a module, or of a function, that an earlier version may have named."""
+    """Return the present name of a module, function or class from its former name."""
     name = module.removeprefix(_PACKAGE)
     if name == module:
         return module
@@ -413,7 +413,7 @@ def current(module: str) -> str:
 
 
 class _FormerModule(ModuleType):
-    """A module under its former name: attributes are read from the present module."""
+    """Module under its former name, which reads its attributes from the present module."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -438,7 +438,7 @@ class _Loader(Loader):
 
 
 def former_spec(module: str) -> ModuleSpec | None:
-    """Return the spec by which Python imports a module under a former name, or None."""
+    """Return the import spec of a module under its former name, or None."""
     name = module.removeprefix(_PACKAGE)
     is_room = any(old.startswith(f"{name}.") for old in _MODULES)
     if name == module or not (is_room or current(module) != module):
@@ -447,7 +447,7 @@ def former_spec(module: str) -> ModuleSpec | None:
 
 
 def current_paths(paths: Iterable[str]) -> dict[str, str]:
-    """Path of a saved array -> today's path; an earlier version may have saved them."""
+    """Map paths of saved arrays to their present paths in the model."""
     paths = list(paths)
     head = "rtd" if any(map(_DETECTION.fullmatch, paths)) else "mlm"
     rules = (*_PATHS, (_HEAD, rf"\1heads/{head}/\2"))
@@ -463,7 +463,7 @@ def _renamed(path: str, rules: Sequence[tuple[re.Pattern[str], str]]) -> str:
 
 
 def current_fields(node: dict[str, Any]) -> dict[str, Any]:
-    """Return an encoded config with today's fields; an earlier version may have written it."""
+    """Convert an encoded config of an earlier version to the present fields."""
     if _DATA.fullmatch(str(node.get("type"))):
         return _current_data(node)
     if not _EXPERIMENT.fullmatch(str(node.get("type"))):
@@ -498,7 +498,7 @@ def _module_line(node: Any) -> str:
 
 
 def _current_data(node: dict[str, Any]) -> dict[str, Any]:
-    """Return today's fields of `Data`; its layout was a name, and now has the negatives."""
+    """Convert an encoded `Data` config of an earlier version to the present fields."""
     given = dict(node)
     negatives = given.pop("negatives", 0)
     if isinstance(given.get("layout"), str) and given["layout"] in _LAYOUTS:
@@ -510,7 +510,7 @@ def _current_data(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def hint(error: BaseException) -> str:
-    """Return a hint for the import error of a renamed module, or ""."""
+    """Return a hint with the new name for an ImportError of a renamed module, or ""."""
     if not isinstance(error, ImportError) or error.name is None:
         return ""
     inner = _NO_NAME.match(str(error))  # from t5x_lite.data import stages

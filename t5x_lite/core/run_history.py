@@ -1,20 +1,20 @@
-"""The records of a run in its work directory: metrics.jsonl and run.json.
+"""Records of a run in its work directory: metrics.jsonl and run.json.
 
-One object a line: {"step": 1, "time": seconds since the epoch, "loss": 5.4, ...}; not a number and
-infinity are null. Of a step that was repeated after a restart the later line counts.
+Each line of metrics.jsonl is an object: {"step": 1, "time": seconds since the epoch, "loss": 5.4,
+...}. NaN and infinity are written as null. If a step is repeated after a restart, the later line is
+used.
 
     with Record("work/run") as record:
         record.add(1, time.time(), {"loss": 5.4})
     evaluations("work/run", until=1000)     # [{"validation/loss": 5.2, ...}, ...]
 
-run.json of a work directory: how its run was started, each time, and with which versions.
+run.json lists each start of the run, newest last, with its command and library versions:
 
     {"starts": [{"command": "t5x-lite train configs/tiny_pretrain.py --workdir work/run",
                  "time": 1700000000, "step": 0, "devices": "8 TPU v5 lite",
                  "versions": {"t5x_lite": "0.1.0", "python": "3.11.9", "jax": "0.10.2", ...}}]}
 
-A run that resumes adds a start; the newest is last. The report and the model card name them. The
-file decides nothing: a run without one, or with a damaged one, resumes all the same.
+The report and the model card use run.json; a run resumes without it.
 """
 
 import dataclasses
@@ -34,14 +34,14 @@ from t5x_lite.core.errors import InputError, command
 from t5x_lite.core.remote import AnyPath
 
 METRICS_FILE = "metrics.jsonl"
-"""The file's name in a work directory."""
+"""Name of the metrics file in a work directory."""
 
 
 class Record:
-    """Lines at the end of the file, each there at once; a context manager."""
+    """Writer that appends metrics to metrics.jsonl, one line per step; a context manager."""
 
     def __init__(self, workdir: str | os.PathLike) -> None:
-        """Open the file, and cut what a killed run left unfinished."""
+        """Open metrics.jsonl, and remove a partial last line of a killed run."""
         path = Path(workdir) / METRICS_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
         _cut_partial_line(path)
@@ -54,7 +54,7 @@ class Record:
         self.close()
 
     def add(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Write one line; `seconds` since the epoch."""
+        """Append the metrics of a step; `seconds` is the time since the epoch."""
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
         line = {"step": step, "time": round(seconds, 3), **finite}
         content = (json.dumps(line, allow_nan=False) + "\n").encode()
@@ -62,21 +62,20 @@ class Record:
             content = content[self._file.write(content) :]
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
 def evaluations(workdir: str | os.PathLike, *, until: int) -> list[dict[str, float]]:
-    """Return the evaluations that a run's record holds, in the order of their steps."""
+    """Return the evaluation metrics of a run up to step `until`, in order of steps."""
     return list(evaluated_steps(workdir, until=until).values())
 
 
 def evaluated_steps(
     workdir: str | os.PathLike, *, until: int, training: bool = False
 ) -> dict[int, dict[str, float]]:
-    """Return the evaluations that a run's record holds, by step and in their order.
+    """Map each evaluated step of a run, up to step `until`, to its metrics.
 
-    A partial last line is omitted. With `training` the metrics of training are among them.
+    A partial last line is skipped. If `training` is True, training metrics are included.
     """
     found: dict[int, dict[str, float]] = {}
     for line in recorded(workdir):
@@ -91,7 +90,7 @@ def evaluated_steps(
 
 
 def recorded(workdir: str | os.PathLike) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a run's record, as they are; a partial last line is omitted."""
+    """Yield the records of a run's metrics.jsonl, except a partial last line."""
     path = remote.open_path(workdir) / METRICS_FILE
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     for number, line in enumerate(lines, 1):
@@ -102,12 +101,12 @@ def recorded(workdir: str | os.PathLike) -> Iterator[dict[str, Any]]:
         except ValueError:
             record = None
         if not isinstance(record, dict) or "step" not in record:
-            raise InputError(f"{path}:{number} is not a record of metrics; delete the line")
+            raise InputError(f"{path}:{number} is not a valid record of metrics; delete the line")
         yield record
 
 
 def _cut_partial_line(path: Path) -> None:
-    """Cut what follows the last newline of a file; a file that is missing stays missing."""
+    """Truncate a file after its last newline, if the file exists."""
     if not path.exists():
         return
     with path.open("rb+") as file:
@@ -132,11 +131,11 @@ class Start:
     """One start of a run.
 
     Attributes:
-      command: as it was typed, "" if unknown.
-      time: seconds since the epoch, whole.
-      step: the step from which it continued; 0 of a new run.
-      devices: number and kind, such as "1 cpu".
-      versions: versions of this package, Python and the libraries.
+      command: command line as typed; "" if unknown.
+      time: whole seconds since the epoch.
+      step: step from which the run continued; 0 for a new run.
+      devices: number and kind of the devices, such as "1 cpu".
+      versions: versions of this package, Python and the numerical libraries.
     """
 
     command: str = ""
@@ -147,7 +146,7 @@ class Start:
 
 
 def versions() -> dict[str, str]:
-    """Versions of this package, Python and the libraries that compute."""
+    """Return the versions of this package, Python and the numerical libraries."""
     found = {"t5x_lite": _own_version(), "python": platform.python_version()}
     for name in _LIBRARIES:
         try:
@@ -162,7 +161,7 @@ def _own_version() -> str:
 
 
 def add_start(directory: AnyPath, *, step: int, devices: str) -> bytes:
-    """Return the content of run.json with this start added."""
+    """Return the content of run.json with one more start."""
     new = Start(
         command=command(), time=round(time.time()), step=step, devices=devices, versions=versions()
     )
@@ -172,7 +171,7 @@ def add_start(directory: AnyPath, *, step: int, devices: str) -> bytes:
 
 
 def read_starts(directory: AnyPath) -> list[Start]:
-    """Return the starts of a run, the newest last; [] if run.json is missing or damaged."""
+    """Return the starts of a run, newest last; [] if run.json is missing or damaged."""
     try:
         content = json.loads((directory / RUN_FILE).read_bytes())
         return [_start(each) for each in content["starts"]]

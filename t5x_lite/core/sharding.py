@@ -1,26 +1,24 @@
-"""The device mesh, the table of logical axes, microbatches, and messages between processes.
+"""The device mesh, sharding rules for logical axes, microbatches, and communication of processes.
 
 Parameters name their axes ("embed", "mlp", ...) where they are created; activations name theirs
-where they are constrained; `RULES` maps each name to the mesh axis that it is split over. A single
-device is a mesh of size 1: neither it nor a single process is a special case.
+where they are constrained; `RULES` maps each name to the mesh axis that splits it. A single device
+is a mesh of size 1, so it is not a special case.
 
     mesh = make_mesh(MeshConfig(fsdp=2))    # 8 devices: data 4, fsdp 2, the other axes 1
     shardings(mesh, {"kernel": ("embed", "mlp")})
     {"kernel": NamedSharding(mesh, PartitionSpec("fsdp", "tensor"))}
 
-If the devices form several slices (TPU slices, GPU nodes), the links between them are slow. The
-outermost axes that fit, `replica` first, are laid over the slices.
+If the devices form several slices (TPU slices, GPU nodes), the links between slices are slow. The
+outermost mesh axes that fit, `replica` first, run across the slices.
 
 A batch can be split into microbatches that run one after another:
 
-    batch of 4 rows on 2 devices, 2 parts: rows 0 1 | 2 3
-    the first part has rows 0 | 2, the second 1 | 3: every row stays on its device
+    batch of 4 rows on 2 devices, 2 microbatches: rows 0 1 | 2 3
+    the first microbatch has rows 0 | 2, the second 1 | 3: every row stays on its device
 
-`Parts` gives their number, or the maximum tokens of a device, from which a number follows for each
-static shape of the batches. A loss that compares each row with the whole batch (`objectives.base`)
-runs its parts "cached" or by "recompute": `train.step` has both.
-
-Processes of one run exchange messages, and threads of one process are told when it ends.
+`Parts` sets the number of microbatches, or the maximum tokens of a device, which sets the number
+for each static shape of a batch. For a loss that compares each row with the complete batch
+(`objectives.base`), `train.step` has the modes "cached" and "recompute".
 """
 
 import dataclasses
@@ -42,7 +40,7 @@ from t5x_lite.core.options import Count, check_bounds
 from t5x_lite.core.trees import Array, Axes, Batch
 
 MESH_AXES = ("replica", "data", "fsdp", "sequence", "tensor")
-"""Axes from the least communication to the most: the last axis gets the nearest devices."""
+"""Mesh axes, from least to most communication; the last axis gets the nearest devices."""
 
 _BATCH_AXES = ("replica", "data", "fsdp")
 
@@ -60,19 +58,19 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
     "relpos_buckets": None,
     "activation_embed": None,
 }
-"""Logical axis name -> mesh axis or axes; None is replicated."""
+"""Logical axis name -> mesh axis or axes that split it; None means replicated."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """Sizes of the mesh axes; at most one is -1, which takes the devices that are left.
+    """Sizes of the mesh axes; one size may be -1, which uses all remaining devices.
 
     Attributes:
-      replica: copies of the parameters, over the slow links.
-      data: data parallelism, over the fast links.
-      fsdp: data parallelism with the parameters split over the same devices.
-      sequence: splits the length of the batches and of the activations.
-      tensor: splits heads, d_ff and the vocabulary.
+      replica: copies of the parameters, data-parallel over slow links.
+      data: copies of the parameters, data-parallel over fast links.
+      fsdp: data parallelism in which the parameters are split over the devices.
+      sequence: parts of the sequence length, in batches and activations.
+      tensor: parts of the attention heads, d_ff and the vocabulary.
     """
 
     replica: int = 1
@@ -84,17 +82,23 @@ class MeshConfig:
     def __post_init__(self) -> None:
         sizes = {name: getattr(self, name) for name in MESH_AXES}
         if any(size == 0 or size < -1 for size in sizes.values()):
-            raise InputError(f"mesh sizes must be positive, or -1 for what is left: got {sizes}")
+            raise InputError(
+                f"mesh sizes must be positive, or -1 for all remaining devices, but got {sizes}"
+            )
         if list(sizes.values()).count(-1) > 1:
-            raise InputError(f"at most one mesh size may be -1: got {sizes}")
+            raise InputError(f"only one mesh size may be -1, but got {sizes}")
 
 
 def make_mesh(config: MeshConfig, *, devices: Sequence[Any] | None = None) -> Mesh:
-    """Build the mesh over the given devices (all of them by default).
+    """Build the device mesh.
+
+    Args:
+      config: sizes of the mesh axes.
+      devices: devices of the mesh; default: all devices.
 
     Raises:
-      InputError: the sizes do not multiply to the number of devices, or an axis that needs fast
-        links would cross slow ones.
+      InputError: if the product of the sizes is not the number of devices, or an axis that needs
+        fast links would cross slices.
     """
     devices = list(jax.devices() if devices is None else devices)
     sizes = [getattr(config, name) for name in MESH_AXES]
@@ -102,14 +106,14 @@ def make_mesh(config: MeshConfig, *, devices: Sequence[Any] | None = None) -> Me
     if -1 in sizes:
         if len(devices) % known:
             raise InputError(
-                f"mesh: {len(devices)} devices are not divisible by the given sizes "
+                f"mesh: the number of devices, {len(devices)}, is not divisible by the sizes "
                 f"{dict(zip(MESH_AXES, sizes, strict=True))}; change --mesh.*"
             )
         sizes[sizes.index(-1)] = len(devices) // known
     elif known != len(devices):
         raise InputError(
-            f"mesh: {dict(zip(MESH_AXES, sizes, strict=True))} needs {known} devices and there "
-            f"are {len(devices)}; set one of --mesh.* to -1"
+            f"mesh: {dict(zip(MESH_AXES, sizes, strict=True))} needs {known} devices, but "
+            f"{len(devices)} are available; set one of --mesh.* to -1"
         )
     arrange = hybrid_devices if _slices(devices)[1] > 1 else near_devices
     types = (AxisType.Auto,) * len(MESH_AXES)
@@ -117,11 +121,11 @@ def make_mesh(config: MeshConfig, *, devices: Sequence[Any] | None = None) -> Me
 
 
 def near_devices(sizes: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
-    """Arranges the devices of one slice: the last mesh axes get the nearest ones.
+    """Arrange the devices of one slice in an array; its last axes get the nearest devices.
 
     Args:
       sizes: sizes of the mesh axes.
-      devices: as many as their product.
+      devices: devices; their number is the product of the sizes.
     """
     # Only where an axis has no whole axis of the torus, such as tensor 2 on 4x4x4, is one split;
     # jax.make_mesh rejects that but on v5e.
@@ -129,17 +133,17 @@ def near_devices(sizes: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
 
 
 def hybrid_devices(sizes: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
-    """Arranges the devices of several slices: fast links inside a slice, slow ones between.
+    """Arrange the devices of several slices; only outer mesh axes cross slices.
 
     Args:
       sizes: sizes of the mesh axes.
-      devices: as many as their product, of several slices.
+      devices: devices of several slices; their number is the product of the sizes.
 
     Returns:
-      The devices as an array of these sizes.
+      Array of devices with the given sizes.
 
     Raises:
-      InputError: the slices do not divide over the axes replica, data and fsdp.
+      InputError: if the axes replica, data and fsdp cannot be divided over the slices.
     """
     attribute, slices = _slices(devices)
     slow, left = [1] * len(sizes), slices
@@ -150,8 +154,8 @@ def hybrid_devices(sizes: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
     if left > 1:
         raise InputError(
             f"mesh: {dict(zip(MESH_AXES, sizes, strict=True))} does not divide over {slices} "
-            "slices (or nodes): sequence and tensor stay on fast links, so that replica * data * "
-            f"fsdp must be a multiple of {slices}; "
+            "slices (or nodes); sequence and tensor need fast links, so replica * data * fsdp must "
+            f"be a multiple of {slices}; "
             f"set --mesh.replica {slices}"
         )
     fast = [size // part for size, part in zip(sizes, slow, strict=True)]
@@ -162,10 +166,10 @@ def hybrid_devices(sizes: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
 
 
 def _slices(devices: Sequence[Any]) -> tuple[str, int]:
-    """Return the attribute that identifies a device's slice, and the number of slices.
+    """Return the device attribute that identifies a slice, and the number of slices.
 
-    JAX numbers TPU slices, and the nodes of a GPU job, by `slice_index`. GPUs without one are
-    grouped by their process, unless each process has one GPU: then their links are unknown.
+    JAX sets `slice_index` for TPU slices and for nodes of a GPU job. GPUs without it are grouped by
+    process, unless each process has one GPU.
     """
     indices = {getattr(device, "slice_index", None) for device in devices}
     processes = {device.process_index for device in devices}
@@ -175,40 +179,37 @@ def _slices(devices: Sequence[Any]) -> tuple[str, int]:
 
 
 def partition_spec(logical: Sequence[str | None]) -> PartitionSpec:
-    """Return the mesh axes of one array, from the logical names of its axes.
+    """Return the PartitionSpec of an array from the logical names of its axes.
 
     Raises:
-      ValueError: a name that `RULES` does not have.
+      ValueError: if `RULES` does not contain a name.
     """
     unknown = [name for name in logical if name is not None and name not in RULES]
     if unknown:
-        raise ValueError(f"logical axes {unknown} are not in sharding.RULES: {sorted(RULES)}")
+        raise ValueError(f"unknown logical axes {unknown}; sharding.RULES has {sorted(RULES)}")
     return PartitionSpec(*(None if name is None else RULES[name] for name in logical))
 
 
 def is_axes(leaf: Any) -> bool:
-    """Return True if a node of an axes tree is a leaf: a tuple of logical names."""
+    """Return True if a node of an axes tree is a leaf, which is a tuple of logical names."""
     return isinstance(leaf, tuple) and all(isinstance(name, str | None) for name in leaf)
 
 
 def shardings(mesh: Mesh, axes: Axes) -> Any:
-    """NamedShardings of a tree of logical axes (tuples of names)."""
+    """Return the NamedSharding of each leaf in a tree of logical axes."""
     return jax.tree.map(
         lambda logical: NamedSharding(mesh, partition_spec(logical)), axes, is_leaf=is_axes
     )
 
 
 def check_divisible(mesh: Mesh, axes: Axes, shapes: Any, *, num_heads: int | None = None) -> None:
-    """Check that every parameter divides over the mesh, and no attention head is cut.
+    """Raise InputError if the mesh cannot split a parameter evenly, or splits an attention head.
 
     Args:
-      mesh: the device mesh.
-      axes: logical axes of the parameters.
-      shapes: the parameters, or anything with their shapes.
-      num_heads: number of heads of the model; a shard of its joined axis holds whole heads.
-
-    Raises:
-      InputError: names the parameter's axis, its size and the mesh axes.
+      mesh: device mesh.
+      axes: tree of the parameters' logical axes.
+      shapes: tree of the parameters, or of objects with their shapes.
+      num_heads: number of attention heads of the model.
     """
 
     def check(logical: tuple[str | None, ...], leaf: Any) -> None:
@@ -221,7 +222,7 @@ def check_divisible(mesh: Mesh, axes: Axes, shapes: Any, *, num_heads: int | Non
 
 
 def mesh_axes(name: str | None) -> tuple[str, ...]:
-    """Return the mesh axes that a logical axis is split over."""
+    """Return the mesh axes that split a logical axis."""
     spread = RULES[name] if name else None
     return (spread,) if isinstance(spread, str) else spread or ()
 
@@ -231,26 +232,27 @@ def _check_axis(shape: Mapping[str, int], name: str | None, size: int) -> None:
     parts = math.prod(shape[axis] for axis in names)
     if size % parts:
         raise InputError(
-            f"mesh: axis {name!r} of size {size} does not divide over the mesh axes "
-            f"{names} of size {parts}; change --mesh.* or the model's size"
+            f"mesh: axis {name!r} of size {size} is not divisible by the size {parts} of the "
+            f"mesh axes {names}; change --mesh.* or the model's size"
         )
 
 
 def batch_sharding(mesh: Mesh, *, rank: int = 1) -> NamedSharding:
-    """Return the sharding of a batch [B, length]: rows over data axes, columns over sequence."""
+    """Return the sharding of a batch [B, length]: rows over data axes, length over sequence."""
     names = ("batch", "length") if rank > 1 and mesh.shape["sequence"] > 1 else ("batch",)
     return NamedSharding(mesh, partition_spec(names))
 
 
 def put_batch(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, Array]:
-    """Put this process's rows of a batch onto the mesh as a part of the global batch.
+    """Build a global batch on the mesh from the rows that this process holds.
 
     Args:
-      batch: NumPy arrays [rows, length] by name: part i of n, where i and n are `batch_part(mesh)`.
+      batch: name -> NumPy array [rows, length] with this process's part of the batch
+        (`batch_part`).
       mesh: mesh of the arrays.
 
     Raises:
-      InputError: rows or columns do not divide over the mesh.
+      InputError: if rows or columns cannot be evenly split over the mesh.
     """
     _, parts = batch_part(mesh)
     return {
@@ -267,11 +269,11 @@ def put_whole(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, Array]:
     """Put a batch that every process holds completely onto the mesh; a device gets only its rows.
 
     Args:
-      batch: NumPy arrays [B, length] by name, the same in all processes.
+      batch: name -> NumPy array [B, length], equal in all processes.
       mesh: mesh of the arrays.
 
     Raises:
-      InputError: rows or columns do not divide over the mesh.
+      InputError: if rows or columns cannot be evenly split over the mesh.
     """
     return {
         name: _spread(value, _rows_sharding(mesh, name, value, rows=len(value)))
@@ -290,8 +292,8 @@ def _rows_sharding(mesh: Mesh, name: str, value: Any, *, rows: int) -> NamedShar
         parts = math.prod(mesh.shape[part] for part in mesh_axes(axis))
         if size % parts:
             raise InputError(
-                f"mesh: axis {axis!r} of {name}, of size {size}, does not divide over the mesh "
-                f"axes {mesh_axes(axis)} of size {parts}; change --mesh.* or the data's sizes"
+                f"mesh: axis {axis!r} of {name} has size {size}, not divisible by the size {parts} "
+                f"of the mesh axes {mesh_axes(axis)}; change --mesh.* or the data's sizes"
             )
     return sharding
 
@@ -300,10 +302,10 @@ def _rows_sharding(mesh: Mesh, name: str, value: Any, *, rows: int) -> NamedShar
 def batch_part(mesh: Mesh) -> tuple[int, int]:
     """Return the index of this process's part of every batch, and the number of parts.
 
-    Processes that `tensor` or `sequence` runs across hold the same rows, and read the same part.
+    Processes that `tensor` or `sequence` crosses read the same part.
 
     Raises:
-      InputError: the processes share rows in part only.
+      InputError: if two processes share only some of their rows.
     """
     held: dict[int, set[int]] = {}
     where = batch_sharding(mesh).devices_indices_map((data_parallelism(mesh),))
@@ -312,19 +314,19 @@ def batch_part(mesh: Mesh) -> tuple[int, int]:
     parts = sorted({tuple(sorted(rows)) for rows in held.values()})
     if sum(map(len, parts)) != data_parallelism(mesh) or len(set(map(len, parts))) > 1:
         raise InputError(
-            f"mesh: {dict(mesh.shape)} gives the {len(held)} processes rows that they share in "
-            "part; change --mesh.*"
+            f"mesh: with {dict(mesh.shape)}, some of the {len(held)} processes share only some of "
+            "their rows; change --mesh.*"
         )
     return parts.index(tuple(sorted(held[jax.process_index()]))), len(parts)
 
 
 def jit_rows(function: Callable[..., Any], mesh: Mesh | None) -> Callable[..., Any]:
-    """Compile function(params, *rows) for rows that every process has whole.
+    """Compile function(params, *rows) for rows that every process holds completely.
 
     Args:
-      function: takes parameters and arrays [B, ...] or None, and gives arrays.
-      mesh: the rows are split over it and the results come back whole, on every process; None runs
-        where the parameters are, in one process.
+      function: function of the parameters and of arrays [B, ...] or None, which returns arrays.
+      mesh: mesh to split the rows over; every process gets complete results. If None, the function
+        runs in one process, on the device of the parameters.
     """
     if mesh is None:
         return jax.jit(function)
@@ -339,14 +341,14 @@ def jit_rows(function: Callable[..., Any], mesh: Mesh | None) -> Callable[..., A
 
 
 MOST_ROWS = 1 << 20
-"""Maximum rows that go through a model at once."""
+"""Maximum rows of a batch."""
 
 
 def rounded_rows(rows: int, mesh: Mesh | None) -> int:
-    """Return the least number of rows from `rows` on that divides over the mesh.
+    """Round a number of rows up to a multiple that the mesh can evenly split.
 
     Raises:
-      InputError: rows are more than any device holds at once.
+      InputError: if there are more than `MOST_ROWS` rows.
     """
     if rows > MOST_ROWS:
         raise InputError(f"a batch must have at most {MOST_ROWS:,} rows, got {rows:,}")
@@ -355,20 +357,20 @@ def rounded_rows(rows: int, mesh: Mesh | None) -> int:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Return the same array on every device."""
+    """Return the sharding that copies an array to every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def data_parallelism(mesh: Mesh) -> int:
-    """Return the number of parts that a batch is split into."""
+    """Return the number of device groups that a batch is split over."""
     return math.prod(mesh.shape[name] for name in _BATCH_AXES)
 
 
 def traced_kind() -> str:
-    """Return the kind of the mesh's devices, or of the first device without a mesh.
+    """Return the device kind of the current mesh, or of the first device without a mesh.
 
-    It is a name such as "TPU v5 lite", "NVIDIA H100 80GB HBM3" or "cpu". The devices of the mesh
-    need not be attached.
+    Examples are "TPU v5 lite", "NVIDIA H100 80GB HBM3" and "cpu". Devices of the mesh need not be
+    attached.
     """
     mesh = jax.sharding.get_abstract_mesh()
     device = None if mesh.empty else mesh.abstract_device
@@ -376,34 +378,31 @@ def traced_kind() -> str:
 
 
 def check_whole_rows(what: str, *, instead: str) -> None:
-    """Raise InputError for a mesh that splits the length.
+    """Raise InputError if the current mesh splits the sequence length.
 
     Args:
-      what: needs whole rows.
-      instead: an option that does not.
-
-    Raises:
-      InputError: the mesh that is set by `jax.set_mesh` does.
+      what: name of the feature that needs complete rows.
+      instead: alternative option that works with a split length.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if not mesh.empty and mesh.shape["sequence"] > 1:
         raise InputError(
-            f"{what} needs whole rows: mesh.sequence is {mesh.shape['sequence']}; "
+            f"{what} needs complete rows, but mesh.sequence is {mesh.shape['sequence']}; "
             f"set --mesh.sequence 1 or {instead}"
         )
 
 
 def constrain(x: Array, *logical: str | None) -> Array:
-    """Constrains an activation to the mesh that is set by `jax.set_mesh`; none set, x as it is.
+    """Constrain an activation to the current mesh (`jax.set_mesh`), if there is one.
 
-    A length that does not divide stays whole: decoding runs a model on one token at a time.
+    An indivisible length is not split, because decoding runs a model on one token at a time.
 
     Args:
-      x: an array with as many axes as names are given.
-      *logical: its logical axis names.
+      x: array with one axis per name.
+      *logical: logical axis names.
 
     Raises:
-      InputError: another axis does not divide; it is named.
+      InputError: if another axis is indivisible.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh is None or mesh.empty:
@@ -423,15 +422,14 @@ Mode = Literal["cached", "recompute"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parts:
-    """The division of a batch into microbatches.
+    """Division of a batch into microbatches.
 
     Attributes:
-      count: parts of it.
-      tokens: maximum tokens per device and microbatch, with as few microbatches as possible; if
-        None, `count` decides.
-      mode: mode of a loss in two stages: "cached" keeps the rows of all parts and runs each part
-        again for its gradient, "recompute" differentiates through the loop and runs a part again
-        when its gradient is asked for. The gradient is the same.
+      count: number of microbatches.
+      tokens: maximum tokens per device and microbatch; if None, `count` is used.
+      mode: method for a loss over the complete batch: "cached" stores the outputs of all
+        microbatches and runs each microbatch again for its gradient; "recompute" differentiates
+        through the loop and runs a microbatch again in its backward pass. The gradients are equal.
     """
 
     count: Count = 1
@@ -443,24 +441,23 @@ class Parts:
         if self.tokens is not None and self.count > 1:
             raise InputError(
                 f"microbatches {self.count} and tokens_per_part {self.tokens} both set the number "
-                "of parts of a batch: give one of them"
+                "of microbatches; set only one of them"
             )
 
     @property
     def may_be_several(self) -> bool:
-        """True if a batch may have more than one microbatch."""
+        """True if a batch may have several microbatches."""
         return self.count > 1 or self.tokens is not None
 
     def of(self, batch: Mapping[str, Any], mesh: Mesh) -> int:
-        """Return the parts of a batch.
+        """Return the number of microbatches of a batch.
 
         Args:
-          batch: features [B, ...], or their shapes.
-          mesh: the devices.
+          batch: name -> array [B, ...], or objects with the shapes.
+          mesh: device mesh.
 
         Raises:
-          InputError: its rows do not divide among devices and parts, or one row has more tokens
-            than a part may have.
+          InputError: if the rows cannot be evenly split, or one row has more than `tokens` tokens.
         """
         rows = next(iter(batch.values())).shape[0]
         if self.tokens is None:
@@ -471,18 +468,18 @@ class Parts:
         each, own = tokens_of_row(batch), rows // devices
         if each > self.tokens:
             raise InputError(
-                f"tokens_per_part {self.tokens} is less than the {each} tokens of one row: set "
+                f"tokens_per_part {self.tokens} is less than the {each} tokens of one row; set "
                 f"--tokens-per-part to {each} or more"
             )
         return next(n for n in range(1, own + 1) if own % n == 0 and own // n * each <= self.tokens)
 
 
 def tokens_of_row(batch: Mapping[str, Any]) -> int:
-    """Return the tokens of a row, padding included, of all texts that a model reads.
+    """Return the number of tokens in a row, padding included, over all texts that the model reads.
 
     Args:
-      batch: features [B, ...], or their shapes; names of token features end in "_tokens", and names
-        of predicted ones in "_target_tokens".
+      batch: name -> array [B, ...]; names of token features end in "_tokens", and names of target
+        features in "_target_tokens".
     """
     read = [name for name in batch if name.endswith("_tokens") and "_target_" not in name]
     return sum(math.prod(batch[name].shape[1:]) for name in read)
@@ -491,25 +488,25 @@ def tokens_of_row(batch: Mapping[str, Any]) -> int:
 def check_microbatches(
     batch_size: int, microbatches: int, mesh: Mesh, *, named: str | None = None
 ) -> None:
-    """Raise InputError for a batch with microbatches that cannot be divided among the devices.
+    """Raise InputError if a batch cannot be evenly divided over microbatches and devices.
 
     Args:
-      batch_size: rows of the global batch.
-      microbatches: parts of it.
-      mesh: the devices.
-      named: name in the message; if None, data.batch_size.
+      batch_size: number of rows of the global batch.
+      microbatches: number of microbatches.
+      mesh: device mesh.
+      named: name of the batch in the message; default: data.batch_size.
     """
     devices = data_parallelism(mesh)
     if batch_size % (devices * microbatches):
         raise InputError(
-            f"microbatches {microbatches} * {devices} devices that share a batch do not divide "
-            f"{named or f'data.batch_size {batch_size}'}; change --microbatches, "
+            f"{named or f'data.batch_size {batch_size}'} is not divisible by the product of "
+            f"microbatches {microbatches} and {devices} devices; change --microbatches, "
             f"{'--data.batches.shapes' if named else '--data.batch-size'} or --mesh.*"
         )
 
 
 def split_batch(batch: Batch, microbatches: int, mesh: Mesh) -> dict[str, Array]:
-    """Return microbatches [microbatches, B / microbatches, ...] of arrays [B, ...], inside a jit.
+    """Reshape arrays [B, ...] to [microbatches, B / microbatches, ...], inside a jit.
 
     Microbatch i has the rows i, i + microbatches, i + 2 * microbatches and so on, so every row
     stays on its device.
@@ -524,7 +521,7 @@ def split_batch(batch: Batch, microbatches: int, mesh: Mesh) -> dict[str, Array]
 
 
 def together(x: Array) -> Array:
-    """Return an array [B, ...] of its microbatches; the inverse of `split_batch`."""
+    """Join an array of microbatches to one array [B, ...]; the inverse of `split_batch`."""
     whole = jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:])
     return constrain(whole, "batch", *[None] * (whole.ndim - 1))
 
@@ -540,21 +537,18 @@ _BYTES = 400
 
 
 ending = threading.Event()
-"""Event that is set when a signal asks this process to end, if it is the only one of the run."""
+"""Event that is set when a signal ends a run with a single process."""
 
 
 class Ended(Exception):
-    """An awaited value did not come before `ending`."""
+    """Exception for a wait that was canceled by `ending`."""
 
 
 def first_told(text: str) -> str:
-    """Return the first text that is not empty, of all processes in the order of their index.
-
-    All processes call it, each with its own text, and all get the same one; it is a barrier as
-    well. With one process it is the text as given.
+    """Return the first nonempty text among all processes; a barrier that every process calls.
 
     Args:
-      text: about 400 bytes of it are told.
+      text: this process's text, truncated to 400 bytes if there are several processes.
     """
     if jax.process_count() == 1:
         return text
@@ -567,10 +561,9 @@ def first_told(text: str) -> str:
 
 
 def all_told(text: str) -> list[str]:
-    """Return the texts of all processes, in the order of their index.
+    """Return the texts of all processes, by process index; a barrier that every process calls.
 
-    All processes call it, each with its own text, and all get the same list; it is a barrier as
-    well. Only digests travel if all texts are equal.
+    Only digests are sent if all texts are equal.
     """
     if jax.process_count() == 1:
         return [text]

@@ -1,27 +1,26 @@
-"""The end of a command's process by SIGINT (Ctrl-C), SIGTERM or SIGHUP: one line, 130, 143 or 129.
+"""Safe end of a command's process after SIGINT (Ctrl-C), SIGTERM or SIGHUP.
+
+The process prints one line and exits with code 130, 143 or 129.
 
     at_start()                  # from here on a signal ends the process at once
     with watching() as watch:   # here it raises, so that `with` blocks clean up
         command.run()
     watch.leave(130)            # without the end of the interpreter
 
-A signal raises KeyboardInterrupt or `Terminated` in the main thread. Five things make that safe:
+A signal raises KeyboardInterrupt or `Terminated` in the main thread. Five measures make that safe:
 
-- The interpreter is not finalized after a signal or an error. Its finalization runs destructors of
-  XLA and TensorFlow while their threads still work: a segmentation fault, or a process that never
-  ends.
+- The interpreter is not finalized after a signal or an error, because destructors of XLA and
+TensorFlow would run while their threads still work, and crash or hang.
 - During an import no exception is raised, because extension modules would abort the process. The
-  process ends at once, and unfinished files are removed.
+process ends at once, and unfinished files are removed.
 - Python drops an exception that is raised in a destructor or a garbage collection callback, such as
-  JAX's. `watching` then raises the signal again.
+JAX's. `watching` then raises the signal again.
 - The main thread may be in C++ for minutes, for example in a compilation. A separate thread then
-  removes unfinished files and ends the process after `GRACE_SECONDS`, or at a second signal.
-- SIGHUP comes when the terminal is closed. Writing to it would fail from then on, so output goes to
-  /dev/null. Under `nohup` the signal is ignored.
+removes unfinished files and ends the process after `GRACE_SECONDS`, or at a second signal.
+- SIGHUP means that the terminal was closed and cannot be written to, so output goes to /dev/null.
+Under `nohup` the signal is ignored.
 
-Importing this module costs nothing: no JAX, no NumPy.
-
-Modules that import TensorFlow can be imported without the log lines of its C++.
+Importing this module is cheap: no JAX, no NumPy. `quiet_import` hides TensorFlow's C++ log lines.
 """
 
 import contextlib
@@ -37,11 +36,11 @@ from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 GRACE_SECONDS = 5.0
-"""Time for the main thread to clean up after a signal."""
+"""Seconds for the main thread to clean up after a signal."""
 _EXIT_SECONDS = 30.0
-"""Maximum time of `atexit` functions after an error."""
+"""Maximum seconds of `atexit` functions after an error."""
 _SAME_SECONDS = 1.0
-"""Time in which a second signal counts as the first: some launchers also pass on Ctrl-C."""
+"""Seconds in which a repeated signal is ignored, because some launchers forward Ctrl-C."""
 _AGAIN_SECONDS = 0.05
 _LINES = {
     signal.SIGINT: "error: interrupted",
@@ -50,11 +49,11 @@ _LINES = {
 }
 _SHOW_CURSOR = "\x1b[?25h"
 standard_errors = [2]
-"""The last one is the descriptor of standard error; 2 may be held back for a while."""
+"""File descriptors of standard error; the last one is used if descriptor 2 is redirected."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP; cleanup code for Ctrl-C also handles it."""
+    """Exception for SIGTERM or SIGHUP; code that cleans up after Ctrl-C also handles it."""
 
     def __init__(self, signum: int = signal.SIGTERM) -> None:
         super().__init__()
@@ -62,12 +61,12 @@ class Terminated(KeyboardInterrupt):
 
 
 def interruption(signum: int) -> KeyboardInterrupt:
-    """Return the exception of a signal."""
+    """Return the exception that a signal raises."""
     return KeyboardInterrupt() if signum == signal.SIGINT else Terminated(signum)
 
 
 def leave_terminal(signum: int) -> None:
-    """Redirect output from a terminal to /dev/null if the signal reports that it was closed."""
+    """After SIGHUP, redirect terminal output to /dev/null, because the terminal was closed."""
     if signum != signal.SIGHUP:
         return
     for descriptor in (1, *standard_errors):
@@ -79,22 +78,22 @@ def leave_terminal(signum: int) -> None:
 
 
 def at_start() -> None:
-    """Make each of `SIGNALS` end this process at once, while there is nothing to clean up."""
+    """Make SIGINT, SIGTERM and SIGHUP end this process at once, without cleanup."""
     for signum in SIGNALS:
         if signal.getsignal(signum) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(signum, _end_at_once)
 
 
 def line_of(signum: int) -> str:
-    """Return the line that a command ends with after a signal."""
+    """Return the last line that a command prints after a signal."""
     return _LINES[signal.Signals(signum)]
 
 
 @contextlib.contextmanager
 def raising() -> Iterator[None]:
-    """Within the block, SIGTERM raises `Terminated`; for a caller who owns the process.
+    """Let SIGTERM raise `Terminated` within the `with` block, and a second one end the process.
 
-    The second one ends the process at once. SIGINT stays as the caller has it.
+    The handler of SIGINT stays unchanged.
     """
     import threading
 
@@ -114,7 +113,7 @@ def raising() -> Iterator[None]:
 
 @contextlib.contextmanager
 def watching() -> Iterator["Watch"]:
-    """Within the block, `SIGNALS` raise, and end the process where that does not help."""
+    """Make SIGINT, SIGTERM and SIGHUP raise an exception within the `with` block."""
     watch = Watch()
     ignored = [one for one in SIGNALS if signal.getsignal(one) is signal.SIG_IGN]
     handlers = {one: signal.signal(one, watch.handle) for one in SIGNALS if one not in ignored}
@@ -130,11 +129,10 @@ def watching() -> Iterator["Watch"]:
 def ended_by(
     signums: Collection[int], *, seconds: float, may_end: Callable[[], bool] = lambda: True
 ) -> Iterator[None]:
-    """End the process `seconds` after a signal, or at the second signal.
+    """End the process `seconds` after a signal, or at the second signal, from a second thread.
 
-    Python's own handlers wait until the main thread returns from C++, which may never happen while
-    it compiles or allocates; a second thread receives the signal instead. Outside the main thread,
-    this does nothing.
+    Python's own handlers wait until the main thread returns from C++, which may never happen during
+    a compilation. Outside the main thread, this function does nothing.
     """
     import threading
 
@@ -175,11 +173,11 @@ def ended_by(
 
 
 class Watch:
-    """The signals of a process that runs one command.
+    """Signal handling of a process that runs one command.
 
     Attributes:
-      signum: the signal that asked this process to end; None if there was none, and 0 once the
-        command is finished and no signal can change its outcome.
+      signum: signal that asked this process to end; None before a signal, and 0 once the command is
+        finished and later signals are ignored.
     """
 
     def __init__(self) -> None:
@@ -190,7 +188,7 @@ class Watch:
         self._was_dropped = False
 
     def handle(self, signum: int, frame: Any) -> None:
-        """Raise the first signal in the main thread; the thread of `hooks` counts the others."""
+        """Handle a signal: the first one raises an exception in the main thread."""
         if self.signum is None:
             self.signum = signum
             leave_terminal(signum)
@@ -200,7 +198,7 @@ class Watch:
 
     @contextlib.contextmanager
     def hooks(self) -> Iterator[None]:
-        """Start the thread that sees each signal, and hide tracebacks that a signal causes."""
+        """Start the thread that receives signals, and hide tracebacks caused by a signal."""
         import socket
         import threading
 
@@ -220,18 +218,18 @@ class Watch:
                 sent.close()  # this ends the thread
 
     def finish(self) -> None:
-        """Ignore signals from here on; the process ends with the command's own code."""
+        """Ignore later signals, so that the process ends with the command's own exit code."""
         self.signum = self.signum or 0
 
     def claim(self) -> None:
-        """Make the caller the one who ends this process; a thread that comes second waits."""
+        """Let only the first calling thread end the process; other threads wait forever."""
         self.finish()
         if not self._ending.acquire(blocking=False):
             while True:
                 time.sleep(1)
 
     def leave(self, code: int) -> None:
-        """End this process after it was interrupted, and after its message."""
+        """Clean up and end this process, after an interruption and its message."""
         from t5x_lite.core.files import remove_unfinished
 
         _end_children()
@@ -242,9 +240,9 @@ class Watch:
         self._exit(code)
 
     def leave_after_error(self, code: int) -> None:
-        """End this process after a command failed, and after its message.
+        """Run `atexit` functions and end this process, after a failed command and its message.
 
-        Functions of `atexit` have `_EXIT_SECONDS`, since one may wait for another process.
+        They have `_EXIT_SECONDS`, because one may wait for another process.
         """
         import atexit
         import threading
@@ -265,7 +263,7 @@ class Watch:
         os._exit(code)
 
     def _watch(self, received: Any) -> None:
-        """End the process if the main thread does not do so in time after a signal."""
+        """Receive signals in a thread, and end the process if the main thread takes too long."""
         first = last = None
         foreign = 0
         with received:
@@ -307,7 +305,7 @@ class Watch:
         self.leave(128 + signum)
 
     def _dropped(self, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return a hook that raises a signal again that Python has dropped."""
+        """Return an unraisable hook that notes a signal exception that Python dropped."""
 
         def handle(dropped: Any) -> None:
             if self.signum is None:
@@ -318,7 +316,7 @@ class Watch:
         return handle
 
     def _raise_again(self) -> None:
-        """Send a dropped signal to the main thread again, as if none had come."""
+        """Send a signal to the main thread again, because Python dropped its exception."""
         import threading
 
         main, signum = threading.main_thread().ident, self.signum
@@ -328,7 +326,7 @@ class Watch:
             signal.pthread_kill(main, signum)
 
     def _silent(self, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return a hook that is silent once the process ends: threads lose what they work with."""
+        """Return an exception hook that hides errors of threads while the process ends."""
 
         def handle(failed: Any) -> None:
             if self.signum is None:
@@ -338,9 +336,9 @@ class Watch:
 
 
 def _is_importing(frame: Any) -> bool:
-    """Return True if an import is under way below a frame.
+    """Return True if the frame or one of its callers runs an import.
 
-    Extension modules import others while they start, and abort the process if that raises.
+    Extension modules abort the process if an exception is raised in their imports.
     """
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
@@ -379,7 +377,7 @@ def _remove_temporary() -> None:
 
 
 def _end_children() -> None:
-    """End worker processes, which would wait for their next task."""
+    """End worker processes, which would otherwise wait for their next task."""
     processes = sys.modules.get("multiprocessing.process")
     for child in () if processes is None else processes.active_children():
         with contextlib.suppress(Exception):
@@ -393,7 +391,7 @@ _LOG_LINE = re.compile(
 
 @contextlib.contextmanager
 def without_log_lines() -> Iterator[None]:
-    """Hold back what is written to file descriptor 2; passes on all but C++ log lines."""
+    """Hide C++ log lines on standard error (file descriptor 2) within the `with` block."""
     sys.stderr.flush()
     try:
         saved = os.dup(2)
@@ -417,10 +415,10 @@ def without_log_lines() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_import() -> Iterator[None]:
-    """Around an import that may be TensorFlow's first: it reads its level of logging only then.
+    """Hide TensorFlow's C++ log messages in a `with` block that imports it.
 
-    Importing JAX sets TF_CPP_MIN_LOG_LEVEL to 1, which shows warnings: TensorFlow then tells each
-    error of the data over many lines before we raise it.
+    Importing JAX sets TF_CPP_MIN_LOG_LEVEL to 1, so TensorFlow would print long warnings for each
+    data error, before this package raises it.
     """
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"

@@ -1,14 +1,14 @@
-"""Parameters that are computed from other, stored parameters.
+"""Views: parameters that are computed from other, stored parameters, such as tied weights.
 
 A checkpoint, an optimizer and a train state hold the stored parameters. A module reads the
-parameters that the views compute, and the gradient goes back through the views.
+parameters that the views compute. Gradients flow through the views to the stored parameters.
 
     views = (Same("decoder/mlp/*", "encoder/mlp/*"),)
     seen = read(views, stored)       # decoder/mlp/wi/kernel is the array of encoder/mlp/wi/kernel,
     stored = write(views, seen)      # which is stored once
 
 A pattern is the path of one array, or ends in "/*" and matches all arrays below it. Views are read
-in their order and written in the opposite one. This module does not depend on the model's modules.
+in order and written in reverse order.
 """
 
 import dataclasses
@@ -23,21 +23,23 @@ from t5x_lite.core import trees
 from t5x_lite.core.trees import Array, Axes, LazyArray, Params
 
 Flat = Mapping[str, Any]
-"""Path -> leaf."""
+"""Flat parameter tree: path -> array, shape or tuple of axis names."""
 
 
 @runtime_checkable
 class View(Protocol):
-    """One relation between parameters; its methods take and give leaves by path.
+    """Relation between stored parameters and the parameters that modules read.
+
+    All methods take and return flat parameter trees: path -> array.
 
     Attributes:
-      computes: True if reading makes new arrays instead of only moving stored ones.
+      computes: True if `read` computes new arrays; False if it only copies references.
     """
 
     computes: ClassVar[bool]
 
     def stored(self, shapes: Flat, axes: Flat) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return shapes and logical axes of the stored parameters, given the read ones.
+        """Convert shapes and logical axes of the modules' parameters to the stored parameters.
 
         Raises:
           ValueError: if the view does not fit the parameters.
@@ -45,31 +47,29 @@ class View(Protocol):
         ...
 
     def fresh(self, seen: Flat) -> dict[str, Any]:
-        """Return the stored parameters of a newly initialized model."""
+        """Convert newly initialized module parameters to stored parameters."""
         ...
 
     def read(self, stored: Flat) -> dict[str, Any]:
-        """Return the parameters that the modules have."""
+        """Convert stored parameters to module parameters."""
         ...
 
     def write(self, seen: Flat) -> dict[str, Any]:
-        """Return stored parameters that `read` turns into `seen`: for import, and for --init."""
+        """Convert module parameters to stored parameters; the inverse of `read`."""
         ...
 
     def mentions(self, path: str) -> bool:
-        """Return True if the view affects the array at a path."""
+        """Return True if the view reads or computes the array at a path."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Same:
-    """Arrays that are read from others and not stored: tied tables, shared layers.
-
-    `write` drops the copies and keeps the owner's arrays.
+    """View of arrays that are stored once and read at two paths, such as tied embeddings.
 
     Attributes:
-      path: pattern of the copies.
-      owner: pattern of the arrays that are stored.
+      path: pattern of the copies, which are not stored.
+      owner: pattern of the stored arrays.
     """
 
     path: str
@@ -78,41 +78,30 @@ class Same:
     computes: ClassVar[bool] = False
 
     def stored(self, shapes: Flat, axes: Flat) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return all arrays except the copies at `path`.
-
-        Raises:
-          ValueError: if no array is at `path`, or the arrays at `owner` have other names or shapes.
-        """
         _check_alike(self.path, self.owner, shapes)
         return self.write(shapes), self.write(axes)
 
     def fresh(self, seen: Flat) -> dict[str, Any]:
-        """Return all arrays except the copies at `path`."""
         return self.write(seen)
 
     def read(self, stored: Flat) -> dict[str, Any]:
-        """Return the parameters with the arrays at `owner` also at `path`.
-
-        Raises:
-          ValueError: if arrays at `path` are stored.
-        """
         if there := _at(self.path, stored):
-            raise ValueError(f"{there[0]} is stored, and should be read from {self.owner}")
+            raise ValueError(
+                f"parameter {there[0]} is stored, but should be read from {self.owner}"
+            )
         copies = {_moved(p, self.owner, self.path): stored[p] for p in _at(self.owner, stored)}
         return {**stored, **copies}
 
     def write(self, seen: Flat) -> dict[str, Any]:
-        """Return all arrays except the copies at `path`."""
         return {path: leaf for path, leaf in seen.items() if not _matches(self.path, path)}
 
     def mentions(self, path: str) -> bool:
-        """Return True if the path is of a copy or of its owner."""
         return _matches(self.path, path) or _matches(self.owner, path)
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """Arrays that are stored as their difference from base arrays, which get no gradient from them.
+    """View of arrays that are stored as their difference from base arrays.
 
         read = stop_gradient(base) + stored          stored begins as zero
 
@@ -127,30 +116,21 @@ class Difference:
     computes: ClassVar[bool] = True
 
     def stored(self, shapes: Flat, axes: Flat) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the shapes and axes unchanged.
-
-        Raises:
-          ValueError: if nothing is at `path`, or the arrays at `base` differ.
-        """
         _check_alike(self.path, self.base, shapes)
         return dict(shapes), dict(axes)
 
     def fresh(self, seen: Flat) -> dict[str, Any]:
-        """Return the parameters with zeros as the differences."""
         return {**seen, **{path: jnp.zeros_like(seen[path]) for path in _at(self.path, seen)}}
 
     def read(self, stored: Flat) -> dict[str, Any]:
-        """Return the parameters with sums of base and difference at `path`."""
         sums = {p: _sum(stored[self._base(p)], stored[p]) for p in _at(self.path, stored)}
         return {**stored, **sums}
 
     def write(self, seen: Flat) -> dict[str, Any]:
-        """Return the parameters with differences from the base at `path`."""
         less = {p: _difference(seen[p], seen[self._base(p)]) for p in _at(self.path, seen)}
         return {**seen, **less}
 
     def mentions(self, path: str) -> bool:
-        """Return True if the path is of a difference or of its base."""
         return _matches(self.path, path) or _matches(self.base, path)
 
     def _base(self, path: str) -> str:
@@ -159,11 +139,11 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Repeat:
-    """One array for all layers of a stack: stored as [...], read as [N, ...].
+    """View of an array that all N layers of a stack share: stored as [...], read as [N, ...].
 
     Attributes:
       path: pattern of the arrays.
-      num: N, the number of layers.
+      num: number of layers, N.
     """
 
     path: str
@@ -172,40 +152,34 @@ class Repeat:
     computes: ClassVar[bool] = True
 
     def stored(self, shapes: Flat, axes: Flat) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return shapes and axes without the first axis, which is for the layers.
-
-        Raises:
-          ValueError: nothing is at `path`, or there is another number of layers.
-        """
         first, rest = {}, {}
         for path in _some(self.path, shapes):
             shape = tuple(shapes[path].shape)
             if shape[:1] != (self.num,):
-                raise ValueError(f"{path} must have {self.num} layers: got the shape {shape}")
+                raise ValueError(
+                    f"parameter {path} must have {self.num} layers, but its shape is {shape}"
+                )
             first[path] = jax.ShapeDtypeStruct(shape[1:], shapes[path].dtype)
             rest[path] = tuple(axes[path][1:])
         return {**shapes, **first}, {**axes, **rest}
 
     def fresh(self, seen: Flat) -> dict[str, Any]:
-        """Return the parameters with only the first layer's arrays."""
         return {**seen, **{path: seen[path][0] for path in _at(self.path, seen)}}
 
     def read(self, stored: Flat) -> dict[str, Any]:
-        """Return the parameters with the same array in each layer."""
         each = {path: stored[path] for path in _at(self.path, stored)}
         return {**stored, **{p: jnp.broadcast_to(x, (self.num, *x.shape)) for p, x in each.items()}}
 
     def write(self, seen: Flat) -> dict[str, Any]:
-        """Return the mean of the layers, which are equal where `read` made them."""
+        """Store the mean over the layers, which equals each layer after `read`."""
         return {**seen, **{path: jnp.mean(seen[path], axis=0) for path in _at(self.path, seen)}}
 
     def mentions(self, path: str) -> bool:
-        """Return True if the path is of a repeated array."""
         return _matches(self.path, path)
 
 
 def stored(views: Sequence[View], shapes: Params, axes: Axes) -> tuple[Params, Axes]:
-    """Return shapes and axes of the stored parameters, two nested dicts, given the read ones."""
+    """Convert shapes and axes of module parameters to shapes and axes of stored parameters."""
     if not views:
         return shapes, axes
     its_shapes, its_axes = trees.flatten(shapes), trees.flatten(axes)
@@ -215,17 +189,17 @@ def stored(views: Sequence[View], shapes: Params, axes: Axes) -> tuple[Params, A
 
 
 def fresh(views: Sequence[View], seen: Params) -> Params:
-    """Return the stored parameters of a newly initialized model."""
+    """Convert newly initialized module parameters to stored parameters, through all views."""
     return _through([view.fresh for view in reversed(views)], seen)
 
 
 def read(views: Sequence[View], stored: Params) -> Params:
-    """Return the modules' parameters; arrays that no view mentions stay the same objects."""
+    """Convert stored parameters to module parameters, through all views."""
     return _through([view.read for view in views], stored)
 
 
 def read_lazily(views: Sequence[View], stored: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
-    """Apply `read` to lazy arrays by path; only arrays that a view computes are read."""
+    """Apply `read` to lazy arrays; load only the arrays that a view computes with."""
     if not views:
         return dict(stored)
     computed = mentioned([view for view in views if view.computes], stored)
@@ -233,7 +207,7 @@ def read_lazily(views: Sequence[View], stored: Mapping[str, LazyArray]) -> dict[
     try:
         seen = trees.flatten(read(views, trees.unflatten(arrays)))
     except KeyError as error:
-        raise ValueError(f"the model has no parameters {error}") from error
+        raise ValueError(f"the model has no parameters at {error}") from error
     return {
         path: leaf if isinstance(leaf, LazyArray) else _made(np.asarray(leaf))
         for path, leaf in seen.items()
@@ -245,17 +219,17 @@ def _made(array: np.ndarray) -> LazyArray:
 
 
 def write(views: Sequence[View], seen: Params) -> Params:
-    """Return stored parameters that `read` turns into `seen`."""
+    """Convert module parameters to stored parameters, through all views."""
     return _through([view.write for view in reversed(views)], seen)
 
 
 def mentioned(views: Sequence[View], paths: Iterable[str]) -> set[str]:
-    """Return the paths that a view affects."""
+    """Return the paths of arrays that a view reads or computes."""
     return {path for path in paths if any(view.mentions(path) for view in views)}
 
 
 def copies(views: Sequence[View], seen: Iterable[str]) -> dict[str, str]:
-    """Path of an array that is not stored -> path of the one that it is read from."""
+    """Map the path of each array that is not stored to the path of its stored owner."""
     paths = list(seen)
     return {
         path: _moved(path, view.path, view.owner)
@@ -275,7 +249,7 @@ def _through(functions: Sequence[Any], tree: Params) -> Params:
 
 
 def _stem(pattern: str) -> str:
-    """Return the common prefix of the paths of a pattern that ends in "/*", or the path itself."""
+    """Return a pattern without a final "*"."""
     return pattern.removesuffix("*")
 
 
@@ -290,7 +264,7 @@ def _at(pattern: str, flat: Iterable[str]) -> list[str]:
 def _some(pattern: str, flat: Iterable[str]) -> list[str]:
     paths = _at(pattern, flat)
     if not paths:
-        raise ValueError(f"no parameters are at {pattern}")
+        raise ValueError(f"the model has no parameters at {pattern}")
     return paths
 
 
@@ -303,7 +277,8 @@ def _check_alike(path: str, other: str, shapes: Flat) -> None:
     theirs = {p: tuple(shapes[p].shape) for p in _at(other, shapes)}
     if ours != theirs:
         raise ValueError(
-            f"the parameters at {path} must be as those at {other}: got {ours} for {theirs}"
+            f"the parameters at {path} and {other} must have equal shapes, but have {ours} and "
+            f"{theirs}"
         )
 
 

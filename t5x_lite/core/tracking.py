@@ -2,8 +2,8 @@
 
     --tracking.to tensorboard wandb mlflow my_trackers:Webhook --tracking.project summaries
 
-A tracker is created once, by a function or class that is called with a `TrackedRun`, and then gets
-every record of metrics. A custom tracker:
+A tracker is created once, by a function or class that gets a `TrackedRun`. It then receives the
+metrics of each logged step. A custom tracker:
 
     # my_trackers.py, next to the config
     class Webhook:
@@ -13,14 +13,14 @@ every record of metrics. A custom tracker:
         def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
         def close(self, outcome: Outcome) -> None: ...
 
-All calls come from one thread of the first process, in order. Training does not wait for them. A
-tracker that raises is warned about once and omitted from then on: it never stops a run. Its `id`
-is kept in trackers.json of the work directory, and is `TrackedRun.id` when the run resumes.
+All calls come from one thread of the first process, in order. Training does not wait for them. If a
+tracker raises an error, a warning is logged, and later calls are skipped. Its `id` is stored in
+trackers.json of the work directory, and becomes `TrackedRun.id` when the run resumes.
 
 A callback is a tracker with the class attribute `synchronous = True`. Training waits for its calls.
-It may end the run: if its `stop` is not empty after `log`, training saves and finishes. `saved`
-gets each checkpoint when it is complete. A callback that is the same function of its records ends a
-resumed run at the same step, because `TrackedRun.history` has all records of earlier starts.
+It may end the run: if its `stop` is not empty after `log`, training saves a checkpoint and
+finishes. `saved` is called for each complete checkpoint. `TrackedRun.history` has the metrics of
+earlier starts, so a deterministic callback ends a resumed run at the same step.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ from t5x_lite.core.options import did_you_mean
 from t5x_lite.core.remote import AnyPath, write_whole
 
 Outcome = Literal["finished", "interrupted", "failed"]
-"""End of a run: at its last step, by a signal (to be resumed), or by an error."""
+"""Outcome of a run: ended at its last step, by a signal, or by an error."""
 
 
 TRACKERS_FILE = "trackers.json"
@@ -58,13 +58,13 @@ _EXTRAS = ("wandb", "mlflow")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tracking:
-    """Destinations of metrics in addition to metrics.jsonl, which is always written.
+    """Configuration of metric trackers, in addition to metrics.jsonl, which is always written.
 
     Attributes:
       to: tensorboard, wandb, mlflow (extras of the same names), or "module:name" of a custom
-        tracker (`config.run_options`); () disables tracking.
-      project: the project of Weights & Biases, the experiment of MLflow; "" is their default.
-      name: name of the run in the tracker; "" is the work directory's name.
+        tracker; () disables tracking.
+      project: project of Weights & Biases or experiment of MLflow; "" is the tracker's default.
+      name: name of the run in the tracker; "" is the name of the work directory.
     """
 
     to: tuple[str, ...] = (TENSORBOARD,)
@@ -82,17 +82,17 @@ class Tracking:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrackedRun:
-    """A run, for its trackers.
+    """Description of a run, which its trackers receive.
 
     Attributes:
-      directory: the work directory, or this machine's directory instead of a bucket.
+      directory: work directory, or a local directory if the work directory is in a bucket.
       name: name of the run.
-      project: that it belongs to, "" for none.
-      config: the experiment, as config.json has it.
-      total_steps: the step at which it ends.
-      first_step: first step with metrics; earlier records were sent before.
-      history: metrics of the steps before, by step, for callbacks.
-      id: by which an earlier start of this run was known; None in a new run.
+      project: project of the run; "" for none.
+      config: experiment config, as in config.json.
+      total_steps: last step of the run.
+      first_step: first step with new metrics; trackers already have the metrics of earlier steps.
+      history: step -> metrics of earlier steps, for callbacks.
+      id: id that the tracker had in an earlier start of the run; None for a new run.
     """
 
     directory: str
@@ -107,29 +107,29 @@ class TrackedRun:
 
 @runtime_checkable
 class RunTracker(Protocol):
-    """Receives the metrics of a run.
+    """Tracker that receives the metrics of a run.
 
     Attributes:
-      id: name by which a resumed run finds its earlier records, or None.
+      id: identifier of the run in the tracker, for resuming, or None.
     """
 
     id: str | None
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take the metrics of a step; what is not finite is in it, too."""
+        """Receive the metrics of a step; values may be NaN or infinite."""
         ...
 
     def close(self, outcome: Outcome) -> None:
-        """Take the end of the run."""
+        """Receive the outcome of the run, as the last call."""
         ...
 
 
 @runtime_checkable
 class RunCallback(RunTracker, Protocol):
-    """A tracker that training waits for, and that may end the run.
+    """Tracker that training waits for, and that may end the run.
 
     Attributes:
-      synchronous: True, an attribute of the class.
+      synchronous: always True; an attribute of the class.
       stop: reason to end the run, or None.
     """
 
@@ -137,7 +137,7 @@ class RunCallback(RunTracker, Protocol):
     stop: str | None
 
     def saved(self, step: int, directory: str) -> None:
-        """Take the directory of a complete checkpoint."""
+        """Receive the step and directory of a complete checkpoint."""
         ...
 
 
@@ -145,19 +145,19 @@ MakeTracker = Callable[[TrackedRun], RunTracker]
 
 
 def is_callback(make: MakeTracker) -> bool:
-    """Return True if a class, or a partial of it, makes callbacks."""
+    """Return True if a class, or a partial of a class, creates callbacks."""
     return bool(getattr(getattr(make, "func", make), "synchronous", False))
 
 
 def find_trackers(tracking: Tracking) -> dict[str, MakeTracker]:
-    """Return the functions that make the trackers of a config, by name; nothing is sent yet."""
+    """Return the functions that create the trackers of a config, by tracker name."""
     return {name: _find(name) for name in tracking.to}
 
 
 def _find(name: str) -> MakeTracker:
     if name in _EXTRAS and importlib.util.find_spec(name) is None:
         raise InputError(
-            f"tracking.to {name} needs the package {name}: {install_command(name)}, or leave it out"
+            f"tracking.to {name} needs the package {name}; run {install_command(name)}"
         )
     module_name, _, attribute = _SHIPPED.get(name, name).partition(":")
     try:
@@ -173,10 +173,10 @@ def _find(name: str) -> MakeTracker:
 
 
 class KnownIds:
-    """trackers.json of a work directory: tracker -> the id of its run there.
+    """Ids of a run in its trackers, stored in trackers.json of the work directory.
 
     Args:
-      directory: the work directory.
+      directory: work directory.
     """
 
     def __init__(self, directory: AnyPath):
@@ -184,12 +184,12 @@ class KnownIds:
         self._lock = threading.Lock()  # each tracker has a thread
 
     def get(self, name: str) -> str | None:
-        """Return the stored id of a tracker; None if it has none, or the file is damaged."""
+        """Return the stored id of a tracker, or None if it is missing or the file is damaged."""
         found = self._read().get(name)
         return found if isinstance(found, str) else None
 
     def set(self, name: str, value: str) -> None:
-        """Keep an id."""
+        """Store the id of a tracker."""
         with self._lock:
             known = self._read()
             if known.get(name) != value:
@@ -205,7 +205,7 @@ class KnownIds:
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a nested config by the names of its options: {"optimizer.schedule.value": 0.001}."""
+    """Flatten a nested config to option names, such as {"optimizer.schedule.value": 0.001}."""
     leaves: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, Mapping):

@@ -1,24 +1,20 @@
-"""Types of arrays, and nested dicts of them by their paths "a/b/c".
+"""Array types, dimension names, and nested dicts of arrays with paths "a/b/c".
 
-The package shares this dimension key and array aliases.
-
-Dimension key, used in jaxtyping annotations and in einsum strings:
+Dimension names in jaxtyping annotations and einsum strings:
 
     B batch          T query length   S key length    D d_model
     H heads          K d_kv           F d_ff          V vocabulary
     N layers         J heads * d_kv   R rank          C classes     P prefix
 
-Batch keys are seqio's: encoder_input_tokens, decoder_input_tokens, decoder_target_tokens,
+Keys of a batch are seqio's: encoder_input_tokens, decoder_input_tokens, decoder_target_tokens,
 decoder_loss_weights, and with packing *_segment_ids and *_positions.
-
-Nested dicts of leaves <-> paths "a/b/c": flatten, unflatten, partition, merge, overlaid.
 
 A tree is a nested dict with string keys. Everything that is not a mapping is a leaf (an array, a
 shape, a tuple of axis names). A path is the keys joined by "/". For example
 
     {"encoder": {"norm": {"scale": s}}, "embedding": e}
 
-flattens to {"encoder/norm/scale": s, "embedding": e}. An empty dict holds no path: it is not kept.
+flattens to {"encoder/norm/scale": s, "embedding": e}. Empty dicts are dropped.
 """
 
 import dataclasses
@@ -34,19 +30,19 @@ from t5x_lite.core import patterns
 
 Array: TypeAlias = jax.Array
 Key: TypeAlias = jax.Array
-"""A typed key, `jax.random.key(seed)`; None in a call means deterministic."""
+"""Typed random key, `jax.random.key(seed)`; None disables dropout and other randomness."""
 
 Params: TypeAlias = Mapping[str, Any]
-"""A nested dict of arrays; its paths, joined by "/", are public names."""
+"""Parameter tree: a nested dict of arrays."""
 
 Axes: TypeAlias = Mapping[str, Any]
-"""A nested dict of the same structure, with tuples of logical axis names as leaves."""
+"""Tree with the structure of `Params` and tuples of logical axis names as leaves."""
 
 ComputeDtype = Literal["float32", "bfloat16"]
-"""Dtype of activations; sums are float32."""
+"""Dtype of activations; sums are computed in float32."""
 
 Batch: TypeAlias = Mapping[str, Any]
-"""One batch: seqio's feature names to arrays [B, length]."""
+"""Batch: seqio's feature name -> array [B, length]."""
 
 
 SEPARATOR = "/"
@@ -54,15 +50,17 @@ _LISTED = 10
 
 
 def flatten(tree: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the leaves of `tree` by path, in the order of the tree.
+    """Flatten a tree to a dict from path to leaf, in the order of the tree.
 
     Raises:
-      ValueError: a key is not a string, is empty, or holds "/".
+      ValueError: if a key is not a string, is empty, or contains "/".
     """
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         if not isinstance(key, str) or not key or SEPARATOR in key:
-            raise ValueError(f"a tree's keys must be non-empty strings without '/'; got {key!r}")
+            raise ValueError(
+                f"keys of a tree must be non-empty strings without '/', but got {key!r}"
+            )
         if isinstance(value, Mapping):
             for path, leaf in flatten(value).items():
                 flat[key + SEPARATOR + path] = leaf
@@ -72,17 +70,17 @@ def flatten(tree: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the nested dict with these paths; the inverse of `flatten`.
+    """Build a nested dict from a dict of path to leaf; the inverse of `flatten`.
 
     Raises:
-      ValueError: a path has an empty part, or one path is a leaf and another goes through it.
+      ValueError: if a path has an empty part, or is also the parent of another path.
     """
     tree: dict[str, Any] = {}
     made = {id(tree)}
     for path, leaf in flat.items():
         *parents, last = path.split(SEPARATOR)
         if not last or not all(parents):
-            raise ValueError(f"a path must be non-empty parts joined by '/'; got {path!r}")
+            raise ValueError(f"a path must be non-empty parts joined by '/', but got {path!r}")
         node = tree
         for part in parents:
             if part not in node:
@@ -90,9 +88,9 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
                 made.add(id(node[part]))
             node = node[part]
             if id(node) not in made:
-                raise ValueError(f"{path!r} goes through a path that already holds a leaf")
+                raise ValueError(f"a parent of the path {path!r} is a leaf")
         if last in node:
-            raise ValueError(f"{path!r} is a leaf, but other paths go through it")
+            raise ValueError(f"the path {path!r} is a leaf, but also the parent of other paths")
         node[last] = leaf
     return tree
 
@@ -100,10 +98,10 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
 def partition(
     tree: Mapping[str, Any], predicate: Callable[[str, Any], bool]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split a tree in two by `predicate(path, leaf)`; `merge` puts the two together again.
+    """Split a tree in two by `predicate(path, leaf)`; `merge` is the inverse.
 
     Returns:
-      (selected, rest), two nested dicts with disjoint paths.
+      The tree of selected leaves, and the tree of all other leaves.
     """
     selected: dict[str, Any] = {}
     rest: dict[str, Any] = {}
@@ -113,26 +111,23 @@ def partition(
 
 
 def merge(*trees: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one nested dict with the paths of all `trees`.
+    """Merge trees with disjoint paths into one nested dict.
 
     Raises:
-      ValueError: two trees hold the same path.
+      ValueError: if two trees contain the same path.
     """
     flat: dict[str, Any] = {}
     for tree in trees:
         new = flatten(tree)
         twice = sorted(flat.keys() & new.keys())
         if twice:
-            raise ValueError(f"trees to merge must have different paths; in both: {_list(twice)}")
+            raise ValueError(f"trees to merge must have different paths, but share {_list(twice)}")
         flat.update(new)
     return unflatten(flat)
 
 
 def overlaid(tree: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tree with the leaves of `above` instead of its own; what it lacks is not added.
-
-    Empty dicts of the tree stay.
-    """
+    """Return the tree with its leaves replaced by leaves of `above` at the same paths."""
     return {
         key: value
         if key not in above
@@ -149,23 +144,20 @@ def rename(
     *,
     expected: Iterable[str] | None = None,
 ) -> dict[str, Any]:
-    r"""Rename paths by regular expressions; paths that no rule matches stay.
+    r"""Rename paths by regular expressions; paths that no rule matches keep their names.
 
     With the rule (r"layer/(\w+)/kernel", r"block/\1/weight") the path "layer/wi/kernel" becomes
     "block/wi/weight".
 
     Args:
-      tree: a nested dict.
-      rules: (pattern, replacement) pairs in the sense of `re`; a pattern must match a whole path,
-        and for each path the first that does is used.
-      expected: the paths that the result must have; None does not check.
-
-    Returns:
-      The renamed nested dict.
+      tree: nested dict.
+      rules: pairs of an `re` pattern and a replacement; the first pattern that matches the complete
+        path is used.
+      expected: paths that the result must have; None disables the check.
 
     Raises:
-      ValueError: a rule matches no path, two paths get the same name, or the result's paths are not
-        `expected` (the message lists missing and unexpected paths).
+      ValueError: if a rule matches no path, two paths get the same name, or the paths of the result
+        differ from `expected`.
     """
     renamed: dict[str, Any] = {}
     matched: set[str] = set()
@@ -178,11 +170,11 @@ def rename(
                 new = match.expand(replacement)
                 break
         if new in renamed:
-            raise ValueError(f"two paths are both renamed to {new!r}; the second is {path!r}")
+            raise ValueError(f"two paths are renamed to {new!r}; the second one is {path!r}")
         renamed[new] = leaf
     unused = [pattern for pattern, _ in rules if pattern not in matched]
     if unused:
-        raise ValueError(f"rename rules that apply to no path: {_list(unused)}")
+        raise ValueError(f"rename rules must match a path, but these match none: {_list(unused)}")
     if expected is not None:
         wrong = difference(expected, renamed)
         if wrong:
@@ -191,7 +183,7 @@ def rename(
 
 
 def difference(expected: Iterable[str], got: Iterable[str]) -> str:
-    """Says in one line which paths are missing and which are unexpected; "" if none are.
+    """Return one line that lists missing and unexpected paths, or "" if the paths are equal.
 
     For example "missing: decoder/norm/scale; unexpected: head/bias".
     """
@@ -205,16 +197,16 @@ def difference(expected: Iterable[str], got: Iterable[str]) -> str:
 
 
 def covers(pattern: str, path: str) -> bool:
-    """Return True if a pattern is a path, a parent of it or a regular expression for all of it.
+    """Return True if a pattern is a path, a parent of it, or a regular expression that matches it.
 
-    covers("heads/mlm", "heads/mlm/bias") and covers(".*/bias", "heads/mlm/bias") are true.
+    covers("heads/mlm", "heads/mlm/bias") and covers(".*/bias", "heads/mlm/bias") are True.
     """
     stem = pattern.rstrip("/")
     return path == stem or path.startswith(f"{stem}/") or patterns.fullmatch(pattern, path)
 
 
 def count_parameters(tree: Mapping[str, Any]) -> int:
-    """Return the number of elements of all leaves; a leaf needs a `shape` only."""
+    """Return the total number of elements of all leaves; leaves only need a `shape`."""
     return sum(math.prod(leaf.shape) for leaf in flatten(tree).values())
 
 
@@ -225,12 +217,12 @@ def _list(paths: Sequence[str]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class LazyArray:
-    """An array that is made when it is needed, so that a model need not fit in memory.
+    """Array that is loaded when it is needed, so that a model need not fit in memory.
 
     Attributes:
-      shape: its shape.
-      dtype: its dtype.
-      read: makes it.
+      shape: shape of the array.
+      dtype: dtype of the array.
+      read: function that loads the array.
     """
 
     shape: tuple[int, ...]
@@ -239,10 +231,8 @@ class LazyArray:
 
     @property
     def size(self) -> int:
-        """Its number of elements."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Its bytes."""
         return self.size * self.dtype.itemsize

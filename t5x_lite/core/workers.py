@@ -1,15 +1,13 @@
-"""Work next to the main thread: processes, and a thread that reads ahead.
+"""Worker processes, and an iterator that reads ahead in a thread.
 
 `WorkerContext` starts processes for `concurrent.futures` in plain scripts and in notebooks:
 
     with ProcessPoolExecutor(8, mp_context=WorkerContext()) as pool: ...
 
 Processes are spawned, because the threads of TensorFlow and JAX do not survive a fork. Two effects
-of spawning are disabled:
-
-- It would run the main script again in every worker, including its own call of the pool, unless
-  that is guarded by `if __name__ == "__main__"`. Workers only need modules of this package.
-- A worker would first search the current directory for modules.
+of spawning are disabled. A worker does not run the main script again, which would start the pool
+again without `if __name__ == "__main__"`. A worker also does not search the current directory for
+modules.
 
 `Prefetch` computes elements of an iterator ahead of time in a thread:
 
@@ -39,26 +37,26 @@ _SECONDS = 5.0
 
 
 class WorkerContext(SpawnContext):
-    """A multiprocessing context that remembers its processes, to report how one ended."""
+    """Multiprocessing context that spawns workers, and reports how a worker ended."""
 
     def __init__(self) -> None:
         super().__init__()
         self._started: list[SpawnProcess] = []
 
     def Process(self, *args: Any, **kwargs: Any) -> SpawnProcess:
-        """Return a process that does not run the main script."""
+        """Create a process that does not run the main script."""
         process = _Worker(*args, **kwargs)
         self._started.append(process)
         return process
 
     def kill(self) -> None:
-        """End all processes at once."""
+        """Kill all workers."""
         for process in self._started:
             if process.is_alive():
                 process.kill()
 
     def why_broken(self) -> str:
-        """Return how a worker ended that broke a pool: "a worker was killed by SIGKILL"."""
+        """Return how a worker ended and broke a pool, such as "a worker was killed by SIGKILL"."""
         started = [process for process in self._started if process.pid is not None]
         until = time.monotonic() + _SECONDS
         # The pool's own thread waits for them too: what it has seen first, `join` here would miss.
@@ -76,7 +74,7 @@ class WorkerContext(SpawnContext):
 
 
 class _Worker(SpawnProcess):
-    """A spawned process without the main module of this one."""
+    """Spawned process that does not import the main module of its parent."""
 
     def start(self) -> None:
         with without_main_module(), safe_path(), _without_interrupts():
@@ -84,7 +82,7 @@ class _Worker(SpawnProcess):
 
 
 def end_with_parent() -> None:
-    """End this worker when the process that started it has ended, however that was."""
+    """End this worker process as soon as its parent process has ended."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return
@@ -98,7 +96,7 @@ def end_with_parent() -> None:
 
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Blocks SIGINT, which a process that is started in the block inherits."""
+    """Block SIGINT, so that processes started in the `with` block ignore Ctrl-C."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -108,7 +106,7 @@ def _without_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_main_module() -> Iterator[None]:
-    """Hide what multiprocessing knows the main module by: its file and its name."""
+    """Hide the main module from multiprocessing, so that workers do not run it."""
     main = vars(sys.modules["__main__"])
     hidden = {name: main[name] for name in ("__file__", "__spec__") if name in main}
     main.update(dict.fromkeys(hidden))
@@ -124,7 +122,7 @@ _WAIT_SECONDS = 0.1
 
 
 class Prefetch(Iterator[T], Generic[T]):
-    """An iterator that is `depth` elements ahead; the thread begins with the first next()."""
+    """Iterator that computes `depth` elements ahead in a thread, from the first next() on."""
 
     def __init__(self, elements: Iterator[T], *, depth: int = 4):
         self._queue: queue.Queue = queue.Queue(depth)
@@ -148,7 +146,7 @@ class Prefetch(Iterator[T], Generic[T]):
         return element
 
     def close(self) -> None:
-        """End the thread, and wait for the element that it is making."""
+        """End the thread, after the element that it currently computes."""
         self._end()
 
 

@@ -1,1 +1,1 @@
-"""Evaluators: `.run(params) -> dict[str, float]`, called by the training loop and by `evaluate`."""
+"""Evaluators: objects with `.run(params) -> metrics`, used by the training loop and `evaluate`."""

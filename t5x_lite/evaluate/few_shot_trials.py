@@ -1,4 +1,4 @@
-"""Few-shot evaluation: a task's metrics over prompts, by seed, order and wording.
+"""Few-shot evaluation: metrics of a task over prompts with several seeds, orders and wordings.
 
 After a run, metrics.json and the log report the spread of each metric over the trials.
 
@@ -7,11 +7,11 @@ After a run, metrics.json and the log report the spread of each metric over the 
     # {"mean": 0.6, "min": 0.5, "max": 0.7, "std": 0.14,
     #  "seeds": {"min": 0.5, "max": 0.7, "std": 0.14}}
 
-An axis (seeds, orders, wordings) is compared with the other two held fixed: with three seeds of two
-orders, "orders" is the spread over a seed's two orders, averaged over the seeds. Standard
-deviations are sample deviations (n - 1). An axis with a single value has no entry.
+The spread over one axis (seeds, orders or wordings) holds the other axes fixed. For example, with
+three seeds and two orders, "orders" is the spread over the two orders, averaged over the seeds.
+Standard deviations are sample deviations (n - 1). An axis with a single value has no entry.
 
-`ShownExamples` makes the few-shot prompts (`data.few_shot`) of each task of a config:
+`ShownExamples` builds the few-shot prompts (`data.few_shot`) of each task in a config:
 
 shown = ShownExamples(experiment, vocabulary)
 shown.prompts("glue_rte", data)         # Prompts, with examples of glue_rte's training split
@@ -36,10 +36,10 @@ from t5x_lite.metrics.benchmarks import SCORE, scored, with_score
 from t5x_lite.metrics.statistics import interval
 
 AXES = {"seeds": "seed", "orders": "order", "wordings": "template"}
-"""Axis of variation -> field of a trial."""
+"""Axis of variation -> name of the field of `Trial`."""
 
 Values = Mapping[Trial, Mapping[str, float]]
-"""Trial -> its metrics."""
+"""Trial -> metric name -> value."""
 
 
 def means(values: Values) -> dict[str, float]:
@@ -48,7 +48,7 @@ def means(values: Values) -> dict[str, float]:
 
 
 def spread(values: Values) -> dict[str, dict[str, Any]]:
-    """Mean, extremes and standard deviation of each metric, over all trials and over each axis."""
+    """Return the spread of each metric (mean, min, max, std) over all trials and each axis."""
     trials = list(values)
     found = {}
     for name, column in _columns(values).items():
@@ -62,7 +62,7 @@ def spread(values: Values) -> dict[str, dict[str, Any]]:
 
 
 def table(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
-    """Return the spreads of tasks as a table of text, values times 100."""
+    """Format the spreads of tasks as a text table, with values times 100."""
     names = ("task", "metric", "mean", "min", "max", "std")
     lines: list[tuple[str, ...]] = [(*names, *(f"std {axis}" for axis in AXES))]
     for task, metrics in rows.items():
@@ -82,7 +82,7 @@ def table(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
 
 
 def _columns(values: Values) -> dict[str, list[float]]:
-    """Return the values of each metric, in the order of the trials."""
+    """Return the values of each metric in the order of the trials, by metric name."""
     names = next(iter(values.values()), {})
     return {name: [metrics[name] for metrics in values.values()] for name in names}
 
@@ -95,7 +95,7 @@ def _groups(trials: Sequence[Trial], column: Sequence[float], *, field: str) -> 
 
 
 def _extremes(groups: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Smallest and largest value and standard deviation of groups, each the mean over them."""
+    """Return min, max and standard deviation of groups, each averaged over the groups."""
     return {
         "min": statistics.fmean(map(min, groups)),
         "max": statistics.fmean(map(max, groups)),
@@ -104,7 +104,7 @@ def _extremes(groups: Sequence[Sequence[float]]) -> dict[str, float]:
 
 
 def _deviation(values: Sequence[float]) -> float:
-    """Return the sample standard deviation; 0 for one value, NaN if a value is not finite."""
+    """Return the sample standard deviation: 0 for one value, NaN if a value is not finite."""
     if not all(map(math.isfinite, values)):
         return math.nan
     return statistics.stdev(values) if len(values) > 1 else 0.0
@@ -112,12 +112,12 @@ def _deviation(values: Sequence[float]) -> float:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FewShotSample(Sample):
-    """One prediction of one trial; its inputs are the whole prompt.
+    """Prediction of one few-shot trial; the inputs are the complete prompt.
 
     Attributes:
-      seed: seed with which the examples were sampled.
-      order: index of their order.
-      template: index of the wording.
+      seed: seed that sampled the prompt's examples.
+      order: index of the order of the prompt's examples.
+      template: index of the prompt's wording.
       examples: number of examples in the prompt.
     """
 
@@ -129,7 +129,7 @@ class FewShotSample(Sample):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prompted:
-    """An example with a prompt as its inputs."""
+    """Example of an evaluation split, with a few-shot prompt as its inputs."""
 
     inputs_text: str
     targets_text: str
@@ -139,19 +139,19 @@ class Prompted:
 
 
 class FewShotEvaluator(TaskEvaluator):
-    """A task's own metrics, averaged over all trials.
+    """Evaluator of a task with few-shot prompts; metrics are averaged over all trials.
 
     Attributes:
       examples: examples of the split, in order, without prompts.
-      samples: every prediction of the last run, trial by trial.
-      prompts: maker of the prompts.
+      samples: predictions of the last run, trial by trial.
+      prompts: builder of the prompts.
 
     Args:
       generator: generator of the predictions.
       examples: examples of the split, in order.
-      postprocess: as for `TaskEvaluator`.
-      metrics: as for `TaskEvaluator`.
-      prompts: maker of the prompts.
+      postprocess: function that converts a predicted text, as in `TaskEvaluator`.
+      metrics: functions of targets and predictions, as in `TaskEvaluator`.
+      prompts: builder of the prompts.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class FewShotEvaluator(TaskEvaluator):
         self._first: TaskEvaluator | None = None
 
     def run(self, params: Params) -> dict[str, float]:
-        """Return the means of the task's metrics; `samples` then holds every prediction."""
+        """Return metrics averaged over all trials, and store predictions in `samples`."""
         self.samples, self._found, self._left_out, self._first = [], {}, {}, None
         targets, columns = [example.target for example in self.examples], []
         for trial in self.prompts.config.trials:
@@ -209,11 +209,11 @@ class FewShotEvaluator(TaskEvaluator):
         return one, [prompt.examples for prompt in made]
 
     def answers(self) -> Iterator[tuple[Mapping[str, Any], Any]]:
-        """Yield the answers of the first trial, as `TaskEvaluator.answers` does."""
+        """Yield the fields and the prediction of each example in the first trial."""
         return iter(()) if self._first is None else self._first.answers()
 
     def intervals(self, *, samples: int) -> dict[str, tuple[float, float]]:
-        """Return intervals of the means; the bootstrap resamples examples, not trials."""
+        """Return bootstrap confidence intervals of the mean metrics, by resampling examples."""
 
         def mean(targets: list[Any], predictions: list[Any]) -> dict[str, float]:
             columns = zip(*predictions, strict=True)
@@ -225,15 +225,15 @@ class FewShotEvaluator(TaskEvaluator):
         return interval(mean, *self._compared, samples=samples)
 
     def trials(self) -> dict[Trial, dict[str, float]]:
-        """Return the metrics of each trial of the last run, and their score."""
+        """Return the metrics of each trial of the last run, including the score."""
         return {trial: with_score(metrics) for trial, metrics in self._found.items()}
 
     def cut(self) -> tuple[int, int]:
-        """Return the number of prompts with examples dropped for length, and of all prompts."""
+        """Return the number of prompts with examples removed for length, and of all prompts."""
         return sum(cut for cut, _ in self._left_out.values()), len(self.samples)
 
     def details(self) -> dict[str, Any]:
-        """Return the last run's part of metrics.json: the config, each trial, and the spread."""
+        """Return config, trials and spread of the last run, for metrics.json."""
         config = self.prompts.config
         trials = [
             {
@@ -256,13 +256,13 @@ class FewShotEvaluator(TaskEvaluator):
 
 @dataclasses.dataclass(frozen=True)
 class Trials:
-    """The trials of the tasks of a config.
+    """Few-shot trials of all tasks in a config.
 
     Attributes:
-      config: config of the prompts.
-      tasks: evaluators of the tasks measured with prompts, after their run, by name.
-      is_mixture: True if the tasks are of a mixture.
-      aside: tasks excluded from the mean of the scores.
+      config: config of the few-shot prompts.
+      tasks: evaluators with few-shot prompts after their run, by task name.
+      is_mixture: True if the tasks are from a mixture.
+      aside: names of tasks that the mean score excludes.
     """
 
     config: FewShot
@@ -271,7 +271,7 @@ class Trials:
     aside: Sequence[str] = ()
 
     def details(self) -> dict[str, Any]:
-        """Return the part of metrics.json beyond the means; {} if no prompts were made."""
+        """Return trials and spreads for metrics.json; {} without few-shot prompts."""
         found = {name: one.details() for name, one in self.tasks.items()}
         if not found:
             return {}
@@ -280,7 +280,7 @@ class Trials:
         return {"few_shot": {"tasks": found, "spread": spread(self._scores())}}
 
     def lines(self) -> list[str]:
-        """Return log lines: the number of prompts that lack examples, and a table of the spread."""
+        """Return log lines with the number of shortened prompts and a table of the spread."""
         if not self.tasks:
             return []
         lines = []
@@ -288,8 +288,8 @@ class Trials:
             cut, total = one.cut()
             if cut:
                 lines.append(
-                    f"{name}: {cut} of {total} prompts were longer than {one.prompts.length} "
-                    "tokens, and examples were left out"
+                    f"{name}: removed examples from {cut} of {total} prompts, because the prompts "
+                    f"were longer than {one.prompts.length} tokens"
                 )
         rows = {name: spread(one.trials()) for name, one in self.tasks.items()}
         if self.is_mixture:
@@ -310,17 +310,17 @@ class Trials:
 
 
 class ShownExamples:
-    """Reads the examples that prompts show, once for each task.
+    """Builder of few-shot prompts, which reads the examples of each task once.
 
     Attributes:
       is_on: True if few-shot prompts are configured.
 
     Args:
-      experiment: its data and evaluation.few_shot.
+      experiment: experiment config, with data and evaluation.few_shot.
       vocabulary: vocabulary of the data.
 
     Raises:
-      InputError: the layout does not show inputs and targets as text.
+      InputError: if the data layout has no text inputs and targets.
     """
 
     def __init__(self, experiment: Experiment, vocabulary: Vocabulary):
@@ -330,14 +330,14 @@ class ShownExamples:
         self._layout = layout = experiment.data.layout
         self._made: dict[str, Prompts] = {}
         if self.is_on and not {"inputs", "targets"} <= {*layout.features}:
-            answers = "a head answers" if layout.answered_by_head else "there are no questions"
+            answers = "predicts by a head" if layout.answered_by_head else "has no text targets"
             raise InputError(
-                f"evaluation.few_shot: with data.layout {layout.name} {answers}, and no text shows "
-                "examples: set --evaluation.few-shot.examples 0, or measure a text-to-text model"
+                f"evaluation.few_shot needs a text-to-text model, but data.layout {layout.name} "
+                f"{answers}; set --evaluation.few-shot.examples 0"
             )
 
     def prompts(self, name: str, data: Data) -> Prompts:
-        """Return the prompts of a task."""
+        """Return the builder of a task's few-shot prompts."""
         if name not in self._made:
             self._made[name] = Prompts(
                 self._config,

@@ -1,20 +1,19 @@
-"""The held-out loss, and squared gradients: Fisher matrices, importance of heads.
+"""Held-out loss, Fisher diagonals and the importance of attention heads.
 
-The diagonal of a Fisher matrix: the mean of squared gradients, one example at a time.
+The diagonal of a Fisher matrix is the mean over examples of squared gradients:
 
     F = 1/n sum_i (d log p(y_i | x_i) / d theta)^2            empirical: y_i is the label
     F = 1/n sum_i sum_y p(y | x_i) (d log p(y | x_i))^2       expected: all classes y
 
-Each batch holds one example, since the square of a summed gradient is not the sum of the squares.
-Source: Sung et al. 2021, arXiv:2111.09839; Matena and Raffel 2021, arXiv:2111.09832.
+Each batch has one example, because the square of a sum is not the sum of squares. Source: Sung et
+al. 2021, arXiv:2111.09839; Matena and Raffel 2021, arXiv:2111.09832.
 
-The importance of an attention head: the mean over examples of |dL / dmask| at masks of 1.
+The importance of an attention head is the mean over examples of |dL / dmask| at masks of 1:
 
     I_h = 1/n sum_i | dL(x_i) / dmask_h |
 
-The absolute value is taken of each example's gradient, so here too a batch holds one example.
-`divided` scales the importances of each layer to length 1, which makes layers comparable.
-Source: Michel et al. 2019, arXiv:1905.10650, section 4.1.
+Here too, each batch has one example. `divided` scales the importances of each layer to length 1,
+which makes layers comparable. Source: Michel et al. 2019, arXiv:1905.10650, section 4.1.
 """
 
 import copy
@@ -38,13 +37,12 @@ from t5x_lite.objectives.learner import Learner
 
 
 class LossEvaluator:
-    """Loss and metrics of an objective over batches, without dropout.
+    """Evaluator of an objective's loss and metrics over a data split, without dropout.
 
     Args:
-      loss_function: (params, batch) -> Loss.
-      batches: function that starts a new pass over the split, called at each run. Every process
-        reads all rows of every batch; each of its devices gets its own rows.
-      mesh: mesh of the batches.
+      loss_function: function (params, batch) -> Loss.
+      batches: function that starts a new pass over the split; every process reads complete batches.
+      mesh: device mesh that splits the rows of a batch.
     """
 
     def __init__(
@@ -59,18 +57,18 @@ class LossEvaluator:
         self._mesh = mesh
 
     def over(self, batches: Callable[[], Iterable[Mapping[str, np.ndarray]]]) -> "LossEvaluator":
-        """Return the same loss, compiled once, over other batches."""
+        """Return an evaluator of the same compiled loss over other batches."""
         other = copy.copy(self)
         other._batches = batches
         return other
 
     def names(self, params: Any) -> list[str]:
-        """Return the names of the metrics from shapes of the parameters; one batch is read."""
+        """Return the names of the metrics, from shapes of the parameters and one batch."""
         batch = next(iter(self._batches()))
         return ["loss", *jax.eval_shape(self._loss, params, batch).metrics]
 
     def run(self, params: Params) -> dict[str, float]:
-        """Return the loss and the objective's metrics over all batches, equal on all processes."""
+        """Return loss and metrics over all batches; every process gets the same values."""
         sums: Any = None
         with jax.set_mesh(self._mesh):
             for batch in self._batches():
@@ -80,7 +78,7 @@ class LossEvaluator:
                 sums = loss if sums is None else sums.plus(loss)
                 step(len(next(iter(batch.values()))))
         if sums is None:
-            raise ValueError("the split gave no batch")
+            raise ValueError("the evaluation split has no batch")
         metrics = {name: metric_value(value) for name, value in sums.metrics.items()}
         return {name: float(value) for name, value in {"loss": sums.value(), **metrics}.items()}
 
@@ -96,12 +94,22 @@ def fisher_diagonal(
     part: str = "model",
     classes: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return the Fisher diagonal of one part of the parameters."""
+    """Return the Fisher diagonal of the parameters in one part of the model, by path.
+
+    Args:
+      loss: function (params, batch) -> Loss.
+      params: parameter tree.
+      rows: batches of one example.
+      part: top-level key of the parameters.
+      classes: number of classes for the expected diagonal; None computes the empirical diagonal.
+    """
 
     def surprise(own: Any, batch: Batch) -> Array:
         given = loss({**params, part: own}, batch)
         if given.rows:
-            raise InputError("a loss that compares the rows of a batch has no Fisher diagonal")
+            raise InputError(
+                "a Fisher diagonal needs a loss of single examples, but this loss compares examples"
+            )
         terms = [term.scale * term.total for term in given.terms.values()]
         return sum(terms[1:], start=terms[0])
 
@@ -120,7 +128,9 @@ def fisher_diagonal(
 
     def step(total: Any, row: Batch) -> Any:
         if classes is not None and _LABELS not in row:
-            raise InputError("the expected Fisher diagonal needs rows with a class; use empirical")
+            raise InputError(
+                "--labels expected needs examples with a class; use --labels empirical"
+            )
         return added(total, params[part], row)
 
     flat = mean_over_examples(step, params[part], rows, what="a Fisher diagonal")
@@ -134,27 +144,27 @@ def mean_over_examples(
     *,
     what: str,
 ) -> dict[str, np.ndarray]:
-    """Return the mean over examples of the terms that `added` sums up, starting from 0."""
+    """Return the mean over examples of the terms that `added` adds to a total, by path."""
     total, number = jax.tree.map(jnp.zeros_like, like), 0
     for row in rows:
         between_batches()
         if any(value.shape[0] != 1 for value in row.values()):
-            raise InputError(f"{what} is of one example at a time: give batches of 1 row")
+            raise InputError(f"{what} needs batches of 1 row")
         total, number = added(total, dict(row)), number + 1
         progress.step(1)
     if not number:
-        raise InputError(f"{what} needs one example at least")
+        raise InputError(f"{what} needs at least one example")
     flat = trees.flatten(total)
     return {path: np.asarray(x) / np.float32(number) for path, x in flat.items()}
 
 
 def classes_of(learner: Learner) -> int:
-    """Return the number of classes of a classifier."""
+    """Return the number of classes of a classifier, or raise InputError for other models."""
     head = learner.heads.get("classifier")
     classes = 0 if head is None else vars(head).get("num_classes", 0)
     if classes < 2:
         raise InputError(
-            "--labels expected needs a classifier with classes, and this checkpoint has none; use "
+            "--labels expected needs a classifier with classes, but this checkpoint has none; use "
             "--labels empirical"
         )
     return classes
@@ -170,12 +180,14 @@ def head_importance(
     *,
     name: str = "heads",
 ) -> dict[str, np.ndarray]:
-    """Return the importance of each head."""
+    """Return the importance of attention heads, from gradients of their masks, by path."""
 
     def value(masks: Any, batch: Batch) -> Array:
         given = loss({**params, _ADAPTERS: {**params[_ADAPTERS], name: masks}}, batch)
         if given.rows:
-            raise InputError("a loss that compares the rows of a batch has no importance of heads")
+            raise InputError(
+                "head importance needs a loss of single examples, but this loss compares examples"
+            )
         return given.value()
 
     masks = params[_ADAPTERS][name]
@@ -188,13 +200,13 @@ def head_importance(
 
 
 def divided(importance: Float[np.ndarray, "N H"]) -> Float[np.ndarray, "N H"]:
-    """Return the importances of each layer divided by their Euclidean norm."""
+    """Divide the head importances of each layer by their Euclidean norm."""
     length = np.linalg.norm(importance, axis=-1, keepdims=True)
     return importance / np.where(length == 0, 1, length)
 
 
 def pruned(importance: Mapping[str, np.ndarray], *, keep: float) -> dict[str, np.ndarray]:
-    """Return masks with 1 for the fraction `keep` of most important heads, and 0 for the rest."""
+    """Return head masks: 1 for the fraction `keep` of most important heads, 0 for others."""
     paths = sorted(importance)
     scores = np.concatenate([divided(importance[path]).reshape(-1) for path in paths])
     num = max(1, round(keep * scores.size))

@@ -1,13 +1,14 @@
-"""A checkpoint as a model for MTEB, version 1 or 2.
+"""Adapter of a checkpoint to the model interface of MTEB, version 1 or 2.
 
     model = t5x_lite.evaluate.mteb.encoder("work/retriever")
     mteb.evaluate(model, tasks=mteb.get_tasks(tasks=["NFCorpus"]))     # version 2
     mteb.MTEB(tasks=mteb.get_tasks(tasks=["NFCorpus"])).run(model)     # version 1
     model.encode(["dogs bark"], prompt_name="query")                   # float32 [1, D]
 
-This package does not depend on MTEB. Version 2 gives batches {"text": [...]} and reads the object's
-`mteb_model_meta`; version 1 gives lists of texts. Both mark texts as queries or documents. If the
-checkpoint has a prompt of that name, the prompt is prepended to each text.
+This package does not depend on MTEB. Version 2 passes batches {"text": [...]} and reads the
+object's `mteb_model_meta`; version 1 passes lists of texts. Both mark texts as queries or
+documents. If the checkpoint has a prompt for queries or documents, the prompt is prepended to each
+text.
 """
 
 import functools
@@ -47,22 +48,22 @@ def encoder(
     batch_size: int = 32,
     name: str | None = None,
 ) -> "MTEBEncoder":
-    """Read a checkpoint for MTEB.
+    """Load a checkpoint as a model for MTEB.
 
     Args:
-      checkpoint: as for `inference.checkpoint.Checkpoint.load`, like the options that follow.
-      step: step of a work directory.
-      pooling: pooling of the vectors.
-      normalize: True if vectors have length 1.
-      inputs_length: maximum tokens of a text.
-      batch_size: texts encoded at once.
-      name: model name in MTEB's results, "organization/model"; default "t5x_lite/DIRECTORY".
+      checkpoint: checkpoint directory or work directory.
+      step: step of a work directory; default: the last step.
+      pooling: pooling of token vectors; default: the checkpoint's pooling.
+      normalize: True if vectors get length 1; default: the checkpoint's setting.
+      inputs_length: maximum tokens of a text; default: the checkpoint's length.
+      batch_size: number of texts encoded at once.
+      name: model name in MTEB's results, "organization/model"; default: "t5x_lite/DIRECTORY".
 
     Raises:
       InputError: if the checkpoint is damaged or has no encoder, or the name has no "/".
     """
     if name is not None and name.count("/") != 1:
-        raise InputError(f'name must be "organization/model", as MTEB requires, got {name!r}')
+        raise InputError(f'name must have the form "organization/model" for MTEB, but got {name!r}')
     loaded = Checkpoint.load(
         [checkpoint], step=step, mesh=make_mesh(MeshConfig()), inputs_length=inputs_length
     ).encoder(pooling=pooling, normalize=normalize)
@@ -70,18 +71,18 @@ def encoder(
 
 
 _META = "mteb.models.model_meta"
-"""Module of ModelMeta in version 2."""
+"""Module of the class ModelMeta in MTEB 2."""
 _PASSAGES = frozenset({"passage", "document", "corpus"})
-"""Names of prompts and types that mark a text as a passage."""
+"""Prompt names and prompt types that mark a text as a passage."""
 
 
 class MTEBEncoder:
-    """Vectors of texts, and their similarities.
+    """Model with MTEB's interface: vectors of texts and their similarities.
 
     Args:
       encoder: text encoder of the checkpoint.
-      batch_size: texts encoded at once.
-      name: model name in MTEB's results; default "t5x_lite/" and the work directory's name.
+      batch_size: number of texts encoded at once.
+      name: model name in MTEB's results; default: "t5x_lite/" and the name of the work directory.
     """
 
     def __init__(self, encoder: TextEncoder, *, batch_size: int, name: str | None = None):
@@ -91,13 +92,10 @@ class MTEBEncoder:
 
     @functools.cached_property
     def mteb_model_meta(self) -> Any:
-        """The ModelMeta of MTEB for this checkpoint.
+        """MTEB's ModelMeta for this checkpoint.
 
-        MTEB keeps results by name and revision. So the revision is a digest of the parameters and
+        MTEB stores results by name and revision, so the revision is a digest of the parameters and
         of all options that change vectors.
-
-        Raises:
-          ImportError: MTEB is not installed.
         """
         meta = _model_meta()
         directory = self._encoder.loaded.directory
@@ -134,17 +132,17 @@ class MTEBEncoder:
     ) -> Float[np.ndarray, "n D"]:
         """Return the vectors of texts, in order.
 
-        The first prompt that the checkpoint has is used: `prompt_name`, then "TASK-TYPE", "TASK"
-        and "TYPE" with MTEB's name of the task and "query" or "document".
+        A prompt is prepended to each text: the first one that the checkpoint has under
+        `prompt_name`, "TASK-TYPE", "TASK" or "TYPE", where TYPE is "query" or "document".
 
         Args:
-          inputs: texts, or batches of them.
-          sentences: another name of `inputs`.
-          prompt_name: name of one of the checkpoint's prompts; a name that it lacks is ignored.
-          task_metadata: MTEB 2's description of the task.
-          task_name: MTEB 1's name of the task.
+          inputs: texts, or batches {"text": [...]}.
+          sentences: alternative name of `inputs`.
+          prompt_name: name of a prompt of the checkpoint; unknown names are ignored.
+          task_metadata: description of the task in MTEB 2.
+          task_name: name of the task in MTEB 1.
           prompt_type: "query" or "document".
-          **others: ignored, such as MTEB's hf_split, hf_subset and batch_size.
+          **others: ignored options, such as MTEB's hf_split, hf_subset and batch_size.
 
         Raises:
           InputError: if a text is not a string, or no inputs are given.
@@ -152,7 +150,7 @@ class MTEBEncoder:
         del others
         given = sentences if inputs is None else inputs
         if given is None:
-            raise InputError("encode needs texts, or batches of them, as inputs")
+            raise InputError("encode needs texts or batches of texts as inputs, but got None")
         kind = str(getattr(prompt_type, "value", prompt_type or ""))
         kinds = _SAME.get(kind, (kind,))
         described = task_metadata
@@ -167,30 +165,29 @@ class MTEBEncoder:
         return self._embedder.run(self._encoder.params, rows, role=role)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Return all pairwise dot products, [n, m]; a single vector counts as [1, D].
+        """Return all pairwise dot products as [n, m]; they are cosines if vectors have length 1.
 
-        Vectors of length 1 have their cosines as dot products. MTEB gets a tensor of torch, others
-        an array of NumPy.
+        The result is a torch tensor if MTEB is loaded, and otherwise a NumPy array.
         """
         return _for_mteb(np.atleast_2d(_array(embeddings1)) @ np.atleast_2d(_array(embeddings2)).T)
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Return the dot product of each vector with its partner, as [n].
+        """Return the dot products of corresponding vectors as [n].
 
         Raises:
-          InputError: the shapes differ.
+          InputError: if the shapes differ.
         """
         one, other = (np.atleast_2d(_array(each)) for each in (embeddings1, embeddings2))
         if one.shape != other.shape:
             raise InputError(
-                f"similarity_pairwise needs as many vectors of each side, got shapes {one.shape} "
-                f"and {other.shape}"
+                f"similarity_pairwise needs two arrays of equal shape, but got {one.shape} and "
+                f"{other.shape}"
             )
         return _for_mteb(np.einsum("nd,nd->n", one, other))
 
 
 def _model_meta() -> Any:
-    """Return MTEB's ModelMeta; its module differs between versions 1 and 2."""
+    """Return MTEB's class ModelMeta from version 1 or 2."""
     try:
         place = importlib.import_module(_META)
     except ModuleNotFoundError as error:
@@ -201,12 +198,12 @@ def _model_meta() -> Any:
 
 
 def _array(vectors: Any) -> np.ndarray:
-    """Return an array of NumPy, lists, or a tensor of torch on the CPU, in float32."""
+    """Convert a NumPy array, lists or a torch tensor to a float32 NumPy array."""
     return np.asarray(vectors, np.float32)
 
 
 def _for_mteb(scores: np.ndarray) -> Any:
-    """Return a tensor of torch where MTEB, which requires one, has loaded torch."""
+    """Convert scores to a torch tensor if MTEB and torch are loaded, as MTEB requires."""
     torch = sys.modules.get("torch") if "mteb" in sys.modules else None
     return scores if torch is None else torch.from_numpy(np.ascontiguousarray(scores))
 
@@ -214,15 +211,15 @@ def _for_mteb(scores: np.ndarray) -> Any:
 def _texts(sentences: Iterable[Any]) -> Iterator[str]:
     if isinstance(sentences, str | bytes | Mapping):
         raise InputError(
-            f"encode needs a list of texts or of batches, got {type(sentences).__name__}"
+            f"encode needs a list of texts or batches, but got {type(sentences).__name__}"
         )
     for one in sentences:
         if isinstance(one, Mapping):
             if "text" not in one:
-                raise InputError(f'a batch must have "text", and has {sorted(one)}')
+                raise InputError(f'a batch needs the key "text", but has {sorted(one)}')
             batch = one["text"]
             yield from [batch] if isinstance(batch, str) else batch
         elif isinstance(one, str):
             yield one
         else:
-            raise InputError(f"a text must be a string, got {type(one).__name__}")
+            raise InputError(f"a text must be a string, but got {type(one).__name__}")

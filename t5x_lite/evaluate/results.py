@@ -1,29 +1,28 @@
-"""Results of `t5x-lite evaluate`, from the best checkpoint of each task if requested.
+"""Output files of `t5x-lite evaluate`.
 
-metrics.json                    the metrics; for a mixture also each task's row, and benchmarks;
-                                for few-shot prompts each trial, and the spread
-predictions.jsonl               {"inputs", "targets", "prediction"} a line; of a mixture
-predictions/glue_rte.jsonl      one file a task
-classes.jsonl                   of each task with classes: precision, recall and F1 of each class,
-                                their averages, and the confusions (rows are targets)
-submission/glue/RTE.tsv         the files for a benchmark's server
-submission/squad_v2.0/          predictions.json and null_odds.json, of the split that was measured
-rankings.trec                   retrieval only: the ranking of each query, for trec_eval; with
-rankings/WAY.trec               several heads, one file for each way of ranking
+metrics.json                    metrics; for a mixture also metrics of each task and benchmark;
+                                for few-shot prompts also trials and their spread
+predictions.jsonl               one object {"inputs", "targets", "prediction"} per line
+predictions/glue_rte.jsonl      for a mixture, predictions of each task
+classes.jsonl                   for each task with classes: precision, recall and F1 of each class,
+                                their averages, and the confusion matrix (rows are targets)
+submission/glue/RTE.tsv         file for a benchmark's server
+submission/squad_v2.0/          predictions.json and null_odds.json of the evaluated split
+rankings.trec                   for retrieval, the ranking of each query, for trec_eval
+rankings/WAY.trec               for retrieval with several heads, one file for each way of ranking
 
-The best checkpoint of each task of a mixture (Raffel et al. 2020, section 3.5).
-
-Training keeps them (--checkpoints.best "validation/*/score"), prints them at its end, and writes
-them to best.json in its work directory; `evaluate` with --evaluation.best_per_task True answers
-each task with its own. The choice uses metrics from training, never from a test split.
+For a mixture, --evaluation.best_per_task True evaluates each task with its own best checkpoint
+(Raffel et al. 2020, section 3.5). Training keeps these checkpoints (--checkpoints.best
+"validation/*/score"), prints them at its end, and lists them in best.json of the work directory.
+They are chosen by validation metrics, never by a test split.
 
 `Submissions` writes the files for the servers of GLUE and SuperGLUE:
 
     submissions = Submissions(suite, settings)          # reads the test files, before any decoding
     submissions.write(directory, chosen)                # answers and writes; raises at its end
 
-If a test file cannot be read, only its own task has no submission file: a warning names it at the
-start, all other files are written, and the command then ends in an error.
+If a test file cannot be read, a warning names its task at the start. The files of all other tasks
+are written, and then the command ends with an error.
 """
 
 import dataclasses
@@ -70,25 +69,25 @@ CLASSES_FILE = "classes.jsonl"
 
 
 class SameParams:
-    """One set of parameters for every task."""
+    """Provider of the same parameters for every task."""
 
     def __init__(self, params: Params, step: int):
         self._params = params
         self._step = step
 
     def __call__(self, name: str) -> Params:
-        """Return the parameters for a task."""
+        """Return the parameters that evaluate a task."""
         del name
         return self._params
 
     def step(self, name: str) -> int:
-        """Return the step of the checkpoint for a task."""
+        """Return the step of the checkpoint that evaluates a task."""
         del name
         return self._step
 
 
 class BestParams(SameParams):
-    """The best checkpoint for each task; only one at a time is in memory."""
+    """Provider of the best checkpoint for each task, with one checkpoint in memory at a time."""
 
     def __init__(
         self, checkpoint: str, steps: Mapping[str, int], *, mesh: Mesh, use: str | None = None
@@ -110,11 +109,11 @@ class BestParams(SameParams):
         step: Step,
         use: str | None = None,
     ) -> "BestParams":
-        """Choose each task's best checkpoint of a work directory."""
+        """Choose the best checkpoint of each task from a work directory."""
         if len(checkpoints) > 1 or step is not None:
             raise InputError(
-                "evaluation.best_per_task chooses the step itself: give one --checkpoint, a work "
-                "directory, and no --step"
+                "evaluation.best_per_task chooses the step of each task; give one work directory "
+                "as --checkpoint, without --step"
             )
         split = model.members[0].experiment.evaluation.split
         refuse_test("evaluation.best_per_task, that is", f"{split}/score")
@@ -123,7 +122,7 @@ class BestParams(SameParams):
         return cls(checkpoints[0], steps, mesh=mesh, use=use)
 
     def __call__(self, name: str) -> Params:
-        """Return the parameters for a task; read them only if the step changes."""
+        """Return the parameters that evaluate a task, loading them if the step changes."""
         step = self._steps[name]
         if self._loaded is None or self._loaded[0] != step:
             self._loaded = None  # free the memory before the next load
@@ -132,12 +131,11 @@ class BestParams(SameParams):
         return self._loaded[1]
 
     def step(self, name: str) -> int:
-        """Return the step of the checkpoint for a task."""
         return self._steps[name]
 
 
 def best_of_run(workdir: Path, *, until: int, split: str) -> str | None:
-    """Write best.json of a run on a mixture; return its table, or None without tasks."""
+    """Write best.json of a run on a mixture, and return its table; None for a single task."""
     tasks = {} if is_test(split) else best_tasks(evaluated_steps(workdir, until=until), split=split)
     if not tasks:
         return None
@@ -154,15 +152,15 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
 
 
 class Submissions:
-    """Files that can be written for the tasks of a suite.
+    """Submission files for the tasks of a suite.
 
     Attributes:
-      names: tasks with readable or missing test files.
-      faults: error of each other task.
+      names: names of the tasks that get a file.
+      faults: task name -> error, for tasks with an unreadable test file.
     """
 
     def __init__(self, suite: TaskSuite | None, settings: Evaluation):
-        """Read the test files of all tasks, and warn of unreadable ones."""
+        """Read the test files of all tasks, and warn about unreadable files."""
         self._suite = suite
         self.names: list[str] = []
         self.faults: dict[str, str] = {}
@@ -171,9 +169,9 @@ class Submissions:
         parts = [name for name in suite.submittable() if not suite.is_whole(name)]
         if parts:
             all_of_them = len(parts) == len(suite.submittable())
-            named = "" if all_of_them else f" of {', '.join(parts)}"
+            named = "" if all_of_them else f" for {', '.join(parts)}"
             _logger.info(
-                "evaluation.max_examples is set: no files%s for the benchmarks' servers", named
+                "skipping submission files%s, because evaluation.max_examples is set", named
             )
         for name in suite.submittable():
             if name in parts:
@@ -182,18 +180,18 @@ class Submissions:
                 suite.check_test(name)
             except InputError as error:
                 self.faults[name] = str(error)
-                _logger.warning("%s: no submission file will be written: %s", name, error)
+                _logger.warning("%s: skipping the submission file, because %s", name, error)
             else:
                 self.names.append(name)
 
     def files(self, directory: Path) -> list[Path]:
-        """Return the existing files of these tasks."""
+        """Return the existing submission files of the tasks."""
         formats = [FORMATS[name] for name in self.names]
         paths = [directory / form.benchmark.lower() / form.file for form in formats]
         return [path for path in paths if path.is_file()]
 
     def write(self, directory: Path, chosen: SameParams) -> None:
-        """Answer the test splits, on all processes, and write the files on the first."""
+        """Predict the test splits on all processes, and write the files on the first process."""
         written, faults = 0, dict(self.faults)
         for name in sorted(self.names, key=chosen.step):
             assert self._suite is not None
@@ -218,22 +216,22 @@ def _told(faults: dict[str, str], written: int, directory: Path) -> str:
     reasons = "; ".join(f"{name}: {reason}" for name, reason in faults.items())
     total = len(faults) + written
     return f"{len(faults)} of {total} submission files could not be written ({reasons})" + (
-        f"; of an earlier command, and still there: {', '.join(old)}" if old else ""
+        f"; files of an earlier command remain: {', '.join(old)}" if old else ""
     )
 
 
 def _tell(written: Written, official: int | None) -> None:
-    _logger.info("wrote %s: %d rows", written.path, written.rows)
+    _logger.info("wrote %s with %d rows", written.path, written.rows)
     if written.invalid:
         _logger.warning(
-            "%s: %d predictions were not valid labels; the default (%s) was written instead",
+            "%s: %d predictions were not valid labels; wrote the default label %s instead",
             written.path,
             written.invalid,
             written.default,
         )
     if not written.official:
         _logger.warning(
-            "%s has %d rows and the official test set %d: the server will not take it",
+            "%s has %d rows, but the official test set has %d; the server will reject the file",
             written.path,
             written.rows,
             official,
@@ -241,25 +239,27 @@ def _tell(written: Written, official: int | None) -> None:
 
 
 def check_output(directory: Path) -> None:
-    """Raise InputError, before the work begins, if a directory cannot be created or written."""
+    """Raise InputError if an output directory cannot be created or written."""
     if directory.exists() and not directory.is_dir():
         raise InputError(f"--output {directory} is not a directory")
     existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise InputError(f"--output {directory} cannot be written: {existing} does not allow it")
+        raise InputError(
+            f"--output {directory} cannot be written, because {existing} is not writable"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """Results of an evaluation.
+    """Result of an evaluation.
 
     Attributes:
-      suite: tasks after their run, or None.
-      settings: settings of the evaluation.
-      metrics: named "<split>/<name>".
-      chosen: the checkpoint that answered each task.
-      submissions: the files for servers, checked before the evaluation.
-      rankings: rankings of retrieval, by way and by query; "" is the ranking by single vectors.
+      suite: evaluated tasks; None if no task was evaluated.
+      settings: evaluation config.
+      metrics: "<split>/<name>" -> value.
+      chosen: provider of the checkpoint that evaluated each task.
+      submissions: submission files to write.
+      rankings: way of ranking -> query -> ranked documents; the way "" ranks by single vectors.
     """
 
     suite: TaskSuite | None
@@ -270,7 +270,7 @@ class Outcome:
     rankings: Mapping[str, Mapping[str, Sequence[Found]]] = dataclasses.field(default_factory=dict)
 
     def tell(self) -> None:
-        """Log how many predictions were invalid, and a mixture's table, on the first process."""
+        """Log invalid predictions, few-shot spreads and tables, on the first process."""
         if self.suite is None or jax.process_index():
             return
         for name, number in self.suite.invalid().items():
@@ -286,7 +286,7 @@ class Outcome:
             _logger.info("%s", line)
         # Class tables of many tasks would hide the mixture's table; classes.jsonl has them.
         for name, classes in ({} if self.suite.is_mixture else self.suite.class_tables()).items():
-            _logger.info("%s: classes\n%s", name, classes)
+            _logger.info("%s: metrics of each class\n%s", name, classes)
         if self.suite.is_mixture:
             own = {
                 name: {m: v for m, v in row.items() if m not in _NOT_METRICS}
@@ -303,7 +303,7 @@ class Outcome:
         return task_rows(self.suite, metrics, steps=steps)
 
     def write(self, directory: Path, summary: Mapping[str, Any]) -> None:
-        """Write all files; the model answers the test splits for it."""
+        """Write all result files, and predict the test splits for submission files."""
         if jax.process_index() == 0:
             with (
                 made_directory(directory),
@@ -364,11 +364,11 @@ class Outcome:
 
 
 def class_lines(suite: TaskSuite, step: Callable[[str], int]) -> bytes:
-    """Return the lines of classes.jsonl, one for each task with classes.
+    """Return the content of classes.jsonl, with one line for each task with classes.
 
     Args:
-      suite: tasks after their run.
-      step: step of the checkpoint that answered a task.
+      suite: evaluated tasks.
+      step: function that returns the step of the checkpoint that evaluated a task.
     """
     rows = ({"step": step(n), "task": n, **t.to_json()} for n, t in suite.class_tables().items())
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()

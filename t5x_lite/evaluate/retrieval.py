@@ -1,4 +1,4 @@
-"""Zero-shot retrieval evaluation of vectors, or of several heads.
+"""Evaluation of document retrieval, by single vectors or by several heads.
 
     evaluator = RetrievalEvaluator(
         parts.bind_model,
@@ -8,20 +8,20 @@
     )
     evaluator.run(params)       # {"ndcg_at_10": 0.6, "mrr_at_10": 0.5, "recall_at_100": 0.9}
 
-The directory is in BEIR's format. Each query with judgments is compared exactly with all documents.
-Documents are read, encoded and discarded a chunk at a time, so a corpus may be larger than memory.
-Documents with equal scores are ranked in the order of the corpus.
+The directory is in BEIR's format. Each query with relevance judgments is scored against all
+documents. Documents are read, encoded and discarded in chunks, so a corpus may be larger than
+memory. Documents with equal scores are ranked in corpus order.
 
 Source: Thakur et al. 2021, arXiv:2104.08663.
 
-`evaluation.retrieval.ways` adds rankings of the corpus by several heads, held in memory:
+`evaluation.retrieval.ways` ranks a corpus by several heads, with all outputs in memory:
 
     encode = functools.partial(embedder.several, params)    # rows -> outputs of the heads
     rank_all(HeadCorpus(encode, chunks), encode(queries), Ways(), num=len(queries))
     # {"dense": [[(document, score), ...] of each query], "lexical": ..., ...}
 
-The ways "multi_vector" and "all" keep the vectors of all tokens of the corpus, hundreds of
-kilobytes for each document. `embed --heads` and `hybrid` do the same with files.
+The ways "multi_vector" and "all" keep a vector for each token, hundreds of kilobytes per document.
+`embed --heads` and `hybrid` store the outputs in files instead.
 """
 
 import contextlib
@@ -71,8 +71,8 @@ class Chunk(NamedTuple):
     """Documents that are encoded together.
 
     Attributes:
-      ids: their names.
-      rows: int32 tokens of each.
+      ids: ids of the documents.
+      rows: int32 token ids of each document.
     """
 
     ids: list[str]
@@ -80,14 +80,14 @@ class Chunk(NamedTuple):
 
 
 class HeadCorpus:
-    """Outputs of heads for documents: a `retrieval.fusion.Corpus` in memory.
+    """Outputs of several heads for all documents, in memory: a `retrieval.fusion.Corpus`.
 
     Args:
-      encode: function that returns the outputs of all needed heads for rows.
-      chunks: chunks of documents.
+      encode: function that returns the outputs of all needed heads for a list of token rows.
+      chunks: documents, in chunks.
 
     Raises:
-      InputError: a vector is not finite.
+      InputError: if a vector has a NaN or infinite value.
     """
 
     def __init__(self, encode: Callable[[list[np.ndarray]], Several], chunks: Iterable[Chunk]):
@@ -107,16 +107,16 @@ class HeadCorpus:
         self.dense: np.ndarray | None = np.concatenate(dense) if dense else None
 
     def has(self, way: str) -> bool:
-        """Return True if a head was asked."""
+        """Return True if the head of a way of ranking has outputs, such as "lexical"."""
         made = {"dense": self.dense, "lexical": self._terms, "multi_vector": self._vectors}
         return made[way] is not None
 
     def terms(self) -> Iterator[Mapping[int, float]]:
-        """Return the terms of each document."""
+        """Yield the term weights of each document: token id -> weight."""
         return iter(self._terms or [])
 
     def vectors(self, number: int) -> np.ndarray:
-        """Return the vectors of a document's tokens."""
+        """Return the token vectors of a document."""
         assert self._vectors is not None
         return self._vectors[number]
 
@@ -124,7 +124,7 @@ class HeadCorpus:
 def rank_all(
     corpus: HeadCorpus, queries: Several, ways: Ways, *, num: int
 ) -> dict[str, list[list[tuple[str, float]]]]:
-    """Return the rankings of all queries, by way: documents with their scores, best first."""
+    """Rank the documents for each query, by each way of ranking: pairs of id and score."""
     finder = Finder(corpus, ways)
     made: dict[str, list[list[tuple[str, float]]]] = {name: [] for name in ways.names}
     for number in range(num):
@@ -141,26 +141,26 @@ def _of(made: Sequence[Any] | np.ndarray | None, number: int) -> Any:
 
 
 DEPTH = 100
-"""Documents in a ranking, as Recall@100 needs them."""
+"""Number of documents in a ranking, for Recall@100."""
 CHUNK_BATCHES = 32
-"""Batches of documents held at a time and sorted by length."""
+"""Number of batches of documents in a chunk, which is sorted by length."""
 _NOBODY = contextlib.nullcontext()
 
 
 class Found(NamedTuple):
-    """A document in a ranking."""
+    """Document id and score in a ranking."""
 
     document: str
     score: float
 
 
 class RetrievalEvaluator:
-    """Evaluator of rankings of a BEIR directory's documents, reusable for many checkpoints.
+    """Evaluator of retrieval on a BEIR directory, reusable for many checkpoints.
 
     Attributes:
-      runs: rankings of the last run by way and query, best first; "" is the ranking by single
+      runs: way of ranking -> query -> ranked documents of the last run; the way "" ranks by single
         vectors.
-      per_query: metrics of the last run by way and query.
+      per_query: way of ranking -> query -> metrics of the last run.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class RetrievalEvaluator:
         whole: Bind | None = None,
         heads: HeadEmbedder | None = None,
     ):
-        """Read queries and judgments, and go through the corpus once to check it."""
+        """Read queries and relevance judgments, and read the corpus once to check it."""
         ranking.check_installed()
         self._settings, self._rows = settings, rows
         self._lengths = {
@@ -204,11 +204,10 @@ class RetrievalEvaluator:
         self.per_query: dict[str, dict[str, dict[str, float]]] = {}
 
     def names(self) -> list[str]:
-        """Return the names of the metrics."""
         return [_named(way, name) for way in self._settings.ways or ("",) for name in ranking.NAMES]
 
     def run(self, params: Params) -> dict[str, float]:
-        """Return the means of nDCG@10, MRR@10 and Recall@100 over the queries, of each way."""
+        """Return nDCG@10, MRR@10 and Recall@100 of each way of ranking, averaged over queries."""
         names = list(self._judged.queries)
         texts = [
             (self._settings.query_prefix or "") + text for text in self._judged.queries.values()
@@ -273,7 +272,7 @@ class RetrievalEvaluator:
         }, cut
 
     def _chunks(self) -> Iterator[tuple[list[str], list[np.ndarray], int]]:
-        """`_documents`, made ahead; process 0 shows how many."""
+        """Yield document chunks that a thread prepares; process 0 shows progress."""
         shown = counting("searching", unit="documents") if jax.process_index() == 0 else _NOBODY
         with (
             contextlib.closing(Prefetch(self._documents(), depth=2)) as chunks,
@@ -285,44 +284,44 @@ class RetrievalEvaluator:
                     advance(len(documents))
 
     def _drops(self, query: str) -> bool:
-        """Return True if the document with the query's id is excluded from its ranking."""
+        """Return True if a query's ranking excludes the document with the query's id."""
         same_ids = self._settings.same_ids
         return same_ids == "drop" or (same_ids == "auto" and query in self._judged.twins)
 
     def _tell_judged(self) -> None:
-        """Log the properties of the directory that change the metrics."""
+        """Log problems of the data set that change the metrics."""
         directory, same_ids = self._settings.directory, self._settings.same_ids
         judged, twins = self._judged, len(self._judged.twins)
         if judged.missing:
             _logger.warning(
-                "%s: corpus.jsonl lacks %d of the judged documents; they count as not found",
+                "%s: corpus.jsonl lacks %d judged documents; counting them as not found",
                 directory,
                 judged.missing,
             )
         if twins and same_ids == "keep":
             _logger.warning(
-                "%s: %d queries are also documents (the same id and text), and find themselves: "
-                "BEIR excludes these (--evaluation.retrieval.same-ids auto)",
+                "%s: %d queries are also documents with the same id and text, and find themselves; "
+                "use --evaluation.retrieval.same-ids auto to exclude them, as BEIR does",
                 directory,
                 twins,
             )
         if twins and same_ids == "auto":
             _logger.info(
-                "%s: %d queries are also documents (the same id and text), and are excluded from "
-                "their rankings (evaluation.retrieval.same_ids)",
+                "%s: %d queries are also documents with the same id and text; excluding each from "
+                "its own ranking (evaluation.retrieval.same_ids)",
                 directory,
                 twins,
             )
         if judged.namesakes and same_ids == "auto":
             _logger.info(
-                "%s: %d queries have the id of a document of another text, which stays in their "
-                "rankings: BEIR excludes it (--evaluation.retrieval.same-ids drop)",
+                "%s: %d queries share their id with a document of different text; keeping these "
+                "documents (--evaluation.retrieval.same-ids drop excludes them, as BEIR does)",
                 directory,
                 judged.namesakes,
             )
 
     def _documents(self) -> Iterator[tuple[list[str], list[np.ndarray], int]]:
-        """Yield names and rows of documents, a chunk at a time, and how many of them were cut."""
+        """Yield ids and token rows of document chunks, with the number of truncated documents."""
         records = retrieval_sets.read_corpus(self._settings.directory)
         while some := list(itertools.islice(records, self._chunk)):
             texts = [(self._settings.document_prefix or "") + record.text for record in some]
@@ -330,13 +329,13 @@ class RetrievalEvaluator:
             yield [record.id for record in some], rows, len(longer)
 
     def _tell_cut(self, queries: int, documents: int) -> None:
-        """Says, after the first run, how many texts were too long."""
+        """Log the number of truncated texts, after the first run."""
         if self.runs or jax.process_index():
             return
         for kind, number in (("query", queries), ("document", documents)):
             if number:
                 _logger.info(
-                    "%d texts of kind %s were cut to %d tokens (evaluation.retrieval.%s_length)",
+                    "truncated %d texts of kind %s to %d tokens (evaluation.retrieval.%s_length)",
                     number,
                     kind,
                     self._lengths[kind],
@@ -344,7 +343,7 @@ class RetrievalEvaluator:
                 )
 
     def _check_rankings(self) -> None:
-        """Raise InputError for a document that was found twice."""
+        """Raise InputError if a ranking contains a document id twice."""
         for best in (best for rankings in self.runs.values() for best in rankings.values()):
             names = [one.document for one in best]
             if len(set(names)) < len(names):
@@ -359,9 +358,9 @@ def _named(way: str, metric: str) -> str:
 
 
 def trec_lines(rankings: Mapping[str, Sequence[Found]]) -> Iterator[str]:
-    """Yield lines for trec_eval: query, Q0, document, rank, score and a name of the run.
+    """Yield a ranking in trec_eval's format: query, Q0, document, rank, score, run name.
 
-    The score is the search's; trec_eval sorts documents of equal score by name.
+    trec_eval sorts documents with equal scores by id.
     """
     for query, best in rankings.items():
         for rank, found in enumerate(best, start=1):
@@ -372,7 +371,7 @@ def _read(directory: str, split: str) -> retrieval_sets.Judged:
     there = retrieval_sets.beir_splits(directory, field="evaluation.retrieval.directory")
     if split not in there:
         raise InputError(
-            f"{directory} has no judgments for split {split!r}, only for {', '.join(there)}: set "
+            f"{directory} has judgments for {', '.join(there)}, but none for split {split!r}; set "
             f"--evaluation.split {there[-1]}"
         )
     return retrieval_sets.read_judged(directory, split)
@@ -382,8 +381,8 @@ def _length(given: int | None, most: int, *, name: str, rows: TextRows) -> int:
     length = most if given is None else given
     if not rows.shortest < length <= most:
         raise InputError(
-            f"evaluation.retrieval.{name} must be more than {rows.shortest}, the tokens that begin "
-            f"and end a row, and at most {most}, what the model can read: got {length}"
+            f"evaluation.retrieval.{name} must be above {rows.shortest} (the number of special "
+            f"tokens) and at most {most} (the model's maximum), but got {length}"
         )
     return length
 
@@ -398,7 +397,7 @@ def retrieval_evaluator(
     batch_size: int,
     mesh: Mesh | None = None,
 ) -> RetrievalEvaluator:
-    """Return an evaluator of document retrieval for a learner's parameters.
+    """Build an evaluator of document retrieval for the parameters of a learner.
 
     evaluator = retrieval_evaluator(
         experiment, learner_of(experiment), vocabulary, Retrieval(directory="scifact"),

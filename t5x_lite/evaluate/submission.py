@@ -4,17 +4,16 @@
     written = write(FORMATS["glue_cola"], answers, "out/glue")      # out/glue/CoLA.tsv
     written.invalid                         # predictions that were not valid labels
 
-GLUE takes TSV with the header "index<TAB>prediction"; SuperGLUE takes JSON lines {"idx", "label"},
-MultiRC's nested by passage and question. Rows are sorted by index. Sources: the FAQ of
-gluebenchmark.com and super.gluebenchmark.com, and the files that jiant writes (jiant 1.3,
-jiant/evaluate.py, _write_glue_preds and its siblings).
+GLUE's files are TSV with the header "index<TAB>prediction". SuperGLUE's files are JSON lines
+{"idx", "label"}; for MultiRC the labels are nested by passage and question. Rows are sorted by
+index. Sources: the FAQ of gluebenchmark.com and super.gluebenchmark.com, and the files that jiant
+writes (jiant 1.3, jiant/evaluate.py, _write_glue_preds and its siblings).
 
-A prediction that is not a valid label is wrong in every metric, but a server accepts only labels.
-The first label of the format is written instead. A non-numeric STS-B prediction is written as 0.0,
-other numbers are clipped to [0, 5]; a ReCoRD text is stripped of surrounding white space. The
-number of invalid predictions is reported.
+A server accepts only valid labels, so an invalid prediction is replaced by the first label of the
+format, and the number of invalid predictions is logged. For STS-B, a non-numeric prediction becomes
+0.0, and other numbers are clipped to [0, 5]. For ReCoRD, surrounding white space is removed.
 
-Tagging tasks have conlleval's file: each line has a word, its tag, and the predicted tag.
+Tagging tasks use the format of conlleval: each line has a word, its tag, and the predicted tag.
 
     EU B-ORG B-ORG
     rejects O O
@@ -27,7 +26,7 @@ SQuAD's server and scripts (evaluate-v1.1.py and -v2.0.py) read these files:
     predictions.json        {"56ddde6b9a695914005b9628": "France", ...}; "" means unanswerable
     null_odds.json          {"56ddde6b9a695914005b9628": -5.3, ...}, SQuAD 2.0's --na-prob-file
 
-SQuAD's test split is hidden, so its files are for the evaluated split.
+SQuAD's test split is hidden, so the files contain the evaluated split.
 """
 
 import dataclasses
@@ -43,11 +42,11 @@ from t5x_lite.core.files import made_directory, write_atomically
 from t5x_lite.data.preprocessors import UNKNOWN
 
 Line = tuple[str, ...]
-"""A word, its tag if known, and the predicted tag."""
+"""Line of a tagging file: a word, its tag if known, and the predicted tag."""
 
 
 def sentence(example: Mapping[str, Any], predicted: str) -> tuple[list[Line], bool]:
-    """Return the lines of a sentence, and True if there is one predicted tag a word."""
+    """Return the lines of a tagged sentence, and True if every word has one predicted tag."""
     words = example.get("words", "").split("\n") if example else []
     target = example.get("targets_pretokenized", UNKNOWN)
     tags = predicted.split()
@@ -58,35 +57,35 @@ def sentence(example: Mapping[str, Any], predicted: str) -> tuple[list[Line], bo
 
 
 def dump(rows: Sequence[tuple[Any, Sequence[Line]]]) -> str:
-    """Return the file's text."""
+    """Format tagged sentences as the text of a conlleval file."""
     return "".join("".join(f"{' '.join(line)}\n" for line in lines) + "\n" for _, lines in rows)
 
 
 def load(text: str) -> list[tuple[tuple[int], list[Line]]]:
-    """Return the sentences of a file's text, numbered from 0."""
+    """Parse the text of a conlleval file into numbered sentences."""
     found: list[list[Line]] = [[]]
     width = len(text.partition("\n")[0].split(" "))
     for number, line in enumerate(text.split("\n")[:-1], start=1):
         columns = tuple(line.split(" ")) if line else ()
         if columns and (len(columns) != width or width not in (2, 3)):
-            raise ValueError(f"line {number} must be a word and its tags, got {line!r}")
+            raise ValueError(f"line {number} must have a word and its tags, but is {line!r}")
         found[-1:] = [[*found[-1], columns]] if columns else [found[-1], []]
     return [((index,), lines) for index, lines in enumerate(found[:-1])]
 
 
 Index = tuple[int, ...]
-"""Index of an example: (number,); MultiRC (passage, question, answer); ReCoRD (query,)."""
+"""Index of a test example; MultiRC has (passage, question, answer), other tasks one number."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
-    """A model's answer to one example of a test split.
+    """Prediction of a model for one test example.
 
     Attributes:
-      index: the example's own number or numbers.
-      text: output of the model.
-      value: result of the task's postprocessor.
-      example: fields of the example, for files that repeat some of them.
+      index: index of the example in the test set.
+      text: output text of the model.
+      value: output of the task's postprocessor.
+      example: fields of the example, for formats that repeat them.
     """
 
     index: Index
@@ -97,14 +96,15 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Format:
-    """A server's format for one task.
+    """Submission format of one task.
 
     Attributes:
-      benchmark: "GLUE" or "SuperGLUE"; "CoNLL" has no server, but a script.
-      file: the name of the file.
-      rows: lines of the official test set, without the header; None without an official set.
+      benchmark: "GLUE" or "SuperGLUE", which have a server, or "CoNLL", which has a script.
+      file: file name.
+      rows: number of lines in the official test set, without the header; None without an official
+        set.
       labels: T5's label text -> the benchmark's label; None if any text or number is valid.
-      values: the postprocessor's value -> the benchmark's label, instead of `labels`.
+      values: postprocessed value -> the benchmark's label, as an alternative to `labels`.
       kind: file format.
     """
 
@@ -117,17 +117,17 @@ class Format:
 
     @property
     def allowed(self) -> list[Any] | None:
-        """The benchmark's labels; None if any text or number is valid."""
+        """Valid labels of the benchmark; None if any text or number is valid."""
         labels = self.labels if self.labels is not None else self.values
         return None if labels is None else list(labels.values())
 
     @property
     def default(self) -> Any:
-        """The label written for an invalid prediction."""
+        """Label that replaces an invalid prediction."""
         return self.label(Answer(index=(), text="", value=math.nan))[0]
 
     def label(self, answer: Answer) -> tuple[Any, bool]:
-        """Return the label for an answer, and True if the answer was valid."""
+        """Return the label for a prediction, and True if the prediction was valid."""
         if self.labels is not None:
             text = answer.text.strip()
             valid = text in self.labels
@@ -142,12 +142,12 @@ class Format:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A file format: its writer and its reader.
+    """File format, as functions that write and read it.
 
     Attributes:
-      dump: (index, label) of all rows in their order -> the file's text.
-      load: the file's text -> (index, label) of its rows; ValueError if the text is invalid.
-      free: writer of answers without a closed set, with True for valid ones.
+      dump: function that formats sorted pairs (index, label) as the file's text.
+      load: function that parses the file's text into pairs (index, label), or raises ValueError.
+      free: function that converts a prediction without a fixed set of labels to (label, is valid).
     """
 
     dump: Callable[[Sequence[tuple[Index, Any]]], str]
@@ -157,14 +157,14 @@ class Kind:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Written:
-    """Facts about one written file.
+    """Summary of a written submission file.
 
     Attributes:
-      path: the file.
-      rows: its lines, without a header.
-      invalid: predictions that were not valid labels.
+      path: path of the file.
+      rows: number of lines, without the header.
+      invalid: number of predictions that were not valid labels.
       default: label written for invalid predictions.
-      official: True if it has as many rows as the official test set.
+      official: True if the number of rows equals the official test set's.
     """
 
     path: Path
@@ -177,7 +177,7 @@ class Written:
 def write(
     submission: Format, answers: Iterable[Answer], directory: str | Path, *, where: str = ""
 ) -> Written:
-    """Check one file and write it atomically."""
+    """Write the submission file of a task atomically, after a check of its format."""
     rows: dict[Index, Any] = {}
     invalid = 0
     for answer in answers:
@@ -185,7 +185,9 @@ def write(
             if submission.kind is _RECORD:
                 continue
             number = "-".join(map(str, answer.index))
-            raise InputError(f"{where or submission.file}: two test examples have idx {number}")
+            raise InputError(
+                f"{where or submission.file}: two test examples have the index {number}"
+            )
         rows[answer.index], valid = submission.label(answer)
         invalid += not valid
     # MultiRC's lines are its passages; the official number of rows counts lines.
@@ -208,7 +210,7 @@ def write(
 
 
 def check(submission: Format, text: str, *, expected: Iterable[Index] | None = None) -> None:
-    """Raise ValueError if a file is not in its server's format."""
+    """Raise ValueError if the text of a submission file is invalid."""
     name = submission.file
     if not text.endswith("\n") or "\r" in text or text.startswith("\ufeff"):
         raise ValueError(f"{name}: lines must end with a newline, without carriage returns or BOM")
@@ -218,18 +220,20 @@ def check(submission: Format, text: str, *, expected: Iterable[Index] | None = N
         raise ValueError(f"{name}: {error}") from error
     indices = [index for index, _ in rows]
     if len(set(indices)) < len(indices):
-        raise ValueError(f"{name}: a number is there twice")
+        raise ValueError(f"{name}: two rows have the same index")
     if indices != sorted(indices):
-        raise ValueError(f"{name}: the rows are not in the order of their numbers")
+        raise ValueError(f"{name}: the rows must be sorted by index")
     if expected is not None and (differing := set(expected) ^ set(indices)):
-        raise ValueError(f"{name}: {len(differing)} numbers are missing or unknown")
+        raise ValueError(f"{name}: {len(differing)} indices are missing or unknown")
     allowed = submission.allowed
     for index, label in rows:
         # 1 == True == 1.0 in Python, and not in a file.
         if allowed is not None and not any(
             type(label) is type(one) and label == one for one in allowed
         ):
-            raise ValueError(f"{name}: {index}: {label!r} is none of {allowed}")
+            raise ValueError(
+                f"{name}: the label of row {index} must be one of {allowed}, but is {label!r}"
+            )
 
 
 # GLUE: TSV.
@@ -242,12 +246,12 @@ def _dump_tsv(rows: Sequence[tuple[Index, Any]]) -> str:
 def _load_tsv(text: str) -> list[tuple[Index, Any]]:
     header, *lines = text.split("\n")[:-1]
     if header != "index\tprediction":
-        raise ValueError(f"the header must be index<TAB>prediction, got {header!r}")
+        raise ValueError(f"the header must be index<TAB>prediction, but is {header!r}")
     rows = []
     for number, line in enumerate(lines, start=2):
         entries = line.split("\t")
         if len(entries) != 2 or not (entries[0].isascii() and entries[0].isdigit()):
-            raise ValueError(f"line {number} must be a number and a prediction, got {line!r}")
+            raise ValueError(f"line {number} must have an index and a prediction, but is {line!r}")
         rows.append(((int(entries[0]),), entries[1]))
     return rows
 
@@ -256,7 +260,9 @@ def _load_numbers(text: str) -> list[tuple[Index, Any]]:
     rows = [(index, float(entry)) for index, entry in _load_tsv(text)]
     for index, value in rows:
         if not 0.0 <= value <= 5.0:
-            raise ValueError(f"{index}: {value} is not between 0 and 5")
+            raise ValueError(
+                f"the prediction of row {index} must be between 0 and 5, but is {value}"
+            )
     return rows
 
 
@@ -266,7 +272,7 @@ def _any_text(answer: Answer) -> tuple[str, bool]:
 
 
 def _number(answer: Answer) -> tuple[str, bool]:
-    """Return a similarity of STS-B; the postprocessor's -1 is invalid."""
+    """Format a similarity of STS-B from 0 to 5; -1 marks an invalid prediction."""
     value = float(answer.value)
     valid = math.isfinite(value) and value >= 0.0
     return f"{min(5.0, value) if valid else 0.0:.3f}", valid
@@ -284,7 +290,7 @@ def _load_json(text: str) -> list[tuple[Index, Any]]:
     for line in text.split("\n")[:-1]:
         node = json.loads(line)
         if list(node) != ["idx", "label"]:
-            raise ValueError(f'a line must be {{"idx", "label"}}, got {line[:60]}')
+            raise ValueError(f'a line must have the keys "idx" and "label", but is {line[:60]}')
         rows.append(((_whole(node["idx"]),), node["label"]))
     return rows
 
@@ -293,7 +299,7 @@ def _load_texts(text: str) -> list[tuple[Index, Any]]:
     rows = _load_json(text)
     for index, label in rows:
         if not isinstance(label, str):
-            raise ValueError(f"{index}: the label must be a text, got {label!r}")
+            raise ValueError(f"the label of row {index} must be a string, but is {label!r}")
     return rows
 
 
@@ -318,13 +324,19 @@ def _load_multirc(text: str) -> list[tuple[Index, Any]]:
     for line in text.split("\n")[:-1]:
         node = json.loads(line)
         if list(node) != ["idx", "passage"] or list(node["passage"]) != ["questions"]:
-            raise ValueError(f'a line must be {{"idx", "passage": {{"questions"}}}}: {line[:60]}')
+            raise ValueError(
+                f'a line must be {{"idx", "passage": {{"questions"}}}}, but is {line[:60]}'
+            )
         for question in node["passage"]["questions"]:
             if list(question) != ["idx", "answers"] or not question["answers"]:
-                raise ValueError(f'a question must be {{"idx", "answers"}}: {question}')
+                raise ValueError(
+                    f'a question must have the keys "idx" and "answers", but is {question}'
+                )
             for answer in question["answers"]:
                 if list(answer) != ["idx", "label"]:
-                    raise ValueError(f'an answer must be {{"idx", "label"}}: {answer}')
+                    raise ValueError(
+                        f'an answer must have the keys "idx" and "label", but is {answer}'
+                    )
                 index = tuple(_whole(part["idx"]) for part in (node, question, answer))
                 rows.append((index, answer["label"]))
     return rows
@@ -336,7 +348,7 @@ def _lines(nodes: Iterable[Any]) -> str:
 
 def _whole(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"idx must be a whole number, got {value!r}")
+        raise ValueError(f"idx must be a whole number, but is {value!r}")
     return value
 
 
@@ -402,11 +414,11 @@ FORMATS: dict[str, Format] = {
     "tokens_conll": _TAGS,
     "tokens_jsonl": _TAGS,
 }
-"""Task name, "<module>_<function>" -> format."""
+"""Task name "<module>_<function>" -> submission format."""
 
 
 def example_index(raw: Mapping[str, Any], *, number: int) -> Index:
-    """Return the server's index of an example."""
+    """Return the index of an example in the benchmark's test set."""
     if "idx/answer" in raw:
         return tuple(int(raw[f"idx/{name}"]) for name in ("paragraph", "question", "answer"))
     if "idx/query" in raw:
@@ -415,11 +427,11 @@ def example_index(raw: Mapping[str, Any], *, number: int) -> Index:
 
 
 FOLDERS = {"squad_squad": "squad_v1.1", "squad_squad_v2": "squad_v2.0"}
-"""Task -> the folder of its files."""
+"""Task name -> directory of the task's submission files."""
 
 
 def write_squad(answers: Iterable[tuple[Mapping[str, Any], Any]], directory: Path) -> list[Path]:
-    """Write predictions.json and, for SQuAD 2.0, null_odds.json, each atomically."""
+    """Write predictions.json and, for SQuAD 2.0, null_odds.json."""
     texts: dict[str, str] = {}
     odds: dict[str, float] = {}
     for fields, answer in answers:

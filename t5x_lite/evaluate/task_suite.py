@@ -1,20 +1,20 @@
-"""The tasks of a config, each with its settings and its generator of answers.
+"""Evaluation of the tasks in a config, each with its settings and its generator of predictions.
 
     suite = TaskSuite(experiment, vocabulary, bind=bind, mesh=mesh)
     suite.run(params)           # {"accuracy": 0.9, "score": 0.9}
-    suite.run(params)           # of a mixture {"glue_rte/accuracy": 0.7, ...}
+    suite.run(params)           # for a mixture {"glue_rte/accuracy": 0.7, ...}
     suite.answers("glue_rte", params)       # to the test split, for a submission
 
-A mixture is evaluated on the tasks with data; the log names the others. With the layout of an
-encoder head, the head answers its one task (`inference.head_answers`).
+A mixture is evaluated on all tasks with data; the log lists tasks without data. If the data layout
+is for an encoder head, the head predicts the labels (`inference.head_answers`).
 
-`TaskSettings` gives the evaluation settings of each task, by evaluation.per_task (`config.checks`):
+`TaskSettings` resolves evaluation.per_task (`config.checks`) to the settings of each task:
 
 settings = TaskSettings(experiment.evaluation, experiment.data)
 settings.evaluation("wmt_ende").num_beams       # 4, by "wmt_*: num_beams=4"
 settings.data("wmt_ende", data).inputs_length
 
-`Answerers` gives the generator of a task: a search, a ranking of the task's labels, or a head.
+`Answerers` builds the generator of a task: a search, a ranking of the task's labels, or a head.
 
 answerers = Answerers(experiment, vocabulary, bind=bind, mesh=mesh)
 answerers.of(task, settings)        # a Generator; tasks with equal settings share one
@@ -64,15 +64,15 @@ _logger = logging.getLogger(__name__)
 
 
 class TaskSettings:
-    """The settings of the tasks of a config, by name.
+    """Evaluation settings of each task in a config.
 
     Args:
-      evaluation: the settings of all, and the lines of single tasks.
-      data: config of the data, with the tasks.
+      evaluation: evaluation config, with settings for all tasks and lines for single tasks.
+      data: data config, with the task or mixture.
 
     Raises:
-      InputError: if a line matches no task of a mixture (the error suggests the nearest name), or
-        sets the inputs length of a task that a head answers.
+      InputError: if a line matches no task of the mixture, or sets the inputs length for an encoder
+        head.
     """
 
     def __init__(self, evaluation: Evaluation, data: Data):
@@ -87,19 +87,22 @@ class TaskSettings:
             self._check(line, is_mixture=mixture is not None)
             if "inputs_length" in line.values and data.layout.answered_by_head:
                 raise InputError(
-                    f"evaluation.per_task {line.pattern!r}: data.layout {data.layout.name} is "
-                    "answered by a head, and all its rows have one length: set --data.inputs-length"
+                    f"evaluation.per_task {line.pattern!r} sets inputs_length, but data.layout "
+                    f"{data.layout.name} has one length for all rows; set --data.inputs-length"
                 )
 
     def _check(self, line: Line, *, is_mixture: bool) -> None:
         if any(map(line.matches, self._names.values())):
             return
         if not is_mixture:  # one task is measured with a mixture's config
-            _logger.info("evaluation.per_task %r is not about data.task", line.pattern)
+            _logger.info(
+                "ignoring the line %r of evaluation.per_task, which does not match data.task",
+                line.pattern,
+            )
             return
         known = [name for names in self._names.values() for name in names]
-        hint = did_you_mean(line.pattern, known) or f": the tasks are {', '.join(self._names)}"
-        raise InputError(f"evaluation.per_task: no task is called {line.pattern!r}{hint}")
+        hint = did_you_mean(line.pattern, known) or f"; the tasks are {', '.join(self._names)}"
+        raise InputError(f"evaluation.per_task: no task matches {line.pattern!r}{hint}")
 
     def _values(self, name: str) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -108,11 +111,11 @@ class TaskSettings:
         return values
 
     def evaluation(self, name: str) -> Evaluation:
-        """Return the evaluation of one task."""
+        """Return the evaluation settings of a task."""
         return self._evaluation.changed(self._values(name))
 
     def data(self, name: str, data: Data) -> Data:
-        """Return the data config of one task, with its own inputs length."""
+        """Return the data config of a task, with the task's inputs length."""
         length = self._values(name).get("inputs_length", data.inputs_length)
         return (
             data
@@ -121,7 +124,7 @@ class TaskSettings:
         )
 
     def shown(self, name: str, data: Data) -> Data:
-        """Return the data config of the task that gives the prompts' examples, or `data`."""
+        """Return the data config of the task that few-shot examples come from."""
         task = self._values(name).get("examples_of", data.task)
         return data if task == data.task else dataclasses.replace(data, task=task)
 
@@ -132,14 +135,14 @@ def _names(member: Member) -> tuple[str, ...]:
 
 
 class Answerers:
-    """Maker of generators, shared by tasks with equal settings.
+    """Factory of generators; tasks with equal settings share a generator.
 
     Args:
-      experiment: its data, its heads and its objective.
+      experiment: experiment config, with data, heads and objective.
       vocabulary: vocabulary of the data.
-      bind: the model that answers.
-      mesh: mesh of the batches.
-      learner: model with heads, or None.
+      bind: function that binds parameters to the model.
+      mesh: device mesh.
+      learner: function that binds parameters to the model with its heads, or None.
     """
 
     def __init__(
@@ -161,11 +164,11 @@ class Answerers:
 
     @property
     def reads_labels(self) -> bool:
-        """True if an encoder head answers, so that no text is generated."""
+        """True if an encoder head predicts labels instead of text."""
         return self._data.layout.answered_by_head
 
     def of(self, task: Any, settings: Evaluation) -> Generator:
-        """Return the generator of a task's answers."""
+        """Return the generator of predictions for a task."""
         from t5x_lite.data import loading
 
         size = settings.batch_size or self._data.batch_size
@@ -181,7 +184,7 @@ class Answerers:
         return LabelGenerator(self._ranker(batch_size=size), labels, tokens)
 
     def check_head(self, task: Any) -> str:
-        """Return the name of the head that answers a task."""
+        """Return the name of the head for a task, or raise InputError without a suitable head."""
         from t5x_lite.data import loading
 
         form = task_form(task)
@@ -194,7 +197,7 @@ class Answerers:
         )
 
     def named_heads(self, heads: Sequence[Head], task: Any) -> tuple[Head, ...]:
-        """Return the heads, with the task's class names on the head that answers it."""
+        """Return the heads, with the task's class names on the task's head."""
         from t5x_lite.data import loading
 
         labels = loading.task_labels(task)
@@ -212,7 +215,7 @@ class Answerers:
 
         if self._learner is None:
             raise InputError(
-                f"{self._where}: an ensemble has no head in common; give one --checkpoint"
+                f"{self._where}: an ensemble cannot predict by heads; give one --checkpoint"
             )
         tokens, form = encoder_tokens(self._vocabulary), task_form(task)
         nulls = form is not None and form.nulls
@@ -256,7 +259,7 @@ class Answerers:
 
 
 def decoding(settings: Evaluation) -> Decoding:
-    """Return the decoding config of an evaluation."""
+    """Return the decoding config that evaluation settings define."""
     return Decoding(
         max_decode_length=settings.max_decode_length,
         num_beams=settings.num_beams,
@@ -265,21 +268,21 @@ def decoding(settings: Evaluation) -> Decoding:
 
 
 _FIRST = 100
-"""Examples checked for labels if no metric needs all examples."""
+"""Number of examples that are checked for labels if no metric needs the examples."""
 
 ParamsOf = Callable[[str], Params]
-"""Task name -> parameters that answer the task."""
+"""Function from a task name to the parameters that evaluate the task."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """A task of a config.
+    """Data of a task.
 
     Attributes:
-      data: data config of this task only.
-      task: the seqio.Task.
-      is_measured: True if its metrics are computed.
-      counts: True if its score counts in the mean over the tasks.
+      data: data config of the task.
+      task: seqio.Task.
+      is_measured: True if the task's metrics are computed.
+      counts: True if the mean score over tasks includes the task.
     """
 
     data: Data
@@ -289,13 +292,13 @@ class Source:
 
 
 class TaskSuite:
-    """Tasks that are measured, by name.
+    """Evaluator of all tasks in a config.
 
     Attributes:
-      is_mixture: True if data.task is a mixture; a single task's metrics have no task name.
-      sources: tasks with data.
-      evaluators: tasks with metrics and with labels in the split.
-      unlabelled: tasks without labels in the split.
+      is_mixture: True if data.task is a mixture, so that metric names begin with the task name.
+      sources: task name -> data, for tasks with data.
+      evaluators: task name -> evaluator, for tasks with metrics and with labels in the split.
+      unlabelled: names of tasks without labels in the split.
     """
 
     def __init__(
@@ -307,7 +310,6 @@ class TaskSuite:
         mesh: Mesh,
         learner: Bind | None = None,
     ) -> None:
-        """Read the examples."""
         self._data, self._settings = experiment.data, experiment.evaluation
         self._vocabulary = vocabulary
         self._answerers = Answerers(experiment, vocabulary, bind=bind, mesh=mesh, learner=learner)
@@ -321,7 +323,7 @@ class TaskSuite:
         self._check_loss()
         if self.is_mixture and self._settings.task_metrics and not self.evaluators:
             _logger.warning(
-                "no task of the mixture %s has a split %s to be measured on",
+                "skipping task metrics, because no task of the mixture %s has a split %s",
                 self._data.task,
                 self._settings.split,
             )
@@ -337,14 +339,14 @@ class TaskSuite:
             ranks = self._by_task.evaluation(name).rank
             if ranks and loading.task_labels(task) is None:
                 raise InputError(
-                    f"evaluation.rank: data.task {self._data.task!r} has no closed set of labels "
-                    "to rank (the attribute labels of its postprocess_fn); set --evaluation.rank "
-                    "False"
+                    "evaluation.rank needs a task with a fixed set of labels, but postprocess_fn "
+                    f"of data.task {self._data.task!r} has no attribute labels; set "
+                    "--evaluation.rank False"
                 )
             return {name: Source(data=self._by_task.data(name, self._data), task=task)}
         found = loading.members(self._data, self._vocabulary)
         for name, reason in found.absent.items():
-            _logger.info("%s is not measured: %s", name, reason)
+            _logger.info("skipping task %s: %s", name, reason)
         return {
             one.member.name: Source(
                 data=self._by_task.data(one.member.name, one.data),
@@ -384,13 +386,13 @@ class TaskSuite:
             metrics += [CLASS_METRICS[each] for each in self._settings.class_metrics]
         elif self._settings.class_metrics and not self.is_mixture:
             raise InputError(
-                "evaluation.class_metrics are of tasks with classes: data.task "
-                f"{self._data.task!r} has none; unset it"
+                "evaluation.class_metrics needs a task with classes, but data.task "
+                f"{self._data.task!r} has none; unset evaluation.class_metrics"
             )
         generator = self._generator(name)
         if not self._shown.is_on:
             return TaskEvaluator(generator, examples, postprocess=postprocess, metrics=metrics)
-        prompts = self._prompts(name, no="is not measured")
+        prompts = self._prompts(name, no="is not evaluated")
         if prompts is None:
             return None
         self._few_shot[name] = FewShotEvaluator(
@@ -410,7 +412,9 @@ class TaskSuite:
             lacks = no_split or loading.is_absent(error)
             if not self.is_mixture or not lacks:
                 raise
-            _logger.info("%s %s: %s", name, no, error)
+            _logger.info(
+                "task %s %s, because its few-shot prompts are not available: %s", name, no, error
+            )
             return None
 
     def _has_labels(self, name: str, examples: Sequence[Any]) -> bool:
@@ -418,7 +422,9 @@ class TaskSuite:
             return True
         if not self.is_mixture:
             raise no_labels(self._data.task, self._settings.split, self.sources[name].task.splits)
-        _logger.info("%s is not measured: its split %s has no labels", name, self._settings.split)
+        _logger.info(
+            "skipping task %s, because its split %s has no labels", name, self._settings.split
+        )
         self.unlabelled.append(name)
         return False
 
@@ -431,7 +437,7 @@ class TaskSuite:
             self._has_labels(name, examples or ())
 
     def check_test(self, name: str) -> None:
-        """Read the test split of a task, without its tokens."""
+        """Raise InputError if the test split of a task cannot be read."""
         from t5x_lite.data import loading
 
         try:
@@ -443,7 +449,7 @@ class TaskSuite:
     def _examples(
         self, name: str, *, split: str, limit: int | None, may_lack: bool
     ) -> list[Any] | None:
-        """Return a split's examples, or None if an optional split has no file."""
+        """Return a split's examples, or None if the split may be missing and has no file."""
         from t5x_lite.data import loading, reading
 
         try:
@@ -453,11 +459,11 @@ class TaskSuite:
         except InputError as error:
             if not may_lack or not loading.is_absent(error):
                 raise
-            _logger.info("%s has no split %s: %s", name, split, error)
+            _logger.info("task %s has no split %s: %s", name, split, error)
             return None
 
     def tell_unknown(self) -> None:
-        """Warn of tasks with text that the vocabulary cannot encode."""
+        """Warn about tasks with text that the vocabulary cannot encode."""
         for name, evaluator in self.evaluators.items():
             first = evaluator.examples[: unknown_tokens.FIRST]
             texts = [example.targets_text for example in first]
@@ -476,7 +482,7 @@ class TaskSuite:
             unknown_tokens.tell(name, examples, self._vocabulary)
 
     def names(self) -> list[str]:
-        """Return the names of the metrics that `run` gives."""
+        """Return the names of the metrics that `run` returns."""
         if not self.is_mixture:
             own = [name for one in self.evaluators.values() for name in one.names()]
             return list(with_score(dict.fromkeys(own, 0.0)))
@@ -487,7 +493,7 @@ class TaskSuite:
         return [name for name, source in self.sources.items() if not source.counts]
 
     def run(self, params: Params | ParamsOf) -> dict[str, float]:
-        """Return the metrics and the score; for a mixture with the names of `scored`."""
+        """Evaluate all tasks, and return their metrics and the score."""
         found = {
             name: evaluator.run(params(name) if callable(params) else params)
             for name, evaluator in self.evaluators.items()
@@ -497,7 +503,7 @@ class TaskSuite:
         return with_score(next(iter(found.values()), {}))
 
     def invalid(self) -> dict[str, int]:
-        """Return the last run's invalid predictions by task, for tasks that validate answers."""
+        """Return the number of invalid predictions in the last run, by task name."""
         counts = {}
         for name, evaluator in self.evaluators.items():
             postprocess = self.sources[name].task.postprocessor
@@ -507,9 +513,10 @@ class TaskSuite:
         return counts
 
     def class_tables(self) -> dict[str, ClassTable]:
-        """Return the table of each task with classes, by the predictions of the last run.
+        """Return the metrics of each class in the last run, by name of the task.
 
-        Tied answers count as the first of them, and few-shot trials as the first trial.
+        The first prediction counts if several are tied, and the first trial if there are few-shot
+        trials.
         """
         tables = {}
         for name, evaluator in self.evaluators.items():
@@ -521,7 +528,7 @@ class TaskSuite:
         return tables
 
     def _class_labels(self, name: str, targets: Sequence[Any]) -> tuple[str, ...] | None:
-        """Return the texts of a task's classes, or None if its targets are not class numbers."""
+        """Return the class names of a task, or None if its targets are not class numbers."""
         from t5x_lite.data import loading
 
         are_numbers = all(isinstance(target, int | np.integer) for target in values(targets))
@@ -529,15 +536,15 @@ class TaskSuite:
 
     @property
     def trials(self) -> Trials:
-        """The few-shot trials of the last run."""
+        """Few-shot trials of the last run."""
         return Trials(self._settings.few_shot, self._few_shot, self.is_mixture, aside=self._aside())
 
     def is_whole(self, name: str) -> bool:
-        """Return True if all examples of a task are evaluated (no max_examples)."""
+        """Return True if all examples of a task are evaluated, without max_examples."""
         return self._by_task.evaluation(name).max_examples is None
 
     def submittable(self) -> list[str]:
-        """Return the tasks with a test split and a benchmark's submission format."""
+        """Return the names of tasks with a test split and a submission format."""
         return [
             name
             for name, source in self.sources.items()
@@ -545,7 +552,7 @@ class TaskSuite:
         ]
 
     def answers(self, name: str, params: Params) -> list[Answer] | None:
-        """Return a model's answers to the test split of one task; None without that split."""
+        """Predict the test split of a task; return None if the split has no file."""
         from t5x_lite.data import loading
 
         examples = self._examples(name, split="test", limit=None, may_lack=True)
@@ -577,30 +584,30 @@ class TaskSuite:
         return self._answerers.of(self.sources[name].task, self._by_task.evaluation(name))
 
     def named_heads(self, heads: Sequence[Head]) -> tuple[Head, ...]:
-        """Return an experiment's heads, with the task's class names on the trained head."""
+        """Return the heads of an experiment, with the task's class names on the trained head."""
         if not self._answerers.reads_labels or self.is_mixture:
             return tuple(heads)
         [source] = self.sources.values()
         return self._answerers.named_heads(heads, source.task)
 
     def in_order(self) -> bool:
-        """Return True if a head's classes are in the order of the task's labels."""
+        """Return True if the classes of a head are in the order of the task's labels."""
         if not self._answerers.reads_labels or self.is_mixture:
             return True
         return all(self._answerers.in_order(one.task) for one in self.sources.values())
 
 
 def no_labels(task: str, split: str, splits: Sequence[str]) -> InputError:
-    """Return the error for a split without labels."""
+    """Return the InputError for an evaluation of a split without labels."""
     remedy = (
-        "measure --evaluation.split validation; its answers to the test split are then written "
-        "with --output DIR, for a task that has a benchmark's server"
+        "set --evaluation.split validation; with --output DIR, predictions of the test split are "
+        "also written, if the task has a benchmark server"
         if "validation" in splits
-        else "its answers are written by `evaluate --output DIR` on the mixture that it belongs to "
-        "(tasks.mixtures:glue, tasks.mixtures:super_glue)"
+        else "run `evaluate --output DIR` on the task's mixture (tasks.mixtures:glue or "
+        "tasks.mixtures:super_glue) to write predictions"
     )
     return InputError(
-        f"data.task {task!r} has no labels in split {split!r}, so there is nothing to measure: "
+        f"data.task {task!r} has no labels in split {split!r}, so metrics cannot be computed; "
         f"{remedy}"
     )
 
@@ -608,7 +615,7 @@ def no_labels(task: str, split: str, splits: Sequence[str]) -> InputError:
 def task_rows(
     suite: TaskSuite, metrics: Mapping[str, float], *, steps: Mapping[str, int]
 ) -> dict[str, dict[str, Any]]:
-    """Return the part of metrics.json about each task of a mixture."""
+    """Return the metrics of each task in a mixture, for metrics.json."""
     invalid = suite.invalid()
     rows = {}
     for name in suite.evaluators:

@@ -2,22 +2,21 @@
 
     t5x-lite glue --init work/bert --directory GLUE --workdir work/glue
 
-    work/glue/sst2/             the run of a task: config.json, checkpoints, metrics.jsonl
-    work/glue/sst2/result.json  the task's metrics; the task is finished
-    work/glue/metrics.json      all tasks and their average
-    work/glue/submission/glue/  the files for the benchmark's server
+    work/glue/sst2/             run of a task: config.json, checkpoints, metrics.jsonl
+    work/glue/sst2/result.json  metrics of a finished task
+    work/glue/metrics.json      metrics of all tasks, and their average
+    work/glue/submission/glue/  files for the benchmark's server
 
-1. The checkpoint determines the model with its sizes, and the vocabulary. An encoder predicts with
-   a head that has the task's classes; a T5 generates the label.
-2. Each task has its own run. With `together`, one run trains all tasks: an encoder with a head for
-   each task (`TaskHeads`), from caches in work/glue/caches, or a T5 on the mixture of the tasks.
-3. Each task is evaluated on all examples of its validation split, with its best checkpoint. MNLI's
-   model also evaluates the mismatched genres and predicts the diagnostic sets.
+1. The checkpoint sets the model, its sizes and the vocabulary. An encoder predicts by a
+classification head; a T5 generates the label.
+2. Each task has its own run. With --together, one run trains all tasks: an encoder with a head for
+each task (`TaskHeads`), from caches in work/glue/caches, or a T5 on the mixture of the tasks.
+3. Each task is evaluated on its complete validation split, with its best checkpoint. MNLI's model
+also evaluates the mismatched genres and predicts the diagnostic sets.
 
 The same command resumes: finished tasks are skipped, and an unfinished run continues from its
-checkpoint. WNLI is excluded from training and from the average, as in T5's and BERT's papers,
-because its validation split is adversarial. The average is the mean over the tasks of the mean of
-each task's metrics, and MNLI counts once.
+checkpoint. WNLI is excluded, as in T5's and BERT's papers, because its validation split is
+adversarial. The average is the mean over tasks of each task's mean metric; MNLI counts once.
 """
 
 import dataclasses
@@ -72,9 +71,9 @@ _logger = logging.getLogger(__name__)
 
 RESULT_FILE, METRICS_FILE = "result.json", "metrics.json"
 TOGETHER = "together"
-"""Folder of the joint run of all tasks."""
+"""Directory name of the joint run of all tasks."""
 _STEPS = 10_000_000
-"""Number of steps before the data are counted; other step counts are fractions of it."""
+"""Placeholder for the number of steps until the examples are counted."""
 _OWN = {
     "--data.task": "--tasks",
     "--data.directory": "--directory",
@@ -87,22 +86,22 @@ _OWN = {
     "--model": "--init",
     "--workdir": "--workdir",
 }
-"""Config option -> the command's own option that sets it."""
+"""Config option -> option of `t5x-lite glue` that sets it."""
 _IDENTITY = (*configs.MATCHING_FIELDS, "steps", "init")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Task:
-    """A task of a benchmark, with what is trained, evaluated and predicted.
+    """Task of a benchmark, for training, evaluation and prediction.
 
     Attributes:
-      name: name for --tasks.
-      folder: folder of its files.
-      files: required files of training and validation.
-      epochs: passes over its training data; None uses the benchmark's number.
-      choices: True if an encoder reads one row for each choice.
-      measured: tasks to evaluate, if they differ from the task.
-      diagnostics: tasks to predict that have only a test split.
+      name: name of the task for --tasks.
+      folder: directory of the task's files.
+      files: names of the training and validation files.
+      epochs: passes over the training data; None uses the number of the benchmark.
+      choices: True if an encoder reads one row for each answer choice.
+      measured: names of tasks to evaluate; () evaluates the task itself.
+      diagnostics: names of tasks with only a test split, which the model predicts.
     """
 
     name: str
@@ -116,18 +115,18 @@ class Task:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Suite:
-    """A benchmark, and its fine-tuning settings.
+    """Benchmark with its fine-tuning settings.
 
     Attributes:
       title: official name of the benchmark.
-      module: module of its tasks.
-      mixture: mixture of all its tasks, for a T5.
-      average: rows of the average.
-      tasks: its tasks.
-      epochs: passes over a task's training data.
+      module: Python module of the tasks.
+      mixture: name of the mixture of all tasks, for a T5.
+      average: tasks of the benchmark's average score.
+      tasks: tasks of the benchmark.
+      epochs: passes over the training data of a task.
       batch_size: rows per batch.
       encoder_length: tokens per row of an encoder.
-      lengths: tokens of a T5's inputs and targets.
+      lengths: maximum tokens of a T5's inputs and targets.
       decode_length: maximum tokens that a T5 generates.
     """
 
@@ -143,7 +142,7 @@ class Suite:
     decode_length: int
 
     def named(self, names: Sequence[str]) -> list[Task]:
-        """Return the tasks with these names, or all tasks for no names."""
+        """Return the tasks with these names, or all tasks if `names` is empty."""
         known = {task.name: task for task in self.tasks}
         for name in names:
             if name not in known:
@@ -214,25 +213,25 @@ SUITES = {
         decode_length=32,
     ),
 }
-"""Benchmarks by the name that --benchmark takes."""
+"""Value of --benchmark -> benchmark."""
 
 
 def check_options(options: Sequence[str], epochs: float | None) -> None:
-    """Raise InputError for a config option that one of the command's own options sets."""
+    """Raise InputError for a config option that another option of `t5x-lite glue` sets."""
     given = given_options(options)
     for option, own in _OWN.items():
         if option in given:
-            raise InputError(f"{option}: `t5x-lite glue` sets it by its own {own}; leave it out")
+            raise InputError(f"`t5x-lite glue` does not take {option}; use {own} instead")
     if epochs is not None and "--steps" in given:
         raise InputError(
-            f"--steps and --epochs {epochs:g} both set the length of each run; give one"
+            f"--steps and --epochs {epochs:g} both set the length of each run; set only one"
         )
 
 
 def check_files(suite: Suite, tasks: Sequence[Task], directory: str) -> None:
-    """Raise InputError if official files are missing from a local directory.
+    """Raise InputError if files of the benchmark are missing from a local directory.
 
-    Buckets and directories of TensorFlow Datasets are not checked here.
+    Buckets and directories of TensorFlow Datasets are not checked.
     """
     name = suite.module.rpartition(".")[2]
     if is_remote(directory) or directory.partition(":")[0] == "tfds":
@@ -243,7 +242,7 @@ def check_files(suite: Suite, tasks: Sequence[Task], directory: str) -> None:
         f"{example.folder}/{example.files[0]} and {example.folder}/{example.files[1]}"
     )
     if not os.path.isdir(directory):
-        raise InputError(f"--directory {directory}: no such directory; {expected}")
+        raise InputError(f"--directory {directory} does not exist; {expected}")
     root = Path(directory)
     if (root / name).is_dir():  # TFDS
         return
@@ -253,12 +252,12 @@ def check_files(suite: Suite, tasks: Sequence[Task], directory: str) -> None:
         return
     there = [task.name for task in suite.tasks if not _missing(root, task)]
     shown = ", ".join(lacking[:6]) + (f" and {len(lacking) - 6} more files" * (len(lacking) > 6))
-    remedy = f"the tasks that are there: --tasks {' '.join(there)}" if there else expected
+    remedy = f"use --tasks {' '.join(there)} for the available tasks" if there else expected
     raise InputError(f"--directory {directory} lacks {shown}; {remedy}")
 
 
 def _missing(root: Path, task: Task) -> list[str]:
-    """Return the missing files of a task; the directory may be the task's own folder."""
+    """Return the missing files of a task, in the directory or in the task's subdirectory."""
     for place in (root / task.folder, root):
         if files_among(data_path(str(place)), task.files):
             return [f"{task.folder}/{file}" for file in task.files if not (place / file).is_file()]
@@ -267,7 +266,7 @@ def _missing(root: Path, task: Task) -> list[str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """A training run and the tasks that it is evaluated on."""
+    """Training run, and the tasks to evaluate it on."""
 
     tasks: tuple[Task, ...]
     experiment: Experiment
@@ -275,18 +274,18 @@ class Run:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The fine-tuning of a checkpoint on the tasks of a benchmark.
+    """Settings to fine-tune a checkpoint on the tasks of a benchmark.
 
     Attributes:
-      suite: the benchmark.
-      checkpoint: the argument of --init.
+      suite: benchmark.
+      checkpoint: value of --init.
       directory: directory of the benchmark's files.
-      epochs: the command's --epochs, or None.
-      options: the command's config options.
-      model: model of the checkpoint.
-      kind: kind of an encoder's heads; None for a T5.
+      epochs: value of --epochs, or None.
+      options: config options of the command.
+      model: model config of the checkpoint.
+      kind: kind of an encoder's classification heads; None for a T5.
       kept: names of the checkpoint's heads.
-      data: data settings that all tasks share.
+      data: data config that all tasks share.
     """
 
     suite: Suite
@@ -309,7 +308,7 @@ class Recipe:
         epochs: float | None,
         options: Sequence[str],
     ) -> "Recipe":
-        """Create a recipe from the checkpoint's config."""
+        """Create a recipe from the config of a checkpoint."""
         step = find_step(checkpoint, step=None)
         trained = read_experiment(step, checkpointing.step_files(step))
         model = model_of(trained.model, where=checkpoint)
@@ -345,7 +344,7 @@ class Recipe:
     def runs(
         self, tasks: Sequence[Task], *, workdir: str, together: bool, writes: bool
     ) -> list[Run]:
-        """Return the runs for some tasks, without starting them."""
+        """Create the training runs of tasks, without starting them."""
         alone = [task for task in tasks if not together or (self.kind and task.choices)]
         joint = tuple(task for task in tasks if task not in alone)
         made = []
@@ -362,7 +361,7 @@ class Recipe:
         return made
 
     def _experiment(self, data: Data, workdir: str, **changes: Any) -> Experiment:
-        """Return a config with the command's options and the steps of its epochs."""
+        """Return a config with the command's options and the number of steps."""
         epochs = changes.pop("epochs", None) or self.suite.epochs
         adapted = "--adapters.add" in given_options(self.options)
         period = max(1, math.ceil(_STEPS / max(epochs, 2)))
@@ -389,7 +388,7 @@ class Recipe:
         return with_epochs(made, options=given)
 
     def _alone(self, task: Task, workdir: str) -> Experiment:
-        """Return the config of one task."""
+        """Return the config of a run on one task."""
         data = dataclasses.replace(self.data, task=self._task(task.name))
         changes: dict[str, Any] = {"epochs": task.epochs}
         if self.kind is not None:
@@ -406,7 +405,7 @@ class Recipe:
         return self._experiment(data, workdir, **changes)
 
     def _mixture(self, tasks: Sequence[Task], workdir: str) -> Experiment:
-        """Return the config of a T5 on several tasks, mixed in proportion to their examples."""
+        """Return the config of a T5 on a mixture of tasks, proportional to their examples."""
         mixture = mixture_named(self.suite.mixture)
         assert mixture is not None
         wanted = {self._task(name) for task in tasks for name in _answered(task)}
@@ -421,7 +420,7 @@ class Recipe:
     def _heads(
         self, tasks: Sequence[Task], workdir: str, *, caches: str, writes: bool
     ) -> Experiment:
-        """Return the config of an encoder with a head for each of several tasks, from caches."""
+        """Return the config of an encoder with a head for each task, trained from caches."""
         if is_remote(caches):
             raise InputError(
                 f"--together writes caches, but --workdir {caches} is in a bucket; give a "
@@ -442,8 +441,8 @@ class Recipe:
                 Cache(path)  # raises if it is damaged
         if not all(map(os.path.isdir, paths)):
             raise InputError(
-                "--dry-run: --together trains from caches that are not written yet; remove one "
-                "of the two"
+                "--dry-run needs the caches of --together, which are not written yet; remove "
+                "--dry-run or --together"
             )
         data = dataclasses.replace(
             self.data,
@@ -464,7 +463,7 @@ class Recipe:
         )
 
     def _with_data_options(self, data: Data) -> Data:
-        """Return the data of a cache, with the command's data options."""
+        """Return the data config of a cache, changed by the command's data options."""
         begun = Experiment(
             model=self.model,
             objective=Classify(),
@@ -480,7 +479,7 @@ class Recipe:
 
 
 def train_all(runs: Sequence[Run], suite: Suite, output: Path) -> dict[str, Any]:
-    """Train and evaluate each run; print and write the metrics of all tasks."""
+    """Train and evaluate all runs, then print and write the metrics of all tasks."""
     hosts.join(runs[0].experiment.hosts)
     submission = output / "submission"
     finished: dict[str, Any] = {}
@@ -492,7 +491,7 @@ def train_all(runs: Sequence[Run], suite: Suite, output: Path) -> dict[str, Any]
 
 
 def _options_of(beginning: str, options: Sequence[str]) -> list[str]:
-    """Return the options of one part of a config, with their values."""
+    """Return the options that begin with a prefix, with their values."""
     found, takes = [], False
     for each in options:
         if each.startswith("--"):
@@ -503,12 +502,12 @@ def _options_of(beginning: str, options: Sequence[str]) -> list[str]:
 
 
 def _answered(task: Task) -> tuple[str, ...]:
-    """Return the names of the tasks that a trained model is evaluated on or predicts."""
+    """Return the names of the tasks that a model trained on `task` evaluates or predicts."""
     return (*(task.measured or (task.name,)), *task.diagnostics)
 
 
 def _result(run: Run, suite: Suite, *, submission: Path) -> dict[str, Any]:
-    """Train a run to its end and evaluate it, unless this is done; return its metrics by task."""
+    """Train and evaluate a run, unless it is finished; return its metrics by task."""
     from t5x_lite.train.training import train
 
     experiment = run.experiment
@@ -516,13 +515,13 @@ def _result(run: Run, suite: Suite, *, submission: Path) -> dict[str, Any]:
     found = _finished(file, experiment)
     named = ", ".join(task.name for task in run.tasks)
     if found is not None:
-        _logger.info("%s: skipping training, which finished earlier (%s)", named, file)
+        _logger.info("%s: skipping training, because %s exists", named, file)
         missing = [name for name in found["files"] if not (submission / name).is_file()]
         if not missing:
             return found["tasks"]
-        _logger.info("%s: writing %s again", named, ", ".join(missing))
+        _logger.info("%s: rewriting the missing files %s", named, ", ".join(missing))
     else:
-        _logger.info("%s: training in %s", named, experiment.workdir)
+        _logger.info("training on %s in %s", named, experiment.workdir)
         train(experiment)
     with hosts.ending_together(), matmul_precision(experiment.matmul_precision):
         tasks, files = _measured(run, suite, submission=submission)
@@ -533,7 +532,7 @@ def _result(run: Run, suite: Suite, *, submission: Path) -> dict[str, Any]:
 
 
 def _finished(file: Any, experiment: Experiment) -> dict[str, Any] | None:
-    """Return the result of a finished run, or None."""
+    """Return the content of a finished run's result file, or None."""
     if not file.exists():
         return None
     try:
@@ -541,12 +540,12 @@ def _finished(file: Any, experiment: Experiment) -> dict[str, Any] | None:
         saved = from_json(json.dumps(content["config"]), source=str(file))
         _ = content["tasks"], content["files"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{file}: not a result of `t5x-lite glue`; remove it") from error
+        raise InputError(f"{file} is not a result of `t5x-lite glue`; delete the file") from error
     differing = configs.differences(saved, experiment, fields=_IDENTITY)
     if differing:
         raise InputError(
-            f"{file.parent} was finished with other settings: {', '.join(differing)}; use another "
-            "--workdir or the same settings"
+            f"{file.parent} has a finished run with other settings ({', '.join(differing)}); use "
+            "another --workdir or the same settings"
         )
     return content
 
@@ -554,7 +553,7 @@ def _finished(file: Any, experiment: Experiment) -> dict[str, Any] | None:
 def _measured(
     run: Run, suite: Suite, *, submission: Path
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Evaluate a trained run on its tasks; return metrics and the names of written files."""
+    """Evaluate a trained run on its tasks; return the metrics and the submission files."""
     experiment = run.experiment
     mesh = sharding.make_mesh(experiment.mesh)
     workdir = experiment.workdir
@@ -566,7 +565,7 @@ def _measured(
     if len(run.tasks) > 1 and not is_mixture and diagnostics:
         names = [name for name in names if name not in diagnostics]
         _logger.info(
-            "skipping diagnostics %s, which a model with a head per task cannot predict",
+            "skipping the diagnostic sets %s, because this model has no head for them",
             ", ".join(diagnostics),
         )
     tasks: dict[str, dict[str, Any]] = {}
@@ -596,7 +595,7 @@ def _measured(
 
 
 def _as_task(experiment: Experiment, task: str, *, measured: bool) -> Experiment:
-    """Return the config for evaluating a trained run on all examples of one task."""
+    """Return the config to evaluate a trained run on all examples of one task."""
     data = dataclasses.replace(
         experiment.data, task=task, cache="", adapter_of=(), mixing=Mixing(), pack=False
     )
@@ -614,7 +613,7 @@ def _as_task(experiment: Experiment, task: str, *, measured: bool) -> Experiment
 def _told(
     suite: Suite, tasks: Mapping[str, Mapping[str, Any]], output: Path, *, submission: Path
 ) -> dict[str, Any]:
-    """Write metrics.json, and print each task's metrics and the average."""
+    """Write metrics.json, and print the metrics of each task and the average."""
     own = {
         name: {m: v for m, v in row.items() if m not in ("step", SCORE)}
         for name, row in tasks.items()
@@ -649,7 +648,7 @@ def _told(
     if not sys.stdout.isatty():
         _logger.info("%s", as_table(lines))
     print_result(result, lines, indent=None)
-    _logger.info("wrote %s and the files in %s", output / METRICS_FILE, submission)
+    _logger.info("wrote %s and the submission files in %s", output / METRICS_FILE, submission)
     return result
 
 

@@ -1,4 +1,4 @@
-"""Config values that follow from data and checkpoint: epochs, classes, schedule offset.
+"""Config values that depend on data and checkpoint: epochs, classes, schedule offset.
 
     with_epochs(experiment)         # epochs=3 of 67,349 rows in batches of 32: steps 6,314
     with_classes(experiment)        # Classify(num_classes=0, head="auto") of MNLI: 3, "bert"
@@ -9,13 +9,13 @@
 | a task, or a mixture of tasks, with a countable number of examples | each example |
 | a stream, and rows that a task packs on the fly | unknown |
 
-The schedule offset lets the learning rate continue after the steps that the weights of `--init`
-were trained for:
+With a schedule offset, the learning rate continues after the steps for which the weights of
+`--init` were trained:
 
     --init work/t5 --optimizer.schedule-offset auto       # 1000000 of t5x's checkpoint_1000000
 
-The number is determined once, when a run starts, and stored in the run's config. So a resumed run
-needs neither the checkpoint nor the option.
+All values are determined when a run starts, and stored in its config. So a resumed run needs
+neither the checkpoint nor the option.
 """
 
 import dataclasses
@@ -51,10 +51,9 @@ _MOST_STEPS = 1 << 40
 def with_epochs(
     experiment: Experiment, *, options: Sequence[str] = (), may_lack_data: bool = False
 ) -> Experiment:
-    """Return the experiment with the steps of its epochs, and schedules of that length.
+    """Return the experiment with the number of steps, and schedules, for its number of epochs.
 
-    An experiment without epochs, or with these steps already, is returned unchanged. If the size of
-    the data is unknown, a config with epochs keeps its steps, and a message is logged.
+    If the size of the data is unknown, the config's steps are used, and a message is logged.
     """
     epochs = experiment.epochs
     if epochs is None:
@@ -74,10 +73,12 @@ def with_epochs(
         return dataclasses.replace(experiment, epochs=None)
     steps = max(1, math.ceil(epochs * epoch.batches - 1e-9))
     if steps >= _MOST_STEPS:
-        raise InputError(f"epochs {epochs:g} are {steps:,} steps, which is too many; reduce epochs")
+        raise InputError(
+            f"epochs {epochs:g} would take {steps:,} steps; reduce the number of epochs"
+        )
     if steps != experiment.steps:
         _logger.info(
-            "%s: %s steps, about %.4g epochs of %s examples",
+            "%s: training for %s steps, about %.4g epochs of %s examples",
             experiment.data.task or experiment.data.cache,
             f"{steps:,}",
             epochs,
@@ -89,7 +90,7 @@ def with_epochs(
 def with_classes(
     experiment: Experiment, *, earlier: Experiment | None = None, reads_task: bool = True
 ) -> Experiment:
-    """Return the experiment with the kind of its classification head and the task's classes set."""
+    """Return the experiment with the kind and the classes of its classification head set."""
     objective = experiment.objective
     undecided = objective.undecided()
     if not undecided:
@@ -122,7 +123,7 @@ def with_classes(
 
 
 def _heads_of_init(experiment: Experiment) -> tuple[Head, ...]:
-    """Return the heads of the config and of the checkpoint that the run starts from."""
+    """Return the heads of the config and of the initial checkpoint."""
     if not experiment.init.checkpoint:
         return experiment.heads
     step = find_step(experiment.init.checkpoint, step=experiment.init.step)
@@ -133,10 +134,10 @@ def _heads_of_init(experiment: Experiment) -> tuple[Head, ...]:
 
 
 def num_classes(data: Data) -> int:
-    """Return the number of classes of a task; 1 means a score."""
+    """Return the number of classes of a task; 1 for a regression task."""
     if not data.task:
         raise InputError(
-            "objective.num_classes 0 takes the classes of data.task, which is not set; set "
+            "objective.num_classes 0 needs data.task to count classes, but it is not set; set "
             "--data.task, or --objective.num-classes N"
         )
     from t5x_lite.data.loading import load_task, task_labels
@@ -150,16 +151,15 @@ _AT_A_TIME = 4096
 
 
 def balanced_weights(data: Data, num: int) -> tuple[float, ...]:
-    """Return the weights n / (k n_c) of the training data's classes; 1 for an absent class."""
+    """Return the class weights n / (k n_c) for n examples of k classes; 1 for an absent class."""
     words = "token_labels" in data.layout.features
     vocabulary = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
     counts = np.zeros(num + 1, np.int64)
     for source in data_batches.training_sources(data, vocabulary, seed=0):
         if source.size is None:
             raise InputError(
-                "objective.class_weights balanced needs data that can be counted, and the task is "
-                "streamed; write a cache with `t5x-lite cache` and give --data.cache, or give the "
-                "weights"
+                "objective.class_weights balanced needs countable data, but the task is streamed; "
+                "write a cache with `t5x-lite cache` and give --data.cache, or give the weights"
             )
         for first in range(0, source.size, _AT_A_TIME):
             numbers = np.arange(first, min(first + _AT_A_TIME, source.size))
@@ -168,43 +168,45 @@ def balanced_weights(data: Data, num: int) -> tuple[float, ...]:
                 counts += np.bincount(given, minlength=num + 1)[: num + 1]
     counts = counts[1:]
     if not counts.any():
-        raise InputError("objective.class_weights balanced: no training example has a label")
+        raise InputError(
+            "objective.class_weights balanced needs labels, but no training example has a label"
+        )
     weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
     weights = tuple(np.where(counts > 0, weights, 1.0).tolist())
     if jax.process_index() == 0:
         listed = ", ".join(f"{weight:.4g}" for weight in weights)
-        _logger.info("objective.class_weights balanced: %s", listed)
+        _logger.info("using the balanced class weights %s", listed)
     return weights
 
 
 def with_schedule_offset(experiment: Experiment, *, earlier: Experiment | None) -> Experiment:
-    """Return the experiment with "auto" in optimizer.schedule_offset replaced by a number."""
+    """Return the experiment with a number instead of "auto" in optimizer.schedule_offset."""
     if experiment.optimizer.schedule_offset != AUTO:
         return experiment
     if earlier is not None:
         offset = earlier.optimizer.first_step
     elif not experiment.init.checkpoint:
         raise InputError(
-            "optimizer.schedule_offset auto needs a checkpoint, but init.checkpoint is not set: "
+            "optimizer.schedule_offset auto needs a checkpoint, but init.checkpoint is not set; "
             "pass --init DIR, or a number of steps"
         )
     else:
         offset = trained_steps(find_step(experiment.init.checkpoint, step=experiment.init.step))
     if earlier is None and jax.process_index() == 0:
-        _logger.info("the learning rate continues from step %d of its schedule", offset)
+        _logger.info("continuing the learning rate schedule from step %d", offset)
     optimizer = dataclasses.replace(experiment.optimizer, schedule_offset=offset)
     return dataclasses.replace(experiment, optimizer=optimizer)
 
 
 def trained_steps(step: AnyPath) -> int:
-    """Return the steps that a checkpoint's weights were trained for, including earlier runs."""
+    """Return the number of steps that a checkpoint was trained for, including earlier runs."""
     saved = manifest.saved_step(step)
     if saved is None and step.name.isdecimal():  # saved by an earlier version
         saved = int(step.name)
     before = read_experiment(step, reading.step_files(step)).optimizer.first_step
     if saved is None and not before:
         raise InputError(
-            f"checkpoint {step} does not record its number of training steps: set "
+            f"checkpoint {step} does not record its number of training steps; set "
             "--optimizer.schedule-offset to a number instead of auto"
         )
     return before + (saved or 0)

@@ -3,16 +3,17 @@
     finetune("work/flan", table="reviews.csv", inputs="review: {text}", targets="{stars}",
              workdir="work/reviews")
 
-1. The checkpoint determines the model with its sizes, and the vocabulary. A T5 generates the
-   target; an encoder predicts it with a head.
-2. One pass over the training rows counts them and collects the labels and the lengths. Lengths
-   cover 99 % of the inputs and all targets up to 512 tokens, rounded up to multiples of 8.
-3. The recipe is the one that the model was published with: T5's Adafactor at 1e-3, or BERT's AdamW
-   at 3e-5 with warm-up and linear decay; with adapters, AdamW at 1e-3. Models narrower than 512,
-   such as those for a CPU, need learning rates 5 to 10 times higher.
+1. The checkpoint sets the model, its sizes and the vocabulary. A T5 generates the target; an
+encoder predicts it with a head.
+2. One pass over the training rows counts them and collects labels and lengths. Sequence lengths
+cover 99 % of the inputs and all targets up to 512 tokens, rounded up to multiples of 8.
+3. Optimizer and schedule follow the model's paper: T5's Adafactor at 1e-3, or BERT's AdamW at 3e-5
+with warm-up and linear decay; with adapters, AdamW at 1e-3. Models narrower than 512 use learning
+rates 5 to 10 times higher.
 
-Config options override all of this. The config is saved in the work directory: the same command
-resumes the run, and `t5x-lite evaluate WORKDIR/config.json --checkpoint WORKDIR` evaluates it.
+Config options override all of these settings. The config is saved in the work directory: the same
+command resumes the run, and `t5x-lite evaluate WORKDIR/config.json --checkpoint WORKDIR` evaluates
+it.
 """
 
 import dataclasses
@@ -53,9 +54,9 @@ _logger = logging.getLogger(__name__)
 Task = Literal["auto", "classify", "regress", "text_to_text", "answer", "translate", "summarize"]
 
 _MEASURED = 10_000
-"""Number of training rows to tokenize for length statistics; the first ones are used."""
+"""Number of training rows, from the first one on, that are tokenized for length statistics."""
 _FEW_LABELS = 50
-"""Maximum distinct targets that --task auto treats as labels."""
+"""Maximum number of distinct targets that --task auto treats as labels."""
 _LONGEST = {"inputs": 1024, "targets": 512}
 _NARROW = 512
 _NO_END = 10**9
@@ -66,9 +67,9 @@ class Measured:
     """Statistics of the training rows.
 
     Attributes:
-      rows: number of rows.
+      rows: number of training rows.
       labels: distinct targets, sorted; () if there are more than `MOST_LABELS`.
-      lengths: side -> tokens in each of the first rows, with special tokens: int64 [n].
+      lengths: "inputs" or "targets" -> number of tokens in each of the first rows, int64 [n].
     """
 
     rows: int
@@ -89,7 +90,7 @@ def finetune(
     epochs: int = 3,
     options: Sequence[str] = (),
 ) -> Experiment:
-    """Fine-tune a checkpoint on a table; return the config that was trained."""
+    """Fine-tune a checkpoint on a table of examples, and return the config of the run."""
     experiment = experiment_for(
         checkpoint,
         columns=Columns(
@@ -117,14 +118,16 @@ def experiment_for(
     epochs: int = 3,
     options: Sequence[str] = (),
 ) -> Experiment:
-    """Return the config for the arguments of `finetune`; the log explains the choices."""
+    """Return the config that `finetune` trains; the log explains the choices."""
     try:
         step = find_step(checkpoint, step=None)
     except InputError:
         if (saved := begun_with(checkpoint, workdir)) is None:
             raise
         _logger.info(
-            "%s does not exist any more; resuming %s from its own config.json", checkpoint, workdir
+            "checkpoint %s no longer exists; resuming %s from its own config.json",
+            checkpoint,
+            workdir,
         )
         return _resumed(saved, columns, table=table, workdir=workdir, task=task, options=options)
     trained = read_experiment(step, checkpointing.step_files(step))
@@ -181,7 +184,7 @@ def experiment_for(
     )
     experiment = with_options(made, options, prog="t5x-lite finetune")
     _logger.info(
-        "%s: training for %d steps of %d rows, %.1f epochs of %s rows",
+        "%s: training for %d steps in batches of %d rows (%.1f epochs of %s rows)",
         experiment.data.task,
         experiment.steps,
         experiment.data.batch_size,
@@ -200,7 +203,7 @@ def _resumed(
     task: Task,
     options: Sequence[str],
 ) -> Experiment:
-    """Return the config of a run without its initial checkpoint; arguments must match the run."""
+    """Return the config of a run with a missing initial checkpoint."""
     own = saved.data
     named = dataclasses.replace(columns, labels=columns.labels or own.columns.labels)
     data = dataclasses.replace(
@@ -220,7 +223,7 @@ def measure(
     *,
     is_encoder: bool,
 ) -> Measured:
-    """Count the training rows, their targets, and the tokens of the first rows."""
+    """Count the training rows and their distinct targets, and the tokens of the first rows."""
     rows = _training_rows(columns, splits)
     first = [*itertools.islice(rows, _MEASURED)]
     labels = {row["targets"] for row in first}
@@ -230,7 +233,7 @@ def measure(
         if len(labels) <= MOST_LABELS:
             labels.add(row["targets"])
     if not number:
-        raise InputError(f"no training rows in {', '.join(map(str, splits['train']))}")
+        raise InputError(f"found no training rows in {', '.join(map(str, splits['train']))}")
 
     def tokens(name: str) -> np.ndarray:
         texts = [row.get(name, "") for row in first]
@@ -263,7 +266,7 @@ def _tell_lengths(found: Measured) -> None:
         middle, most = (int(np.percentile(lengths, share)) for share in (50, 99))
         rows = "" if len(lengths) == found.rows else f" (the first {len(lengths):,} rows)"
         _logger.info(
-            "tokens of %s: median %d, 99 %% up to %d, longest %d%s",
+            "tokens per text of %s: median %d, 99th percentile %d, maximum %d%s",
             name,
             middle,
             most,
@@ -273,7 +276,7 @@ def _tell_lengths(found: Measured) -> None:
 
 
 def _lengths(found: Measured, model: ModelConfig) -> dict[str, int]:
-    """Return data.inputs_length and data.targets_length; log how many rows they truncate."""
+    """Return data.inputs_length and data.targets_length; log the fraction of truncated rows."""
     sizes = {}
     for name, share in (("inputs", 99), ("targets", 100)):
         lengths = found.lengths[name]
@@ -288,11 +291,11 @@ def _lengths(found: Measured, model: ModelConfig) -> dict[str, int]:
 
 
 def _chosen_task(asked: Experiment, found: Measured, task: Task, *, is_encoder: bool) -> str:
-    """Return the task of `tasks.files`; log the reason."""
+    """Return the name of the task in `tasks.files`, and log the reason."""
     if task != "auto":
         if is_encoder and task not in ("classify", "regress"):
             raise InputError(
-                f"--task {task}: an encoder cannot generate text; use classify or regress"
+                f"--task {task} generates text, but an encoder cannot; use classify or regress"
             )
         return task
     if asked.data.columns.labels:
@@ -337,7 +340,7 @@ def _labels(asked: Experiment, found: Measured, task: str) -> tuple[str, ...]:
 
 
 def _check_labels(columns: Columns, found: Measured, *, sources: Sequence[Table]) -> None:
-    """Check the labels of the training rows; warn of a given label that no row has."""
+    """Raise InputError for wrong labels in the training rows; warn about labels that no row has."""
     columns.check_labels(found.labels, sources)
     unused = [entry for entry in columns.entries() if found.labels and entry not in found.labels]
     if unused:
@@ -345,7 +348,7 @@ def _check_labels(columns: Columns, found: Measured, *, sources: Sequence[Table]
 
 
 def _no_training_file(table: str) -> str:
-    """Return the error for a table without training rows."""
+    """Return the error message for a table without a file of training rows."""
     if not is_remote(table) and not has_magic(table) and not os.path.exists(table):
         return f"--table {table}: no such file or directory"
     return (
@@ -359,7 +362,7 @@ def _steps(rows: int, asked: Experiment, epochs: int) -> int:
 
 
 def model_of(model: ModelConfig, *, where: str) -> ModelConfig:
-    """Return the checkpoint's model in the form for fine-tuning."""
+    """Return the model config for fine-tuning, or raise InputError for an unsupported model."""
     tuned = model.to_finetune()
     if tuned is None:
         raise InputError(
@@ -370,7 +373,7 @@ def model_of(model: ModelConfig, *, where: str) -> ModelConfig:
 
 
 def optimizer_for(model: Any, steps: int, *, adapted: bool) -> Optimizer:
-    """Return the usual optimizer and schedule for fine-tuning a model family."""
+    """Return the usual optimizer and schedule to fine-tune a model, or adapters if `adapted`."""
     narrow, is_encoder = model.d_model < _NARROW, encoders.is_encoder(model)
     warmup = steps // 10 if steps < _NO_END else 0
     if adapted:
@@ -392,7 +395,6 @@ def _objective(trained: Experiment, model: Any, task: str, columns: Columns) -> 
 
 
 def _init(checkpoint: str, trained: Experiment, task: str, columns: Columns) -> Init:
-    """Return the config field `init`; a classifier with different labels is newly initialized."""
     heads: dict[str, Any] = {**by_name(trained.heads)}
     if "classifier" not in heads:
         return Init(checkpoint=checkpoint)

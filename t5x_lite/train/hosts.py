@@ -1,11 +1,10 @@
-"""Processes of a run on several hosts, and Google Cloud's metadata.
+"""Processes of a run on several hosts, and the metadata server of Google Cloud.
 
     hosts.join(experiment.hosts)      # before JAX is used
     with hosts.ending_together():
-        ...                           # an error here ends this process, and thereby the others
+        ...                           # an error here ends this process, and then the others
 
-If there is one process, which is the usual case, nothing is initialized, and errors are raised as
-usual.
+With a single process, which is the usual case, both functions do nothing.
 
 Google Cloud's metadata server describes the machine:
 
@@ -55,11 +54,11 @@ _PORT = 80
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """A value from the metadata server.
+    """Response of the metadata server.
 
     Attributes:
-      value: the value, without surrounding white space.
-      etag: version of the value, which lets the server detect changes; "" if it sends none.
+      value: content without surrounding white space.
+      etag: version of the value, for requests that wait for a change; "" if the server sends none.
     """
 
     value: bytes
@@ -67,7 +66,7 @@ class Answer:
 
 
 class Metadata:
-    """Client of the metadata server: `host`, or GCE_METADATA_HOST, or this machine's server."""
+    """Client of Google Cloud's metadata server."""
 
     def __init__(self, host: str | None = None) -> None:
         self._host = host or os.environ.get("GCE_METADATA_HOST", _NAME)
@@ -75,7 +74,7 @@ class Metadata:
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def get(self, path: str, *, seconds: float) -> Answer:
-        """Return the value at a path below computeMetadata/v1/; `seconds` is the timeout."""
+        """Return the value at a path below computeMetadata/v1/, with a timeout in seconds."""
         request = urllib.request.Request(
             f"http://{self._host}/computeMetadata/v1/{path}", headers={"Metadata-Flavor": "Google"}
         )
@@ -84,7 +83,7 @@ class Metadata:
 
 
 def on_google_cloud(product: Path = _PRODUCT) -> bool:
-    """Return whether this machine is a VM of Google Cloud; needs no network."""
+    """Return True if this machine is a VM of Google Cloud; needs no network."""
     try:
         return product.read_text().strip() == "Google Compute Engine"
     except OSError:
@@ -92,7 +91,7 @@ def on_google_cloud(product: Path = _PRODUCT) -> bool:
 
 
 def is_worker(*, seconds: float) -> bool | None:
-    """Return whether the machine is a worker of a TPU slice; None if the server does not answer."""
+    """Return True if this machine is a worker of a TPU slice; None if the server is silent."""
     try:
         Metadata(_asked_by_jax()).get("instance/attributes/agent-worker-number", seconds=seconds)
     except urllib.error.HTTPError as error:
@@ -107,7 +106,7 @@ def _asked_by_jax() -> str:
 
 
 def is_reachable(*, seconds: float) -> bool:
-    """Return whether a connection to JAX's metadata server succeeds within some seconds."""
+    """Return True if JAX's metadata server accepts a connection within the timeout in seconds."""
     # Name resolution has no timeout, so it runs in a thread.
     host, _, port = _asked_by_jax().partition(":")
     connected = threading.Event()
@@ -129,17 +128,17 @@ _LAUNCHERS = {
     "SLURM": ("SLURM_NTASKS", "SLURM_PROCID", "SLURM_STEP_NODELIST"),
     "Open MPI": ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_MCA_orte_hnp_uri"),
 }
-"""Launchers that JAX supports, and their variables for the number of processes, the rank of this
-process and the location of the others."""
+"""Launcher -> environment variables with the number of processes, the rank of this process and the
+addresses of the other processes."""
 
 _REMEDY = "check --hosts.* and that the port can be reached"
 
 _GRACE_SECONDS = 15
 
 _METADATA_SECONDS = 2.0
-"""Timeout of the metadata server, which is on the physical host of this machine."""
+"""Timeout of a request to the metadata server, in seconds."""
 _METADATA_PATIENCE = 60.0
-"""Time to retry the metadata server on Google Cloud, where it must exist, in seconds."""
+"""Maximum time of retries on Google Cloud, where the metadata server must exist, in seconds."""
 
 _PEER_FAILED = (
     "gloo",
@@ -151,19 +150,19 @@ _PEER_FAILED = (
     "connection closed by peer",
     "socket closed",
 )
-"""Lower-case parts of JAX's error messages after another process has ended."""
+"""Lower-case words in the errors that JAX raises after another process has ended."""
 
 
 def join(hosts: Hosts) -> None:
-    """Connect the processes of a run; do nothing if there is only one."""
+    """Connect the processes of a run, if there are several."""
     _join(hosts)
     failed = f"the devices of this host did not start within {hosts.timeout} s"
     with quiet_without_tpu(), _giving_up(hosts.timeout, failed):
         jax.local_devices()  # starts JAX's backends
     if jax.process_count() > 1 and not jax.distributed.is_initialized():
         raise InputError(
-            f"this host's TPU belongs to a slice of {jax.process_count()} hosts, but the location "
-            "of the others is unknown: set --hosts.coordinator, --hosts.num-processes and "
+            f"this host's TPU belongs to a slice of {jax.process_count()} hosts, but the addresses "
+            "of the other hosts are unknown; set --hosts.coordinator, --hosts.num-processes and "
             "--hosts.process-id"
         )
 
@@ -175,15 +174,15 @@ def _join(hosts: Hosts) -> None:
     if not hosts.coordinator and launcher is None:
         return
     if launcher == "Cloud TPU" and (reason := _tpu_alone(os.environ)):
-        _logger.info("training in one process: %s", reason)
+        _logger.info("training in one process, because %s", reason)
         return
     # On CPU, collectives between processes run over TCP.
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     # The service would take SIGTERM away from Python. Training agrees on the last step itself
     # (train/stopping.py), and no other command would end on SIGTERM.
     jax.config.update("jax_enable_preemption_service", False)
-    where = hosts.coordinator or f"what {launcher} says"
-    failed = f"the processes of this run did not all join within {hosts.timeout} s by {where}"
+    where = hosts.coordinator or f"the variables of {launcher}"
+    failed = f"not all processes of this run connected within {hosts.timeout} s by {where}"
     try:
         with _giving_up(hosts.timeout, failed), _ended_by_signals():
             jax.distributed.initialize(
@@ -195,14 +194,14 @@ def _join(hosts: Hosts) -> None:
                 heartbeat_timeout_seconds=hosts.heartbeat,
             )
     except Exception as error:
-        said = f"this process did not join the others by {where}: {_first_line(error)}"
+        said = f"this process could not connect to the others by {where} ({_first_line(error)})"
         if launcher == "Cloud TPU" and isinstance(error, ValueError):
-            raise InputError(f"{said}; is the extra `tpu` installed?") from error
+            raise InputError(f"{said}; install the extra `tpu`") from error
         if isinstance(error, ValueError) or "must be called before" in str(error):
             raise InputError(f"{said}; {_REMEDY}") from error
         raise RuntimeError(f"{said}; {_REMEDY}") from error
     _logger.info(
-        "this is process %d of %d; the processes found each other by %s",
+        "connected process %d of %d (method: %s)",
         jax.process_index(),
         jax.process_count(),
         where,
@@ -211,9 +210,9 @@ def _join(hosts: Hosts) -> None:
 
 @contextlib.contextmanager
 def _giving_up(seconds: int, failed: str) -> Iterator[None]:
-    """End this process with one line if the block takes longer, before JAX aborts with many.
+    """End this process with exit code 1 and one line if the `with` block exceeds `seconds`.
 
-    The exit code is 1: other hosts are missing and may still start, so a restart can succeed.
+    Exit code 1 lets a supervisor start the process again, because other hosts may still start.
     """
 
     def end() -> None:
@@ -231,7 +230,7 @@ def _giving_up(seconds: int, failed: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """End this process on a signal, since nothing has to be saved yet.
+    """End this process at once on a signal within the `with` block; there is nothing to save yet.
 
     The main thread waits in C++, where Python's signal handlers do not run.
     """
@@ -246,7 +245,11 @@ def _ended_by_signals() -> Iterator[None]:
             while number := received.recv(1):
                 if number[0] in SIGNALS:
                     leave_terminal(number[0])
-                    print("error: stopped while joining the others", file=sys.stderr, flush=True)
+                    print(
+                        "error: stopped by a signal while connecting to the other processes",
+                        file=sys.stderr,
+                        flush=True,
+                    )
                     os._exit(128 + number[0])
 
     threading.Thread(target=wait, daemon=True, name="signals").start()
@@ -259,7 +262,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _launcher(environment: Mapping[str, str]) -> str | None:
-    """Return the launcher that started several processes, or None for a single process."""
+    """Return the name of the launcher of several processes, or None for a single process."""
     for name, variables in _LAUNCHERS.items():
         size = environment.get(variables[0], "1")
         if all(variable in environment for variable in variables) and size != "1":
@@ -269,19 +272,18 @@ def _launcher(environment: Mapping[str, str]) -> str | None:
 
 
 def _tpu_alone(environment: Mapping[str, str]) -> str:
-    """Return why only one process uses this host's TPU, or "" if JAX can find the others.
+    """Return the reason that only one process uses this host's TPU, or "" if there may be others.
 
-    JAX queries the metadata server and raises an error if it is missing, as in a container without
-    network, such as Kaggle's. If a worker of a slice ran on its own, it would overwrite the
-    checkpoints of the others. So a machine of Google Cloud runs on its own only if its metadata
-    server confirms it.
+    JAX fails without a metadata server, for example in a container without network. But a worker
+    that wrongly runs by itself would overwrite the checkpoints of its slice. So on Google Cloud,
+    the metadata server must confirm that there is one host.
     """
     for name in ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES"):
         workers = environment.get(name)
         if workers is not None:  # JAX uses the first variable that is set
             slices = environment.get("MEGASCALE_NUM_SLICES") or "1"
             alone = "," not in workers and slices == "1"
-            return f"{name} names this host alone ({workers!r})" if alone else ""
+            return f"{name} names only this host ({workers!r})" if alone else ""
     if "TPU_SKIP_MDS_QUERY" in environment:
         return "TPU_SKIP_MDS_QUERY is set, and no variable names other hosts"
     cloud = on_google_cloud()
@@ -292,20 +294,20 @@ def _tpu_alone(environment: Mapping[str, str]) -> str:
             return "there is no metadata server that could name other hosts"
         worker = is_worker(seconds=_METADATA_SECONDS) if reachable else None
         if worker is not None:
-            return "" if worker else "the metadata server knows of no slice"
+            return "" if worker else "the metadata server reports no slice"
         if time.monotonic() >= until:
             raise RuntimeError(
-                "the metadata server does not answer whether this TPU is one host of several; "
-                "if it is the only host, set TPU_PROCESS_ADDRESSES=local"
+                "the metadata server does not respond, so the number of TPU hosts is unknown; "
+                "for a single host, set TPU_PROCESS_ADDRESSES=local"
             )
         time.sleep(1)
 
 
 def _gpus(environment: Mapping[str, str]) -> list[int] | None:
-    """Return the indices of this process's GPUs; [] means all visible ones, None JAX's default.
+    """Return the indices of this process's GPUs; [] for all visible GPUs, None for JAX's default.
 
-    Under SLURM and Open MPI, JAX assigns to each process the GPU with its local rank. That is wrong
-    if a process has a node to itself, or sees only the GPUs that are bound to it.
+    Under SLURM and Open MPI, JAX assigns the GPU of the local rank. That is wrong if a node has one
+    process, or if each process only sees its own GPUs.
     """
     if "JAX_LOCAL_DEVICE_IDS" in environment:
         return None
@@ -320,11 +322,13 @@ def _gpus(environment: Mapping[str, str]) -> list[int] | None:
 def ending_together(*agreed: type[BaseException]) -> Iterator[None]:
     """End this process at once, with one line, on an error in a run of several processes.
 
-    Unwinding would wait for the others, in an asynchronous save or when JAX shuts down, while they
-    wait for this process. Its end breaks their connections, so they end too: on CPU at once,
-    elsewhere after hosts.heartbeat seconds. A process that hangs, or is on a frozen or disconnected
-    machine, is given up after the same time: JAX then aborts the others (SIGABRT) with its own
-    message. If the first process ends, which is the coordinator, JAX aborts the others at once.
+    Normal cleanup would wait for the other processes, which wait for this one. The end of this
+    process breaks their connections, so they end, too: on CPU at once, elsewhere after
+    hosts.heartbeat seconds. After the same time, JAX aborts all processes if one of them hangs or
+    is disconnected.
+
+    Args:
+      *agreed: exceptions that all processes raise together, which are raised as usual.
     """
     try:
         yield
@@ -337,7 +341,7 @@ def ending_together(*agreed: type[BaseException]) -> Iterator[None]:
 
 
 def _end(error: BaseException) -> None:
-    """Print one line about the error, and exit without unwinding."""
+    """Print one line about the error, and exit without cleanup."""
     index, count = jax.process_index(), jax.process_count()
     who = f"process {index} of {count}"
     if isinstance(error, InputError):
@@ -350,7 +354,7 @@ def _end(error: BaseException) -> None:
     elif is_lost_host(error):
         code = 1
         line = (
-            f"{who}: another process of this run has failed or cannot be reached: see its "
+            f"{who}: another process of this run has failed or cannot be reached; see its "
             f"messages; the last checkpoint is kept ({_first_line(error)})"
         )
     else:
@@ -363,11 +367,14 @@ def _end(error: BaseException) -> None:
 
 
 def check_agreement(experiment: Experiment, **facts: object) -> None:
-    """Raise InputError on all processes unless all have the same config and the same files.
+    """Raise InputError on all processes if their configs or data files differ.
 
-    Each process compiles and reads for itself. Processes with different settings would train
-    different models without an error, or wait for each other forever. Local paths of data and
-    caches may differ; `facts` describes their contents.
+    Different settings could train different models without an error, or make processes wait
+    forever. Local paths of data may differ.
+
+    Args:
+      experiment: config of this process.
+      **facts: further JSON values that must be equal on all processes.
     """
     if jax.process_count() == 1:
         return
@@ -408,7 +415,7 @@ _OWN_DATA_FIELDS = ("directory", "cache", "vocabulary")
 
 
 def _files_of(place: str) -> dict[str, Path]:
-    """Return the files of a local directory, file or pattern by name; {} for a bucket."""
+    """Return the paths of files in a directory or matching a pattern, by name; {} for a bucket."""
     root = Path(place)
     if not place or remote.is_remote(place):
         return {}
@@ -420,7 +427,7 @@ def _files_of(place: str) -> dict[str, Path]:
 
 
 def _samples(files: Mapping[str, Path]) -> dict[str, str]:
-    """Return checksums of the beginning, middle and end of at most 256 files."""
+    """Return a checksum of the beginning, middle and end of up to 256 files, by file name."""
     names, found = list(files), {}
     for name in names[:: max(1, len(names) // _SAMPLED_FILES)]:
         checksum = 0
@@ -434,7 +441,7 @@ def _samples(files: Mapping[str, Path]) -> dict[str, str]:
 
 
 def _manifest_of(checkpoint: str) -> dict[str, str]:
-    """Return checksums of the manifests of a local checkpoint, or of all in a work directory."""
+    """Return checksums of the manifests in a local checkpoint or work directory."""
     root = Path(checkpoint)
     if not checkpoint or remote.is_remote(checkpoint):
         return {}
@@ -447,7 +454,7 @@ def _manifest_of(checkpoint: str) -> dict[str, str]:
 
 
 def is_lost_host(error: BaseException) -> bool:
-    """Return whether an error means that another process has ended."""
+    """Return True if an error means that another process has ended."""
     text = str(error).lower()
     # Gloo's errors come as ValueError, XLA's as RuntimeError.
     return isinstance(error, ValueError | RuntimeError) and any(p in text for p in _PEER_FAILED)

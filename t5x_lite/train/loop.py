@@ -1,7 +1,7 @@
 """The training loop, and prefetching of the next batch.
 
 `fit` is the loop; train/training.py creates its arguments. `Ahead` copies the next batch to the
-devices while a step is in progress:
+devices while a step runs:
 
     ahead = Ahead(batches, mesh)
     for step in ...:
@@ -10,9 +10,8 @@ devices while a step is in progress:
         if not save_after(step):
             ahead.draw()        # the devices can continue at once, whatever the host waits for
 
-The position in the data is the position after the last batch that was read. Keeping the position of
-every step would cost as much memory as a shuffle buffer. So if a step is saved, the next batch is
-read only afterwards.
+A checkpoint stores the position in the data after the last batch read. So before a checkpoint is
+saved, the next batch is not prefetched.
 """
 
 import contextlib
@@ -38,21 +37,20 @@ from t5x_lite.train.track import Goodput, Tracker
 
 @runtime_checkable
 class Batches(Protocol):
-    """Training batches with a position that can be saved.
+    """Iterator over training batches, with a position that can be saved.
 
-    If the attribute `epoch` exists and is not None, it is logged: the number of passes over the
-    data up to the last returned batch, as a fraction or in complete epochs.
+    An attribute `epoch` that is not None is logged: the number of passes over the data so far.
     """
 
     def __next__(self) -> Mapping[str, np.ndarray]: ...
 
     def state(self) -> bytes:
-        """Return the position after the last returned batch."""
+        """Return the position in the data after the last returned batch."""
         ...
 
 
 class Ahead:
-    """Batches with a prefetch of at most one."""
+    """Iterator over training batches that prefetches one batch to the devices."""
 
     def __init__(
         self,
@@ -64,8 +62,8 @@ class Ahead:
         """Set up prefetching; no batch is read yet.
 
         Args:
-          batches: the batches to read.
-          mesh: mesh that batches are placed on.
+          batches: training batches.
+          mesh: device mesh that receives the batches.
           draw: function that reads the next batch.
         """
         self._batches = batches
@@ -75,7 +73,7 @@ class Ahead:
         self._epoch: float | None = None
 
     def draw(self) -> None:
-        """Read the batch for the next `take`, unless it is read already, and start to copy it."""
+        """Read the next batch and start to copy it to the devices, unless it is already read."""
         if self._drawn is None:
             self._epoch = self._read_epoch()
             rows = self._draw(self._batches)
@@ -90,17 +88,19 @@ class Ahead:
 
     @property
     def epoch(self) -> float | None:
-        """Epoch of the batches up to the last one taken, or None if unknown."""
+        """Number of passes over the data up to the last taken batch, or None if unknown."""
         return self._read_epoch() if self._drawn is None else self._epoch
 
     def state(self) -> bytes:
-        """Return the position after the last batch taken.
+        """Return the position in the data after the last taken batch.
 
         Raises:
-          RuntimeError: if the next batch was prefetched already.
+          RuntimeError: if the next batch is already prefetched.
         """
         if self._drawn is not None:
-            raise RuntimeError("a batch was prefetched, so the position does not belong to a step")
+            raise RuntimeError(
+                "the next batch is already prefetched, so the position of the last batch is lost"
+            )
         return self._batches.state()
 
     def _read_epoch(self) -> float | None:
@@ -109,18 +109,18 @@ class Ahead:
 
 
 Evaluate = Callable[[int, Params], dict[str, float] | None]
-"""(step, params) -> metrics named "<split>/<name>"; None if a signal interrupted it."""
+"""Function (step, params) -> metrics "<split>/<name>", or None if a signal interrupted it."""
 
 Flops = Callable[[Mapping[str, np.ndarray]], int | None]
-"""(rows of this process) -> FLOPs of a train step on them; None if they are not counted."""
+"""Function from this process's rows to the FLOPs of a train step on them, or None."""
 
 SaveMetrics = Callable[[int, Mapping[str, float]], None]
-"""(step, metrics): adds them to the checkpoint of that step."""
+"""Function (step, metrics) that adds metrics to the checkpoint of a step."""
 
 
 @runtime_checkable
 class Save(Protocol):
-    """A function that saves a checkpoint of a state and its data position."""
+    """Function that saves a checkpoint with a train state and a data position."""
 
     def __call__(
         self,
@@ -130,20 +130,20 @@ class Save(Protocol):
         *,
         hurried: bool = False,
     ) -> None:
-        """Start to save; `hurried` means that a signal ends the run here."""
+        """Start to save a checkpoint; `hurried` is True if a signal ends the run."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Periods:
-    """Periods of the training loop, in steps.
+    """Intervals of the training loop, in steps.
 
     Attributes:
-      total: the last step of training.
-      log: steps between two log lines of training metrics.
+      total: last step of training.
+      log: steps between two logs of training metrics.
       evaluation: steps between two evaluations.
       checkpoint: steps between two checkpoints.
-      save_measured: True to save each evaluated step, too, so that the best one can be kept.
+      save_measured: True to also save a checkpoint after each evaluation, to keep the best one.
     """
 
     total: int
@@ -172,35 +172,35 @@ def fit(
     spent: Goodput | None = None,
     watchdog: Watchdog | None = None,
 ) -> TrainState:
-    """Train from the state's step to `periods.total`, with checkpoints, evaluations and logs.
+    """Train from the state's step to step `periods.total`, with evaluations, checkpoints and logs.
 
     Args:
-      state: initial state; it is donated.
-      batches: batches at the position that belongs to the state.
+      state: initial train state, which is donated.
+      batches: training batches, starting at the state's position in the data.
       step_function: train step from `make_train_step`.
-      mesh: mesh that batches are placed on.
-      periods: periods of logs, evaluations and checkpoints. The first and the last step are always
-        logged (the first with "num_parameters"). The last step is always evaluated and saved.
+      mesh: device mesh.
+      periods: intervals of logs, evaluations and checkpoints. The first and the last step are
+        always logged, and the last step is always evaluated and saved.
       evaluate: function that returns the metrics of a step.
       save: function that saves a checkpoint.
-      tracker: record of the run; its callbacks may end training early.
-      stop: watch for signals that has been started already; None starts one.
+      tracker: writer of metrics; its callbacks may end training early.
+      stop: signal watcher that is already started; None starts a new one.
       save_clock: timer for checkpoints by time; None saves only by steps.
       flops: function that returns the floating-point operations of a step, for "mfu".
-      patience: condition for early stopping, which knows the evaluations before the state.
+      patience: early stopping, with the evaluations of earlier steps.
       capture: profiler of chosen steps.
-      owed: function for the metrics of the state's step if a signal interrupted its evaluation; the
-        evaluation is then done first. None if no evaluation is pending.
-      spent: timer that records the use of time, which is logged; None logs nothing.
-      watchdog: watchdog that ends a run with hanging steps; None never does.
+      owed: function that saves the metrics of the initial step, if its evaluation was interrupted
+        and must run first; None otherwise.
+      spent: timer of time lost outside of steps; None logs no times.
+      watchdog: watchdog that ends a run with hanging steps; None disables it.
 
     Returns:
       The state after the last step.
 
     Raises:
-      NonFiniteLoss: if a loss or its gradient is not finite; no checkpoint is saved from then on.
-      Interrupted: if SIGINT or SIGTERM was received. The step in progress is finished and saved. An
-        evaluation in progress is not finished; the next run starts with it.
+      NonFiniteLoss: if the loss or its gradient is NaN or infinite.
+      Interrupted: if a signal was received. The current step is finished and saved; an interrupted
+        evaluation runs first after the next start.
     """
     peak = chip(mesh.devices.flat[0].device_kind).peak
     shares = dict if spent is None else spent.shares
@@ -295,22 +295,21 @@ def fit(
 
 
 def _signal(stop: StopSignals, mesh: Mesh) -> int:
-    """Return the signal that ended an evaluation, on any of the processes."""
+    """Return the signal that ended an evaluation, on any process."""
     signum = stop.requested(mesh, wait=True)
     assert signum is not None
     return signum
 
 
 _SHIFTED = "decoder_input_tokens"
-"""A shifted copy of the targets."""
+"""Feature that is a shifted copy of the targets, so its tokens are not counted."""
 
 
 def count_tokens(batch: Mapping[str, np.ndarray]) -> int:
-    """Return the number of non-padding tokens, inputs and targets, in this process's rows."""
+    """Return the number of non-padding input and target tokens in this process's rows."""
     counted = [name for name in batch if name.endswith("_tokens")]
     return sum(int(np.count_nonzero(batch[name])) for name in counted if name != _SHIFTED)
 
 
 def _epoch(ahead: Ahead) -> dict[str, float]:
-    """Return {"epoch": epoch of the batches taken}, or {} if unknown."""
     return {} if ahead.epoch is None else {"epoch": ahead.epoch}

@@ -52,16 +52,17 @@ _logger = logging.getLogger(__name__)
 
 
 class Measurement:
-    """Evaluation of a config: held-out loss, metrics of tasks and metrics of retrieval.
+    """Evaluator of a config: held-out loss, task metrics and retrieval metrics.
 
     Args:
-      experiment: config with the evaluation settings.
-      learner: learner to evaluate.
+      experiment: experiment config with the evaluation settings.
+      learner: model and objective to evaluate.
       vocabulary: vocabulary of the data.
-      mesh: mesh that batches are placed on.
-      workdir: directory where process 0 appends samples to samples.jsonl, and scores of classes to
-        classes.jsonl; None writes neither.
-      ensemble: models that predict instead of the learner's; an ensemble has no held-out loss.
+      mesh: device mesh.
+      workdir: directory where process 0 appends samples.jsonl and classes.jsonl; None writes no
+        file.
+      ensemble: models that predict together instead of the learner's model, without a held-out
+        loss.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Measurement:
         if settings.retrieval.directory:
             if ensemble is not None:
                 raise InputError(
-                    "evaluation.retrieval: an ensemble has no common vectors; give one --checkpoint"
+                    "evaluation.retrieval does not support an ensemble; give one --checkpoint"
                 )
             self.retrieval = retrieval_evaluator(
                 experiment,
@@ -129,19 +130,21 @@ class Measurement:
         )
         if self._loss is not None and self.suite.unlabelled:
             names = ", ".join(self.suite.unlabelled)
-            _logger.info("skipping the held-out loss: no labels in %s", names)
+            _logger.info("skipping the held-out loss, because %s has no labels", names)
             self._loss = None
         if self._loss is not None and not self.suite.in_order():
-            _logger.info("skipping the held-out loss: the head has the classes in another order")
+            _logger.info(
+                "skipping the held-out loss, because the head has the classes in another order"
+            )
             self._loss = None
 
     @property
     def evaluators(self) -> Mapping[str, TaskEvaluator]:
-        """Evaluators of the tasks that have metrics, by name."""
+        """Evaluators of the tasks that have metrics, by task name."""
         return {} if self.suite is None else self.suite.evaluators
 
     def names(self, params: Any) -> list[str]:
-        """Return the names of the metrics that a call returns, without computing them."""
+        """Return the names of all metrics, without computing them."""
         found: list[str] = []
         if self._loss is not None:
             found += self._loss.names(params)
@@ -155,7 +158,7 @@ class Measurement:
     def __call__(
         self, step: int, params: Params, *, tasks: Callable[[str], Params] | None = None
     ) -> dict[str, float]:
-        """Return the metrics of a step, named "<split>/<name>"; equal on all processes."""
+        """Return the metrics of a step by name "<split>/<name>"; equal on all processes."""
         result: dict[str, float] = {}
         if self._loss is not None:
             result |= self._loss.run(params)
@@ -195,7 +198,7 @@ class Measurement:
 
 
 def until_stopped(measurement: Measurement, stop: StopSignals, *, mesh: Mesh) -> Evaluate:
-    """Return an evaluation function for `fit`; it returns None if a signal interrupts it."""
+    """Wrap a Measurement for `fit`; the function returns None if a signal interrupts it."""
 
     def measure(step: int, params: Params) -> dict[str, float] | None:
         try:
@@ -216,9 +219,9 @@ def evaluate(
     use: str | None = None,
     output: str | None = None,
 ) -> dict[str, float]:
-    """Evaluate a checkpoint on a config's task or mixture, and print one line of JSON.
+    """Evaluate a checkpoint on a config's task or mixture, and print the metrics as JSON.
 
-    For a mixture, every available task is evaluated, and a table of the tasks is logged. All
+    For a mixture, every task with data is evaluated, and a table of the tasks is logged. All
     processes evaluate together, and the first one prints and writes.
     """
     hosts.join(experiment.hosts)
@@ -239,11 +242,11 @@ def _evaluate(
     use: str | None,
     output: str | None,
 ) -> dict[str, float]:
-    """Run `evaluate` after the processes have joined."""
+    """Evaluate a checkpoint, after the processes have connected."""
     settings = experiment.evaluation
     if not (settings.loss or settings.task_metrics or settings.retrieval.directory):
         raise InputError(
-            "there is nothing to evaluate: pass --evaluation.retrieval.directory DIR, or set "
+            "the config has nothing to evaluate; pass --evaluation.retrieval.directory DIR, or set "
             "--evaluation.loss True or --evaluation.task-metrics True"
         )
     if output is not None:
@@ -275,10 +278,10 @@ def _evaluate(
     if several and not measurement.evaluators:
         raise InputError(
             f"data.task {experiment.data.task!r} has no metrics, and an ensemble has no "
-            "held-out loss: give one --checkpoint"
+            "held-out loss; give one --checkpoint"
         )
     if several and experiment.evaluation.loss:
-        _logger.info("an ensemble has no held-out loss: computing only the task's metrics")
+        _logger.info("computing only task metrics, because an ensemble has no held-out loss")
     chosen = SameParams(model.params, first.step)
     if experiment.evaluation.best_per_task:
         names = measurement.suite.sources if measurement.suite is not None else ()
@@ -309,9 +312,10 @@ def _evaluate(
 
 
 def as_configured(model: Checkpoint, experiment: Experiment) -> Checkpoint:
-    """Return the models with the data, evaluation and compute dtype of a config.
+    """Return a checkpoint's models with the data, evaluation and compute dtype of a config.
 
-    If only retrieval is evaluated, data settings are the checkpoint's, which define row lengths.
+    If only retrieval is evaluated, the checkpoint's data settings are kept, because they set row
+    lengths.
     """
     members = []
     for member in model.members:
@@ -331,29 +335,26 @@ def as_configured(model: Checkpoint, experiment: Experiment) -> Checkpoint:
 
 
 def _tell_other_words(member: Loaded, data: Data) -> None:
-    """Warn if a config formats inputs differently from the checkpoint's training.
-
-    No warning is logged if the checkpoint was trained on another task.
-    """
+    """Warn if a config formats inputs differently from the checkpoint's training."""
     own, vocabulary = member.experiment.data, member.vocabulary
     if own.layout.ending(vocabulary) != data.layout.ending(vocabulary):
         _logger.warning(
-            "the checkpoint %s was trained with data.layout %s, and is measured with %s: its "
-            "inputs have another ending",
+            "checkpoint %s was trained with data.layout %s, but is evaluated with %s, which ends "
+            "inputs differently",
             member.directory,
             own.layout,
             data.layout,
         )
     if own.task == data.task and wording_of(own) != wording_of(data):
         _logger.warning(
-            "the checkpoint %s was trained with data.template %r and data.prefix %r, and is "
-            "measured with %r and %r",
+            "checkpoint %s was trained with data.template %r and data.prefix %r, but is evaluated "
+            "with %r and %r",
             *(member.directory, own.template, own.prefix, data.template, data.prefix),
         )
 
 
 def is_there(path: str) -> bool:
-    """Return whether a path exists; False if its bucket cannot be read from here."""
+    """Return True if a path exists; False if its bucket cannot be accessed."""
     try:
         return data_path(path).exists()
     except (InputError, BucketError):
@@ -361,7 +362,7 @@ def is_there(path: str) -> bool:
 
 
 def _check_vocabulary(experiment: Experiment, model: Checkpoint) -> None:
-    """Check that a config's vocabulary is the checkpoint's, unless its file is missing."""
+    """Raise InputError if the vocabularies of a config and a checkpoint differ."""
     data, directory = experiment.data, model.members[0].directory
     if data.vocabulary not in BYTES_NAMES and not is_there(data.vocabulary):
         _logger.info(

@@ -1,24 +1,22 @@
-"""Training in phases: adapters with entries that an earlier training selects.
+"""Training in phases, for adapters that select their entries by earlier training.
 
     work/sft/phases/full_1/      every array trains; an ordinary work directory
     work/sft/checkpoints/        the K entries that changed most, trained again from the start
 
-| adapter | phases before the last, which has the work directory itself |
+| adapter | phases before the last phase, which uses the work directory itself |
 |---|---|
 | `sparse(select="lottery", rounds=2)` | full_1, sparse_1, full_2 |
 | `sparse(select="magnitude", full_steps=100)` | full_1 |
-| `sparse(select="fisher")`, `random` | none: the base is scored |
+| `sparse(select="fisher")`, `random` | none, because the entries of the base model are scored |
 | `diff()` | relaxed |
 | `prune(rounds=3, rewind_step=50)` | rewind, train_1, train_2, train_3 |
 
-Each phase is a run with its own optimizer and schedule, and with newly initialized heads. There are
-two exceptions: the last phase of `diff` keeps the heads of the phase before, and if `prune` rewinds
-to a step, heads are rewound to it, too. Loaded adapters are in use in all phases, and when the base
-is scored. A phase needs only the last checkpoint of the phase before, and the selection is a
-function of it. So if a run is killed in a phase or between two, the same command resumes it bit for
-bit.
+Each phase is a run with its own optimizer, schedule and newly initialized heads. Two exceptions:
+the last phase of `diff` keeps the heads of its previous phase, and `prune` also rewinds heads to
+`rewind_step`. Other adapters in use are active in all phases. A phase depends only on the last
+checkpoint of the previous phase, so a killed run resumes bit for bit.
 
-Scores of the base need no training:
+Scores of the base model need no training:
 
     params, learner, vocabulary = initial(experiment)
     scores_of_base(experiment, SparseTuning(select="fisher"), sizes)["encoder/.../kernel"]()
@@ -76,7 +74,7 @@ _MODEL = "model/"
 
 
 def scores_of_base(experiment: Experiment, adapter: SparseTuning, sizes: Mapping[str, int]) -> Lazy:
-    """Return scores of a model's initial arrays, which need no training."""
+    """Return functions that score the entries of a model's initial arrays, by path."""
     if adapter.select == "random":
         shapes = trees.flatten(learner_of(experiment).shapes["model"])
         seed = experiment.seed
@@ -95,12 +93,12 @@ def scores_of_base(experiment: Experiment, adapter: SparseTuning, sizes: Mapping
 
 
 def _drawn(path: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """Return random scores of an array, seeded by its path."""
+    """Return random scores for the entries of an array, seeded by its path."""
     return np.random.default_rng([seed, zlib.crc32(path.encode())]).random(shape, np.float32)
 
 
 def initial(experiment: Experiment) -> tuple[Params, Any, Any]:
-    """Return the initial parameters of a run, its learner and its vocabulary."""
+    """Return the initial parameters, learner and vocabulary of a run."""
     vocabulary = load_vocabulary(experiment.data.vocabulary, extra_ids=experiment.data.extra_ids)
     learner = learner_of(experiment)
     mesh = sharding.make_mesh(experiment.mesh)
@@ -122,24 +120,26 @@ def initial(experiment: Experiment) -> tuple[Params, Any, Any]:
 _Phased = SparseTuning | Diff | Prune
 
 Start = Callable[[], dict[str, np.ndarray]]
-"""Function that returns the initial arrays of a phase, by path."""
+"""Function that returns path -> initial array of a phase."""
 Run = Callable[[Experiment, "Start | None"], Any]
 """Function that trains one phase to its end, or resumes it."""
 
 
 def prepared(experiment: Experiment, run: Run) -> tuple[Experiment, Start | None]:
-    """Run all phases before the last; return the last phase's config and its initial arrays."""
+    """Run all phases before the last; return the last phase's config and initial arrays."""
     experiment = with_steps(experiment)
     phased = [each for each in experiment.adapters.added.values() if _is_open(each)]
     if not phased or not experiment.workdir:
         return experiment, None
     if len(phased) > 1:
         names = ", ".join(each.name for each in phased)
-        raise InputError(f"the adapters {names} train in phases: train one of them at a time")
+        raise InputError(
+            f"the adapters {names} all train in phases, but a run supports one such adapter"
+        )
     [adapter] = phased
     if experiment.objective.more_towers():
         raise InputError(
-            f"adapter {adapter.name!r} trains in phases, which select entries of one encoder; set "
+            f"adapter {adapter.name!r} trains in phases, which support only one encoder; set "
             "--objective.towers one, or use an adapter without phases, such as lora"
         )
     assert isinstance(adapter, _Phased)
@@ -162,19 +162,19 @@ def prepared(experiment: Experiment, run: Run) -> tuple[Experiment, Start | None
             chosen, start = _diff(phases, adapter)
         case Prune():
             chosen, start = None, _prune(phases, adapter)
-    _logger.info("starting the last phase of %s: %s", adapter.name, workdir)
+    _logger.info("starting the last phase of adapter %s in %s", adapter.name, workdir)
     return experiment if chosen is None else _with_module(experiment, chosen), start
 
 
 def _is_open(adapter: Adapter) -> bool:
-    """Return whether an adapter still has phases to run."""
+    """Return True if an adapter still needs to select its entries."""
     return isinstance(adapter, Prune) or (
         isinstance(adapter, SparseTuning | Diff) and not adapter.entries
     )
 
 
 def with_steps(experiment: Experiment) -> Experiment:
-    """Return the experiment with the run's steps set in schedules of adapters."""
+    """Return the experiment with the run's number of steps set in adapter schedules."""
     for adapter in experiment.adapters.added.values():
         if isinstance(adapter, Movement) and not adapter.steps:
             adapter = dataclasses.replace(adapter, steps=experiment.steps)
@@ -183,7 +183,7 @@ def with_steps(experiment: Experiment) -> Experiment:
 
 
 def _with_module(experiment: Experiment, adapter: Adapter) -> Experiment:
-    """Return an experiment with the adapter of that name replaced."""
+    """Return the experiment with the adapter of the same name replaced."""
     added = {**experiment.adapters.added, adapter.name: adapter}
     adapters: Adapters = dataclasses.replace(
         experiment.adapters, add=tuple(map(write_module, added.values()))
@@ -200,7 +200,7 @@ def _earlier(workdir: AnyPath) -> Experiment | None:
 
 
 def _as_before(experiment: Experiment, adapter: _Phased, earlier: Experiment) -> Experiment:
-    """Return an experiment with the entries that the run has already selected."""
+    """Return the experiment with the entries that an earlier start of the run has selected."""
     theirs = earlier.adapters.added.get(adapter.name)
     has_places = isinstance(theirs, SparseTuning | Diff)
     if has_places and dataclasses.replace(theirs, entries=()) == adapter:
@@ -210,18 +210,18 @@ def _as_before(experiment: Experiment, adapter: _Phased, earlier: Experiment) ->
 
 def _refuse(workdir: Path) -> dict[str, np.ndarray]:
     raise InputError(
-        f"workdir {workdir}: no checkpoint can be read, and the last phase would start again: "
-        f"remove {workdir / checkpointing.DIRECTORY} and {workdir / checkpointing.CONFIG_FILE}"
+        f"workdir {workdir} has no readable checkpoint; to repeat the last phase, remove "
+        f"{workdir / checkpointing.DIRECTORY} and {workdir / checkpointing.CONFIG_FILE}"
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class _Phases:
-    """The phases of one adapter.
+    """Phases of training for one adapter.
 
     Attributes:
       experiment: config of the last phase.
-      adapter: the adapter.
+      adapter: adapter to train.
       run: function that trains one phase.
     """
 
@@ -242,7 +242,7 @@ class _Phases:
             stop_early=EarlyStopping(),
             checkpoints=dataclasses.replace(own.checkpoints, keep=1, best=None, best_mode=None),
         )
-        _logger.info("starting phase %s of %s: %s", name, self.adapter.name, workdir)
+        _logger.info("starting phase %s of adapter %s in %s", name, self.adapter.name, workdir)
         self.run(phase, start)
         step = workdir / checkpointing.DIRECTORY / str(phase.steps)
         return _Trained(phase, checkpointing.lazy_params(step), f"{ADAPTERS}{adapter.name}/")
@@ -263,12 +263,12 @@ class _Phases:
 
     @property
     def bare(self) -> Experiment:
-        """The experiment without adapters."""
+        """Experiment without adapters."""
         return dataclasses.replace(self.experiment, adapters=Adapters(), train=())
 
     @property
     def beside(self) -> Experiment:
-        """The experiment without this adapter, and with the others in use."""
+        """Experiment without this adapter, but with the other adapters in use."""
         own, name = self.experiment.adapters, self.adapter.name
         use = tuple(tree for tree in own.composition if tree != name)
         if not use:
@@ -280,7 +280,7 @@ class _Phases:
 
     @functools.cached_property
     def others(self) -> Mapping[str, np.ndarray]:
-        """Changes of arrays that the other adapters in use make, by path."""
+        """Changes that the other adapters in use make to arrays, by path of the array."""
         beside = self.beside
         if not any(isinstance(each, ArrayAdapter) for each in beside.adapters.modules):
             return {}
@@ -291,7 +291,7 @@ class _Phases:
         return {path: np.asarray(changed[path]) - np.asarray(base[path]) for path in paths}
 
     def copy(self, *, l1: float = 0.0) -> Copy:
-        """Return the adapter that trains every array."""
+        """Return an adapter that trains every entry of the arrays."""
         return Copy(name=self.adapter.name, of=self.adapter.targets, l1=l1)
 
     def chosen(self, places: Mapping[str, np.ndarray]) -> Any:
@@ -304,12 +304,12 @@ class _Phases:
 
 @dataclasses.dataclass(frozen=True)
 class _Trained:
-    """The last checkpoint of a phase.
+    """Last checkpoint of a phase.
 
     Attributes:
       experiment: config of the phase.
       arrays: path -> array of the checkpoint or of its base.
-      prefix: prefix of the adapter's paths.
+      prefix: path prefix of the adapter's arrays.
     """
 
     experiment: Experiment
@@ -317,11 +317,11 @@ class _Trained:
     prefix: str
 
     def base(self, path: str) -> np.ndarray:
-        """Return an array of the model, which was frozen."""
+        """Return a frozen array of the base model."""
         return self.arrays[_MODEL + path].read().astype(np.float32)
 
     def rest(self) -> dict[str, np.ndarray]:
-        """Return all arrays that belong neither to the model nor to the adapter, such as heads."""
+        """Return all arrays outside of the model and the adapter, such as heads, by path."""
         return {
             path: array.read()
             for path, array in self.arrays.items()
@@ -329,14 +329,13 @@ class _Trained:
         }
 
     def own(self, path: str) -> np.ndarray:
-        """Return an array of the adapter."""
         return self.arrays[self.prefix + path].read().astype(np.float32)
 
 
 def _start_of(
     name: str, places: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]
 ) -> Start:
-    """Return the initial arrays of a sparse phase; missing values are 0."""
+    """Return a function for the initial arrays of a sparse phase; missing values are 0."""
 
     def start() -> dict[str, np.ndarray]:
         arrays = {}
@@ -351,7 +350,7 @@ def _start_of(
 
 
 def _sparse(phases: _Phases, adapter: SparseTuning) -> tuple[SparseTuning, Start]:
-    """Select the entries of `sparse`, in one or several rounds."""
+    """Select the entries of a `sparse` adapter, in one or several rounds of training."""
     numbers = numbers_of(phases.sizes, adapter.density, scope=adapter.scope)
     has_full = adapter.select in ("lottery", "change") or adapter.full_steps
     if not has_full:
@@ -390,7 +389,7 @@ def _sparse(phases: _Phases, adapter: SparseTuning) -> tuple[SparseTuning, Start
 
 
 def _moved(places: np.ndarray, before: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return values for a larger set of entries, with 0 for new ones."""
+    """Copy values of selected entries to a larger selection, with 0 for new entries."""
     wider = np.zeros(places.size, np.float32)
     wider[np.searchsorted(places, before)] = values
     return wider
@@ -402,7 +401,7 @@ def _dense_start(
     places: Mapping[str, np.ndarray],
     values: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """Return the initial arrays of a later round's full phase, from the rounds before."""
+    """Return the initial arrays of a full phase, from the sparse values of earlier rounds."""
     shapes = trees.flatten(learner_of(phases.bare).shapes["model"])
     arrays = {}
     for path, indices in places.items():
@@ -421,7 +420,7 @@ def _score(
     *,
     other: np.ndarray | None,
 ) -> np.ndarray:
-    """Return how much each entry changed in a full phase, or its final magnitude."""
+    """Return the scores of an array's entries after a full phase: change or magnitude."""
     difference = full.own(path)
     if adapter.select == "magnitude":
         whole = full.base(path) + difference
@@ -432,7 +431,7 @@ def _score(
 
 
 def _diff(phases: _Phases, adapter: Diff) -> tuple[Diff, Start]:
-    """Select the entries of `diff`, and return their initial values."""
+    """Select the entries of a `diff` adapter, and return their initial values."""
     numbers = numbers_of(phases.sizes, adapter.density, scope=adapter.scope)
     relaxed = phases.trained("relaxed", adapter, adapter.relaxed_steps)
     own = {p: x.read() for p, x in relaxed.arrays.items() if p.startswith(relaxed.prefix)}
@@ -448,7 +447,7 @@ def _diff(phases: _Phases, adapter: Diff) -> tuple[Diff, Start]:
 
 
 def _prune(phases: _Phases, adapter: Prune) -> Start:
-    """Return the masks of the last round of `prune`, and the arrays that it rewinds to."""
+    """Compute the masks of a `prune` adapter; return the initial arrays of the last phase."""
     copy = phases.copy()
     rewound: _Trained | None = None
     if adapter.rewind_step:

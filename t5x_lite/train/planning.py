@@ -1,16 +1,15 @@
-"""Plans of a run without running it: `t5x-lite plan`, and `train --dry-run`.
+"""Estimates of a run before it starts: `t5x-lite plan`, and `train --dry-run`.
 
-`t5x-lite plan` compiles a config's train step for devices that need not be attached. It uses only
-the config: no data, vocabulary or weights are read. If a config has epochs, its data are counted,
-if they are available.
+`t5x-lite plan` compiles a config's train step for devices that need not be attached. It reads only
+the config, no data, vocabulary or weights. Only for a config with epochs, examples are counted if
+the data are available.
 
 `t5x-lite train --dry-run` prints the plan of a run, and writes nothing:
 
     print(rehearse(config.load("configs/tiny_pretrain.py", ["--workdir", "work/run"])))
 
-It makes the same checks as `train` up to the first batch: vocabulary, checkpoint of `init`,
-devices, data. No parameters are created and nothing is compiled; `t5x-lite plan` estimates the
-resources of a step.
+The dry run makes the same checks as `train` up to the first batch: vocabulary, checkpoint of
+`init`, devices, data. It creates no parameters and compiles nothing.
 """
 
 import dataclasses
@@ -76,7 +75,7 @@ _logger = logging.getLogger(__name__)
 
 
 class DoesNotFit(RuntimeError):
-    """The step needs more memory than a device has; the message has the excess and remedies."""
+    """Error of a train step that needs more memory than a device has, with remedies."""
 
 
 def plan(
@@ -89,7 +88,7 @@ def plan(
     hbm: float | None = None,
     operations: int = 0,
 ) -> None:
-    """Print the resources of a config's train step; exit with code 1 if it does not fit."""
+    """Print time and memory of a config's train step; raise DoesNotFit if it exceeds the memory."""
     if attached:
         hosts.join(experiment.hosts)
         found, asked = _attached(topology, devices, jax.devices())
@@ -111,7 +110,7 @@ def make_sheets(
     hbm: float | None = None,
     operations: int = 0,
 ) -> Sheets:
-    """Compile the step for each static shape of the batches."""
+    """Compile the train step for each static batch shape, and return its resources."""
     experiment = with_classes(experiment, reads_task=False)
     # Choices depend on the longest rows, as in `train`, and not on each shape.
     experiment, _ = with_choices(experiment, devices[0].device_kind)
@@ -133,17 +132,19 @@ def make_sheets(
 
 
 def with_microbatches(experiment: Experiment, *, earlier: Experiment | None) -> Experiment:
-    """Return the experiment with microbatches doubled until the step fits on the devices.
+    """Return the experiment with microbatches doubled until the train step fits into memory.
 
-    A run that resumes keeps its number.
+    A resumed run keeps its number of microbatches.
 
     Raises:
-      InputError: the step does not fit with one row per device and microbatch.
+      InputError: if the step does not fit with one row per device and microbatch.
     """
     if earlier is not None and earlier.find_batch_size:
         return dataclasses.replace(experiment, microbatches=earlier.microbatches)
     if experiment.tokens_per_part is not None:
-        raise InputError("find_batch_size sets microbatches: unset tokens_per_part")
+        raise InputError(
+            "find_batch_size and tokens_per_part both set microbatches; unset tokens_per_part"
+        )
     found, local = jax.devices(), jax.local_devices()
     memory = of_device(local[0])
     if memory is not None and local[0].platform == "cpu":
@@ -168,7 +169,7 @@ def with_microbatches(experiment: Experiment, *, earlier: Experiment | None) -> 
 def make_sheet(
     experiment: Experiment, devices: Sequence[Any], *, asked: str, hbm: float | None = None
 ) -> Sheet:
-    """Compile the step for batches of data.batch_size rows."""
+    """Compile the train step for batches of data.batch_size rows, and return its resources."""
     mesh = sharding.make_mesh(experiment.mesh, devices=devices)
     experiment, _ = with_choices(experiment, devices[0].device_kind)
     check_batch(experiment, mesh)
@@ -219,28 +220,30 @@ def make_sheet(
 
 
 def _devices(topology: str | None, devices: str | None) -> tuple[list[Any], str]:
-    """Return the devices, and the option value that selected them."""
+    """Return the devices of --topology or --devices, and the value of that option."""
     if (topology is None) == (devices is None):
-        raise InputError("pass one of --topology, such as v5e:4x4, and --devices cpu:N")
+        raise InputError("pass either --topology, such as v5e:4x4, or --devices cpu:N")
     # Tracing needs a backend; the CPU's does not occupy an accelerator of this machine.
     jax.config.update("jax_platforms", "cpu")
     if topology is not None:
         return topologies.topology_devices(topology), topology
     count = re.fullmatch(r"cpu:([1-9]\d*)", devices or "")
     if count is None:
-        raise InputError(f"--devices must be cpu:N, got {devices!r}; use --topology for TPU slices")
+        raise InputError(
+            f"--devices is {devices!r}, but must be cpu:N; use --topology for TPU slices"
+        )
     return topologies.cpu_devices(int(count.group(1))), str(devices)
 
 
 def _attached(
     topology: str | None, devices: str | None, attached: Sequence[Any]
 ) -> tuple[list[Any], str]:
-    """Return the attached devices and their description."""
+    """Return the attached devices and their description; check them against --topology."""
     if devices is not None:
-        raise InputError("--attached plans for the attached devices: remove --devices")
+        raise InputError("--attached and --devices cannot be combined; remove --devices")
     if attached[0].platform == "cpu":
         raise InputError(
-            "--attached: JAX finds no accelerator here; pass only --topology to plan without one"
+            "--attached needs an accelerator, but JAX finds none; pass only --topology"
         )
     own = attached_slices.described(attached)
     if topology is not None:
@@ -252,9 +255,9 @@ def _attached(
 
 
 def _own_memory(devices: Sequence[Any], hbm: float | None) -> float | None:
-    """Return `hbm` or else the memory that attached devices report, in GiB.
+    """Return `hbm`, or the memory that attached devices report, in GiB.
 
-    Warn if it is less than usual for their kind.
+    A warning is logged if the memory is less than usual for the device kind.
     """
     own = [device for device in devices if device.process_index == jax.process_index()]
     limit = attached_slices.memory(own)
@@ -269,7 +272,7 @@ def _has_tiles(mesh: Mesh) -> bool:
 
 
 def _step(experiment: Experiment, learner: Learner, mesh: Mesh) -> tuple[Any, TrainState]:
-    """Return the step that `train` runs, and the shapes of its state."""
+    """Return the train step that `train` runs, and the shapes of its state."""
     updates = learner.updates()
     layout = state_shardings(mesh, learner.axes, learner.optimizer_axes())
     step = make_train_step(
@@ -299,7 +302,7 @@ def _batch(experiment: Experiment, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct
 def _remedies(
     experiment: Experiment, learner: Learner, mesh: Mesh, state: TrainState, chip: accelerators.Chip
 ) -> list[str]:
-    """Return options that reduce memory and that the config does not use yet, cheapest first."""
+    """Return unused options that reduce memory, cheapest first."""
     found = []
     fsdp, shared = mesh.shape["fsdp"], sharding.data_parallelism(mesh)
     inside = shared // mesh.shape["replica"]
@@ -327,7 +330,7 @@ _SHOWN_CHARACTERS = 600
 
 
 def rehearse(experiment: Experiment) -> str:
-    """Return the plan of `train` as lines of text."""
+    """Return the text that `train --dry-run` prints."""
     hosts.join(experiment.hosts)
     with tempfile.TemporaryDirectory(prefix="t5x_lite-") as empty:
         workdir = _workdir(experiment.workdir, empty)
@@ -356,13 +359,13 @@ def rehearse(experiment: Experiment) -> str:
         *complete.choices,
         *_steps(experiment, None if experiment.data.cache else batches.size, batch, count=count),
         *_rows(experiment, vocabulary, batch),
-        "dry run: nothing was written; `t5x-lite plan` compiles the step and says what it needs",
+        "dry run: nothing was written; `t5x-lite plan` estimates memory and time of a step",
     ]
     return "\n".join(lines)
 
 
 def _workdir(workdir: str, empty: str) -> WorkDirectory:
-    """Return the work directory, which is only read; an empty one if none is given."""
+    """Return the work directory, which is only read; without one, use an empty directory."""
     path = remote.open_path(workdir or empty)
     return WorkDirectory(path, path if isinstance(path, Path) else Path(empty))
 
@@ -385,7 +388,7 @@ def _start(
 
 
 def _sizes(experiment: Experiment, learner: Learner, mesh: Any) -> list[str]:
-    """Return lines with the parameters per part, and the memory of the state per device."""
+    """Return text lines with the number of parameters, and the memory of the state per device."""
     shapes = trees.flatten(learner.shapes)
     parts: dict[str, int] = {}
     for path, leaf in shapes.items():
@@ -412,7 +415,7 @@ def _sizes(experiment: Experiment, learner: Learner, mesh: Any) -> list[str]:
 def _steps(
     experiment: Experiment, size: int | None, batch: Mapping[str, np.ndarray], *, count: int
 ) -> list[str]:
-    """Return lines with batch shapes, steps, and epochs if the number of examples is known."""
+    """Return text lines with batch shapes, steps, and epochs if the data size is known."""
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in sorted(batch.items()))
     examples = count * _examples(batch)
     total = experiment.steps * examples
@@ -426,7 +429,7 @@ def _steps(
 
 
 def _examples(batch: Mapping[str, np.ndarray]) -> int:
-    """Return the number of examples in a batch; packed ones are counted by segments."""
+    """Return the number of examples in a batch; in packed rows, segments are counted."""
     segments = [array for name, array in batch.items() if name.endswith("segment_ids")]
     if segments:
         return int(max(array.max(axis=-1).sum() for array in segments))
@@ -436,7 +439,7 @@ def _examples(batch: Mapping[str, np.ndarray]) -> int:
 def _rows(
     experiment: Experiment, vocabulary: Vocabulary, batch: Mapping[str, np.ndarray]
 ) -> list[str]:
-    """Return the first rows of the batch as text."""
+    """Return text lines with the first rows of a batch, decoded."""
     found = []
     for row in range(min(_SHOWN_ROWS, len(next(iter(batch.values()))))):
         for name, array in batch.items():
@@ -457,7 +460,7 @@ def _label(name: str, value: np.ndarray) -> str:
 
 
 def _text(tokens: np.ndarray, segments: np.ndarray | None, vocabulary: Vocabulary) -> str:
-    """Return a row's examples as text, separated by " | "."""
+    """Decode a row to text, with " | " between packed examples."""
     if segments is None:
         return _cut(vocabulary.decode(tokens[tokens != 0].tolist()))
     numbers = [number for number in np.unique(segments) if number]

@@ -1,9 +1,9 @@
-"""The initial state of a run: its newest complete checkpoint, other weights, or random weights.
+"""Initial state of a run: the newest complete checkpoint, the weights of `init`, or random weights.
 
-The position in the data belongs to the checkpoint. In a cache it is the same in all processes: it
-is saved once, as data/position, and any number of processes can resume from it. Data that are read
-on the fly have a position in each process, data/process_0 and so on, which require the same number
-of processes.
+A checkpoint also has the position in the data. For a cache, all processes share one position,
+data/position, so any number of processes can resume. For data that are read on the fly, each
+process has its own position, data/process_0 and so on, so the number of processes must stay the
+same.
 """
 
 import dataclasses
@@ -43,33 +43,33 @@ from t5x_lite.train.workdir import WorkDirectory, holds_another
 _logger = logging.getLogger(__name__)
 
 _SAME_RUN = ("model", "objective", "heads", "adapters", "train", "optimizer", "seed")
-"""Fields of an Experiment that all checkpoints of a run share."""
+"""Fields of an Experiment that must be equal in all checkpoints of a run."""
 _POSITION = "data/position"
 
 
 def check_init(experiment: Experiment, vocabulary: Vocabulary) -> AnyPath:
-    """Return the checkpoint directory of `init`; raise InputError if vocabularies differ."""
+    """Return the checkpoint directory of `init`; raise InputError if the vocabularies differ."""
     step = find_step(experiment.init.checkpoint, step=experiment.init.step)
     trained = read_experiment(step, checkpointing.step_files(step))
     _check_family(experiment, trained.model, where=step)
     saved = step / "files" / checkpointing.VOCABULARY_DIRECTORY
     if holds_another(saved, vocabulary):
         raise InputError(
-            f"the vocabulary {experiment.data.vocabulary} differs from that in the checkpoint "
-            f"{step}; use --data.vocabulary {saved}"
+            f"the vocabulary {experiment.data.vocabulary} differs from the vocabulary of "
+            f"checkpoint {step}; use --data.vocabulary {saved}"
         )
     extra_ids = trained.data.extra_ids
     # A tokenizer has no sentinels, even if its config has extra_ids.
     if not isinstance(vocabulary, Tokenizer) and extra_ids != vocabulary.extra_ids:
         raise InputError(
-            f"data.extra_ids {vocabulary.extra_ids} differs from the checkpoint {step}: "
+            f"data.extra_ids {vocabulary.extra_ids} differs from checkpoint {step}; "
             f"use --data.extra-ids {extra_ids}"
         )
     return step
 
 
 def _check_family(experiment: Experiment, model: ModelConfig, *, where: AnyPath) -> None:
-    """Raise InputError if an encoder is initialized from a complete model of another family."""
+    """Raise InputError if an encoder is initialized from a model of another family."""
     ours, init = experiment.model, experiment.init
     if init.rename or init.take or init.fresh or not (is_encoder(ours) or is_encoder(model)):
         return
@@ -97,7 +97,7 @@ def with_initial(
     step: AnyPath | None = None,
     steps: AnyPath | None = None,
 ) -> tuple[TrainState, Base | None]:
-    """Return the state with the weights of `init`, and the base of its frozen arrays or None."""
+    """Return the state with the weights of `init`, and the base of frozen arrays or None."""
     step = check_init(experiment, vocabulary) if step is None else step
     saved = learner_of(with_float32_base(read_experiment(step, checkpointing.step_files(step))))
     bare = [HEADS + name for one in (saved, learner) for name in one.heads if not one.head(name)]
@@ -125,7 +125,7 @@ def with_initial(
 
 
 def with_arrays(state: TrainState, arrays: Mapping[str, Any]) -> TrainState:
-    """Return a state with some parameters replaced; new arrays get the old shardings."""
+    """Return a state with some parameters replaced; their shardings stay."""
     flat = trees.flatten(state.params)
     placed = {
         path: jax.device_put(np.asarray(array, flat[path].dtype), flat[path].sharding)
@@ -138,7 +138,7 @@ def with_arrays(state: TrainState, arrays: Mapping[str, Any]) -> TrainState:
 def _tell(
     step: AnyPath, saved: Learner, ours: Learner, rules: InitRules, *, loaded: Mapping[str, str]
 ) -> dict[str, str]:
-    """Log which parts of a checkpoint are skipped, newly initialized or loaded; return sources."""
+    """Log which arrays of a checkpoint are loaded or skipped; return each array's source path."""
     theirs, wanted = trees.flatten(saved.seen), trees.flatten(ours.seen)
     copies = tied_parameters.copies(ours.views, wanted)
     sources = checkpointing.sources_of(step, theirs, wanted, rules, optional=copies)
@@ -158,7 +158,7 @@ def _tell(
 def with_kept_heads(
     experiment: Experiment, workdir: WorkDirectory, *, step: AnyPath | None
 ) -> Experiment:
-    """Return an experiment with the heads that a run keeps, in addition to those it names."""
+    """Return the experiment with additional heads that the run keeps from its checkpoint."""
     if (earlier := workdir.earlier()) is not None:
         return dataclasses.replace(experiment, heads=as_before(experiment.heads, earlier.heads))
     if step is None:
@@ -176,9 +176,9 @@ def with_kept_heads(
 def _through_views(
     params: Params, step: AnyPath, saved: Learner, ours: Learner, abstract: Params, rules: InitRules
 ) -> Params:
-    """Return our parameters with a checkpoint's, if one of them stores shared arrays.
+    """Load a checkpoint's parameters if the checkpoint or this model stores shared arrays.
 
-    The rules apply to arrays as they are read. If both share the same arrays, stored arrays are
+    Rename rules apply to the module parameters. If both share the same arrays, stored arrays are
     loaded directly.
     """
     theirs, wanted, own = map(trees.flatten, (saved.seen, ours.seen, abstract))
@@ -206,27 +206,27 @@ def _through_views(
 
 
 def _check_copies(step: AnyPath, sources: Mapping[str, str], saved: Learner, ours: Learner) -> None:
-    """Raise or warn if a checkpoint has separate arrays where our model shares one."""
+    """Raise InputError or warn if a checkpoint has separate arrays that this model shares."""
     dropped = []
     for copy, owner in tied_parameters.copies(ours.views, trees.flatten(ours.seen)).items():
         if copy not in sources:
             continue
         if owner not in sources:
             raise InputError(
-                f"checkpoint {step}: {sources[copy]} would be {copy}, which is read from {owner} "
-                f"here: rename it to {owner} with --init.rename"
+                f"checkpoint {step}: {sources[copy]} would be loaded as {copy}, but this model "
+                f"shares that array with {owner}; rename it to {owner} with --init.rename"
             )
         if sources[copy] in trees.flatten(saved.shapes):
             dropped.append(sources[copy])
     if dropped and jax.process_index() == 0:
         _logger.warning(
-            "checkpoint %s: skipping %d arrays, because this model shares their parameters: %s",
+            "checkpoint %s: skipping %d arrays that this model shares with other arrays: %s",
             *(step, len(dropped), ", ".join(dropped[:3])),
         )
 
 
 def _placed(shapes: Params, places: Mapping[str, Any], own: Mapping[str, Any]) -> Params:
-    """Return shapes with shardings: ours for arrays that we use, others are replicated."""
+    """Return shapes with shardings: this model's for the arrays it uses, replicated for others."""
     one = next(iter(own.values())).sharding
     elsewhere = NamedSharding(one.mesh, PartitionSpec()) if isinstance(one, NamedSharding) else one
     return trees.unflatten(
@@ -240,9 +240,9 @@ def _placed(shapes: Params, places: Mapping[str, Any], own: Mapping[str, Any]) -
 def resume(
     checkpoints: Checkpoints, experiment: Experiment, start: TrainState, batches: Any
 ) -> tuple[TrainState | None, Base | None]:
-    """Return the state of the newest complete checkpoint; move batches to its position.
+    """Load the newest complete checkpoint, and move the batches to its position in the data.
 
-    Newer incomplete checkpoints are moved aside with a warning.
+    Newer incomplete checkpoints are set aside with a warning.
     """
     step, rejected = checkpoints.resume_point(
         foreign=functools.partial(_another_run, experiment=experiment)
@@ -266,8 +266,8 @@ def resume(
         batches.restore(position)
         if jax.process_index() == 0 and checkpoints.is_hurried(step):
             _logger.warning(
-                "checkpoint %s has no checksums, because a signal ended its run: only the sizes "
-                "of its files could be compared",
+                "checkpoint %s has no checksums, because a signal ended its run; only file sizes "
+                "were verified",
                 where,
             )
         state = TrainState(optimizer["step"], params, optimizer["state"])
@@ -279,9 +279,9 @@ def resume(
 
 
 def _another_run(files: Mapping[str, bytes], *, experiment: Experiment) -> str:
-    """Return why a checkpoint in this work directory belongs to another run, or "".
+    """Return the reason that a checkpoint belongs to another run, or "" for the same run.
 
-    The path of the data may have changed since it was saved, but the task must be the same.
+    The path of the data may differ, but not the task.
     """
     try:
         saved: Experiment = from_json(
@@ -296,11 +296,7 @@ def _another_run(files: Mapping[str, bytes], *, experiment: Experiment) -> str:
 
 
 def _position(checkpoints: Checkpoints, step: int) -> bytes:
-    """Return the position in the data.
-
-    Earlier versions saved one position per process for tasks on the fly, in an order that no longer
-    exists; any of these positions leads to the error.
-    """
+    """Return the saved position in the data, or raise an error if it is missing."""
     files = checkpoints.files(step)
     former = sorted(path for path in files if re.fullmatch(r"data/process_\d+", path))
     name = _POSITION if _POSITION in files or not former else former[0]
@@ -318,7 +314,7 @@ def saver(
     base: Base | None = None,
     saved: Callable[[int, str], None] | None = None,
 ) -> Callable[..., None]:
-    """Return the function that `fit` calls to save; it calls `saved` with each complete step."""
+    """Return the function by which `fit` saves; it calls `saved` for each complete checkpoint."""
     constant = {
         checkpointing.CONFIG_FILE: to_json(experiment).encode(),
         **{

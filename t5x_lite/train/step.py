@@ -1,26 +1,26 @@
-"""The train step and its state.
+"""Train step, and the state that it updates.
 
 The step is one jitted function of (state, batch): bind, loss, gradient, update. The state holds the
 step, the parameters and the optimizer's state. It has no random state: the dropout key of a step is
 a function of the seed and the step.
 
 A batch may be split into microbatches that run one after the other, to save activation memory. Loss
-and gradient equal the values for the complete batch: every term's total is divided by the term's
-weight over ALL microbatches. (t5x sums losses that are each divided by their own weight, so a token
+and gradient equal the values of the complete batch: the sum of each loss term is divided by the
+term's weight over ALL microbatches. (t5x divides each microbatch by its own weight, so a token
 counts more in a microbatch with more padding.)
 
-If rows of the batch interact, the loss has two stages (`objectives.base`), and each microbatch runs
-twice:
+If the loss compares examples of a batch, it has two stages (`objectives.base`), and each microbatch
+runs twice:
 
-    1  each without gradient; their rows are kept
-    2  joint(rows of all) and its gradient d with respect to the rows
-    3  each again with the same key; the gradient of its terms + <d, its rows>
+    1  run each microbatch without gradient, and keep its rows
+    2  compute joint(all rows) and its gradient d with respect to the rows
+    3  run each microbatch again with the same key; differentiate its terms + <d, its rows>
 
-This is gradient caching (Gao et al. 2021, arXiv:2101.06983). The mode "recompute" differentiates
-the complete loss at once instead, through a loop with a rematerialized body. It computes the same
-gradient, with less memory for activations and more for the values that the loop keeps.
+This is gradient caching (Gao et al. 2021, arXiv:2101.06983). The mode "recompute" instead
+differentiates the complete loss, through a loop with a rematerialized body. It needs less memory
+for activations, and more for the values that the loop keeps.
 
-A step makes one update, or several one after the other: see `optim.partial`.
+A step may make several updates, one after the other: see `optim.partial`.
 """
 
 import dataclasses
@@ -50,11 +50,11 @@ from t5x_lite.optim.partial import LossFunction, Update, joint_state, state_of
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-    """The state of a run after `step` steps, or a tree of the same structure, such as shardings.
+    """Train state after `step` steps, or a tree of the same structure, such as shardings.
 
     Attributes:
-      step: number of steps taken, int32 scalar.
-      params: float32 master parameters.
+      step: number of completed steps, int32 scalar.
+      params: parameter tree in float32.
       optimizer: state of the optimizer.
     """
 
@@ -64,7 +64,7 @@ class TrainState:
 
 
 def state_shardings(mesh: Mesh, axes: Axes, optimizer_axes: Axes) -> TrainState:
-    """Return the shardings of a state, in the structure of a state."""
+    """Return the shardings of a train state, as a TrainState."""
     return TrainState(
         step=replicated(mesh),
         params=shardings(mesh, axes),
@@ -79,13 +79,13 @@ def init_state(
     *,
     seed: int,
 ) -> TrainState:
-    """Return initial parameters and optimizer state, created directly on their devices.
+    """Create the initial parameters and optimizer state directly on their devices.
 
     Args:
-      init_params: pure function from a key to parameters.
+      init_params: pure function from a random key to parameters.
       optimizer: optimizer to initialize.
       layout: shardings, from `state_shardings`.
-      seed: seed of the parameters.
+      seed: random seed of the parameters.
     """
 
     def init(key: Key) -> TrainState:
@@ -99,7 +99,7 @@ def init_state(
 def abstract_state(
     shapes: Any, optimizer: optax.GradientTransformation, layout: TrainState
 ) -> TrainState:
-    """Return shapes, dtypes and shardings of a state, for restoring a checkpoint."""
+    """Return shapes, dtypes and shardings of a train state, to restore a checkpoint."""
     state = TrainState(
         jax.ShapeDtypeStruct((), jnp.int32),
         shapes,
@@ -115,10 +115,10 @@ def abstract_state(
 Metrics = dict[str, Array]
 
 _Value = tuple[Array, Any]
-"""The loss, and a pair: the metrics' sums by name, and the features for the next update."""
+"""Tuple (loss, (sums of metrics by name, features for the next update))."""
 
 _Complete = Callable[[Loss], Loss]
-"""Function that adds to the loss of a complete batch the terms of its rows."""
+"""Function that adds the terms over all rows to the loss of a complete batch."""
 
 
 def make_train_step(
@@ -133,22 +133,22 @@ def make_train_step(
     """Compile the train step for a mesh.
 
     The state is donated. The dropout key is fold_in(fold_in(key(seed), 1), step), so a resumed run
-    uses the same keys as an uninterrupted run. Microbatch i has this key with i folded in.
+    uses the same keys as an uninterrupted run. Microbatch i folds i into this key.
 
     Args:
-      updates: updates to make one after the other; most steps have one.
+      updates: parameter updates of a step, in order; usually one.
       mesh: device mesh.
       layout: shardings of the state.
-      seed: seed of dropout.
-      microbatches: number of microbatches, or a rule that derives it from the batch's shape.
-      options: options of XLA's compiler; microbatches add one that keeps reductions in their loop.
+      seed: random seed of dropout.
+      microbatches: number of microbatches, or a `Parts` that derives it from the batch shape.
+      options: options of XLA's compiler.
 
     Returns:
-      (state, batch) -> (state, metrics). Metrics are float32 scalars: "loss", "learning_rate",
-      "gradient_norm", and the objective's metrics. With several updates, the loss is the sum of
-      losses, the norm is of all gradients, the learning rate is the first update's, and each update
-      also has its own norm and rate under its name. The function raises InputError if the batch is
-      not divisible.
+      Function (state, batch) -> (state, metrics). Metrics are float32 scalars: "loss",
+      "learning_rate", "gradient_norm", and the objective's metrics. With several updates, "loss" is
+      the sum of losses, "gradient_norm" covers all gradients, and "learning_rate" is the first
+      update's; each update also has a norm and rate under its name. The function raises InputError
+      if the batch is not divisible.
     """
     parts = microbatches if isinstance(microbatches, Parts) else Parts(count=microbatches)
     in_parts = _in_parts if parts.mode == "cached" else _recomputed
@@ -204,7 +204,7 @@ def make_train_step(
 def _metrics(
     names: Sequence[str], found: Sequence[tuple[Array, Array, Array, Mapping[str, Any]]]
 ) -> Metrics:
-    """Return the metrics of a step from loss, learning rate, gradient norm and sums per update."""
+    """Combine loss, learning rate, gradient norm and metric sums of all updates of a step."""
     losses, rates, norms, sums = zip(*found, strict=True)
     metrics = {
         "loss": sum(losses[1:], start=losses[0]),
@@ -221,7 +221,7 @@ def _metrics(
 def _whole(
     loss_function: LossFunction, params: Params, batch: Batch, key: Key, complete: _Complete
 ) -> tuple[_Value, Params]:
-    """Return the loss with its metrics and features, and its gradient."""
+    """Return the loss of a complete batch, with metrics and features, and its gradient."""
 
     def value(params: Params) -> _Value:
         loss = complete(loss_function(params, batch, key))
@@ -238,7 +238,7 @@ def _in_parts(
     complete: _Complete,
     layout: Any,
 ) -> tuple[_Value, Params]:
-    """Compute `_whole` for a batch in microbatches; the gradient is summed in float32."""
+    """Compute loss and gradient of a batch in microbatches with float32 gradient sums."""
     num = len(next(iter(parts.values())))
     inputs = (jnp.arange(num), parts)
 
@@ -290,7 +290,7 @@ def _recomputed(
     complete: _Complete,
     layout: Any,
 ) -> tuple[_Value, Params]:
-    """Compute `_in_parts` in one differentiation; each part is recomputed in the backward pass."""
+    """Compute loss and gradient of a batch in rematerialized microbatches."""
     inputs = (jnp.arange(len(next(iter(parts.values())))), parts)
 
     def value(params: Params) -> _Value:

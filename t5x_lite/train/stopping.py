@@ -1,4 +1,4 @@
-"""Stopping and saving by signals, cloud notices and time; the watchdog for hanging steps.
+"""Stopping and saving on signals, cloud notices and time; the watchdog for hanging steps.
 
 Signals stop all processes after the same step:
 
@@ -8,17 +8,16 @@ Signals stop all processes after the same step:
             if stop.after_step(mesh, metrics) is not None:    # equal on all processes
                 save, and leave
 
-A signal may reach only one process. So in a run of several processes, each process puts its signal
-into an array over all devices every few steps. The devices gather the array, and the processes read
-the result two steps later, when it is ready, so nobody waits. If steps take a second or more, each
-query first waits for the last step, so a signal during that step takes effect at its end. Queries
-are at most five seconds or one step apart, out of the 30 seconds between a cloud's notice and the
-end of the machine.
+A signal may reach only one process. So every few steps, the processes gather their signals in an
+array over all devices. They read the result two steps later, when it is ready, so no process waits.
+If steps take a second or more, each query first waits for the last step, so a signal takes effect
+at the end of the current step. Queries are at most five seconds or one step apart; a cloud gives 30
+seconds between its notice and the end of the machine.
 
-In the same query the processes exchange the duration of their steps, which determines the time of
-the next query, and the time that each host works per step.
+The same query exchanges the duration of steps, which sets the time of the next query, and each
+host's working time per step.
 
-Saving by time happens after the same step on all processes, by the clock of the first:
+Saving by time happens after the same step on all processes, by the clock of the first process:
 
     clock = SaveClock(30.0)             # minutes
     for step in ...:
@@ -26,20 +25,18 @@ Saving by time happens after the same step on all processes, by the clock of the
             save
             clock.restart()
 
-A single process reads its clock. In a run of several, the first puts its answer into an array over
-all devices at every eighth step. The devices compute the maximum, and all processes read it eight
-steps later, when it is ready, so nobody waits. So a save is up to sixteen steps late.
+With several processes, the clock is read and gathered at every eighth step, and the result is read
+eight steps later. So a save is up to sixteen steps late.
 
-The watchdog ends a run with steps that hang, such as a broken chip or an endless collective:
+The watchdog ends a run with hanging steps, for example by a broken chip or an endless collective:
 
     with Watchdog(spent, seconds=600, directory=workdir) as watchdog:
         for step in ...:
             state, metrics = train_step(state, batch)
             watchdog.finished(step)
 
-The stacks of all threads are written to standard error and to stacks/process_0.txt of the
-directory. The process exits at once with code 1, so that a supervisor can restart it and it resumes
-from its last checkpoint. Unwinding would wait for the hanging step.
+It writes the stacks of all threads to standard error and to stacks/process_0.txt of the directory.
+Then the process exits at once with code 1, so that a supervisor can restart it.
 
 Training also saves when the cloud is about to preempt or stop the machine:
 
@@ -56,11 +53,9 @@ host of a TPU slice, gets an earlier notice from its metadata server:
                                  GPUs in an hour, others in 60 seconds (the same, "Handle GPU host
                                  maintenance events"; GKE, "Manage disruption to GPUs and TPUs")
 
-The first acts as SIGTERM. On the second, the run saves once and continues (docs/adr/0021): the
-machine may run for another hour, and a run that ended would be restarted on the same machine, with
-the same notice. It ends with the SIGTERM of the shutdown.
-
-Requests have wait_for_change, so the server answers when a value changes, without polling.
+The first notice acts as SIGTERM. On the second notice, the run saves once and continues until
+SIGTERM (docs/adr/0021), because the machine may run for another hour. Requests set wait_for_change,
+so the server responds when a value changes.
 """
 
 import contextlib
@@ -93,27 +88,26 @@ from t5x_lite.train.track import Goodput
 _logger = logging.getLogger(__name__)
 
 _PREPARING = 15.0
-"""Seconds from a signal to the end of a process that has not taken a step."""
+"""Seconds from a signal to the end of a process that has not run a step."""
 _DELAY = 2
-"""Calls between a query and reading its answer; equal to the steps that `fit` runs ahead."""
+"""Number of steps between a query and reading its result, as many as `fit` runs ahead."""
 _EVERY = 8
-"""Maximum steps between two queries."""
+"""Maximum number of steps between two queries."""
 _EVERY_SECONDS = 5.0
 """Maximum seconds between two queries."""
 _SLOW_SECONDS = 1.0
-"""Minimum duration of steps, in seconds, for a query to wait for the last step."""
+"""Duration of a step in seconds from which a query waits for the last step."""
 
 
 class StopSignals:
-    """A context manager that records SIGINT, SIGTERM and SIGHUP; a second SIGINT interrupts.
+    """Context manager that records SIGINT, SIGTERM and SIGHUP; a second SIGINT interrupts at once.
 
     Attributes:
       received: signal that this process received, or None.
-      notices: number of notices to save and continue that this process received.
+      notices: number of maintenance notices that this process received.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start without a signal; `clock` returns seconds."""
         self.received: int | None = None
         self.notices = 0
         self._before: dict[int, Any] = {}
@@ -130,9 +124,9 @@ class StopSignals:
         self._stepped = False
 
     def requested(self, mesh: Mesh, *, wait: bool = False) -> int | None:
-        """Return the signal that stops all processes, or None; it is equal on all of them.
+        """Return the signal that stops the run, or None; the result is equal on all processes.
 
-        All processes must make the same calls with equal arguments. Each call sends a query.
+        All processes must make the same calls; each call sends a query.
         """
         if jax.process_count() == 1:
             return self._alone()
@@ -142,7 +136,7 @@ class StopSignals:
         return self._look()
 
     def after_step(self, mesh: Mesh, results: Any, *, waited: float = 0.0) -> int | None:
-        """Return the signal as `requested` does, after a train step; query only every few steps."""
+        """Return the signal that stops the run, or None; call it after each train step."""
         self._stepped = True
         if jax.process_count() == 1:
             return self._alone()
@@ -163,12 +157,12 @@ class StopSignals:
         return found
 
     def save_asked(self) -> bool:
-        """Return whether the last answer has a new notice to any process; once for each notice."""
+        """Return True if any process received a new maintenance notice since the last call."""
         noticed, self._noticed = self._noticed, self._answer.notices
         return self._noticed > noticed
 
     def slowest_host(self) -> dict[str, float]:
-        """Return the process that worked longest per step since the last call, and its seconds."""
+        """Return metrics that name the host with the longest working time per step."""
         if not self._hosts:
             return {}
         seconds = {host: np.mean([each[host] for each in self._hosts]) for host in self._hosts[0]}
@@ -177,19 +171,18 @@ class StopSignals:
         return {"slowest_host": float(slowest), "slowest_host_seconds": float(seconds[slowest])}
 
     def _alone(self) -> int | None:
-        """Return the signal of a single process."""
+        """Return the signal that the single process of a run has received."""
         self._answer = _Answer(signal=self.received or 0, notices=self.notices)
         return self.received
 
     def _call(self) -> None:
-        """Count a call, and the seconds since the previous one."""
         now = self._clock()
         if self._called is not None:
             self._longest = max(self._longest, now - self._called)
         self._calls, self._called = self._calls + 1, now
 
     def _ask(self, mesh: Mesh, *, wait: bool, work: float = 0.0) -> None:
-        """Send the state of this process."""
+        """Send the signal, notices and timings of this process to all processes."""
         if self._gathered is None:
             self._gathered = _Gathered(mesh)
         due = self._calls if wait else self._calls + _DELAY
@@ -198,7 +191,7 @@ class StopSignals:
         self._longest = 0.0
 
     def _look(self) -> int | None:
-        """Return the signal in the newest answer that is due."""
+        """Return the signal in the newest result that is ready."""
         assert self._gathered is not None
         for numbers in self._gathered.due(self._calls):
             self._answer = _Answer(
@@ -244,12 +237,12 @@ class StopSignals:
 
 @dataclasses.dataclass(frozen=True)
 class _Answer:
-    """The combined state of all processes, equal on all of them.
+    """Combined state of all processes.
 
     Attributes:
       signal: highest signal that any process received; 0 for none.
-      notices: number of notices to all processes.
-      seconds: maximum time between two calls on any process; 0 if unknown.
+      notices: number of maintenance notices to all processes.
+      seconds: maximum time between two steps on any process; 0 if unknown.
     """
 
     signal: int = 0
@@ -258,12 +251,12 @@ class _Answer:
 
     @property
     def slow(self) -> bool:
-        """True if the next query waits for the step before it."""
+        """True if steps are slow, so that the next query must wait for the last step."""
         return self.seconds >= _SLOW_SECONDS
 
     @property
     def every(self) -> int:
-        """Steps until the next query."""
+        """Number of steps until the next query."""
         if not self.seconds:
             return 1
         return min(_EVERY, max(1, int(_EVERY_SECONDS / self.seconds)))
@@ -271,12 +264,12 @@ class _Answer:
 
 @dataclasses.dataclass
 class _Work:
-    """The steps since a query.
+    """Steps of this host since the last query.
 
     Attributes:
-      since: time of the query.
-      waited: total seconds of waiting for devices at that time.
-      steps: number of steps.
+      since: time of the query, in seconds.
+      waited: total seconds that the host had waited for devices at that time.
+      steps: number of steps since the query.
     """
 
     since: float
@@ -284,14 +277,14 @@ class _Work:
     steps: int = 0
 
     def seconds_a_step(self, now: float, waited: float) -> float:
-        """Return this host's working time per step, without waiting; 0 without steps."""
+        """Return this host's working time per step, without waits; 0 without steps."""
         if not self.steps:
             return 0.0
         return max(0.0, now - self.since - (waited - self.waited)) / self.steps
 
 
 class _Gathered:
-    """Values from all processes, for a few pending queries."""
+    """Queries that gather numbers from all processes, without waiting for them."""
 
     def __init__(self, mesh: Mesh):
         self._devices = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
@@ -301,14 +294,14 @@ class _Gathered:
         self._sent: deque[tuple[int, Array]] = deque()
 
     def send(self, numbers: np.ndarray, *, due: int) -> None:
-        """Send this process's values; the answer is due at a later call."""
+        """Send this process's numbers to all processes, to be read at the call `due`."""
         mine = np.tile(numbers, (self._local, 1))
         shape = (len(self._processes), len(numbers))
         rows = jax.make_array_from_process_local_data(self._devices, mine, shape)
         self._sent.append((due, self._gather(rows)))
 
     def due(self, call: int) -> Iterator[dict[int, list[float]]]:
-        """Yield the answers due at a call, oldest first: process -> its values."""
+        """Yield the numbers of all processes for each query due at a call, oldest first."""
         while any(due <= call for due, _ in self._sent):
             _, gathered = self._sent.popleft()
             rows = np.asarray(gathered).tolist()
@@ -316,10 +309,9 @@ class _Gathered:
 
 
 class SaveClock:
-    """A timer for saves, started again by each save."""
+    """Timer for checkpoints by time."""
 
     def __init__(self, minutes: float | None, *, clock: Callable[[], float] = time.monotonic):
-        """Start the timer."""
         self._seconds = None if minutes is None else minutes * 60
         self._clock = clock
         self._since = clock()
@@ -327,12 +319,12 @@ class SaveClock:
         self._asked: Array | None = None
 
     def restart(self) -> None:
-        """Restart the timer at a save; pending answers are dropped."""
+        """Restart the timer after a save, and drop pending queries."""
         self._since = self._clock()
         self._asked = None
 
     def due(self, step: int, mesh: Mesh) -> bool:
-        """Return whether to save; equal on all processes, which must all call it at every step."""
+        """Return True if it is time to save; every process must call it after every step."""
         if self._seconds is None:
             return False
         if jax.process_count() == 1:
@@ -347,7 +339,7 @@ class SaveClock:
         return self._clock() - self._since >= self._seconds
 
     def _ask(self, mesh: Mesh) -> Array:
-        """Send the first process's answer to all."""
+        """Send the first process's decision to all processes."""
         if self._maximum is None:
             self._maximum = jax.jit(jnp.max, out_shardings=replicated(mesh))
         devices = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
@@ -357,15 +349,15 @@ class SaveClock:
 
 
 _TIMES = 20
-"""Maximum duration of a step, as a multiple of the usual duration."""
+"""Maximum duration of a step, as a multiple of the median duration."""
 _WINDOW = 101
-"""Number of recent steps for the usual duration, which is their median."""
+"""Number of recent steps in the median duration."""
 _LATER = 60.0
-"""Additional seconds until a process ends in which no Python thread can run."""
+"""Additional seconds until a process without running Python threads is ended."""
 
 
 class Watchdog:
-    """A thread that checks that steps finish; a context manager."""
+    """Context manager that ends the process if a train step hangs."""
 
     def __init__(
         self,
@@ -375,7 +367,6 @@ class Watchdog:
         directory: str | os.PathLike,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set up the watchdog; the thread starts on entry."""
         self._spent = spent
         self._seconds = seconds
         self._directory = Path(directory)
@@ -399,7 +390,7 @@ class Watchdog:
             faulthandler.cancel_dump_traceback_later()
 
     def finished(self, step: int) -> None:
-        """Record that a step was dispatched, and that the steps it waits for have finished."""
+        """Record that step `step` was dispatched, so earlier steps have finished."""
         now = self._clock()
         self._took.append(now - self._finished)  # the first step includes compilation
         self._step, self._finished = step, now
@@ -427,7 +418,7 @@ class Watchdog:
                 self._end(now - since)
 
     def _end(self, seconds: float) -> None:
-        """Print what hangs, and exit."""
+        """Write the stacks of all threads, and exit."""
         path = self._directory / "stacks" / f"process_{jax.process_index()}.txt"
         with contextlib.suppress(OSError, ValueError, AttributeError):
             faulthandler.dump_traceback(file=_stderr())
@@ -439,7 +430,7 @@ class Watchdog:
             sys.stdout.flush()
             print(
                 f"error: process {jax.process_index()} of {jax.process_count()}: no step has ended "
-                f"for {seconds:.0f} s, after step {self._step} (--hosts.watchdog): see the stacks "
+                f"for {seconds:.0f} s, after step {self._step} (--hosts.watchdog); see the stacks "
                 f"of its threads above and in {path}; the same command resumes from the last "
                 "checkpoint",
                 file=sys.stderr,
@@ -449,19 +440,19 @@ class Watchdog:
 
 
 def _stderr() -> Any:
-    """Return the original standard error, which is a file."""
+    """Return the original standard error stream, which is a file."""
     return sys.__stderr__
 
 
 _WAIT_SECONDS = 60
-"""Maximum time that the server holds a request without a change, in seconds."""
+"""Maximum time in seconds that the metadata server waits for a change."""
 _AGAIN_SECONDS = 10.0
-"""Delay before the next request after an error, in seconds."""
+"""Delay in seconds before the next request after an error."""
 
 
 @contextlib.contextmanager
 def watched(stop: StopSignals) -> Iterator[None]:
-    """Forward Google Cloud's notices to `stop`; do nothing on other machines."""
+    """Forward Google Cloud's notices to `stop` within the `with` block; elsewhere do nothing."""
     if not on_google_cloud():
         yield
         return
@@ -487,14 +478,14 @@ def watched(stop: StopSignals) -> Iterator[None]:
 
 
 def _watch(path: str, tell: Callable[[bytes], None], left: threading.Event) -> None:
-    """Call `tell` with each new value of a path, until `left` is set."""
+    """Call `tell` with each new value at a path of the metadata server, until `left` is set."""
     metadata = Metadata()
     wait, before = "", b""  # the first answer is the current value
     while not left.is_set():
         try:
             answer = metadata.get(path + wait, seconds=2.0 * _WAIT_SECONDS)
         except (OSError, http.client.HTTPException) as error:  # urllib's are OSErrors
-            _logger.debug("the metadata server does not answer: %s", error)
+            _logger.debug("the metadata server does not respond: %s", error)
             left.wait(_AGAIN_SECONDS)
             continue
         if answer.value != before and not left.is_set():

@@ -1,4 +1,4 @@
-"""Metrics of the steps between two logs, and the speed of training.
+"""Training metrics between two logs, and the speed of training.
 
 The metrics of a step stay on the device until they are read, so that the host can run ahead:
 
@@ -22,25 +22,25 @@ from t5x_lite.core.trees import Array, Batch
 from t5x_lite.train.track import Goodput, Throughput
 
 _AHEAD = 2
-"""Maximum unfinished steps: enough to keep a device busy, few enough to react to a signal."""
+"""Maximum number of dispatched, unfinished steps, which keep a device busy."""
 
 
 @runtime_checkable
 class SupportsNext(Protocol):
-    """An iterator over batches."""
+    """Iterator over batches."""
 
     def __next__(self) -> Batch: ...
 
 
 class NonFiniteLoss(RuntimeError):
-    """The loss or its gradient is not a finite number; the message names the step."""
+    """Error of a train step with a NaN or infinite loss or gradient; the message names the step."""
 
 
 class Window:
     """Metrics of the steps since the last log, left on the device until they are read.
 
     Attributes:
-      waited: seconds that the host waited for devices, without steps that compile.
+      waited: seconds that the host waited for devices, except for steps that compile.
     """
 
     def __init__(
@@ -50,7 +50,6 @@ class Window:
         spent: Goodput | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Start with no steps."""
         self.waited = 0.0
         self._spent = spent
         self._pending: list[tuple[int, Mapping[str, Array]]] = []
@@ -63,7 +62,7 @@ class Window:
         self._flops: list[int | None] = []
 
     def next(self, batches: SupportsNext) -> Batch:
-        """Return the next batch; record the time as waiting for data."""
+        """Return the next batch, and record the time as waiting for data."""
         since = self._clock()
         batch = next(batches)
         waited = self._clock() - since
@@ -77,11 +76,11 @@ class Window:
 
     @property
     def compiles(self) -> bool:
-        """True if the next step compiles, because its batch is the first of its shape."""
+        """True if the next step compiles, because its batch has a new shape."""
         return self._compiles
 
     def _is_busy(self) -> bool:
-        """Return whether a step is in progress on the devices."""
+        """Return True if a step runs on the devices."""
         return bool(self._pending) and not all(
             value.is_ready() for value in jax.tree.leaves(self._pending[-1][1])
         )
@@ -94,10 +93,10 @@ class Window:
         tokens: int,
         flops: int | None = None,
     ) -> None:
-        """Add the metrics of a step; wait for a step that compiles, and for older steps.
+        """Add the metrics of a step, and wait for a step that compiles, or for older steps.
 
-        Rates are measured again from zero after a step that compiles, which is the first step with
-        each batch shape.
+        After a step that compiles, which is the first step of each batch shape, rates are measured
+        again.
         """
         self._pending.append((step, metrics))
         if self._compiles:
@@ -111,12 +110,12 @@ class Window:
             self.restart()
 
     def restart(self) -> None:
-        """Reset the rates, so that an evaluation or a compilation does not count."""
+        """Reset the rates, so that they exclude an evaluation or a compilation."""
         self._throughput.start()
         self._flops.clear()
 
     def check(self) -> None:
-        """Wait for all steps so far; raise NonFiniteLoss if a loss or gradient is not finite."""
+        """Wait for all steps; raise NonFiniteLoss if a loss or gradient is NaN or infinite."""
         self._wait([metrics for _, metrics in self._pending])
         for step, metrics in self._pending:
             values = {name: float(value) for name, value in jax.device_get(metrics).items()}
@@ -124,8 +123,8 @@ class Window:
             for name in ("loss", "gradient_norm"):
                 if not math.isfinite(values[name]):
                     raise NonFiniteLoss(
-                        f"the {name.replace('_', ' ')} is {values[name]} at step {step}; the last "
-                        "checkpoint before it is kept. Try a lower learning rate, "
+                        f"the {name.replace('_', ' ')} is {values[name]} at step {step}; "
+                        "the last checkpoint is kept; try a lower learning rate, "
                         "--optimizer.clip-norm 1, or float32"
                     )
             self._checked.append(values)
@@ -137,10 +136,10 @@ class Window:
         self.waited += self._clock() - since
 
     def flush(self) -> dict[str, float]:
-        """Return the metrics of the last step, with the rates over the window.
+        """Return the metrics of the last step, with the rates since the last flush.
 
-        The loss is the last step's and not a mean, so that a resumed run logs the same values as an
-        uninterrupted run.
+        The loss is not averaged, so that a resumed run logs the same values as an uninterrupted
+        run.
         """
         self.check()
         rates = self._throughput.rates()

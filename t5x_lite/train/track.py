@@ -1,16 +1,15 @@
-"""The record of a run: metrics.jsonl, the display, and the use of time.
+"""Metrics of a run: metrics.jsonl, the progress display, and the use of time.
 
-Every number that a run reports goes through one `Tracker`, on process 0. `metrics.jsonl` is always
-written, with one object per line, and flushed at once, so a killed run loses at most its last line.
-NaN and infinity become null. A step that is repeated after a restart is logged again, and readers
-use the later line. TensorBoard, Weights & Biases, MLflow or a custom tracker get the same numbers
-(`config.run_options`), and cannot stop the run. On a terminal, a progress bar is displayed,
-otherwise one plain line per record:
+Every number that a run reports goes through one `Tracker`, on process 0. It appends one JSON object
+per log to `metrics.jsonl`, so a killed run loses at most its last line. NaN and infinity become
+null. If a step is repeated after a restart, readers use the later line. TensorBoard, Weights &
+Biases, MLflow or a custom tracker get the same numbers (`config.run_options`), and cannot stop the
+run. A terminal shows a progress bar; elsewhere, one plain line is printed per log:
 
     step 200/1000  loss 5.4321  lr 0.0100  12.3k tokens/s  mfu 0.41  ETA 0:03:20
     step 200/1000  validation/loss 5.2176  validation/accuracy 0.2113
 
-The tasks of a mixture follow in a table, one line per task.
+For a mixture, a table with one line per task follows.
 
 Worked example:
 
@@ -31,8 +30,8 @@ Worked example:
     spent.to("steps")
     spent.shares()      # {"goodput": 0.9, "lost_to_start": 0.04, "lost_to_compile": 0.06, ...}
 
-Every second has exactly one cause. A resumed run continues from the sums in its record, and the
-time of steps that were not saved becomes lost time. The time between two processes does not count.
+Every second has exactly one cause. A resumed run adds the times of earlier processes; the time of
+steps that were not saved becomes lost time. The time between two processes does not count.
 """
 
 import contextlib
@@ -64,21 +63,20 @@ from t5x_lite.train.trackers import Background, Callback
 _logger = logging.getLogger(__name__)
 
 CAUSES = ("start", "compile", "data", "evaluation", "checkpoint", "profile", "restart")
-"""Causes of lost time. "start" ends with the first batch. "data" counts only while devices are
-idle. "checkpoint" is the delay of steps by a save. "restart" is the time of repeated steps."""
+"""Causes of lost time. "start" is the time until the first batch. "data" counts only while devices
+are idle. "checkpoint" is the delay by a save. "restart" is the time of repeated steps."""
 
 _STEPS = "steps"
 _PREFIX = "lost_to_"
 _WHOLE = "run_seconds"
 FIELDS = ("goodput", *(_PREFIX + cause for cause in CAUSES), _WHOLE)
-"""The names in `shares`."""
+"""Names of the metrics that `Goodput.shares` returns."""
 
 
 class Goodput:
-    """The seconds of a run by cause, in this process and in earlier ones."""
+    """Timer that splits a run's seconds by cause, including earlier processes of the run."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start with the cause "start"; `clock` returns seconds."""
         self._clock = clock
         self._seconds: dict[str, float] = dict.fromkeys((_STEPS, *CAUSES), 0.0)
         self._own = 0.0
@@ -86,11 +84,11 @@ class Goodput:
 
     @property
     def is_stepping(self) -> bool:
-        """True if the current cause is "steps"."""
+        """True if the current time counts as "steps"."""
         return self._cause == _STEPS
 
     def to(self, cause: str) -> None:
-        """Switch to a cause, or to "steps", from now on."""
+        """Count the time from now on under a cause, or under "steps"."""
         now = self._clock()
         if cause == self._cause:
             return
@@ -99,7 +97,7 @@ class Goodput:
 
     @contextlib.contextmanager
     def on(self, cause: str) -> Iterator[None]:
-        """Assign the time within the block to a cause."""
+        """Count the time within the `with` block under a cause."""
         before = self._cause
         self.to(cause)
         try:
@@ -108,17 +106,17 @@ class Goodput:
             self.to(before)
 
     def charge(self, cause: str, seconds: float) -> None:
-        """Reassign seconds that have just passed to a cause."""
+        """Move seconds of the current cause to another cause."""
         self._add(cause, seconds)
         self._add(self._cause, -seconds)
 
     def paused(self) -> float:
-        """Return this process's seconds outside of steps and of waiting for data."""
+        """Return the seconds of this process outside of steps and data waits."""
         running = 0.0 if self._cause in (_STEPS, "data") else self._clock() - self._since
         return self._own + running
 
     def shares(self) -> dict[str, float]:
-        """Return the fraction of each cause, of steps as "goodput", and the total seconds."""
+        """Return the fractions of time in steps ("goodput") and by cause, and the total seconds."""
         now = self._clock()
         self._add(self._cause, now - self._since)
         self._since = now
@@ -131,7 +129,7 @@ class Goodput:
         return {"goodput": 0.0, **rounded, _WHOLE: round(whole, 2)}
 
     def go_on(self, record: Iterable[Mapping[str, Any]], *, step: int) -> None:
-        """Add the time of earlier processes."""
+        """Add the times of earlier processes from the run's metrics up to step `step`."""
         last: Mapping[str, Any] | None = None
         saved: Mapping[str, Any] | None = None
         for line in record:
@@ -147,7 +145,7 @@ class Goodput:
         steps = last["goodput"] * last[_WHOLE]
         lost = 0.0
         if (ahead := last["step"] - step) > 0:
-            # If there is no line for this step, all its steps are assumed to take equal time.
+            # Without a line for this step, all steps are assumed to take equal time.
             since, at = (saved["goodput"] * saved[_WHOLE], saved["step"]) if saved else (0.0, 0)
             lost = max(0.0, steps - since) * ahead / (last["step"] - at)
         self._seconds[_STEPS] += steps - lost
@@ -169,11 +167,11 @@ _SHOWN_LAST = ("learning_rate", "tokens_per_second", "mfu", "data_wait")
 _BAR_WIDTH = 8
 _ETA_WIDTH = len("ETA 0:00:00")
 _LONG_WAIT = 0.1
-"""Minimum fraction of time spent waiting for data that is displayed."""
+"""Minimum fraction of time waiting for data that the progress display shows."""
 
 
 class Lines:
-    """A display with one plain line per record on standard error."""
+    """Progress display with one plain line per log on standard error."""
 
     def __init__(self, total_steps: int):
         self._total_steps = total_steps
@@ -190,7 +188,7 @@ class Lines:
 
 
 class Bar(Lines):
-    """A display with a progress bar at the bottom of the terminal; other text scrolls above it."""
+    """Progress display with a bar at the bottom of the terminal; other text scrolls above it."""
 
     def __init__(self, total_steps: int):
         from rich.console import Console
@@ -238,10 +236,10 @@ class Bar(Lines):
 
 
 class Messages(logging.Handler):
-    """A logging handler that shows the package's records with the metrics, while a tracker is open.
+    """Logging handler that shows the package's log messages in the progress display.
 
-    If the application has configured logging, its handlers are kept. Only handlers that write to
-    standard error are redirected around the progress bar.
+    If the application has configured logging, its handlers are kept; those on standard error print
+    above the progress bar.
     """
 
     def __init__(self, display: Lines):
@@ -276,7 +274,7 @@ class Messages(logging.Handler):
 
 
 def open_display(total_steps: int) -> Lines:
-    """Return a bar on a terminal, otherwise lines."""
+    """Return a progress bar on a terminal, or a display of plain lines elsewhere."""
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
         return Bar(total_steps)
     return Lines(total_steps)
@@ -285,12 +283,12 @@ def open_display(total_steps: int) -> Lines:
 def line(
     step: int, total_steps: int, metrics: Mapping[str, float], seconds_left: float | None = None
 ) -> str:
-    """Return one plain line about a step."""
+    """Format the metrics of a step as one text line."""
     return "  ".join([f"step {step}/{total_steps}", *_parts(metrics, seconds_left)])
 
 
 def evaluation(step: int, total_steps: int, metrics: Mapping[str, float]) -> str:
-    """Return an evaluation as one plain line, for a mixture followed by a line for each task."""
+    """Format the metrics of an evaluation as a text line; for a mixture, add a line per task."""
     common = {name: value for name, value in metrics.items() if name.count("/") < 2}
     rows: dict[str, dict[str, float]] = {}
     for name, value in metrics.items():
@@ -307,7 +305,7 @@ def evaluation(step: int, total_steps: int, metrics: Mapping[str, float]) -> str
 
 
 def _parts(metrics: Mapping[str, float], seconds_left: float | None) -> list[str]:
-    """Return the metrics as text: loss, other metrics, learning rate, throughput."""
+    """Format metrics as words: loss, other metrics, learning rate, throughput."""
     names = [name for name in metrics if name not in (*_NOT_SHOWN, *_SHOWN_LAST)]
     names.sort(key=lambda name: name != "loss")
     parts = [f"{name} {_number(metrics[name])}" for name in names]
@@ -329,7 +327,7 @@ def _eta(seconds: float) -> str:
 
 
 def _fitting(parts: Sequence[str], width: int) -> str:
-    """Return as many parts as fit into the width, in order."""
+    """Return the first parts of a text line that fit into the width."""
     text = ""
     for part in parts:
         longer = f"{text}  {part}" if text else part
@@ -340,7 +338,7 @@ def _fitting(parts: Sequence[str], width: int) -> str:
 
 
 def _number(value: float) -> str:
-    """Return a number with four decimals, or in scientific notation if it is small or large."""
+    """Format a number with four decimals, or in scientific notation if it is small or large."""
     return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e6 else f"{value:.2e}"
 
 
@@ -355,10 +353,10 @@ _RESERVED = ("step", "time")
 
 
 class Tracker:
-    """Writer and display of a run's metrics; a context manager.
+    """Context manager that writes and displays a run's metrics.
 
     Attributes:
-      has_callbacks: True if a tracker is a callback; the same on all processes.
+      has_callbacks: True if a tracker is a callback; equal on all processes.
     """
 
     has_callbacks = False
@@ -373,9 +371,9 @@ class Tracker:
         run: TrackedRun | None = None,
         ids: KnownIds | None = None,
     ):
-        """Open the record, and continue the record of an earlier run in this work directory.
+        """Open the metrics file, and continue the file of an earlier run in this work directory.
 
-        A partial last line of metrics.jsonl, which a killed run may leave, is removed.
+        A partial last line of metrics.jsonl from a killed run is removed.
         """
         self._enabled = enabled
         self._closed = False
@@ -410,13 +408,15 @@ class Tracker:
         self.close("finished" if kind is None else "interrupted" if interrupted else "failed")
 
     def log(self, step: int, metrics: Mapping[str, SupportsFloat]) -> None:
-        """Record the metrics of one step, in metrics.jsonl first."""
+        """Write the metrics of a step to metrics.jsonl, the trackers and the display."""
         if not self._enabled:
             return
         if self._closed:
-            raise ValueError("Tracker.log after close: log before the with block ends")
+            raise ValueError(
+                "Tracker.log was called after close; call it before the with block ends"
+            )
         if reserved := [name for name in _RESERVED if name in metrics]:
-            raise ValueError(f"metric names 'step' and 'time' are reserved, got {reserved}")
+            raise ValueError(f"the metric names 'step' and 'time' are reserved, but got {reserved}")
         values = {name: float(value) for name, value in metrics.items()}
         with naming(self._directory):
             self._record.add(step, time.time(), values)
@@ -430,12 +430,12 @@ class Tracker:
             self._display.show(evaluation(step, self._total_steps, measured))
 
     def saved(self, step: int, directory: str) -> None:
-        """Tell the callbacks that a checkpoint is complete."""
+        """Inform the callbacks that a checkpoint is complete."""
         for callback in self._callbacks:
             callback.saved(step, directory)
 
     def stop(self) -> str:
-        """Return a callback's reason to end the run, the same on all processes, or ""."""
+        """Return a callback's reason to end the run, equal on all processes, or ""."""
         if not self.has_callbacks:
             return ""
         from t5x_lite.core.sharding import first_told  # it imports JAX
@@ -443,14 +443,11 @@ class Tracker:
         return first_told(next(filter(None, (one.stop() for one in self._callbacks)), ""))
 
     def message(self, text: str) -> None:
-        """Log a message at level INFO.
-
-        It appears above the progress bar. All processes but the first log at level DEBUG.
-        """
+        """Log a message: at level INFO on the first process, at level DEBUG on others."""
         _logger.log(logging.INFO if self._enabled else logging.DEBUG, "%s", text)
 
     def close(self, outcome: Outcome = "finished") -> None:
-        """Close the files and the progress bar; a second call does nothing."""
+        """Close all files and the progress bar; a second call does nothing."""
         if not self._enabled or self._closed:
             return
         self._closed = True
@@ -464,7 +461,7 @@ class Tracker:
             self._messages.close()
 
     def _seconds_left(self, step: int, training: Mapping[str, float]) -> float | None:
-        """Return seconds to the last step, from the measured rate or else the time between logs."""
+        """Return the estimated seconds to the last step, or None without a rate."""
         now = time.monotonic()
         first_step, first_time = self._first = self._first or (step, now)
         steps_left = self._total_steps - step
@@ -477,36 +474,32 @@ class Tracker:
 
 
 class Throughput:
-    """Tokens and steps per second between logs, and the fraction of time spent waiting for data.
+    """Counter of tokens and steps per second, and of the fraction of time spent waiting for data.
 
-    The first step is excluded, because it compiles. If batches have several shapes, `Window`
-    restarts after the first step of each shape.
-
-    The first `add` after construction marks the end of the compilation: it starts the clock and
-    counts nothing. Dispatch is asynchronous, so wait for the first step's result before that `add`,
-    and for the last step's result before `rates`; otherwise the rate of the first window is too
-    low.
+    The first `add` marks the end of compilation: it starts the clock and counts nothing. Dispatch
+    is asynchronous, so wait for the first step's result before that `add`, and for the last step's
+    result before `rates`. For batches of several shapes, `Window` restarts after the first step of
+    each shape.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.perf_counter):
-        """Create a counter; `clock` returns seconds."""
         self._clock = clock
         self._compiled = False
         self.start()
 
     def start(self) -> None:
-        """Start a new window; call it also after a pause, such as an evaluation."""
+        """Restart the measurement, for example after an evaluation."""
         self._tokens = 0.0
         self._steps = 0
         self._waited = 0.0
         self._since = self._clock()
 
     def wait(self, seconds: float) -> None:
-        """Add seconds that the host waited for data; devices may have been busy meanwhile."""
+        """Add seconds that the host waited for data, even if devices were busy."""
         self._waited += seconds
 
     def add(self, tokens: SupportsFloat) -> None:
-        """Count one step with its number of tokens on all devices."""
+        """Count a step with its number of tokens on all devices."""
         if not self._compiled:
             self._compiled = True
             self.start()
@@ -515,7 +508,7 @@ class Throughput:
         self._steps += 1
 
     def rates(self) -> dict[str, float]:
-        """Return the rates of the window, and start the next one."""
+        """Return the rates since the last start, and restart the measurement."""
         seconds = self._clock() - self._since
         tokens, steps, waited = self._tokens, self._steps, self._waited
         self.start()

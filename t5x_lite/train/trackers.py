@@ -1,28 +1,27 @@
-"""Trackers: TensorBoard, MLflow and Weights & Biases, each in its own thread.
+"""Connections to TensorBoard, MLflow and Weights & Biases, each in its own thread.
 
     sink = Background("wandb", make, run, ids=KnownIds(workdir))
     sink.log(10, {"loss": 5.4})     # returns at once
     sink.close("finished")          # waits at most a minute for pending records
 
-The thread keeps a tracker's errors and delays away from training.
+The thread keeps errors and delays of a tracker away from training.
 
-TensorBoard's event file is written in the thread that logs:
+`Events` writes TensorBoard's event file in the thread that logs:
 
     events = Events("work/run/tensorboard", first_step=1)
     events.add(1, {"loss": 5.4})
     events.close()
 
-tensorboardX's own SummaryWriter uses another thread. If the disk is full, that thread ends, and
-later calls block forever; here `add` raises the error.
+tensorboardX's own SummaryWriter uses another thread, which ends on a full disk, so that later calls
+block forever; `add` raises the error instead.
 
-MLflow needs the extra `mlflow`. Its server is set by MLFLOW_TRACKING_URI. A resumed run continues
-the same MLflow run. Parameters are the config's options and values; MLflow does not allow changes
-to them, so a resumed run keeps the first values.
+MLflow needs the extra `mlflow`, and finds its server by MLFLOW_TRACKING_URI. A resumed run
+continues the same MLflow run. Parameters are the config's options and values of the first start,
+because MLflow does not allow changes.
 
-Weights & Biases needs the extra `wandb`. Login and server are set as usual: `wandb login`,
-WANDB_API_KEY, WANDB_MODE=offline. A resumed run continues the same wandb run. A step that is
-repeated after a restart is logged again. Charts use the metric "step" as x-axis, since wandb drops
-records of earlier steps.
+Weights & Biases needs the extra `wandb`. Log in as usual: `wandb login`, WANDB_API_KEY,
+WANDB_MODE=offline. A resumed run continues the same wandb run. Charts use the metric "step" as
+x-axis, because wandb drops records of earlier steps.
 """
 
 import contextlib
@@ -42,19 +41,19 @@ from t5x_lite.core.tracking import KnownIds, MakeTracker, Outcome, RunTracker, T
 _logger = logging.getLogger(__name__)
 
 _WAITING = 10_000
-"""Maximum pending records of a tracker; beyond it, the oldest record is dropped."""
+"""Maximum number of pending records of a tracker; then the oldest record is dropped."""
 _CLOSE_SECONDS = 60.0
 
 
 class Background:
-    """A thread that creates a tracker at the first record and sends it all records.
+    """Thread that creates a tracker at the first record and sends it all records.
 
     Args:
       name: name of the tracker, for messages and trackers.json.
       make: function that creates the tracker.
-      run: the tracked run; its id and first step are filled in.
-      ids: ids of trackers from earlier starts.
-      patience: maximum time that `close` waits, in seconds.
+      run: description of the run for the tracker.
+      ids: ids of the run in its trackers, from earlier starts.
+      patience: maximum seconds that `close` waits.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class Background:
         self._overran = False
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Queue the metrics of a step; the first call creates the tracker."""
+        """Queue the metrics of a step; the first call starts the thread."""
         if self._failed.is_set():
             return
         if self._thread is None:
@@ -90,7 +89,7 @@ class Background:
         self._waiting.put((step, dict(metrics)))
 
     def close(self, outcome: Outcome) -> None:
-        """End the tracker; records that it does not take within `patience` are dropped."""
+        """End the tracker; records that are still pending after `patience` are dropped."""
         if self._thread is None:
             return
         if self._waiting.full():
@@ -147,15 +146,15 @@ class Background:
 
 
 class Callback:
-    """A callback, made at once and called in the thread of training.
+    """Wrapper of a callback, which is called in the thread of training.
 
-    A callback that raises is named in one warning and is not called again.
+    If the callback raises an error, a warning is logged and it is not called again.
 
     Args:
-      name: name of the callback in messages and trackers.json.
-      make: gives the callback.
-      run: the run; its id is filled in.
-      ids: ids of earlier starts.
+      name: name of the callback, for messages and trackers.json.
+      make: function that creates the callback.
+      run: description of the run for the callback.
+      ids: ids of the run in its trackers, from earlier starts.
     """
 
     def __init__(self, name: str, make: MakeTracker, run: TrackedRun, *, ids: KnownIds):
@@ -166,22 +165,22 @@ class Callback:
             ids.set(name, own)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Call it with the metrics of a step."""
+        """Pass the metrics of a step to the callback."""
         if self._callback is not None:
             self._call(self._callback.log, step, dict(metrics))
 
     def saved(self, step: int, directory: str) -> None:
-        """Call it with a checkpoint, if it has the method."""
+        """Pass a complete checkpoint to the callback, if it has the method `saved`."""
         if hasattr(self._callback, "saved"):
             self._call(self._callback.saved, step, directory)
 
     def stop(self) -> str:
-        """Return the callback's name and its reason to end the run, or ""."""
+        """Return the callback's name and reason to end the run, or ""."""
         reason = self._call(lambda: getattr(self._callback, "stop", None))
         return f"{self._name}: {reason}" if reason else ""
 
     def close(self, outcome: Outcome) -> None:
-        """Call it with the end of the run."""
+        """Pass the outcome of the run to the callback."""
         if self._callback is not None:
             self._call(self._callback.close, outcome)
 
@@ -203,15 +202,14 @@ _FLUSH_SECONDS = 30
 
 
 class Events:
-    """Scalars in one TensorBoard event file of a directory.
+    """Writer of scalars to a TensorBoard event file.
 
     Args:
-      directory: directory, created if necessary.
-      first_step: first step; TensorBoard drops records of an earlier, killed run from this step on.
+      directory: directory of the file, created if necessary.
+      first_step: first step; TensorBoard drops older records from this step on.
 
     Raises:
       ImportError: if tensorboardX is not installed.
-      OSError: if the file cannot be written.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, first_step: int):
@@ -229,7 +227,7 @@ class Events:
         self._write(step=first_step, session_log=start)
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Write scalars; the file is flushed every 30 seconds."""
+        """Write the scalars of a step; the file is flushed every 30 seconds."""
         for name, value in values.items():
             self._write(step=step, summary=self._scalar(name, value))
         if time.monotonic() - self._flushed > _FLUSH_SECONDS:
@@ -237,7 +235,6 @@ class Events:
             self._flushed = time.monotonic()
 
     def close(self) -> None:
-        """Flush and close the file."""
         self._writer.close()
 
     def _write(self, **content: Any) -> None:
@@ -245,12 +242,7 @@ class Events:
 
 
 class TensorBoard:
-    """Tracker for TensorBoard, with an event file in tensorboard/ of the work directory.
-
-    Raises:
-      ImportError: if tensorboardX is not installed.
-      OSError: if the file cannot be written.
-    """
+    """Tracker for TensorBoard, with an event file in tensorboard/ of the work directory."""
 
     id: str | None = None
 
@@ -259,20 +251,19 @@ class TensorBoard:
         self._events = Events(directory, first_step=run.first_step)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the finite values of a step."""
+        """Write the finite metrics of a step."""
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
         self._events.add(step, finite)
 
     def close(self, outcome: Outcome) -> None:
-        """Close the file."""
         del outcome
         self._events.close()
 
 
 _BATCH = 100
-"""Maximum parameters of one request."""
+"""Maximum number of parameters in a request to MLflow."""
 _LONGEST = 500
-"""Maximum length of a parameter's value in all versions of MLflow, in characters."""
+"""Maximum length of a parameter's value in MLflow, in characters."""
 _NOT_ALLOWED = re.compile(r"[^\w\-./ :]")
 _STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
@@ -295,7 +286,7 @@ class MLflow:
                 mlflow.log_params({name: params[name] for name in names[i : i + _BATCH]})
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Send a record; MLflow allows no "@" in a name and only finite values."""
+        """Send the finite metrics of a step, with names that MLflow allows."""
         finite = {
             _NOT_ALLOWED.sub("_", name): value
             for name, value in metrics.items()
@@ -305,7 +296,6 @@ class MLflow:
             self._mlflow.log_metrics(finite, step=step)
 
     def close(self, outcome: Outcome) -> None:
-        """End the run."""
         self._mlflow.end_run(_STATUS[outcome])
 
 
@@ -328,9 +318,7 @@ class WandB:
         self.id: str | None = self._run.id
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Send a record."""
         self._run.log({"step": step, **metrics})
 
     def close(self, outcome: Outcome) -> None:
-        """End the run; an interrupted run can be resumed."""
         self._run.finish(exit_code=1 if outcome == "failed" else 0)

@@ -1,4 +1,4 @@
-"""`t5x-lite train`: create the objects that a config describes, and call `train.loop.fit`."""
+"""Training: `t5x-lite train` creates the objects that a config describes, and runs the loop."""
 
 import dataclasses
 import functools
@@ -67,12 +67,12 @@ _logger = logging.getLogger(__name__)
 
 
 class Trained(NamedTuple):
-    """The result of a run.
+    """Result of a training run.
 
     Attributes:
       workdir: work directory, an argument for `t5x_lite.load`.
-      step: step of the newest checkpoint; 0 without one.
-      metrics: metrics of the last evaluation, named "<split>/<name>"; {} without one.
+      step: step of the newest checkpoint; 0 without a checkpoint.
+      metrics: "<split>/<name>" -> metric of the last evaluation; {} without an evaluation.
     """
 
     workdir: AnyPath
@@ -81,10 +81,9 @@ class Trained(NamedTuple):
 
 
 def train(experiment: Experiment) -> Trained:
-    """Train a config; resume from the newest checkpoint of its work directory.
+    """Train a config, and resume from the newest checkpoint of its work directory.
 
-    If adapters train in phases, earlier phases run first (`train.phases`). Signals are watched from
-    here on and not only in the loop, because preparation takes time.
+    Adapters with several phases of training run their earlier phases first (`train.phases`).
     """
     hosts.join(experiment.hosts)
     use_compilation_cache(experiment.compilation_cache)
@@ -96,7 +95,7 @@ def train(experiment: Experiment) -> Trained:
 
 
 def _train_phase(experiment: Experiment, start: phases.Start | None, *, local: Hosts) -> Trained:
-    """Train one phase; most runs have one."""
+    """Train one phase; most runs have one phase."""
     spent = Goodput()
     with (
         StopSignals() as stop,
@@ -125,16 +124,13 @@ def _train(
     """Create the objects that the config describes, cheap checks first, and train.
 
     1. Check that the settings and files of all processes are equal.
-    2. Complete the config (`completed`). Raise an error if the work directory, the vocabulary or
-       the checkpoint of `init` belongs to another experiment; arrays are not read yet.
-    3. Create mesh, learner and optimizer. Sizes that are not divisible raise an error before the
-       data are opened.
-    4. Open the data and the evaluation. The names of metrics need both, and "best" must be one of
-       them.
-    5. Create the state from the last good checkpoint, which also has the position in the data, or
-       else from the seed and `init`.
+    2. Complete the config (`completed`). Raise InputError if the work directory, the vocabulary or
+    the checkpoint of `init` does not fit; arrays are not read yet.
+    3. Create mesh, learner and optimizer, and check that sizes are divisible.
+    4. Open the data and the evaluation, and check the names of metrics.
+    5. Create the state from the last good checkpoint, or else from the seed and `init`.
     6. Write the work directory's config; if resuming failed before, its settings are kept.
-    7. Open the tracker. If nothing is left to do, the run ends here.
+    7. Open the tracker. If no step is left, the run ends here.
     8. Compile the step, and run the loop.
     """
     saved = checkpointing.saved_steps(workdir.path / checkpointing.DIRECTORY)
@@ -248,13 +244,13 @@ def _train(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Complete:
-    """A config without open fields, and the results that completed it.
+    """Config of a run with all fields resolved, its vocabulary and its initial checkpoint.
 
     Attributes:
       experiment: config of the run, including its heads.
-      vocabulary: vocabulary of its data; the saved one if the run is resumed.
+      vocabulary: vocabulary of the data; a resumed run uses its saved vocabulary.
       initial: checkpoint directory of `init` for a new run, or None.
-      choices: a line for each field that was "auto".
+      choices: log line for each field that was "auto".
     """
 
     experiment: Experiment
@@ -264,12 +260,12 @@ class Complete:
 
 
 def completed(experiment: Experiment, workdir: WorkDirectory) -> Complete:
-    """Complete a config: loaded adapters, schedule_offset, classes, "auto" fields and heads.
+    """Resolve a config: loaded adapters, schedule_offset, classes, "auto" fields and heads.
 
     A resumed run keeps its values.
 
     Raises:
-      InputError: if the work directory or the checkpoint of `init` belongs to something else.
+      InputError: if the work directory or the checkpoint of `init` belongs to another experiment.
     """
     earlier = workdir.earlier()
     experiment = modules.with_loaded(experiment, earlier=earlier)
@@ -293,10 +289,10 @@ def completed(experiment: Experiment, workdir: WorkDirectory) -> Complete:
 
 
 def check_memory(experiment: Experiment, learner: Learner, state: TrainState, mesh: Mesh) -> None:
-    """Raise InputError if a train step needs more memory than a device has, by a lower bound.
+    """Raise InputError if a train step certainly needs more memory than a device has.
 
-    The bound counts parameters, gradients of trained parameters, optimizer state, one batch, and
-    the states of one layer. `t5x-lite plan` compiles the step and reports the actual memory.
+    The lower bound counts parameters, gradients of trained parameters, optimizer state, one batch,
+    and the hidden states of one layer.
     """
     parameters = trees.flatten(state.params)
     trained = [leaf for path, leaf in parameters.items() if learner.trains(path)]
@@ -317,8 +313,8 @@ def check_memory(experiment: Experiment, learner: Learner, state: TrainState, me
             "the states of a layer": at_once * tokens * states // mesh.shape["sequence"],
         },
         list(mesh.devices.flat),
-        remedy="reduce the model's, an adapter's or the batch's sizes; `t5x-lite plan` shows what "
-        "a config needs",
+        remedy="reduce the sizes of the model, an adapter or the batch; `t5x-lite plan` shows the "
+        "memory of a config",
     )
 
 
@@ -329,7 +325,7 @@ def _tracker(
     *,
     step: int,
 ) -> Tracker:
-    """Return the record of a run, with the trackers and settings of `tracking`."""
+    """Create the writer of a run's metrics, with the trackers of the config."""
     settings = experiment.tracking
     run = TrackedRun(
         directory=os.fspath(workdir.local),
@@ -351,7 +347,7 @@ def _tracker(
 
 
 def _trained_part(learner: Learner, base: Base | None) -> list[str]:
-    """Return log lines about frozen parameters: how much is trained, and what checkpoints hold."""
+    """Return log lines about the fraction of trained parameters; [] if all are trained."""
     shapes = trees.flatten(learner.shapes)
     trained = {path: leaf for path, leaf in shapes.items() if learner.trains(path)}
     if len(trained) == len(shapes):
@@ -359,7 +355,8 @@ def _trained_part(learner: Learner, base: Base | None) -> list[str]:
     if learner.frozen_heads and not any(map(learner.holds_still, shapes)):
         unused = [name for name in learner.frozen_heads if learner.head(name)]
         return [
-            f"the loss does not use the head {name}; it is kept and not trained" for name in unused
+            f"the loss does not use the head {name}; keeping the head without training"
+            for name in unused
         ]
     num = sum(leaf.size for leaf in trained.values()) - learner.num_unused(trained=True)
     total = sum(leaf.size for leaf in shapes.values()) - learner.num_unused()
@@ -372,33 +369,33 @@ def _trained_part(learner: Learner, base: Base | None) -> list[str]:
     ]
     if base is not None:
         lines.append(
-            "checkpoints hold only the trained parameters; the others are read from "
-            f"{base.checkpoint}, which must stay (--checkpoints.whole True copies it)"
+            "checkpoints hold only the trained parameters; all other parameters are read from "
+            f"{base.checkpoint}, so keep that directory (--checkpoints.whole True copies it)"
         )
     return lines
 
 
 def _is_owed(experiment: Experiment, step: int, history: Mapping[int, object]) -> bool:
-    """Return whether a signal interrupted the evaluation of a saved step, which is still due."""
+    """Return True if a signal interrupted the evaluation of the saved step."""
     due = step >= experiment.steps or step % experiment.evaluation.period == 0
     return step > 0 and due and step not in history
 
 
 def _tell_best(tracker: Tracker, workdir: WorkDirectory, experiment: Experiment) -> None:
-    """Log the best step, and each task of a mixture at its best step, on the first process."""
+    """Log the best step of the run, and the best step of each task in a mixture."""
     if jax.process_index():
         return
     split = experiment.evaluation.split
     shown = best_of_run(workdir.local, until=experiment.steps, split=split)
     if shown is not None:
-        tracker.message(f"each task at the checkpoint that is best at it:\n{shown}")
+        tracker.message(f"best checkpoint of each task:\n{shown}")
     best = told_at_end(workdir.path / checkpointing.DIRECTORY)
     if best is not None:
         tracker.message(best)
 
 
 def _batches(experiment: Experiment, vocabulary: Vocabulary, *, part: tuple[int, int]) -> Any:
-    """Return training batches, from a cache or from the task's files."""
+    """Create the training batches, from a cache or from the task's files."""
     return data_batches.train_batches(
         experiment.data,
         vocabulary,
@@ -409,17 +406,15 @@ def _batches(experiment: Experiment, vocabulary: Vocabulary, *, part: tuple[int,
 
 
 def vocabulary_of(experiment: Experiment, workdir: WorkDirectory | None = None) -> Vocabulary:
-    """Return the vocabulary of a config, after a check that it fits the model.
+    """Load the vocabulary of a config, and check that it fits the model.
 
-    If its file is missing, the copy in a run's work directory is used.
+    If its file is missing, the copy in the work directory is used.
     """
     path = experiment.data.vocabulary
     if workdir is not None and path not in BYTES_NAMES and not is_there(path):
         copy = workdir.path / checkpointing.VOCABULARY_DIRECTORY
         if copy.is_dir():
-            _logger.info(
-                "data.vocabulary %s does not exist any more; using the copy %s", path, copy
-            )
+            _logger.info("data.vocabulary %s no longer exists; using the copy %s", path, copy)
             path = os.fspath(copy)
     vocabulary = load_vocabulary(path, extra_ids=experiment.data.extra_ids)
     if vocabulary.size > experiment.model.vocab_size:
@@ -431,8 +426,8 @@ def vocabulary_of(experiment: Experiment, workdir: WorkDirectory | None = None) 
     masked = experiment.objective.masks_with()
     if masked is not None and masked != (found := encoder_tokens(vocabulary).mask_id):
         raise InputError(
-            f"objective.mask_id {masked} is not the [MASK] of the vocabulary "
-            f"{experiment.data.vocabulary}: set --objective.mask-id {found}"
+            f"objective.mask_id {masked} is not the [MASK] token of the vocabulary "
+            f"{experiment.data.vocabulary}; set --objective.mask-id {found}"
         )
     objective = experiment.objective.resolved(by_name(experiment.heads))
     if (specials := objective.no_terms()) is not None:
@@ -440,8 +435,8 @@ def vocabulary_of(experiment: Experiment, workdir: WorkDirectory | None = None) 
         wanted = {tokens.cls_id, tokens.pad_id, tokens.sep_id, tokens.unk_id}
         if not wanted <= set(specials):
             raise InputError(
-                f"objective.specials {sorted(specials)} lack tokens of the vocabulary "
-                f"{experiment.data.vocabulary} that begin, pad or end a text or are unknown: set "
+                f"objective.specials {sorted(specials)} lacks a [CLS], padding, [SEP] or unknown "
+                f"token of the vocabulary {experiment.data.vocabulary}; set "
                 f"--objective.specials {' '.join(map(str, sorted(wanted)))}"
             )
     return vocabulary
@@ -472,7 +467,7 @@ def _periods(experiment: Experiment) -> Periods:
 
 
 def _check_metrics(experiment: Experiment, names: Sequence[str]) -> list[str]:
-    """Raise InputError, before training, for metrics that the evaluation does not have."""
+    """Raise InputError for configured metrics that the evaluation does not compute."""
     kept, stop, lines = experiment.checkpoints, experiment.stop_early, []
     wanted: tuple[tuple[str, str | None, str, Mode | None], ...] = (
         ("checkpoints.best", kept.best, "checkpoints.best_mode", kept.best_mode),
@@ -486,7 +481,7 @@ def _check_metrics(experiment: Experiment, names: Sequence[str]) -> list[str]:
             refuse_test(field, metric)
         if not set(matched) & set(names):
             raise InputError(
-                f"{field} {name!r} is not a metric of the evaluation, which has "
+                f"{field} {name!r} is not a metric of the evaluation; the metrics are "
                 f"{', '.join(names) or 'none'}"
             )
         against = contradiction(mode_field, matched, mode)

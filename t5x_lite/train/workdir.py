@@ -1,8 +1,8 @@
-"""The work directory of a run.
+"""Work directory of a run.
 
     config.json  run.json  vocabulary/  checkpoints/  metrics.jsonl  samples.jsonl  tensorboard/
 
-Objects in a bucket (gs://bucket/run) cannot be appended to. So files that grow (metrics.jsonl,
+Objects in a bucket (gs://bucket/run) cannot be appended to. So growing files (metrics.jsonl,
 samples.jsonl, classes.jsonl, TensorBoard's events) are written to a temporary local directory, and
 copied to the bucket at every checkpoint and at the end.
 """
@@ -43,7 +43,7 @@ from t5x_lite.data.vocabularies.tokenizer import Tokenizer
 _logger = logging.getLogger(__name__)
 
 PHASES = "phases"
-"""Folder of the work directories of all phases but the last (`train.phases`)."""
+"""Directory name for the work directories of earlier phases (`train.phases`)."""
 
 _APPENDED = ("metrics.jsonl", "samples.jsonl", "classes.jsonl")
 _VOCABULARY_FILES = (
@@ -57,13 +57,13 @@ _VOCABULARY_FILES = (
 
 @dataclasses.dataclass(frozen=True)
 class WorkDirectory:
-    """The directory of a run.
+    """Work directory of a run.
 
     Attributes:
-      path: directory of --workdir.
-      local: the same, or the local directory that replaces a bucket.
-      sizes: name -> size in bytes of local files when they were last copied.
-      locks: open file with the lock that excludes other runs, once it is acquired.
+      path: directory of --workdir, local or in a bucket.
+      local: local directory; equals `path` unless that is in a bucket.
+      sizes: file name -> size in bytes when the local file was last copied to the bucket.
+      locks: file descriptors of the lock that excludes other runs.
     """
 
     path: AnyPath
@@ -74,7 +74,7 @@ class WorkDirectory:
     @classmethod
     @contextlib.contextmanager
     def open(cls, workdir: str) -> "Iterator[WorkDirectory]":
-        """Open the work directory of a command line; it need not exist yet."""
+        """Open a work directory for the `with` block; it need not exist yet."""
         if not workdir:
             raise InputError("no work directory is set; pass --workdir DIR")
         path = remote.open_path(workdir)
@@ -99,9 +99,9 @@ class WorkDirectory:
             found.copy(last=True)
 
     def copy(self, *, last: bool = False) -> None:
-        """Copy new content to the bucket; a local work directory is not copied.
+        """Copy changed files to the bucket; do nothing for a local work directory.
 
-        If a file cannot be written, log a warning and copy it at the next checkpoint.
+        If a file cannot be written, a warning is logged, and the next checkpoint copies it again.
         """
         if self.path == self.local or jax.process_index():
             return
@@ -116,12 +116,12 @@ class WorkDirectory:
                 said = f"{self.path / name} could not be written ({' '.join(str(error).split())})"
                 if last:
                     raise RuntimeError(f"{said}; checkpoints that were saved are kept") from error
-                _logger.warning("%s; it will be written again at the next checkpoint", said)
+                _logger.warning("%s; retrying at the next checkpoint", said)
                 continue
             self.sizes[name] = len(content)
 
     def check(self, experiment: Experiment) -> None:
-        """Raise InputError unless the directory is new or holds the same experiment."""
+        """Raise InputError unless the directory is new or has a run of the same experiment."""
         self._lock()
         saved = self.path / checkpointing.CONFIG_FILE
         earlier = self.earlier()
@@ -134,11 +134,11 @@ class WorkDirectory:
             p.name[:1] != "." and p.name != PHASES for p in self.path.iterdir()
         ):
             raise InputError(
-                f"workdir {self.path} holds other files and no {saved.name}; use an empty directory"
+                f"workdir {self.path} has other files but no {saved.name}; use an empty directory"
             )
 
     def earlier(self) -> Experiment | None:
-        """Return the experiment of the run in this directory, or None."""
+        """Return the experiment of the run in this directory, or None for a new directory."""
         saved = self.path / checkpointing.CONFIG_FILE
         if not saved.exists():
             return None
@@ -165,7 +165,7 @@ class WorkDirectory:
         )
 
     def write(self, experiment: Experiment, vocabulary: Vocabulary) -> None:
-        """Create the directory, with its config first, which identifies the run."""
+        """Create the directory, and write its config and vocabulary."""
         if jax.process_index():
             return
         files = {
@@ -183,7 +183,7 @@ class WorkDirectory:
             raise InputError(f"workdir {self.path} cannot be written ({reason})") from error
 
     def add_start(self, *, step: int, devices: str) -> None:
-        """Record this start of the run in run.json; log a warning if that fails."""
+        """Record this start of the run in run.json; only warn if that fails."""
         if jax.process_index():
             return
         try:
@@ -193,7 +193,7 @@ class WorkDirectory:
             _logger.warning("%s cannot be written (%s)", self.path / RUN_FILE, error)
 
     def _lock(self) -> None:
-        """Lock a local directory against other runs until this one ends, if locks are supported."""
+        """Lock a local directory against other runs, until this run ends."""
         if self.locks or jax.process_index() or self.path != self.local or not self.path.is_dir():
             return
         descriptor = os.open(self.path, os.O_RDONLY)
@@ -202,16 +202,16 @@ class WorkDirectory:
         except BlockingIOError as error:
             os.close(descriptor)
             raise InputError(
-                f"workdir {self.path} is in use: another process trains in it; wait for its end, "
+                f"workdir {self.path} is in use by another training process; wait until it ends, "
                 "or use another --workdir"
             ) from error
         except OSError as error:
-            _logger.debug("%s is not locked: %s", self.path, error)
+            _logger.debug("using %s without a lock, because locking failed: %s", self.path, error)
         self.locks.append(descriptor)
 
 
 def holds_another(directory: AnyPath, vocabulary: Vocabulary) -> bool:
-    """Return whether a directory holds a vocabulary that differs from this one."""
+    """Return True if a directory has a vocabulary that differs from `vocabulary`."""
     paths = [directory / name for name in _VOCABULARY_FILES]
     there = {path.name: path.read_bytes() for path in paths if path.exists()}
     own = {name: content for name, content in vocabulary.files().items() if name != LAYOUT_NAME}
@@ -229,7 +229,7 @@ def holds_another(directory: AnyPath, vocabulary: Vocabulary) -> bool:
 
 
 def _reading(content: bytes) -> object:
-    """Return the fields of special_tokens.json without the layout, or damaged content as it is."""
+    """Return the fields of special_tokens.json except "layout", or damaged content unchanged."""
     try:
         return {name: value for name, value in json.loads(content).items() if name != "layout"}
     except (ValueError, AttributeError, RecursionError):

@@ -73,7 +73,7 @@ def test_buckets(bucket, crawl):  # noqa: F811
             ["bytes.list"],
             "input bytes.list is not a list of paths; a WET or WARC file must not end",
         ),
-        (["http://a.com/b"], "http://a.com/b: only gs:// and s3:// are known"),
+        (["http://a.com/b"], "http://a.com/b has an unknown scheme; use gs:// or s3://"),
     ],
 )
 def test_what_names_no_file(crawl, inputs, error):

@@ -399,7 +399,7 @@ def test_options_of_the_compiler_come_one_behind_the_other():
     changed = load("tiny.py", ["--xla", "xla_a=1", "xla_b=true", "--matmul-precision", "high"])
     assert changed.xla == ("xla_a=1", "xla_b=true")
     assert changed.matmul_precision == "high"
-    assert error("--xla", "xla_a").startswith("xla must be KEY=VALUE")
+    assert error("--xla", "xla_a").startswith("--xla takes KEY=VALUE pairs")
     assert "lower" in error("--matmul-precision", "lower")
 
 

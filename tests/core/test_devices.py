@@ -58,9 +58,9 @@ def test_compiler_options():
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [
-        (("xla_a",), "xla must be KEY=VALUE, such as xla_dump_to=dumps, got 'xla_a'"),
-        (("=1",), "xla must be KEY=VALUE, .*, got '=1'"),
-        (("xla_a=1", "--xla_a=2"), "xla: xla_a is given twice; give it once"),
+        (("xla_a",), "--xla takes KEY=VALUE pairs, such as xla_dump_to=dumps, but got 'xla_a'"),
+        (("=1",), "--xla takes KEY=VALUE pairs, .*, but got '=1'"),
+        (("xla_a=1", "--xla_a=2"), "--xla sets xla_a twice; set it once"),
     ],
 )
 def test_pairs_that_are_none(pairs, message):
@@ -87,7 +87,7 @@ def test_the_pass_is_added_to_those_that_are_off():
 def test_an_option_that_the_compiler_does_not_take_is_one_line(options, reason):
     with pytest.raises(InputError) as raised:
         check_compiler_options(options, make_mesh(MeshConfig()))
-    assert str(raised.value).startswith(f"--xla: the compiler for cpu reports: {reason}")
+    assert str(raised.value).startswith(f"--xla: the compiler for cpu rejects an option ({reason}")
     assert "\n" not in str(raised.value)
 
 

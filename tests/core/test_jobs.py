@@ -69,9 +69,9 @@ def test_what_was_killed_is_gone_on_with(caplog):
     partial = Path("out.partial").resolve()
     assert caplog.messages == [
         f"saved 2 lines in {partial}; run the same command again to resume",
-        f"resuming after 2 lines of {partial}",
+        f"resuming an unfinished output after 2 lines of {partial}",
         f"saved 4 lines in {partial}; run the same command again to resume",
-        f"resuming after 4 lines of {partial}",
+        f"resuming an unfinished output after 4 lines of {partial}",
     ]
 
 
@@ -213,7 +213,7 @@ def test_rows_of_an_array_are_gone_on_with(caplog):
     assert write_rows(seed=1) == 4
     np.testing.assert_array_equal(np.load("a.npy"), ROWS)
     assert names() == ["a.npy"]
-    assert caplog.messages[1].startswith("resuming after 4 rows of")
+    assert caplog.messages[1].startswith("resuming an unfinished output after 4 rows of")
     whole = Path("a.npy").read_bytes()
     write_rows(path="b.npy")
     assert Path("b.npy").read_bytes() == whole
@@ -233,7 +233,7 @@ def test_an_array_that_was_killed_at_any_byte():
 def test_rows_of_another_shape_are_refused():
     with pytest.raises(Killed):
         write_rows(until=2)
-    with pytest.raises(InputError, match=r"but the new rows are float32\[2\]; delete"):
+    with pytest.raises(InputError, match=r"but new rows are float32\[2\]; delete"):
         write_rows(rows=ROWS[:, :2])
     assert write_rows() == 2
     np.testing.assert_array_equal(np.load("a.npy"), ROWS)

@@ -71,7 +71,7 @@ def test_one_that_hangs_is_left_behind(hurry):
     hurry(answer=0.2)
     assert ask("gs://b/a", request) == 7
     hurry(answer=0.2, total=0.3)
-    with pytest.raises(BucketError, match=r"gs://b/a cannot be read.*no answer in 0\.2 seconds"):
+    with pytest.raises(BucketError, match=r"gs://b/a cannot be read.*no response in 0\.2 seconds"):
         ask("gs://b/a", lambda: answered.wait(PATIENCE))
     assert (hangs, ended) == ([], [])
     answered.set()
@@ -105,8 +105,8 @@ def test_a_bucket_that_stays_away(hurry):
     with pytest.raises(BucketError) as raised:
         ask("gs://b/a", failing(*[OSError("no\nroute")] * 10_000))
     assert str(raised.value) == (
-        "gs://b/a cannot be read, for 0.3 seconds now (OSError: no route): look at the network and "
-        "the bucket, and give the same command again"
+        "gs://b/a cannot be read for 0.3 seconds (OSError: no route); check the network and the "
+        "bucket, and run the same command again"
     )
 
 
@@ -145,11 +145,15 @@ class DefaultCredentialsError(Exception):
         (FileNotFoundError("b/a"), FileNotFoundError, "No such file or directory: 'gs://b/a'"),
         (HttpError(404), FileNotFoundError, "No such file or directory: 'gs://b/a'"),
         (IsADirectoryError("b/a"), IsADirectoryError, "gs://b/a"),
-        (PermissionError("Forbidden"), InputError, "^gs://b/a: no access .Perm.*credentials that"),
-        (HttpError(403), InputError, "^gs://b/a: no access .*code 403"),
-        (DefaultCredentialsError("none"), InputError, "^gs://b/a: no access .*none"),
+        (
+            PermissionError("Forbidden"),
+            InputError,
+            "^gs://b/a cannot be accessed .Perm.*credentials with",
+        ),
+        (HttpError(403), InputError, "^gs://b/a cannot be accessed .*code 403"),
+        (DefaultCredentialsError("none"), InputError, "^gs://b/a cannot be accessed .*none"),
         (HttpError(400), InputError, "^gs://b/a cannot be read .*code 400"),
-        (ImportError("gcsfs"), InputError, "^gs://b/a: a bucket is read by the package gcsfs"),
+        (ImportError("gcsfs"), InputError, "^gs://b/a needs the package gcsfs"),
         (InputError("as it is"), InputError, "^as it is$"),
         (ValueError("our fault"), ValueError, "^our fault$"),
     ],
@@ -167,7 +171,5 @@ def test_what_waiting_does_not_mend_is_raised_at_once(error, kind, message):
 
 
 def test_a_message_names_the_package():
-    assert str(object_store.not_installed("s3://b")).startswith(
-        "s3://b: a bucket is read by the package s3fs"
-    )
-    assert "fsspec reads oss://" in str(object_store.not_installed("oss://b"))
+    assert str(object_store.not_installed("s3://b")).startswith("s3://b needs the package s3fs")
+    assert "fsspec's package for oss://" in str(object_store.not_installed("oss://b"))

@@ -127,7 +127,7 @@ def test_an_option_that_is_given_twice(again):
     with pytest.raises(OptionError) as raised:
         parsed("--steps", "2", *again.split())
     assert str(raised.value) == (
-        "--steps is given twice; give it once, with several values after it if it takes them"
+        "--steps is given twice; give it once, followed by all of its values"
     )
 
 
@@ -166,7 +166,9 @@ def test_a_function_suggests_its_own_keywords():
     assert load("a", batch_size=2) == (("a",), 2, None)
     with pytest.raises(OptionError, match="load: unknown keyword batchsize; did you mean batch_s"):
         load("a", batchsize=2)
-    with pytest.raises(OptionError, match="unknown keyword zzz; there are batch_size, step"):
+    with pytest.raises(
+        OptionError, match="unknown keyword zzz; known keywords are batch_size, step"
+    ):
         load("a", zzz=2)
 
 

@@ -43,7 +43,7 @@ def test_an_expression_with_many_ways_ends(pattern):
         ("x" * 30_000, "at most 20,000 characters"),
         (r"(.*?)*\1", "groupref"),
         (r"(?>.*)*(.*)*", "atomic group"),
-        (7, "is a string"),
+        (7, "must be a string"),
     ],
 )
 def test_what_is_not_supported_is_one_line(pattern, reason):

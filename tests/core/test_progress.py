@@ -60,7 +60,7 @@ def test_a_command_is_never_silent_for_long(caplog, monkeypatch):
         assert not caplog.messages
         now[0] = 61.0
         wait_until(lambda: caplog.messages)
-    assert caplog.messages == ["mine: 0:01:01 so far"]
+    assert caplog.messages == ["mine: running for 0:01:01 so far"]
 
 
 def test_steps_reach_the_count_around_them(monkeypatch):

@@ -44,5 +44,5 @@ def test_evaluations(tmp_path):
 @pytest.mark.parametrize("line", ["[]", "no json", '{"loss": 1.0}'])
 def test_a_line_that_is_no_record(tmp_path, line):
     (tmp_path / METRICS_FILE).write_text(f'{{"step": 1}}\n{line}\n')
-    with pytest.raises(InputError, match=r"metrics.jsonl:2 is not a record of metrics; delete the"):
+    with pytest.raises(InputError, match=r"metrics.jsonl:2 is not a valid record of metrics; "):
         evaluations(tmp_path, until=10)

@@ -61,7 +61,7 @@ def test_arrays_below_a_path_that_are_read_from_others():
 
 
 def test_copies_are_not_stored():
-    with pytest.raises(ValueError, match="b is stored, and should be read from a"):
+    with pytest.raises(ValueError, match="b is stored, but should be read from a"):
         tied_parameters.read([Same("b", "a")], tree(a=ONE, b=TWO))
 
 
@@ -78,7 +78,7 @@ def test_arrays_that_are_read_when_they_are_needed():
     np.testing.assert_array_equal(seen["b"].read(), BOTH)
     assert read_a
     assert read_b
-    with pytest.raises(ValueError, match="the model has no parameters 'a'"):
+    with pytest.raises(ValueError, match="the model has no parameters at 'a'"):
         tied_parameters.read_lazily(both, {"b": b})
 
 
@@ -140,11 +140,14 @@ def test_the_paths_that_a_view_has_to_do_with():
 @pytest.mark.parametrize(
     ("view", "message"),
     [
-        (Same("d/*", "a"), "no parameters are at d/"),
-        (Same("a", "b"), r"at a must be as those at b: got {'b': \(2,\)} for {'b': \(3,\)}"),
-        (Same("a", "d"), "must be as those at d: .* for {}"),
-        (Difference("a", "b"), "must be as those at b"),
-        (Repeat("b", 2), r"b must have 2 layers: got the shape \(3,\)"),
+        (Same("d/*", "a"), "the model has no parameters at d/"),
+        (
+            Same("a", "b"),
+            r"at a and b must have equal shapes, but have {'b': \(2,\)} and {'b': \(3,\)}",
+        ),
+        (Same("a", "d"), "and d must have equal shapes, but have .* and {}"),
+        (Difference("a", "b"), "and b must have equal shapes"),
+        (Repeat("b", 2), r"b must have 2 layers, but its shape is \(3,\)"),
     ],
 )
 def test_refuses_parameters_that_are_not_those(view, message):

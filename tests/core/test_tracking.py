@@ -31,7 +31,9 @@ def test_shipped_trackers_and_one_of_one_s_own(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
 def test_a_missing_extra_is_named_before_training(name, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(InputError, match=rf"needs the package {name}: pip install .*\[{name}\]"):
+    with pytest.raises(
+        InputError, match=rf"needs the package {name}; run pip install .*\[{name}\]"
+    ):
         find_trackers(Tracking(to=(name,)))
 
 

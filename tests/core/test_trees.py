@@ -54,7 +54,7 @@ def test_partition_sees_the_leaf():
 
 
 def test_merge_refuses_the_same_path_twice():
-    with pytest.raises(ValueError, match="in both: encoder/wi"):
+    with pytest.raises(ValueError, match="but share encoder/wi"):
         trees.merge({"encoder": {"wi": 1}}, {"encoder": {"wi": 2}})
 
 
@@ -76,9 +76,9 @@ def test_rename_lists_what_is_missing_and_unexpected():
 
 
 def test_rename_refuses_rules_without_effect_and_collisions():
-    with pytest.raises(ValueError, match="apply to no path: decoder"):
+    with pytest.raises(ValueError, match="but these match none: decoder"):
         trees.rename(TREE, [("decoder", "x")])
-    with pytest.raises(ValueError, match="both renamed to 'embedding'"):
+    with pytest.raises(ValueError, match="are renamed to 'embedding'"):
         trees.rename({"a": 1, "embedding": 3}, [("a", "embedding")])
 
 

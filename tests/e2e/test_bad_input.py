@@ -100,7 +100,7 @@ def write(path, content):
         ("--data.negatives 3", "--data.negatives is --data.layout.negatives now"),
         ("--evaluation.split dev", "has no split 'dev': there are train, validation"),
         ("--checkpoints.best validation/los", "'validation/los' is not a metric of the evaluation"),
-        ("--mesh.data 3", "needs 3 devices and there are 1; set one of --mesh.* to -1"),
+        ("--mesh.data 3", "needs 3 devices, but 1 are available; set one of --mesh.* to -1"),
     ],
 )
 @pytest.mark.slow
@@ -314,11 +314,11 @@ def test_initial_weights_that_do_not_fit(refused, run, english_lines):
     other = other_vocabulary(english_lines)
     message = refused(f"{line} run --data.vocabulary {other}")
     assert message.endswith(
-        "differs from that in the checkpoint run/checkpoints/10; use --data.vocabulary "
+        "differs from the vocabulary of checkpoint run/checkpoints/10; use --data.vocabulary "
         "run/checkpoints/10/files/vocabulary"
     )
     assert refused(f"{line} run --data.extra-ids 90") == (
-        "data.extra_ids 90 differs from the checkpoint run/checkpoints/10: use --data.extra-ids 100"
+        "data.extra_ids 90 differs from checkpoint run/checkpoints/10; use --data.extra-ids 100"
     )
 
 
@@ -335,7 +335,7 @@ def test_a_work_directory_of_another_experiment(refused, run):
 def test_a_work_directory_with_something_else_in_it(refused):
     write("home/letter.txt", "Dear")
     message = refused("train tiny.json --workdir home")
-    assert message == "workdir home holds other files and no config.json; use an empty directory"
+    assert message == "workdir home has other files but no config.json; use an empty directory"
     assert refused("train tiny.json --workdir tiny.json") == "workdir tiny.json is not a directory"
     message = refused("train tiny.json --workdir tiny.json/w")
     assert message == "workdir tiny.json/w cannot be written (Not a directory)"

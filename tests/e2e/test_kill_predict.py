@@ -48,7 +48,10 @@ def test_a_killed_predict_writes_what_it_would_have(tmp_path, tiny_run, compile_
     assert not (tmp_path / "killed.jsonl").exists()
     written = partial.read_bytes().count(b"\n")
     assert 96 <= written < LINES
-    assert finish("killed.jsonl") == f"resuming after {written // 32 * 32} lines of {partial}\n"
+    assert (
+        finish("killed.jsonl")
+        == f"resuming an unfinished output after {written // 32 * 32} lines of {partial}\n"
+    )
     assert (tmp_path / "killed.jsonl").read_bytes() == (tmp_path / "alone.jsonl").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "alone.jsonl",

@@ -65,7 +65,7 @@ def test_commands_without_tensorflow(tmp_path, tiny_run, tiny_text, tiny_experim
         capture_output=True,
         text=True,
     )
-    progress = re.compile(r": [\d,:]+ (so far|(of [\d,]+ )?\w+(, .*/s.*)?)$")
+    progress = re.compile(r": (?:running for )?[\d,:]+ (so far|(of [\d,]+ )?\w+(, .*/s.*)?)$")
     *told, codes = (line for line in done.stderr.splitlines() if not progress.search(line))
     assert codes == "[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]", done.stderr
     embedded, exported, imported, composed, merged, message = told

@@ -21,5 +21,5 @@ def test_the_file():
     assert load(text) == rows
     assert load("EU B-ORG\n\n") == [((0,), [("EU", "B-ORG")])]
     for damaged in ("EU B-ORG\nrejects\n\n", "EU\n\n", "a b c d\n\n", "EU O O\na  O O\n\n"):
-        with pytest.raises(ValueError, match=r"line \d must be a word and its tags"):
+        with pytest.raises(ValueError, match=r"line \d must have a word and its tags"):
             load(damaged)

@@ -139,7 +139,10 @@ def test_examples_that_do_not_fit_are_counted(tiny_run, asked, tmp_path, capsys,
     (trial,) = json.loads((tmp_path / "out" / "metrics.json").read_text())["few_shot"]["trials"]
     assert trial["prompts_cut"] == 2
     assert 2 <= trial["examples_left_out"] <= 4
-    told = "files_classify: 2 of 2 prompts were longer than 12 tokens, and examples were left out"
+    told = (
+        "files_classify: removed examples from 2 of 2 prompts, because the prompts were longer "
+        "than 12 tokens"
+    )
     assert told in caplog.messages
     for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines():
         *shown, question = json.loads(line)["inputs"].split("\n\n")
@@ -241,7 +244,8 @@ def test_each_task_of_a_mixture_has_examples_of_its_own(
     assert all(text.count("rte sentence1: ") == 2 for text in asked_of["glue_mnli_mismatched"])
     without, _ = [told for told in caplog.messages if told.startswith("glue_mnli_matched")]
     assert without.startswith(
-        "glue_mnli_matched is not measured: evaluation.few_shot: data.task "
+        "task glue_mnli_matched is not evaluated, because its few-shot prompts are not available: "
+        "evaluation.few_shot: data.task "
         "'tasks.glue:mnli_matched' has no split 'train'"
     )
     assert [path.name for path in (tmp_path / "out" / "submission").rglob("*.tsv")] == ["RTE.tsv"]
@@ -281,7 +285,7 @@ def test_no_training_split(tiny_run, asked, weather):
 
 @pytest.mark.parametrize(
     ("layout", "reason"),
-    [(layouts.Labelled(), "a head answers"), (layouts.LM(), "there are no questions")],
+    [(layouts.Labelled(), "predicts by a head"), (layouts.LM(), "has no text targets")],
 )
 def test_layouts_without_questions_in_text(asked, layout, reason):
     objective = Classify(num_classes=2) if layout.answered_by_head else LanguageModel()
@@ -289,6 +293,8 @@ def test_layouts_without_questions_in_text(asked, layout, reason):
         asked, data={"layout": layout, "pack": False}, parts={"objective": objective}
     )
     vocabulary = load_vocabulary(experiment.data.vocabulary)
-    with pytest.raises(InputError, match=rf"^evaluation\.few_shot: with data\.layout .* {reason},"):
+    with pytest.raises(
+        InputError, match=rf"^evaluation\.few_shot needs .*, but data\.layout .* {reason};"
+    ):
         ShownExamples(experiment, vocabulary)
     assert not ShownExamples(changed(experiment, few_shot=FewShot()), vocabulary).is_on

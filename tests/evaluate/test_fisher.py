@@ -49,9 +49,9 @@ def test_expected_labels_are_all_classes_by_their_probabilities():
 def test_what_is_refused():
     two = {name: np.concatenate([value] * 2) for name, value in ROWS[0].items()}
     for rows, options, reason in (
-        ([], {}, "one example at least"),
+        ([], {}, "at least one example"),
         ([two], {}, "batches of 1 row"),
-        ([{"x": ROWS[0]["x"]}], {"classes": 3}, "needs rows with a class"),
+        ([{"x": ROWS[0]["x"]}], {"classes": 3}, "needs examples with a class"),
     ):
         with pytest.raises(InputError, match=reason):
             fisher_diagonal(loss, PARAMS, rows, **options)
@@ -59,6 +59,6 @@ def test_what_is_refused():
     def compared(params, batch):
         return loss(params, batch)._replace(rows={"x": batch["x"]})
 
-    with pytest.raises(InputError, match="compares the rows of a batch"):
+    with pytest.raises(InputError, match="but this loss compares examples"):
         fisher_diagonal(compared, PARAMS, ROWS)
     assert trees.flatten(PARAMS).keys() == {"model/w", "heads/s"}

@@ -64,7 +64,7 @@ def test_similarities(model):
     np.testing.assert_array_equal(np.asarray(model.similarity(one, other)), [[17, 23], [39, 53]])
     np.testing.assert_array_equal(np.asarray(model.similarity(one[0], other[0])), [[17]])
     np.testing.assert_array_equal(np.asarray(model.similarity_pairwise(one, other)), [17, 53])
-    with pytest.raises(InputError, match=r"shapes \(2, 2\) and \(1, 2\)"):
+    with pytest.raises(InputError, match=r"equal shape, but got \(2, 2\) and \(1, 2\)"):
         model.similarity_pairwise(one, other[:1])
 
 

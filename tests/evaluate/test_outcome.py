@@ -49,7 +49,7 @@ def test_a_single_task_has_one_file_of_predictions(
     assert (told in caplog.messages) == (wrong > 0)
     assert list(content["intervals"]) == ["validation/accuracy"]
     assert set(content) == {"step", "intervals", "invalid_predictions", *metrics}
-    assert "glue_sst2: classes\n                  precision  recall" in caplog.text
+    assert "glue_sst2: metrics of each class\n                  precision  recall" in caplog.text
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
         "classes.jsonl",
         "metrics.json",

@@ -72,7 +72,7 @@ def test_best_params(tiny_run, tmp_path):
     chosen = BestParams.of([str(workdir)], model, names, mesh=mesh, step=None)
     assert [chosen.step(name) for name in names] == [5, 10, 5]
     for several, step in (([str(workdir)] * 2, None), ([str(workdir)], 5)):
-        with pytest.raises(InputError, match="chooses the step itself"):
+        with pytest.raises(InputError, match="chooses the step of each task"):
             BestParams.of(several, model, names, mesh=mesh, step=step)
 
 

@@ -119,7 +119,7 @@ def test_queries_that_are_documents_do_not_find_themselves(evaluator, directory,
         made = evaluator()
     [message] = caplog.messages
     assert "1 queries are also documents" in message
-    assert "are excluded from their rankings" in message
+    assert "excluding each from its own ranking" in message
     made.run({})
     assert names(made) == {"q1": ["d2", "d3", "d1"], "q2": ["d1", "d2", "d3", "q1"]}
     # An id that is the same by accident costs no document.
@@ -128,7 +128,7 @@ def test_queries_that_are_documents_do_not_find_themselves(evaluator, directory,
     caplog.clear()
     with caplog.at_level(logging.INFO):
         made = evaluator()
-    assert "1 queries have the id of a document of another text" in caplog.messages[1]
+    assert "1 queries share their id with a document of different text" in caplog.messages[1]
     made.run({})
     assert names(made)["q2"][0] == "q2"
     assert "q2" in names(made)["q1"]
@@ -140,7 +140,7 @@ def test_judged_documents_that_are_missing_count_as_not_found(evaluator, directo
     with caplog.at_level(logging.WARNING):
         made = evaluator(same_ids="drop")
     [message] = caplog.messages
-    assert message.endswith("lacks 1 of the judged documents; they count as not found")
+    assert message.endswith("lacks 1 judged documents; counting them as not found")
     made.run({})
     recall = {query: found["recall_at_100"] for query, found in made.per_query[""].items()}
     assert recall == {"q1": 1.0, "q2": pytest.approx(2 / 3), "q3": 0.0}
@@ -150,8 +150,8 @@ def test_texts_that_are_cut_are_told(evaluator, caplog):
     with caplog.at_level(logging.INFO):
         evaluator(query_length=3, document_length=3).run({})
     assert [m.partition(" (")[0] for m in caplog.messages[1:]] == [
-        "1 texts of kind query were cut to 3 tokens",
-        "3 texts of kind document were cut to 3 tokens",
+        "truncated 1 texts of kind query to 3 tokens",
+        "truncated 3 texts of kind document to 3 tokens",
     ]
 
 
@@ -165,13 +165,13 @@ def test_rankings_for_trec_eval():
     [
         (
             {"split": "validation"},
-            r"no judgments for split 'validation', only for test: set --ev",
+            r"has judgments for test, but none for split 'validation'; set --ev",
         ),
         (
             {"query_length": 17},
-            r"retrieval\.query_length must be more than 2, .* at most 16, .* 17",
+            r"retrieval\.query_length must be above 2 .* at most 16 .* 17",
         ),
-        ({"document_length": 2}, r"retrieval\.document_length must be more than 2"),
+        ({"document_length": 2}, r"retrieval\.document_length must be above 2"),
     ],
 )
 def test_wrong_settings(evaluator, changes, message):

@@ -144,7 +144,7 @@ def test_copies_of_a_query_count_once_and_other_numbers_are_unique(tmp_path):
     said = [answer(3, "Ann"), answer(3, "Bob")]
     assert write(FORMATS["super_glue_record"], said, tmp_path).rows == 1
     assert (tmp_path / "ReCoRD.jsonl").read_text() == '{"idx": 3, "label": "Ann"}\n'
-    with pytest.raises(InputError, match=r"glue:cola: two test examples have idx 3"):
+    with pytest.raises(InputError, match=r"glue:cola: two test examples have the index 3"):
         write(FORMATS["glue_cola"], said, tmp_path, where="glue:cola")
     assert not (tmp_path / "CoLA.tsv").exists()
 
@@ -167,37 +167,41 @@ def test_the_official_number_of_rows(tmp_path):
         ("glue_cola", "index\tprediction\r\n0\t1\r\n", "carriage returns"),
         ("glue_cola", "id\tprediction\n0\t1\n", "the header must be"),
         ("glue_cola", "0\t1\n", "the header must be"),
-        ("glue_cola", "index\tprediction\n0 1\n", "line 2 must be a number and a prediction"),
-        ("glue_cola", "index\tprediction\n0\t1\t1\n", "line 2 must be"),
-        ("glue_cola", "index\tprediction\n-1\t1\n", "line 2 must be"),
-        ("glue_cola", "index\tprediction\n0\t2\n", r"\(0,\): '2' is none of \['0', '1'\]"),
-        ("glue_cola", "index\tprediction\n0\t1\n0\t1\n", "there twice"),
-        ("glue_cola", "index\tprediction\n1\t1\n0\t1\n", "not in the order"),
-        ("glue_cola", "index\tprediction\n0\t1\n", "2 numbers are missing or unknown"),
-        ("glue_stsb", "index\tprediction\n0\t5.1\n", "not between 0 and 5"),
-        ("glue_stsb", "index\tprediction\n0\tnan\n", "not between 0 and 5"),
+        ("glue_cola", "index\tprediction\n0 1\n", "line 2 must have an index and a prediction"),
+        ("glue_cola", "index\tprediction\n0\t1\t1\n", "line 2 must have"),
+        ("glue_cola", "index\tprediction\n-1\t1\n", "line 2 must have"),
+        (
+            "glue_cola",
+            "index\tprediction\n0\t2\n",
+            r"row \(0,\) must be one of \['0', '1'\], but is '2'",
+        ),
+        ("glue_cola", "index\tprediction\n0\t1\n0\t1\n", "two rows have the same index"),
+        ("glue_cola", "index\tprediction\n1\t1\n0\t1\n", "must be sorted by index"),
+        ("glue_cola", "index\tprediction\n0\t1\n", "2 indices are missing or unknown"),
+        ("glue_stsb", "index\tprediction\n0\t5.1\n", "must be between 0 and 5"),
+        ("glue_stsb", "index\tprediction\n0\tnan\n", "must be between 0 and 5"),
         ("glue_stsb", "index\tprediction\n0\tx\n", "could not convert"),
-        ("glue_ax", "index\tprediction\n0\tnot_entailment\n", "is none of"),
-        ("super_glue_boolq", '{"idx": 0, "label": "True"}\n', "'True' is none of"),
-        ("super_glue_boolq", '{"idx": 0, "label": true}\n', "True is none of"),
-        ("super_glue_boolq", '{"label": "true", "idx": 0}\n', "a line must be"),
+        ("glue_ax", "index\tprediction\n0\tnot_entailment\n", "must be one of"),
+        ("super_glue_boolq", '{"idx": 0, "label": "True"}\n', "but is 'True'"),
+        ("super_glue_boolq", '{"idx": 0, "label": true}\n', "but is True"),
+        ("super_glue_boolq", '{"label": "true", "idx": 0}\n', "a line must have"),
         ("super_glue_boolq", '{"idx": "0", "label": "true"}\n', "idx must be a whole number"),
         ("super_glue_boolq", "\n", "Expecting value"),
-        ("super_glue_boolq", "[]\n", "a line must be"),
-        ("super_glue_copa", '{"idx": 0, "label": true}\n', "True is none of"),
-        ("super_glue_copa", '{"idx": 0, "label": 1.0}\n', "1.0 is none of"),
-        ("super_glue_record", '{"idx": 0, "label": 1}\n', "must be a text"),
+        ("super_glue_boolq", "[]\n", "a line must have"),
+        ("super_glue_copa", '{"idx": 0, "label": true}\n', "but is True"),
+        ("super_glue_copa", '{"idx": 0, "label": 1.0}\n', "but is 1.0"),
+        ("super_glue_record", '{"idx": 0, "label": 1}\n', "must be a string"),
         ("super_glue_multirc", '{"idx": 0, "label": 1}\n', "a line must be"),
         ("super_glue_multirc", '{"idx": 0, "passage": {"questions": [1]}}\n', "not iterable"),
         (
             "super_glue_multirc",
             '{"idx": 0, "passage": {"questions": [{"idx": 0, "answers": []}]}}\n',
-            "a question must be",
+            "a question must have",
         ),
         (
             "super_glue_multirc",
             '{"idx": 0, "passage": {"questions": [{"idx": 0, "answers": [{"idx": 0}]}]}}\n',
-            "an answer must be",
+            "an answer must have",
         ),
     ],
 )

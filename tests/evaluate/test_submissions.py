@@ -38,7 +38,7 @@ def test_what_is_wrong_with_one_costs_it_alone(tmp_path, caplog):
     caplog.set_level("INFO", logger="t5x_lite")
     made = Submissions(Suite(["glue_rte", "glue_sst2", "glue_ax", "glue_cola"]), Evaluation())
     assert caplog.messages == [
-        "glue_rte: no submission file will be written: RTE/test.tsv:2: not UTF-8"
+        "glue_rte: skipping the submission file, because RTE/test.tsv:2: not UTF-8"
     ]
     assert made.names == ["glue_sst2", "glue_ax", "glue_cola"]
     (tmp_path / "glue").mkdir()
@@ -47,13 +47,13 @@ def test_what_is_wrong_with_one_costs_it_alone(tmp_path, caplog):
         made.write(tmp_path, CHOSEN)
     assert str(caught.value) == (
         "2 of 3 submission files could not be written (glue_rte: RTE/test.tsv:2: not UTF-8; "
-        "glue_ax: AX.tsv: two test examples have idx 7); of an earlier command, and still there: "
+        "glue_ax: AX.tsv: two test examples have the index 7); files of an earlier command remain: "
         f"{tmp_path}/glue/RTE.tsv"
     )
     assert (tmp_path / "glue" / "CoLA.tsv").read_text() == "index\tprediction\n0\t0\n"
     assert caplog.messages[2] == (
-        f"{tmp_path}/glue/CoLA.tsv: 1 predictions were not valid labels; the default (0) was "
-        "written instead"
+        f"{tmp_path}/glue/CoLA.tsv: 1 predictions were not valid labels; wrote the default "
+        "label 0 instead"
     )
 
 
@@ -65,7 +65,5 @@ def test_nothing_is_read_that_is_not_written(tmp_path, caplog):
         (Suite(["glue_rte"], whole=False), Evaluation(max_examples=3)),
     ):
         Submissions(suite, settings).write(tmp_path, CHOSEN)
-    assert caplog.messages == [
-        "evaluation.max_examples is set: no files for the benchmarks' servers"
-    ]
+    assert caplog.messages == ["skipping submission files, because evaluation.max_examples is set"]
     assert list(tmp_path.iterdir()) == []

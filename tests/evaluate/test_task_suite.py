@@ -82,15 +82,15 @@ def test_the_tasks_that_are_there_are_measured(tiny_run, mixed, caplog, compile_
     assert list(suite.evaluators) == ["glue_sst2", "glue_rte"]
     assert suite.names() == NAMES
     assert suite.submittable() == ["glue_sst2", "glue_rte"]
-    absent = [message for message in caplog.messages if "is not measured" in message]
+    absent = [message for message in caplog.messages if "skipping task" in message]
     assert len(absent) == 10
-    (wnli,) = [message for message in absent if message.startswith("glue_wnli")]
+    (wnli,) = [message for message in absent if message.startswith("skipping task glue_wnli")]
     assert wnli.startswith(
-        "glue_wnli is not measured: its inputs have the form of tasks.super_glue:wsc and "
+        "skipping task glue_wnli: its inputs have the form of tasks.super_glue:wsc and "
         "tasks.super_glue:dpr, which this mixture does not train on; run evaluate "
-        "--data.task tasks.glue:wnli with the --checkpoint of a run that did"
+        "--data.task tasks.glue:wnli with the --checkpoint of a run that trained on this form"
     )
-    assert absent[0].startswith("glue_cola is not measured: no CoLA/train.tsv in data.directory")
+    assert absent[0].startswith("skipping task glue_cola: no CoLA/train.tsv in data.directory")
     assert suite.answers("glue_sst2", loaded.params) is None  # it has no test.tsv
 
 
@@ -155,7 +155,7 @@ def test_evaluate_writes_rows_predictions_and_submissions(
     check(FORMATS["glue_rte"], rte_file, expected=[(i,) for i in range(6)])
     told = "\n".join(caplog.messages)
     assert "task       step  score  metrics" in told
-    assert "RTE.tsv has 6 rows and the official test set 3000: the server will not take" in told
+    assert "RTE.tsv has 6 rows, but the official test set has 3000; the server will reject" in told
 
 
 def test_a_part_of_the_examples_makes_no_submission(tiny_run, mixed, tmp_path):
@@ -199,7 +199,7 @@ def test_super_glue_answers_wnli_and_one_bad_file_costs_itself_alone(
     )
     assert str(caught.value) == f"1 of 3 submission files could not be written ({reason})"
     warned = caplog.messages.index(
-        reason.replace(": ", ": no submission file will be written: ", 1)
+        reason.replace(": ", ": skipping the submission file, because ", 1)
     )
     assert warned < next(i for i, told in enumerate(caplog.messages) if "wrote" in told)
     written = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.glob("submission/*/*"))
@@ -215,9 +215,7 @@ def test_super_glue_answers_wnli_and_one_bad_file_costs_itself_alone(
     ]  # fmt: skip
 
 
-UNLABELLED = (
-    r"'tasks.glue:rte' has no labels in split 'test', so there is nothing to measure: measure"
-)
+UNLABELLED = r"'tasks.glue:rte' has no labels in split 'test', so metrics cannot be computed; set"
 
 
 @pytest.mark.parametrize(
@@ -228,7 +226,7 @@ UNLABELLED = (
         ("stsb", {"loss": False}, "'tasks.glue:stsb' has no labels in split 'test'"),
         ("mrpc", {"loss": False}, "'tasks.glue:mrpc' has no labels in split 'test'"),
         ("wnli", {"loss": False}, "'tasks.glue:wnli' has no labels in split 'test'"),
-        ("ax", {"loss": False}, "are written by `evaluate --output DIR` on the mixture"),
+        ("ax", {"loss": False}, "run `evaluate --output DIR` on the task's mixture"),
     ],
 )
 def test_a_test_split_without_labels_is_refused_by_name(
@@ -256,8 +254,8 @@ def test_a_suite_on_test_splits_without_labels_writes_its_submissions(
     settings = dataclasses.replace(mixed.evaluation, split="test", loss=True)
     evaluate(dataclasses.replace(mixed, evaluation=settings), [str(tiny_run)], output=str(tmp_path))
     assert json.loads(capsys.readouterr().out) == {"step": 10}
-    assert "glue_rte is not measured: its split test has no labels" in caplog.messages
-    assert "skipping the held-out loss: no labels in glue_rte" in caplog.messages
+    assert "skipping task glue_rte, because its split test has no labels" in caplog.messages
+    assert "skipping the held-out loss, because glue_rte has no labels" in caplog.messages
     assert (tmp_path / "submission" / "glue" / "RTE.tsv").exists()
 
 
@@ -400,5 +398,5 @@ def test_metrics_of_classes_need_classes(tiny_run, mixed, few_glue, tmp_path):
     assert list(tables) == ["glue_sst2", "glue_rte"]
     assert tables["glue_rte"].labels == ("entailment", "not_entailment")
     alone = dataclasses.replace(data, task="tasks.glue:stsb")
-    with pytest.raises(InputError, match=r"'tasks\.glue:stsb' has none; unset it"):
+    with pytest.raises(InputError, match=r"'tasks\.glue:stsb' has none; unset evaluation"):
         suite_of(tiny_run, dataclasses.replace(mixed, data=alone, evaluation=settings))

@@ -38,7 +38,9 @@ def test_one_task():
     trials = Trials(CONFIG, {"rte": Ran(0.5, 0.5)}, is_mixture=False)
     assert trials.details() == {"few_shot": {"examples": 4}}
     cut, shown = trials.lines()
-    assert cut == "rte: 3 of 6 prompts were longer than 12 tokens, and examples were left out"
+    assert cut == (
+        "rte: removed examples from 3 of 6 prompts, because the prompts were longer than 12 tokens"
+    )
     assert shown.splitlines()[0] == "few-shot, 4 examples of split train, 2 trials:"
 
 

@@ -281,7 +281,9 @@ def test_a_length_that_is_split_is_refused(monkeypatch):
     mesh = make_mesh(MeshConfig(), devices=jax.devices()[:1])
     split = types.SimpleNamespace(empty=False, shape={**mesh.shape, "sequence": 2})
     monkeypatch.setattr(jax.sharding, "get_abstract_mesh", lambda: split)
-    with pytest.raises(InputError, match=r"cuDNN's attention needs whole rows: mesh.sequence is 2"):
+    with pytest.raises(
+        InputError, match=r"cuDNN's attention needs complete rows, but mesh.sequence is 2"
+    ):
         ours("decoder", *operands("decoder")[:4])
 
 

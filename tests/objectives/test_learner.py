@@ -124,7 +124,7 @@ def test_a_head_that_the_loss_does_not_read_is_frozen():
     )
     assert made.frozen_heads == ("mlm", "dense")
     assert _trained_part(made, None) == [
-        "the loss does not use the head mlm; it is kept and not trained"
+        "the loss does not use the head mlm; keeping the head without training"
     ]
     assert made.heads["classifier"] == Classifier(num_classes=2, labels=("no", "yes"))
     (update,) = updates = made.updates()

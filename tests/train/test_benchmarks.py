@@ -181,12 +181,12 @@ def test_one_command_trains_measures_and_submits(variant, checkpoint, directory,
     assert glued(*arguments) == 0
     again = capsys.readouterr()
     assert json.loads(again.out)["tasks"] == tasks
-    assert again.err.count("which finished earlier") == 2
-    assert "writing glue/MRPC.tsv again" in again.err
+    assert again.err.count("skipping training, because") == 2
+    assert "rewriting the missing files glue/MRPC.tsv" in again.err
     assert file.is_file()
     assert (tmp_path / "mrpc" / "metrics.jsonl").read_bytes() == before
     assert glued(*arguments, "--seed", "7") == 2
-    message = "was finished with other settings: seed is 0 there and 7 here"
+    message = "has a finished run with other settings (seed is 0 there and 7 here)"
     assert message in capsys.readouterr().err
 
 
@@ -211,15 +211,15 @@ def test_one_run_of_all_tasks(variant, checkpoint, directory, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"directory": "none"}, r"none: no such directory; GLUE has the folders CoLA, SST-2, .*"),
-        ({}, r"lacks CoLA/train.tsv, CoLA/dev.tsv, .* and \d+ more files; the tasks that are "
-             r"there: --tasks mrpc stsb mnli rte"),
+        ({"directory": "none"}, r"none does not exist; GLUE has the folders CoLA, SST-2, .*"),
+        ({}, r"lacks CoLA/train.tsv, CoLA/dev.tsv, .* and \d+ more files; use --tasks "
+             r"mrpc stsb mnli rte for the available tasks"),
         ({"tasks": ["mrcp"]}, r"--tasks mrcp: GLUE has no such task; did you mean mrpc\?"),
         ({"tasks": ["wnli"]}, r"--tasks wnli: GLUE has no such task \(it is not trained on\)"),
         ({"tasks": ["boolq"]}, r"--tasks boolq: GLUE has no such task.*the tasks are cola, sst2"),
         ({"benchmark": "super_glue"}, r"lacks BoolQ/train.jsonl, BoolQ/val.jsonl"),
         ({"epochs": 2.0, "overrides": ["--steps", "3"]}, r"--steps and --epochs 2 both set"),
-        ({"overrides": ["--data.task", "a"]}, r"--data.task: .* by its own --tasks"),
+        ({"overrides": ["--data.task", "a"]}, r"does not take --data.task; use --tasks"),
         ({"workdir": "gs://bucket/run"}, r"is in a bucket, .* pass --output DIR"),
         ({"tasks": ["rte"], "overrides": ["--stpes", "3"]}, r"unknown option --stpes; did you"),
     ],
@@ -236,7 +236,7 @@ def test_a_damaged_result_and_a_checkpoint_of_another_kind(checkpoint, directory
     (tmp_path / "rte").mkdir()
     (tmp_path / "rte" / "result.json").write_text("{")
     arguments = {"directory": str(directory), "workdir": str(tmp_path), "tasks": ["rte"]}
-    with pytest.raises(InputError, match=r"result.json: not a result of `t5x-lite glue`; remove"):
+    with pytest.raises(InputError, match=r"result.json is not a result of `t5x-lite glue`; delete"):
         glue(checkpoint("bert"), **arguments)
     with pytest.raises(InputError, match=r"none"):
         glue(str(tmp_path / "none"), **arguments)

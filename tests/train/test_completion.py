@@ -172,7 +172,7 @@ def test_balanced_weights_are_those_of_the_training_data(experiment, tmp_path, c
     )
     found: Any = with_classes(balanced)
     assert (found.objective.num_classes, found.objective.class_weights) == (3, (8 / 12, 1.0, 2.0))
-    assert "objective.class_weights balanced: 0.6667, 1, 2" in caplog.messages
+    assert "using the balanced class weights 0.6667, 1, 2" in caplog.messages
     planned: Any = with_classes(balanced, reads_task=False)
     assert (planned.objective.num_classes, planned.objective.class_weights) == (2, ())
     # A run that resumes has the weights that it began with.

@@ -57,7 +57,7 @@ def test_a_t5_and_a_table_of_few_labels(t5, table, caplog):
     # About one row in ten is held out, and the rest makes 32 a step.
     assert 4 * 160 / 32 <= experiment.steps <= 4 * 200 / 32
     assert type(experiment.optimizer).__name__ == "Adafactor"
-    assert "tokens of inputs: median" in caplog.text
+    assert "tokens per text of inputs: median" in caplog.text
     assert "found 2 distinct targets; training as classify (0, 1)" in caplog.text
 
 
@@ -91,7 +91,7 @@ def test_an_encoder_gets_its_labels_from_the_data(bert, table):
     score = made(bert, table(stars=lambda i: i / 10))
     assert score.data.task == "tasks.files:regress"
     assert score.objective.num_classes == 1
-    with pytest.raises(InputError, match=r"--task translate: an encoder cannot generate text"):
+    with pytest.raises(InputError, match=r"--task translate generates text, but an encoder cannot"):
         made(bert, table(), task="translate")
     with pytest.raises(InputError, match=r"too many for labels of an encoder"):
         made(bert, table(stars=lambda i: f"about {i}"))

@@ -148,7 +148,7 @@ def test_who_waits_in_vain_ends_by_one_line():
     )
     assert done.returncode == 1  # other hosts may come: --restarts tries again
     assert done.stderr.splitlines()[-1] == (
-        "error: the processes of this run did not all join within 1 s by 127.0.0.1:9; check "
+        "error: not all processes of this run connected within 1 s by 127.0.0.1:9; check "
         "--hosts.* and that the port can be reached"
     )
 
@@ -173,7 +173,10 @@ def test_who_is_stopped_while_waiting_ends_at_once(code):
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 128 + code, done.stderr
-    assert done.stderr.splitlines()[-1] == "error: stopped while joining the others"
+    assert (
+        done.stderr.splitlines()[-1]
+        == "error: stopped by a signal while connecting to the other processes"
+    )
 
 
 def test_what_jax_cannot_join_by_is_said(monkeypatch):
@@ -184,15 +187,19 @@ def test_what_jax_cannot_join_by_is_said(monkeypatch):
     error = ValueError("coordinator_address should be defined.")
     monkeypatch.setattr(hosts.jax.distributed, "initialize", initialize)
     monkeypatch.setattr(hosts, "_launcher", lambda environment: "SLURM")
-    with pytest.raises(InputError, match="did not join the others by what SLURM says: coord"):
+    with pytest.raises(
+        InputError, match=r"could not connect to the others by the variables of SLURM \(coord"
+    ):
         hosts.join(Hosts())
     # A worker of a slice never runs alone: JAX finds no cluster where libtpu is missing.
     monkeypatch.setattr(hosts, "_launcher", lambda environment: "Cloud TPU")
     monkeypatch.setattr(hosts, "_tpu_alone", lambda environment: "")
-    with pytest.raises(InputError, match=r"coord.* is the extra `tpu` installed"):
+    with pytest.raises(InputError, match=r"coord.*; install the extra `tpu`"):
         hosts.join(Hosts())
     error = ConnectionError("reset by peer")  # not of the user's making: a restart is worth it
-    with pytest.raises(RuntimeError, match="by what Cloud TPU says: reset by peer; check --hosts"):
+    with pytest.raises(
+        RuntimeError, match=r"by the variables of Cloud TPU \(reset by peer\); check --hosts"
+    ):
         hosts.join(Hosts())
 
 
@@ -218,7 +225,7 @@ def test_without_a_metadata_server_a_tpu_is_one_process(server, pretended_tpu, m
     began = time.monotonic()
     hosts.join(Hosts())
     assert time.monotonic() - began < 5
-    assert "one process: there is no metadata server that could name other" in caplog.text
+    assert "one process, because there is no metadata server that could name other" in caplog.text
 
 
 @pytest.mark.parametrize("worker", [True, False])
@@ -228,7 +235,7 @@ def test_on_google_cloud_the_metadata_server_is_waited_for(worker, monkeypatch):
     monkeypatch.setattr(hosts, "is_reachable", lambda *, seconds: reached.pop(0))
     monkeypatch.setattr(hosts, "is_worker", lambda *, seconds: said.pop(0))
     monkeypatch.setattr(hosts.time, "sleep", lambda seconds: None)
-    assert hosts._tpu_alone({}) == ("" if worker else "the metadata server knows of no slice")
+    assert hosts._tpu_alone({}) == ("" if worker else "the metadata server reports no slice")
     assert reached == said == []
 
 
@@ -237,7 +244,7 @@ def test_on_google_cloud_nobody_is_alone_by_silence(pretended_tpu, monkeypatch):
     monkeypatch.setattr(hosts, "is_reachable", lambda *, seconds: False)
     monkeypatch.setattr(hosts, "_METADATA_PATIENCE", 0.0)
     with pytest.raises(
-        RuntimeError, match="does not answer whether this TPU is one host of several"
+        RuntimeError, match="does not respond, so the number of TPU hosts is unknown"
     ):
         hosts.join(Hosts())
 
@@ -301,7 +308,7 @@ with hosts.ending_together(OverflowError):
         (
             "ValueError('UNKNOWN: Gloo all-reduce failed: Connection reset by peer')",
             1,
-            "error: process 2 of 4: another process of this run has failed or cannot be reached: "
+            "error: process 2 of 4: another process of this run has failed or cannot be reached; "
             "see its messages; the last checkpoint is kept (UNKNOWN: Gloo all-reduce failed: "
             "Connection reset by peer)",
         ),
@@ -337,7 +344,7 @@ def test_what_all_processes_agree_on_passes(monkeypatch):
         (RuntimeError("INTERNAL: Task 1 heartbeat timeout"), True),
         (RuntimeError("UNAVAILABLE: Failed to send RPC to coordination service"), True),
         (RuntimeError("RESOURCE_EXHAUSTED: Out of memory"), False),
-        (ValueError("the split gave no batch"), False),
+        (ValueError("the evaluation split has no batch"), False),
         (KeyError("gloo"), False),
     ],
 )

@@ -219,7 +219,7 @@ def test_the_logged_loss_is_the_last_step_s():
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_number_that_is_not_finite_stops_the_run(name, value):
     run = Run(metrics={6: {name: value}})
-    message = f"the {name.replace('_', ' ')} is {value} at step 6; the last checkpoint before it is"
+    message = f"the {name.replace('_', ' ')} is {value} at step 6; the last checkpoint is kept"
     with pytest.raises(NonFiniteLoss, match=message):
         run.fit(total=10, log=10, evaluation=10, checkpoint=2)
     assert run.steps("save") == [2, 4]

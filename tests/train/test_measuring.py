@@ -178,7 +178,7 @@ def test_an_ensemble_has_the_task_s_metrics_alone(tiny_run, labelled, capsys, ca
     assert json.loads(capsys.readouterr().out) == {"step": [10, 5], **metrics}
     assert json.loads((tmp_path / "out" / "metrics.json").read_text())["step"] == [10, 5]
     assert len((tmp_path / "out" / "predictions.jsonl").read_text().splitlines()) == 4
-    told = "an ensemble has no held-out loss: computing only the task's metrics"
+    told = "computing only task metrics, because an ensemble has no held-out loss"
     assert caplog.messages[0] == told
 
 
@@ -208,7 +208,7 @@ def test_labels_are_ranked(tiny_run, labelled, tmp_path):
 
 def test_a_task_without_labels_cannot_be_ranked(tiny_run, tiny_experiment):
     ranked = dataclasses.replace(tiny_experiment, evaluation=Evaluation(rank=True))
-    with pytest.raises(InputError, match="has no closed set of labels to rank"):
+    with pytest.raises(InputError, match="needs a task with a fixed set of labels"):
         evaluate(ranked, [str(tiny_run)])
 
 
@@ -245,8 +245,8 @@ def test_other_words_than_in_training_are_told(tiny_run, labelled, caplog):
     assert caplog.messages == []
     measuring._tell_other_words(trained, worded)
     ends, words = caplog.messages
-    assert ends.endswith("with PrefixLM(separator=' target:'): its inputs have another ending")
-    assert words.endswith("data.template '' and data.prefix None, and is measured with '' and ''")
+    assert ends.endswith("with PrefixLM(separator=' target:'), which ends inputs differently")
+    assert words.endswith("data.template '' and data.prefix None, but is evaluated with '' and ''")
     measuring._tell_other_words(member, dataclasses.replace(labelled.data, prefix="x"))
     assert len(caplog.messages) == 2
 
@@ -303,7 +303,7 @@ def test_retrieval_needs_neither_data_nor_task(tmp_path, capsys, monkeypatch, co
     )
     assert made.names(loaded.learner.shapes) == list(metrics)
     nothing = config.load("configs/retrieve/beir.py")
-    with pytest.raises(InputError, match=r"nothing to evaluate: pass .*retrieval\.directory DIR"):
+    with pytest.raises(InputError, match=r"nothing to evaluate; pass .*retrieval\.directory DIR"):
         evaluate(nothing, [str(checkpoint)])
 
 
@@ -317,7 +317,7 @@ def test_rows_longer_than_the_table_of_positions_are_refused(tmp_path):
 
 def test_an_output_in_a_bucket_is_refused(tiny_run, labelled, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"--output gs://b/x: only files of this machine"):
+    with pytest.raises(InputError, match=r"--output gs://b/x must be on this machine"):
         evaluate(labelled, [str(tiny_run)], output="gs://b/x")
     assert not any(tmp_path.iterdir())
 

@@ -207,7 +207,7 @@ def test_what_two_towers_refuse(two, tmp_path):
     with pytest.raises(InputError, match="changes one encoder"):
         export_sft(run, tmp_path / "none")
     sparse = config(base, two, towers="two", lines=("m = sparse(select='random')",))
-    with pytest.raises(InputError, match="'m' trains in phases, which select entries of one"):
+    with pytest.raises(InputError, match="'m' trains in phases, which support only one encoder"):
         phases.prepared(sparse, lambda *_: None)
     shutil.copytree(tmp_path / "peft", tmp_path / "other")
     shutil.rmtree(tmp_path / "other" / "passage")

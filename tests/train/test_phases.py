@@ -123,7 +123,7 @@ def test_what_a_phase_needs(lottery, run, monkeypatch):
             run("lottery", LOTTERY.replace("0.01", "0.02"))
     finally:
         hidden.rename(lottery / "phases")
-    with pytest.raises(InputError, match="a, b train in phases: train one of them at a time"):
+    with pytest.raises(InputError, match="a, b all train in phases, but a run supports one"):
         run("two", "a = sparse()", adapters=Adapters(add=("a = sparse()", "b = prune()")))
 
     def stopped(experiment, start):

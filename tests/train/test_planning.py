@@ -140,10 +140,10 @@ def test_what_does_not_fit_is_printed_and_raised(tiny_experiment, one_device, mo
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "pass one of --topology"),
-        ({"topology": "v5e:2x2", "devices": "cpu:8"}, "pass one of --topology"),
-        ({"devices": "gpu:8"}, "--devices must be cpu:N, got 'gpu:8'"),
-        ({"devices": "cpu:0"}, "--devices must be cpu:N, got 'cpu:0'"),
+        ({}, "pass either --topology"),
+        ({"topology": "v5e:2x2", "devices": "cpu:8"}, "pass either --topology"),
+        ({"devices": "gpu:8"}, "--devices is 'gpu:8', but must be cpu:N"),
+        ({"devices": "cpu:0"}, "--devices is 'cpu:0', but must be cpu:N"),
         ({"topology": "v9:2x2"}, "unknown topology 'v9:2x2'; use"),
     ],
 )
@@ -171,7 +171,9 @@ def test_options_reach_the_compiler_and_the_trace(tiny_experiment, one_device, m
         plan(experiment, devices="cpu:1")
     assert seen == [{"xla_cpu_enable_fast_math": False}, "highest"]
     assert jax.config.jax_default_matmul_precision != "highest"
-    with pytest.raises(InputError, match=r"^--xla: the compiler for cpu reports: No such compile"):
+    with pytest.raises(
+        InputError, match=r"^--xla: the compiler for cpu rejects an option \(No such compile"
+    ):
         plan(dataclasses.replace(tiny_experiment, xla=("xla_nonsense=1",)), devices="cpu:1")
 
 
@@ -196,14 +198,14 @@ def test_an_attached_slice_is_held_against_the_topology(monkeypatch, caplog):
 
 
 def test_what_is_not_attached_is_refused(tiny_experiment):
-    with pytest.raises(InputError, match="--attached: JAX finds no accelerator here"):
+    with pytest.raises(InputError, match="--attached needs an accelerator, but JAX finds none"):
         plan(tiny_experiment, attached=True)
     with pytest.raises(InputError, match="remove --devices"):
         plan(tiny_experiment, attached=True, devices="cpu:1")
 
 
 def test_a_batch_that_does_not_divide(tiny_experiment, one_device):
-    with pytest.raises(InputError, match=r"microbatches 3 .* do not divide"):
+    with pytest.raises(InputError, match=r"is not divisible by the product of microbatches 3"):
         plan(dataclasses.replace(tiny_experiment, microbatches=3), devices="cpu:1")
 
 
@@ -240,7 +242,7 @@ def test_every_shape_of_batches_is_compiled(tiny_experiment, one_device, monkeyp
     monkeypatch.setattr(planning, "compile_step", compile_step)
     with pytest.raises(DoesNotFit, match=r"fewer rows in data\.batches of 2 rows of 16 tokens"):
         plan(experiment, devices="cpu:1")
-    with pytest.raises(InputError, match=r"do not divide data\.batches of 8 rows of 8 tokens"):
+    with pytest.raises(InputError, match=r"data\.batches of 8 rows of 8 tokens is not divisible"):
         plan(dataclasses.replace(experiment, microbatches=3), devices="cpu:1")
 
 

@@ -24,7 +24,7 @@ def test_it_says_what_a_run_would_do(tiny_experiment, tmp_path):
 
 def test_what_training_would_refuse_is_refused(tiny_experiment, tmp_path):
     (tmp_path / "other").write_text("not ours")
-    with pytest.raises(InputError, match="holds other files"):
+    with pytest.raises(InputError, match="has other files"):
         rehearse(dataclasses.replace(tiny_experiment, workdir=str(tmp_path)))
     model = tiny_experiment.model.replace(vocab_size=8)
     with pytest.raises(InputError, match=r"model\.vocab_size 8 is smaller than the vocabulary"):

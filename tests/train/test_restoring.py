@@ -100,8 +100,8 @@ def test_a_step_without_checksums_is_resumed_with_a_warning(
     assert resume(tmp_path, tiny_experiment, state)[1] == b"there"
     [line] = [record.getMessage() for record in caplog.records]
     assert line == (
-        f"checkpoint {tmp_path}/checkpoints/8 has no checksums, because a signal ended its run: "
-        "only the sizes of its files could be compared"
+        f"checkpoint {tmp_path}/checkpoints/8 has no checksums, because a signal ended its run; "
+        "only file sizes were verified"
     )
 
 
@@ -206,7 +206,9 @@ def test_a_generator_alone_is_what_the_discriminator_begins_with(halves):
     np.testing.assert_array_equal(generator["token"], np.full((400, 8), 0.5))
     # begun() has differences of 3.0 where a new run has zeros.
     np.testing.assert_array_equal(got["model"]["embedding"]["token"], np.full((400, 8), 3.0))
-    with pytest.raises(InputError, match=r"model/embedding/token would be objective/generator/"):
+    with pytest.raises(
+        InputError, match=r"model/embedding/token would be loaded as objective/generator/"
+    ):
         begun(saved, 3.0, objective=Electra(generator=BERT), rename=rename, leave=leave)
 
 

@@ -43,7 +43,7 @@ def params_of(workdir):
 def test_the_rate_goes_on_and_a_run_that_is_resumed_too(going_on, tmp_path, compile_once, caplog):
     with caplog.at_level(logging.INFO):
         train(dataclasses.replace(going_on, workdir=str(tmp_path / "whole")))
-    assert "the learning rate continues from step 10 of its schedule" in caplog.text
+    assert "continuing the learning rate schedule from step 10" in caplog.text
     rates = [line["learning_rate"] for line in lines(tmp_path / "whole")]
     np.testing.assert_allclose(rates, [step**-0.5 for step in (10, 11, 12, 13)], rtol=1e-6)
     assert config.load(tmp_path / "whole" / "config.json").optimizer.schedule_offset == 10
@@ -82,7 +82,7 @@ def test_a_checkpoint_is_needed_that_says_its_steps(going_on, tiny_run, tmp_path
     with pytest.raises(InputError) as error:
         with_schedule_offset(wanted, earlier=None)
     assert str(error.value).endswith(
-        "imported does not record its number of training steps: set "
+        "imported does not record its number of training steps; set "
         "--optimizer.schedule-offset to a number instead of auto"
     )
 

@@ -61,7 +61,7 @@ def test_a_hung_step_ends_the_run_with_the_stacks(tmp_path):
     assert "in waits_for_ever" in path.read_text()
     assert done.stderr.splitlines()[-1].startswith("error: process 0 of 1: no step has ended for ")
     assert (
-        f"after step 2 (--hosts.watchdog): see the stacks of its threads above and in {path}; "
+        f"after step 2 (--hosts.watchdog); see the stacks of its threads above and in {path}; "
         in (done.stderr)
     )
 

@@ -67,7 +67,7 @@ def test_two_runs_do_not_share_a_directory(tmp_path, tiny_experiment, vocabulary
             workdir.check(tiny_experiment)
             workdir.write(tiny_experiment, vocabulary)
             for refused in (other.check, lambda experiment: other.write(experiment, vocabulary)):
-                with pytest.raises(InputError, match="run is in use: another process trains in"):
+                with pytest.raises(InputError, match="run is in use by another training process"):
                     refused(tiny_experiment)
             workdir.check(tiny_experiment)
         other.check(tiny_experiment)  # the first has ended
@@ -96,7 +96,7 @@ def test_what_is_no_work_directory(tmp_path, tiny_experiment, vocabulary):
     for path, message in (
         ("", "no work directory is set"),
         (str(tmp_path / "file"), "file is not a directory"),
-        (str(tmp_path), r"holds other files and no config\.json"),
+        (str(tmp_path), r"has other files but no config\.json"),
     ):
         with (
             pytest.raises(InputError, match=message),

@@ -183,7 +183,7 @@ def test_a_bucket_that_stays_away_ends_the_run_by_one_line(both, train):
     with pytest.raises(object_store.BucketError) as raised:
         take(batches, 100)
     assert str(raised.value).startswith("gs://bucket/caches/spans/train-0000")
-    assert "(OSError: 503 Service Unavailable): look at the network" in str(raised.value)
+    assert "(OSError: 503 Service Unavailable); check the network" in str(raised.value)
     assert "\n" not in str(raised.value)
     object_store._given_up.clear()
     with pytest.raises(
@@ -192,7 +192,7 @@ def test_a_bucket_that_stays_away_ends_the_run_by_one_line(both, train):
         train(both[1])
     object_store._given_up.clear()
     fake_store.trouble.always = PermissionError("who are you?")
-    with pytest.raises(InputError, match=r"cache\.json: no access \(PermissionError: who"):
+    with pytest.raises(InputError, match=r"cache\.json cannot be accessed \(PermissionError: who"):
         train(both[1])
 
 

@@ -201,8 +201,8 @@ def test_a_bucket_that_stays_away_is_one_line(vocabulary, places, english_lines,
         next(batches)
     assert str(raised.value).startswith("gs://bucket/there/")
     assert str(raised.value).endswith(
-        "cannot be read, for 1 seconds now (OSError: 503): look at the network and the bucket, and "
-        "give the same command again"
+        "cannot be read for 1 seconds (OSError: 503); check the network and the bucket, and run "
+        "the same command again"
     )
     object_store._given_up.clear()
     with pytest.raises(object_store.BucketError, match="gs://bucket/there cannot be read"):
