@@ -171,7 +171,7 @@ def test_a_step_in_a_store_is_compared_by_what_the_store_says(store, tmp_path): 
     assert checkpoint_manifest.find_damage(step, process=1, processes=2) is None
     assert checkpoint_manifest.find_damage(step, parts=["files"]) is None
     put(here / "params/d/b", b"")
-    assert checkpoint_manifest.find_damage(step) == "params/d/b has 0 bytes and should have 90"
+    assert checkpoint_manifest.find_damage(step) == "params/d/b has 0 bytes, but should have 90"
     (here / "params/d/b").unlink()
     assert checkpoint_manifest.find_damage(step) == "params/d/b is missing"
     put(here / "files/metrics.json", b"{}")

@@ -94,7 +94,7 @@ def test_another_base_is_refused(base, source, tmp_path):
     shutil.copytree(base, tmp_path / "base")
     import_adapter(source, tmp_path / "ours", base=tmp_path / "base")
     shutil.rmtree(tmp_path / "base")
-    with pytest.raises(InputError, match="holds only the trained parameters, and its base"):
+    with pytest.raises(InputError, match="holds only the trained parameters, but its base"):
         Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
     write_checkpoint(tmp_path, "roberta")
     (tmp_path / "roberta").rename(tmp_path / "base")

@@ -128,7 +128,7 @@ def test_the_newest_step_or_the_one_asked_for(tmp_path):
     assert find_checkpoint(str(tmp_path), step=9) == str(tmp_path / "checkpoint_9")
     assert find_checkpoint(tmp_path / "checkpoint_9") == str(tmp_path / "checkpoint_9")
     assert find_checkpoint(tmp_path / "checkpoint_9", step=9) == str(tmp_path / "checkpoint_9")
-    with pytest.raises(InputError, match=r"has no step 3: it has \[9, 10\]"):
+    with pytest.raises(InputError, match=r"has no step 3; its steps are \[9, 10\]"):
         find_checkpoint(tmp_path, step=3)
 
 
