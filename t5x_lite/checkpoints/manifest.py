@@ -67,16 +67,9 @@ def write(
     """Write the manifest of the files that one process wrote; all files must be complete.
 
     In a bucket, process 0 writes the manifest of all files, and the other processes write none. On
-    a disk, hashing uses one core, at about 1.5 GB/s with SHA instructions, and releases the GIL.
-    The files, their directories and the manifest are flushed to disk before the function returns,
-    so they survive a loss of power.
-
-    Args:
-      step_directory: checkpoint directory.
-      step: step number to record; None records no step.
-      process: index of this process.
-      processes: number of processes that write the checkpoint.
-      hurried: function that returns True to stop hashing because the process ends soon.
+    a disk, hashing uses one core, at about 1.5 GB/s with SHA instructions, and releases the GIL,
+    until `hurried` returns True. The files, their directories and the manifest are flushed to disk
+    before the function returns, so they survive a loss of power.
     """
     directory = remote.open_path(step_directory)
     number = {} if step is None else {"step": step}

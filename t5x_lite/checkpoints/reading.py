@@ -54,11 +54,10 @@ _logger = logging.getLogger(__name__)
 
 
 def find_step(checkpoint: str | Path | epath.Path, *, step: int | None = None) -> AnyPath:
-    """Return the checkpoint directory of `--checkpoint DIR`, without checking its contents.
+    """Return the checkpoint directory of `--checkpoint DIR`, by default of the newest step.
 
-    Args:
-      checkpoint: a work directory, its checkpoints/ or one checkpoint directory.
-      step: step number; None is the newest step with a manifest.
+    DIR is a work directory, its checkpoints/ or one checkpoint directory. Its contents are not
+    checked.
     """
     directory = remote.open_path(checkpoint)
     if not directory.is_dir():

@@ -260,10 +260,8 @@ class Checkpoints:
     ) -> tuple[int | None, list[Rejected]]:
         """Return the newest complete step, and newer checkpoints that are damaged or unfinished.
 
-        Nothing is changed on disk.
-
-        Args:
-          foreign: function that returns a reason to reject a checkpoint by its files, or "".
+        `foreign` returns a reason to reject a checkpoint by its files, or "". Nothing changes on
+        disk.
         """
         rejected = []
         # A save that was killed early has left only its mark, and no directory.
@@ -287,13 +285,7 @@ class Checkpoints:
         """Rename or delete rejected checkpoints, so that their steps can be saved again.
 
         A damaged checkpoint directory 200 is renamed to 200.damaged, or 200.damaged-2 and so on. An
-        unfinished directory is deleted.
-
-        Args:
-          rejected: rejected checkpoints, in the order of `resume_point`.
-
-        Returns:
-          A log message for each checkpoint.
+        unfinished directory is deleted. Return a log message for each.
         """
         told, moves = [], []
         for found in rejected:

@@ -167,13 +167,7 @@ PAGE_HEADERS = {
 
 
 def page(title: str, examples: Mapping[str, Mapping[str, Any]], *, needs_token: bool) -> str:
-    """Return the HTML of the web page with a form for each endpoint.
-
-    Args:
-      title: title of the page.
-      examples: example request of each endpoint, by endpoint name.
-      needs_token: True to add a field for the access token.
-    """
+    """Return the HTML of the web page with a form for each endpoint and its example request."""
     tabs = "".join(
         f'<button type="button" role="tab" data-name="{_text(name)}">{_text(name)}</button>'
         for name in examples

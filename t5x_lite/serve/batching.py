@@ -47,10 +47,7 @@ def sizes(largest: int) -> tuple[int, ...]:
 
 
 def lengths(longest: int) -> tuple[int, ...]:
-    """Return the static token lengths to compile, each four times the previous one.
-
-    The last length is the smallest power of two that holds `longest` tokens.
-    """
+    """Return the static lengths to compile for `longest` tokens, each four times the previous."""
     result = [1 << (max(longest, SHORTEST) - 1).bit_length()]
     while result[0] // 4 >= SHORTEST:
         result.insert(0, result[0] // 4)
@@ -284,10 +281,7 @@ class Batcher:
     def _program(
         self, kind: str, lengths: tuple[int, ...]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the smallest compiled lengths that hold a row, with their compiled batch sizes.
-
-        The sizes are () if no compiled program holds the row.
-        """
+        """Return the smallest compiled lengths that hold a row, and their batch sizes or ()."""
         sizes = self._compiled(kind, lengths)
         if sizes:
             return lengths, sizes

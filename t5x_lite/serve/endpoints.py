@@ -344,11 +344,7 @@ class Score:
 
 
 class Embed:
-    """Endpoint embed: {"texts"} -> "vector".
-
-    "prompt" is the name of a prompt of the checkpoint, and "prefix" any text to put before the
-    texts.
-    """
+    """Endpoint embed: {"texts"} -> "vector"; "prompt" names a prompt, "prefix" is any text."""
 
     fields = frozenset({"texts", "prompt", "prefix"})
 
@@ -406,10 +402,7 @@ class Embed:
 
 
 class Rerank:
-    """Endpoint rerank: {"query", "passages"} -> "score" and "rank" of each passage.
-
-    The score is the raw logit of a cross-encoder.
-    """
+    """Endpoint rerank: {"query", "passages"} -> "score", a cross-encoder's logit, and "rank"."""
 
     fields = frozenset({"query", "passages"})
 

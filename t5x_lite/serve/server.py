@@ -255,14 +255,7 @@ def run(
     limits: Limits,
     on_start: Callable[[Callable[[], None]], None] | None = None,
 ) -> int:
-    """Serve requests until a signal arrives, finish accepted requests, and return their number.
-
-    Args:
-      app: ASGI application.
-      address: listening socket.
-      limits: limits on connections and times.
-      on_start: function that is called with a function that ends the server.
-    """
+    """Serve requests until a signal arrives, finish accepted requests, and return their number."""
     config = uvicorn.Config(
         app,
         http=guarded(
