@@ -106,7 +106,9 @@ class Base:
         try:
             content = json.loads(files[BASE_FILE])
             if content["version"] != _VERSION:
-                raise ValueError(f"version {content['version']} is not {_VERSION}")
+                raise ValueError(
+                    f"format version {content['version']} is not supported, only {_VERSION}"
+                )
             leaves = {str(path): leaf for path, leaf in content["arrays"].items()}
             theirs = {path: str(leaf["path"]) for path, leaf in leaves.items()}
             ours, today = (renames.current_paths(paths) for paths in (leaves, theirs.values()))

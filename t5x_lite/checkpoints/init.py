@@ -257,5 +257,5 @@ def _check(pattern: str, replacement: str | None = None, *, where: str) -> None:
     except (InputError, re.error, IndexError) as error:
         reason = str(error).removeprefix(f"{where}: ")
         raise InputError(
-            f"{where}: not a regular expression, or its replacement ({reason})"
+            f"{where}: invalid regular expression or replacement ({reason})"
         ) from error

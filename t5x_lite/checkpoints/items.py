@@ -117,7 +117,9 @@ def check_chunks(path: str, leaf: Any) -> None:
     chunk = getattr(getattr(leaf, "storage", None), "chunk_shape", None) or ()
     shape = getattr(leaf, "shape", None) or ()
     if math.prod(chunk) > max(1, math.prod(shape)):
-        raise ValueError(f"{path} has shape {tuple(shape)}, but chunks of {tuple(chunk)}")
+        raise ValueError(
+            f"{path} has shape {tuple(shape)}, but larger chunks of shape {tuple(chunk)}"
+        )
 
 
 def _unreadable(directory: Path, error: Exception) -> InputError:
@@ -223,7 +225,7 @@ def restore_item(directory: AnyPath, abstract: Any) -> Any:
 
 
 def _saved_paths(handler: Any, directory: AnyPath) -> dict[str, str]:
-    """Return the path at saving time of each array of an item, by its current path."""
+    """Map the current path of each array of an item to the path in the checkpoint."""
     paths = trees.flatten(handler.metadata(absolute(directory)).tree)
     return {today: path for path, today in renames.current_paths(paths).items()}
 

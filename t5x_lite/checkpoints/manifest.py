@@ -228,7 +228,9 @@ def verify(step_directory: str | os.PathLike[str], *parts: str) -> None:
         )
     damage = find_damage(directory, parts=parts or None)
     if damage is not None:
-        raise InputError(f"checkpoint {step_directory} is damaged ({damage}); use another one")
+        raise InputError(
+            f"checkpoint {step_directory} is damaged ({damage}); use another checkpoint"
+        )
 
 
 def digest(step_directory: str | os.PathLike[str]) -> str:
@@ -238,7 +240,7 @@ def digest(step_directory: str | os.PathLike[str]) -> str:
         return _own_digest(_read(directory, 0))
     except (OSError, ValueError) as error:
         raise InputError(
-            f"checkpoint {step_directory} is damaged ({error}); use another one"
+            f"checkpoint {step_directory} is damaged ({error}); use another checkpoint"
         ) from error
 
 

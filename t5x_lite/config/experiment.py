@@ -142,8 +142,8 @@ class Hosts:
             raise InputError(f"hosts.coordinator must be HOST:PORT, got {self.coordinator!r}")
         if not 0 <= self.process_id < self.num_processes:
             raise InputError(
-                f"hosts.process_id {self.process_id} must be one of 0 to hosts.num_processes - 1 = "
-                f"{self.num_processes - 1}"
+                f"hosts.process_id is {self.process_id}, but must be from 0 to "
+                f"hosts.num_processes - 1 = {self.num_processes - 1}"
             )
 
 
@@ -404,7 +404,8 @@ def _with_steps_of(experiment: Experiment, options: Sequence[str]) -> Experiment
         return experiment
     if epochs is not None:
         raise InputError(
-            f"--steps {steps} and --epochs {epochs} both set the length of the run; give one"
+            f"--steps {steps} and --epochs {epochs} both set the length of the run; pass "
+            "only one of them"
         )
     if experiment.epochs is None or not (steps.isdecimal() and 0 < len(steps) < 19 and int(steps)):
         return experiment

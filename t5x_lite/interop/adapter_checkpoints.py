@@ -502,7 +502,8 @@ def left_to_base(
     lacking = next((path for path in left if path.startswith(ADAPTERS)), None)
     if lacking is not None:
         raise InputError(
-            f"{source}: lacks {lacking}, which an adapter of this type on the base needs"
+            f"{source}: the array {lacking} is missing, but an adapter of this type on the "
+            "base needs it"
         )
     for path in left:
         if path not in params:
@@ -596,7 +597,13 @@ def export_module(
         write_adapter_card(
             directory, library="peft", base=base, experiment=experiment, name=where.name
         )
-    _logger.info("%s: exported %s of %s, for %s", target, adapter.name, where, base or "its base")
+    _logger.info(
+        "%s: exported adapter %s of checkpoint %s, for use with %s",
+        target,
+        adapter.name,
+        where,
+        base or "its base",
+    )
     return target
 
 
@@ -719,7 +726,7 @@ def export_sum(
             directory, library="peft", base=origin, experiment=experiment, name=where.name
         )
     _logger.info(
-        "%s: exported %s as one LoRA of rank %d, for %s",
+        "%s: exported %s as one LoRA of rank %d, for use with %s",
         *(destination, where, whole, origin or "its base"),
     )
     return destination
@@ -784,7 +791,13 @@ def _export_library(
             "%s: skipping head %s, which the library `adapters` does not support", where, head.name
         )
     names = ", ".join(adapter.name for adapter in adapters)
-    _logger.info("%s: exported %s of %s, for %s", destination, names, where, base or "its base")
+    _logger.info(
+        "%s: exported adapter %s of checkpoint %s, for use with %s",
+        destination,
+        names,
+        where,
+        base or "its base",
+    )
     return destination
 
 

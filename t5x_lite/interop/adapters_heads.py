@@ -325,7 +325,7 @@ def prefix(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
     for field, wanted in (("leave_out", 0), ("dropout", 0), ("non_linearity", "tanh")):
         value = config[field]
         if (len(value) if field == "leave_out" else value) != wanted:
-            raise InputError(f"{where}: {field} {value!r} of prefixes is not supported")
+            raise InputError(f"{where}: {field} {value!r} is not supported for prefixes")
     flat, gated = bool(config["flat"]), bool(config["use_gating"])
     found, gates = _tensors(file)
     wanted = {_FLAT} if flat else set(_NETWORK)
@@ -417,8 +417,8 @@ def prompt(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
     if rows is None or len(file.tensors) > 1 or rows.shape != (config["prompt_length"], d_model):
         said = None if rows is None else rows.shape
         raise InputError(
-            f"{file.where}: must hold only {wanted} of shape ({config['prompt_length']}, "
-            f"{d_model}), got {said}"
+            f"{file.where}: expected only the tensor {wanted} of shape "
+            f"({config['prompt_length']}, {d_model}), got shape {said}"
         )
     adapter = Prompt(name=name, length=config["prompt_length"])
     return Module(adapter=adapter, arrays={f"{ADAPTERS}{name}/{_ROWS}": rows})

@@ -457,7 +457,9 @@ def _ia3(
         there.setdefault(path, set()).add(place.layer)
     short = next((path for path, found in there.items() if len(found) < len(arrays[path])), None)
     if short is not None or not arrays:
-        raise InputError(f"{file.where}: (IA)^3 must be in all layers, but {short} is not")
+        raise InputError(
+            f"{file.where}: (IA)^3 must have tensors for all layers; incomplete: {short}"
+        )
     sites = dict.fromkeys(path.partition("/")[2].removesuffix("/scale") for path in arrays)
     outputs = tuple(site for site in sites if not site.startswith("mlp/"))
     usual = {site for _, site in hosts.kernels if re.fullmatch(Ia3().sites[0], site)}
@@ -495,7 +497,7 @@ def write_library(
     where: object,
 ) -> bool:
     """Write an adapter, optionally with a head; return True if a head was written."""
-    said = f"checkpoint {where}: module {adapter.name!r}"
+    said = f"checkpoint {where}: adapter {adapter.name!r}"
     start = f"{ADAPTERS}{adapter.name}/"
     own = {path.removeprefix(start): x for path, x in arrays.items() if path.startswith(start)}
     config, tensors = _files(adapter, own, hosts, said=said)

@@ -163,7 +163,9 @@ class SetupFile:
         name = _fusion_name(block, theirs)
         path, tensors, static = _read_fusion(self.where / name, name)
         if static != block.static:
-            raise ValueError(f"{path}: the tree has static={block.static}")
+            raise ValueError(
+                f"{path}: the fusion must have static={block.static}, as in the composition"
+            )
         layers: dict[str, dict[int, np.ndarray]] = {}
         pattern = re.compile(
             r"(?:.*\.)?(encoder|decoder)\.(?:layer|block)\.(\d+)\.(.*)\.adapter_fusion_layer\."

@@ -320,8 +320,8 @@ def _completed(
     if not is_one or "enhanced_mask_decoder" in config:
         return model
     _logger.info(
-        "%s: adding the enhanced mask decoder that its position embedding was trained with "
-        '(set "enhanced_mask_decoder": false in its config.json to skip it)',
+        "%s: adding an enhanced mask decoder, because the position embedding was trained with one; "
+        'set "enhanced_mask_decoder": false in config.json to import without it',
         where,
     )
     return dataclasses.replace(model, enhanced_mask_decoder=True)

@@ -82,7 +82,9 @@ def with_family(model: ModelConfig, *, where: object) -> tuple[EncoderConfig, Fa
         # A subclass may compute something else, which transformers cannot represent.
         if isinstance(model, EncoderConfig) and type(model) is family.config:
             return model, family
-    raise InputError(f"checkpoint {where}: transformers has no {type(model).__name__}")
+    raise InputError(
+        f"checkpoint {where} is a {type(model).__name__}, which transformers does not have"
+    )
 
 
 def classifier_kind(model: EncoderConfig, heads: Iterable[Head]) -> ClassifierKind:

@@ -424,8 +424,8 @@ def labels_of(where: Path, config: Mapping[str, Any], number: int) -> tuple[str,
     wanted = {str(i) for i in range(number)}
     if {str(key) for key in table} != wanted:
         raise InputError(
-            f"{where}: id2label has the classes {', '.join(list(table)[:8])}, but the weights have "
-            f"{number} classes, from 0"
+            f"{where}: id2label has the classes {', '.join(list(table)[:8])}, but must have "
+            f"{number} classes, numbered from 0"
         )
     labels = tuple(table[key] for key in sorted(table, key=int))
     if len(set(labels)) < len(labels):

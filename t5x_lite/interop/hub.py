@@ -90,7 +90,12 @@ def find_source(
         reason = downloaded
     cached = find_cached(name, revision)
     if cached is not None:
-        _logger.info("%s: using the cached copy %s (%s)", name, cached, reason)
+        _logger.info(
+            "%s: using the cached copy %s, because the hub is not available (%s)",
+            name,
+            cached,
+            reason,
+        )
         return Found(directory=cached, repository=name, revision=cached.name)
     raise InputError(
         f"{name}: no such directory, and no copy in the hub's cache ({reason}); {remedy}run "

@@ -75,7 +75,7 @@ class Hosts:
         return {_body(name): name for name in self.places}
 
     def find(self, name: str) -> tuple[str, str] | None:
-        """Return the exported name that matches a file's name, and the prefix in the file."""
+        """Return the exported name of a dense layer, and the prefix of its name in a file."""
         parts = name.split(".")
         for start in range(len(parts)):
             body = ".".join(parts[start:])
@@ -144,7 +144,7 @@ def _site(rule: Rule) -> tuple[str, str] | None:
 def _body(name: str) -> str:
     match = re.search(r"(?:encoder|decoder)\.(?:layer|block)\.\d.*", name)
     if match is None:
-        raise ValueError(f"{name} does not belong to a layer")
+        raise ValueError(f"{name} does not belong to an encoder or decoder layer")
     return match.group()
 
 

@@ -82,8 +82,8 @@ def read_config(directory: Path) -> dict[str, Any]:
     initial = config.get("init_lora_weights", True)
     if not any(initial is each or initial == each for each in _LEAVES_THE_BASE):
         raise InputError(
-            f"{where}: init_lora_weights {initial!r} changes the base, so these weights do not fit "
-            "the original base; PEFT converts them to ordinary LoRA when it saves them with "
+            f"{where}: init_lora_weights {initial!r} changes the base, so this LoRA does not "
+            "fit the original base; convert it by saving it in PEFT with "
             "path_initial_model_for_weight_conversion"
         )
     for name in ("use_rslora", "use_dora"):

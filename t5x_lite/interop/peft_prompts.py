@@ -180,7 +180,7 @@ def prefix_of(
     adapter: Prefix, arrays: Mapping[str, np.ndarray], hosts: Hosts, *, where: object
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Convert prefixes to PEFT; return the fields of adapter_config.json, and the tensor."""
-    said = f"checkpoint {where}: module {adapter.name!r}"
+    said = f"checkpoint {where}: adapter {adapter.name!r}"
     stack, num_layers = _stack(hosts, where=said)
     several = stack == "decoder"
     _, flat = ejected(adapter, arrays)
@@ -225,7 +225,7 @@ def prefix_of(
 
 
 def _pairs(num_layers: int, *, several: bool) -> list[int]:
-    """Return the index of the pair of keys and values that each layer reads."""
+    """Return, for each layer, the index of its prefix keys and values in PEFT's tensor."""
     return [2 * layer % num_layers if several else layer for layer in range(num_layers)]
 
 

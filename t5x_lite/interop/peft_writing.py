@@ -87,7 +87,7 @@ def write_peft(
         said, tensors = _lora(adapter, leaves, hosts, norms=norms)
     else:
         said, tensors = _ia3(leaves, hosts)
-    _check_written(tensors, leaves, hosts, module=f"checkpoint {where}: module {adapter.name}")
+    _check_written(tensors, leaves, hosts, module=f"checkpoint {where}: adapter {adapter.name}")
     tensors |= theirs
     config = {
         "base_model_name_or_path": base or None,

@@ -379,7 +379,7 @@ def read_pooler(directory: Path, *, d_model: int) -> Pooler | None:
         raise InputError(f"{where}: tied must be true or false, got {tied!r}")
     if found_in != d_model:
         raise InputError(
-            f"{where}: input_dim is {found_in}, but the encoder's states have {d_model}"
+            f"{where}: input_dim is {found_in}, but the encoder's hidden states have size {d_model}"
         )
     head = Dense(pooling="cls", normalize=False, projection=size, tied=tied)
     found = read_torch(path)

@@ -119,7 +119,7 @@ class Piece:
         return np.moveaxis(self._layout(stacked), 0, self.rule.stack_axis)
 
     def of(self, array: np.ndarray) -> np.ndarray:
-        """Select the layer of a parameter that belongs to this piece."""
+        """Select this tensor's layer from a parameter with stacked layers."""
         return array if self.layer is None else array[self.layer]
 
     def _layout(self, array: np.ndarray) -> np.ndarray:

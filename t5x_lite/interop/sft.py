@@ -174,7 +174,9 @@ def _decoded(where: Path, name: str, one: Any, piece: Piece) -> tuple[np.ndarray
         numbers = np.asarray(steps, np.int64)
         values = np.asarray(values, np.float32)
         if numbers.ndim != 1 or numbers.shape != values.shape:
-            raise ValueError(f"{numbers.shape} indices and {values.shape} values")
+            raise ValueError(
+                f"the indices have shape {numbers.shape}, but the values {values.shape}"
+            )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{where}: {name} is damaged ({error})") from error
     if size != piece.shape:

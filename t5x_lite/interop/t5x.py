@@ -232,11 +232,11 @@ def _check_stored(stored: ts.TensorStore, dtype: np.dtype) -> None:
 def _check_size(size: int, files: int | None, most: int) -> None:
     """Raise ValueError if an array is larger than its local files or the memory allow."""
     if files is not None and size > files * most:
-        raise ValueError(f"its shape needs {size} bytes, but its files have only {files} bytes")
+        raise ValueError(f"the shape needs {size} bytes, but the files have only {files} bytes")
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > memory:
         raise ValueError(
-            f"its shape needs {size} bytes, but this machine has only {memory} bytes of memory"
+            f"the shape needs {size} bytes, but this machine has only {memory} bytes of memory"
         )
 
 
@@ -286,7 +286,7 @@ def _zarr_spec(where: str, path: str, leaf: Any, directory: str) -> dict[str, An
         driver, folder = "zarr", leaf.removeprefix(_PLACEHOLDER)
     else:
         raise InputError(
-            f"t5x checkpoint {where}: {path} is neither an array nor the location of one"
+            f"t5x checkpoint {where}: {path} is neither an array nor the location of an array"
         )
     name = str(folder).rstrip("/").rpartition("/")[2]
     if driver not in ("zarr", "zarr3") or name in ("", ".", ".."):
@@ -553,7 +553,7 @@ def _sizes(
         where, tensors, encoder.bias, axis=axis if encoder.bias_per_layer else None
     )
     if encoder.joined and query[1] % num_heads:
-        raise InputError(f"{where}: {num_heads} heads do not divide kernels of shape {query}")
+        raise InputError(f"{where}: the kernel shape {query} is not divisible by {num_heads} heads")
     return {
         "vocab_size": vocab_size,
         "d_model": d_model,

@@ -58,7 +58,7 @@ def read_msgpack(path: Path) -> dict[str, np.ndarray | LazyArray]:
         data = np.memmap(path, np.uint8, mode="r")
         tree = _Reader(data, 0, data.size).value()
         if not isinstance(tree, dict):
-            raise ValueError(f"it holds a {type(tree).__name__}")
+            raise ValueError(f"expected a dict of arrays, found a {type(tree).__name__}")
         return dict(_leaves(tree, ""))
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError,
             RecursionError) as error:  # fmt: skip
@@ -80,7 +80,7 @@ class _Reader:
     def value(self) -> Any:
         self._values += 1
         if self._values > _MOST_VALUES:
-            raise ValueError(f"it holds more than {_MOST_VALUES} values")
+            raise ValueError(f"the file has more than {_MOST_VALUES} values")
         code = self._number(1)
         if code <= 0x7F or code >= 0xE0:
             return code if code <= 0x7F else code - 0x100
@@ -113,7 +113,9 @@ class _Reader:
     def _bytes(self, length: int) -> np.ndarray:
         begin, self._position = self._position, self._position + length
         if self._position > self._end:
-            raise ValueError(f"it ends at byte {self._end}, but should have {self._position} bytes")
+            raise ValueError(
+                f"the file ends at byte {self._end}, but should have {self._position} bytes"
+            )
         return self._data[begin : self._position]
 
     def _number(self, length: int, *, signed: bool = False) -> int:
@@ -151,7 +153,7 @@ def _leaves(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, np.ndarray
         elif isinstance(value, np.ndarray):
             yield name, value
         else:
-            raise ValueError(f"{name} is a {type(value).__name__}")
+            raise ValueError(f"{name} must be an array, got a {type(value).__name__}")
 
 
 def _joined(chunked: dict[str, Any]) -> LazyArray:
@@ -286,7 +288,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
         try:
             header = plain_json(file.read(start - 8))
             if not isinstance(header, dict):
-                raise ValueError(f"its header is a {type(header).__name__}")
+                raise ValueError(f"the header must be an object, got a {type(header).__name__}")
             entries = {name: header[name] for name in header if name != _METADATA}
             found = {name: _entry(entry) for name, entry in entries.items()}
         except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -272,14 +272,15 @@ def _from_tokenizer_json(path: Path) -> bytes:
     content = read_json(path)
     try:
         if content["model"]["type"] != "Unigram":
-            raise ValueError(f"its model is {content['model']['type']}")
+            raise ValueError(f"the model type is {content['model']['type']}")
         vocab = [(str(piece), float(score)) for piece, score in content["model"]["vocab"]]
         for piece, _ in vocab:
             piece.encode()  # half a surrogate pair raises ValueError
         charsmap = _charsmap(content.get("normalizer"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{path}: not a SentencePiece tokenizer ({error}); copy the model's {SPIECE} there"
+            f"{path}: not a SentencePiece tokenizer ({error}); copy the model's {SPIECE} "
+            "into the directory"
         ) from error
     while vocab and _EXTRA_ID.fullmatch(vocab[-1][0]):
         vocab.pop()

@@ -83,7 +83,7 @@ def test_every_damage_is_found(step, name, damage):
     assert find_damage(step, parts={"params", "files"} - {part}) is None
     with pytest.raises(InputError) as raised:
         verify(step)
-    assert str(raised.value) == f"checkpoint {step} is damaged ({found}); use another one"
+    assert str(raised.value) == f"checkpoint {step} is damaged ({found}); use another checkpoint"
 
 
 def test_what_is_said(step):

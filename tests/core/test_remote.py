@@ -99,7 +99,7 @@ def test_checkpoints_in_a_bucket_are_found_and_verified(bucket, tmp_path):  # no
         step_files(found)
     assert str(raised.value) == (
         "checkpoint gs://bucket/run/checkpoints/20 is damaged (files/config.json: its SHA-256 "
-        "differs); use another one"
+        "differs); use another checkpoint"
     )
     assert checkpoint_manifest.find_damage(found, parts=["params"]) is None
     with pytest.raises(InputError, match="gs://bucket/none: no such directory"):

@@ -133,7 +133,7 @@ def test_a_base_that_is_gone_or_another_one(part, place, tmp_path):
         (alone / "base").unlink()
         (alone / "base").symlink_to(hidden / "checkpoints" / "5")
         with pytest.raises(
-            InputError, match=r"base is not the base of .*: model/\S+ has other val"
+            InputError, match=r"base is not the base of .*: model/\S+ differ; use the base"
         ):
             params(alone)
         (alone / "checkpoints" / "base").symlink_to(hidden / "checkpoints" / "10")

@@ -50,8 +50,16 @@ def test_a_flat_prefix_with_two_gates(tmp_path):
 @pytest.mark.parametrize(
     ("config", "tensors", "match"),
     [
-        ({**FLAT, "leave_out": [0]}, {NAME: ROWS}, r"leave_out \[0\] of prefixes"),
-        ({**FLAT, "non_linearity": "relu"}, {NAME: ROWS}, "non_linearity 'relu' of prefixes"),
+        (
+            {**FLAT, "leave_out": [0]},
+            {NAME: ROWS},
+            r"leave_out \[0\] is not supported for prefixes",
+        ),
+        (
+            {**FLAT, "non_linearity": "relu"},
+            {NAME: ROWS},
+            "non_linearity 'relu' is not supported for prefixes",
+        ),
         (FLAT, {NAME: ROWS[:60]}, "2 rows for 2 layers with 2 heads of size 4 are needed"),
         (
             {**FLAT, "flat": False},
@@ -68,7 +76,7 @@ def test_a_flat_prefix_with_two_gates(tmp_path):
         (
             PROMPT,
             {"other": ROWS},
-            r"must hold only .*prompt_embedding.weight of shape \(3, 8\), got None",
+            r"only the tensor .*prompt_embedding.weight of shape \(3, 8\), got shape None",
         ),
         ({**PROMPT, "combine": "prefix_after_bos"}, {"x": ROWS}, "combine 'prefix_after_bos'"),
         ({**FLAT, "leave_out": 0}, {NAME: ROWS}, "leave_out must be a list of layers, got '0'"),

@@ -76,7 +76,7 @@ def test_modules_that_would_be_written_in_part(tmp_path):
     made = module(write(tmp_path / "in", LORA, bert_lora()))
     zeros = {path: np.zeros_like(array) for path, array in made.arrays.items()}
     with pytest.raises(
-        InputError, match="module rte changes no layer, because all its weights are 0"
+        InputError, match="adapter rte changes no layer, because all its weights are 0"
     ):
         written(tmp_path / "in", dataclasses.replace(made, arrays=zeros))
     more = {**made.arrays, "adapters/rte/encoder/pooler/a": np.zeros((8, 2), np.float32)}
