@@ -1,5 +1,5 @@
 """Checkpoints on disk.
 
-`saving` and `reading` save and read them; `items` are the parts of a checkpoint, `manifest` their
-checksums, and `init` the rules for taking parameters from another run.
+`saving` and `reading` save and read checkpoints. `items` has the parts of a checkpoint, `manifest`
+their checksums, and `init` the rules that initialize a run from another run's weights.
 """

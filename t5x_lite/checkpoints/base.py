@@ -1,7 +1,7 @@
-"""The base of a checkpoint that holds only the trained parameters.
+"""Base of a checkpoint that stores only the trained parameters.
 
-If a run freezes parameters that `init` loaded, it saves only the others. The frozen arrays are
-listed in files/base.json, each with a digest of its values:
+A run that freezes parameters from the checkpoint of `init` does not save them again. This other
+checkpoint is the base. files/base.json lists the frozen arrays, each with a digest of its values:
 
     {"version": 1,
      "checkpoint": "/runs/t5/checkpoints/2000",         # absolute path of the base at that time
@@ -44,7 +44,10 @@ _elsewhere: contextvars.ContextVar[str | None] = contextvars.ContextVar("base", 
 
 @contextlib.contextmanager
 def base_at(directory: str | None) -> Iterator[None]:
-    """Look for bases only in a directory (`--base DIR`); None looks at the recorded paths."""
+    """Read the base of every checkpoint from this directory (`--base DIR`) inside the context.
+
+    None reads bases from their recorded paths.
+    """
     if directory is not None and not remote.open_path(directory).is_dir():
         raise InputError(f"base {directory}: no such directory")
     token = _elsewhere.set(directory)
@@ -56,10 +59,10 @@ def base_at(directory: str | None) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """An array of the base.
+    """Frozen array that a checkpoint does not store, but takes from its base.
 
     Attributes:
-      path: path in the base.
+      path: path of the array in the base.
       digest: digest of the float32 values, 16 hexadecimal digits; see `digests`.
     """
 
@@ -69,12 +72,12 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class Base:
-    """The arrays that a checkpoint directory takes from another checkpoint.
+    """Record of the base checkpoint and of the arrays that a checkpoint takes from it.
 
     Attributes:
       checkpoint: checkpoint directory of the base when the run started.
-      relative: the same, relative to a checkpoint directory of the run; "" if impossible.
-      arrays: our path -> array of the base.
+      relative: path of the base relative to a checkpoint directory of the run; "" if impossible.
+      arrays: frozen arrays, by their paths in this checkpoint.
     """
 
     checkpoint: str
@@ -85,7 +88,7 @@ class Base:
     def of(
         cls, params: Mapping[str, Any], sources: Mapping[str, str], *, base: AnyPath, steps: AnyPath
     ) -> "Base":
-        """Return a base with the digests of the arrays that were read from it."""
+        """Return the record of a base, with digests of the arrays that were read from it."""
         flat = trees.flatten(params)
         found = digests({path: flat[path] for path in sources})
         where = os.fspath(base) if remote.is_remote(base) else os.path.abspath(base)
@@ -97,13 +100,15 @@ class Base:
 
     @classmethod
     def read(cls, files: Mapping[str, bytes], *, where: object) -> "Base | None":
-        """Return the base in a checkpoint's files, or None if the checkpoint holds all arrays."""
+        """Parse base.json from a checkpoint's files; return None if the checkpoint has no base."""
         if BASE_FILE not in files:
             return None
         try:
             content = json.loads(files[BASE_FILE])
             if content["version"] != _VERSION:
-                raise ValueError(f"version {content['version']} is not {_VERSION}")
+                raise ValueError(
+                    f"format version {content['version']} is not supported, only {_VERSION}"
+                )
             leaves = {str(path): leaf for path, leaf in content["arrays"].items()}
             theirs = {path: str(leaf["path"]) for path, leaf in leaves.items()}
             ours, today = (renames.current_paths(paths) for paths in (leaves, theirs.values()))
@@ -118,7 +123,7 @@ class Base:
             ) from error
 
     def content(self) -> bytes:
-        """Return the content of base.json."""
+        """Return the bytes of base.json."""
         leaves = {path: dataclasses.asdict(leaf) for path, leaf in sorted(self.arrays.items())}
         return json.dumps(
             {
@@ -133,19 +138,19 @@ class Base:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the arrays' paths and digests; equal bases have equal digests."""
+        """SHA-256 of the paths and digests of all arrays; equal bases have equal digests."""
         lines = (f"{path} {leaf.digest}\n" for path, leaf in sorted(self.arrays.items()))
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def rest(self, tree: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a nested dict without the arrays of the base."""
+        """Return the tree without the arrays that the base stores."""
         return trees.partition(tree, lambda path, _: path not in self.arrays)[0]
 
     def candidates(self, step_directory: AnyPath) -> Iterator[AnyPath]:
         """Yield the directories where the base may be, in order of priority.
 
-        In a work directory it is the step with the recorded number, or else the newest. If
-        `base_at` sets a directory, it is the only candidate, except for checkpoints inside it.
+        A candidate in a work directory is the recorded step, or else the newest step. If `base_at`
+        sets a directory, it is the only candidate, except for checkpoints inside this directory.
         """
         elsewhere = _elsewhere.get()
         if elsewhere is not None and not _is_inside(step_directory, elsewhere):
@@ -166,19 +171,20 @@ class Base:
         elsewhere = _elsewhere.get()
         if elsewhere is not None and not _is_inside(step_directory, elsewhere):
             return InputError(
-                f"checkpoint {step_directory} holds only the trained parameters, and {elsewhere} "
-                f"holds no checkpoint; its base was {self.checkpoint}"
+                f"checkpoint {step_directory} holds only the trained parameters, but "
+                f"{elsewhere} holds no checkpoint; pass --base with a copy of the base "
+                f"checkpoint {self.checkpoint}"
             )
         work = step_directory.parent
         work = work.parent if work.name == "checkpoints" else work
         return InputError(
-            f"checkpoint {step_directory} holds only the trained parameters, and its base "
-            f"{self.checkpoint} is missing: restore it, or put it or a link to it at "
-            f"{work / LINK}"
+            f"checkpoint {step_directory} holds only the trained parameters, but its base "
+            f"checkpoint {self.checkpoint} is missing; restore the base, or put a copy or a "
+            f"link at {work / LINK}"
         )
 
     def other(self, found: Mapping[str, Any]) -> str | None:
-        """Return the path in the base of the first array that differs, or None if all are equal."""
+        """Return the base path of the first array with a wrong digest; None if all match."""
         for path, digest in digests(found).items():
             if digest != self.arrays[path].digest:
                 return self.arrays[path].path
@@ -186,7 +192,7 @@ class Base:
 
 
 def _is_inside(step_directory: AnyPath, directory: str) -> bool:
-    """Return whether a checkpoint directory is a directory or inside it."""
+    """Return True if a checkpoint directory is the given directory or inside it."""
     step, above = os.fspath(step_directory), directory
     if remote.is_remote(step_directory) != remote.is_remote(remote.open_path(directory)):
         return False
@@ -197,7 +203,7 @@ def _is_inside(step_directory: AnyPath, directory: str) -> bool:
 
 
 def digests(arrays: Mapping[str, Any]) -> dict[str, str]:
-    """Return digests of arrays: 64 bits computed from float32 values, their indices and the shape.
+    """Return a 64-bit digest of each array, computed from its float32 values, indices and shape.
 
     Digests are sums of hashes, so they do not depend on the sharding. They detect mistakes, not
     attacks.

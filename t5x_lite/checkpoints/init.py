@@ -5,20 +5,22 @@ r"""Rules that select which weights of a checkpoint initialize a run.
     Init(checkpoint="work/bert", fresh=("heads/classifier",))     # this part is newly initialized
     Init(checkpoint="work/t5", rename=(r"model/encoder/(.*) -> model/\1", "model/decoder/.* ->"))
 
-A part is named by the beginning of its paths: model, heads/mlm, objective. Parts are matched by
-name. The model must be the same. If the checkpoint lacks a part, the default is:
+Parts are groups of parameters such as model, heads/mlm and objective, named by the beginning of
+their paths. Parts are matched by name, and the model must be the same. If the checkpoint lacks a
+part, the part is initialized as follows:
 
     a head                                               newly initialized
     a tower (towers/passage)                             the model
     its adapters (adapters/NAME/towers/passage)          the adapters of the model
 
-Parameters of the objective are loaded only from a run with the same objective. Anything else that
-is missing or unexpected raises an error that lists it. The log lists skipped and newly initialized
+Parameters of the objective are loaded only from a run with the same objective. All other missing or
+unexpected parameters raise an error that lists them. The log lists skipped and newly initialized
 parts.
 
-A rename rule is "their path -> our path". Their path is a regular expression that must match the
-complete path; our path may use its groups as \1. The first matching rule is applied, and paths
-without a match keep their name. An empty right side skips the weights.
+A rename rule is "PATH IN THE CHECKPOINT -> PATH IN THE MODEL". The left side is a regular
+expression that must match the complete path; the right side may use its groups as \1. The first
+matching rule is applied, and paths without a match keep their name. An empty right side skips the
+weights.
 """
 
 import dataclasses
@@ -38,17 +40,17 @@ _OBJECTIVE = "objective"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Init:
-    """The weights that a run starts from.
+    """Checkpoint that initializes a run, and rules that select and rename its weights.
 
     Attributes:
       checkpoint: a work directory, a checkpoint directory or the output of `t5x-lite import`; ""
-        uses random weights. `--init DIR` is short for it.
-      step: a step of a work directory: a number, "best" for the best of the run's evaluations, or
-        None for the newest.
+        uses random weights. `--init DIR` is a short form.
+      step: step of the work directory: a number, "best" for the step with the best evaluation, or
+        None for the newest step.
       take: parts of the checkpoint to use, such as model or heads/mlm; () means all.
-      rename: rules "their path -> our path" for names that differ; see `checkpoints.init`.
-      fresh: parts of ours, or regular expressions that match complete paths, to initialize randomly
-        from the seed.
+      rename: rules "checkpoint path -> model path" for names that differ; see `checkpoints.init`.
+      fresh: parts of the model, or regular expressions that match complete paths, to initialize
+        randomly from the seed.
     """
 
     checkpoint: str = ""
@@ -69,12 +71,12 @@ class Init:
         self.rules()
 
     def rules(self, bare: Collection[str] = ()) -> "InitRules":
-        """Return the rules that select, rename or reinitialize weights."""
+        """Parse `take`, `rename` and `fresh` into `InitRules`."""
         rules = InitRules.of(take=self.take, rename=self.rename, fresh=self.fresh, by_part=True)
         return dataclasses.replace(rules, bare=tuple(bare))
 
     def keeps(self, part: str, paths: Collection[str]) -> bool:
-        """Return whether a part of the checkpoint is loaded under its own name."""
+        """Return True if a part of the checkpoint is loaded under its own name."""
         if any(trees.covers(entry, part) for entry in self.fresh):
             return False
         taken = not self.take or any(trees.covers(entry, part) for entry in self.take)
@@ -83,15 +85,15 @@ class Init:
 
 @dataclasses.dataclass(frozen=True)
 class InitRules:
-    """A mapping from saved weights to the weights that they initialize.
+    """Rules that map saved weights to the weights that they initialize.
 
     Attributes:
       rename: (pattern, replacement) pairs; the replacement "" skips a path.
-      fresh: parts and patterns of our paths that are newly initialized.
+      fresh: parts of the model, or patterns of paths, to initialize randomly.
       take: parts of the checkpoint to use; () means all.
-      by_part: True if heads and objectives may exist on one side only; then they are skipped or
-        newly initialized.
-      bare: parts without parameters, which `take` and `fresh` may name.
+      by_part: True to skip heads and objectives that only the checkpoint has, and to initialize
+        heads and objectives that only the model has.
+      bare: parts without parameters that `take` and `fresh` may name without an error.
     """
 
     rename: tuple[tuple[str, str], ...] = ()
@@ -109,14 +111,14 @@ class InitRules:
         take: Sequence[str] = (),
         by_part: bool = False,
     ) -> "InitRules":
-        """Parse the fields of an `Init`."""
+        """Parse the fields of an `Init`, and check their regular expressions."""
         pairs = []
         for rule in rename:
             pattern, arrow, replacement = (part.strip() for part in rule.partition(_ARROW))
             if not arrow or not pattern:
                 raise InputError(
-                    f'init.rename {rule!r} must be "their path -> our path", or "their path ->" '
-                    "to skip weights"
+                    f'init.rename {rule!r} must be "checkpoint path -> model path", or '
+                    '"checkpoint path ->" to skip weights'
                 )
             _check(pattern, replacement, where=f"init.rename {rule!r}")
             pairs.append((pattern, replacement))
@@ -128,7 +130,7 @@ class InitRules:
     def sources(
         self, saved: Iterable[str], wanted: Iterable[str], *, optional: Collection[str] = ()
     ) -> dict[str, str]:
-        """Return {our path: saved path that initializes it}."""
+        """Return the saved path that initializes each parameter, by its path in the model."""
         wanted = list(wanted)
         renamed = self._all_renamed(list(saved))
         renamed |= _of_towers(wanted, renamed)
@@ -155,7 +157,7 @@ class InitRules:
         return {path: renamed[path] for path in needed}
 
     def _all_renamed(self, saved: Sequence[str]) -> dict[str, str]:
-        """Return {our path: their path} for all paths that are used."""
+        """Return the saved path of each model path, after `take` and `rename`."""
         for entry in self.take:
             if not any(trees.covers(entry, path) for path in (*saved, *self.bare)):
                 raise InputError(
@@ -171,20 +173,23 @@ class InitRules:
                 continue
             if ours in renamed:
                 raise InputError(
-                    f"init.rename gives {renamed[ours]} and {theirs} the same name {ours}"
+                    f"init.rename maps both {renamed[ours]} and {theirs} to {ours}; change "
+                    "a rule, or skip one of them"
                 )
             renamed[ours] = theirs
         for pattern, _ in self.rename:
             if not any(patterns.fullmatch(pattern, path) for path in saved):
-                raise InputError(f"init.rename: no weights of the checkpoint match {pattern!r}")
+                raise InputError(
+                    f"init.rename: no weights of the checkpoint match {pattern!r}; correct or "
+                    "remove the rule"
+                )
         return renamed
 
     def _not_taken(self, path: str) -> bool:
-        """Return whether a path of ours belongs to a part that is not taken."""
         return bool(self.take) and not any(trees.covers(entry, path) for entry in self.take)
 
     def renamed(self, path: str) -> str | None:
-        """Return our name of a saved path, or None if it is skipped."""
+        """Return the model path of a saved path, or None if a rule skips the path."""
         for pattern, replacement in self.rename:
             match = patterns.groups(pattern, path)
             if match:
@@ -193,7 +198,7 @@ class InitRules:
 
 
 def summary(saved: Iterable[str], wanted: Iterable[str], sources: dict[str, str]) -> str:
-    """Return a text that lists skipped and newly initialized parts, or ""."""
+    """Describe the skipped and the newly initialized parts for the log; "" if none."""
     used = set(sources.values())
     left = _parts(path for path in saved if path not in used)
     anew = _parts(path for path in wanted if path not in sources)
@@ -215,7 +220,7 @@ def part_of(path: str) -> str:
 
 
 def _of_towers(wanted: Iterable[str], renamed: Mapping[str, str]) -> dict[str, str]:
-    """Return {our path in a tower that the checkpoint lacks: their path in the model}."""
+    """Return the saved model paths that initialize towers that the checkpoint lacks."""
     there = {part_of(path) for path in renamed}
     found = {}
     for path in wanted:
@@ -230,7 +235,7 @@ def _parts(paths: Iterable[str]) -> list[str]:
 
 
 def _alone(needed: Iterable[str], renamed: Iterable[str]) -> set[str]:
-    """Return parts that exist on one side only, and objectives without a shared path."""
+    """Return the parts that exist only in the model or only in the checkpoint."""
     ours, theirs = set(needed), set(renamed)
     alone = {*map(part_of, ours)} ^ {*map(part_of, theirs)}
     if not any(part_of(path) == _OBJECTIVE for path in ours & theirs):
@@ -239,7 +244,7 @@ def _alone(needed: Iterable[str], renamed: Iterable[str]) -> set[str]:
 
 
 def _check(pattern: str, replacement: str | None = None, *, where: str) -> None:
-    """Raise InputError for an invalid regular expression, or a replacement with unknown groups."""
+    """Raise InputError if a regular expression is invalid or a replacement uses unknown groups."""
     try:
         if replacement is None:
             patterns.check(where, pattern)
@@ -252,5 +257,5 @@ def _check(pattern: str, replacement: str | None = None, *, where: str) -> None:
     except (InputError, re.error, IndexError) as error:
         reason = str(error).removeprefix(f"{where}: ")
         raise InputError(
-            f"{where}: not a regular expression, or its replacement ({reason})"
+            f"{where}: invalid regular expression or replacement ({reason})"
         ) from error

@@ -1,11 +1,11 @@
-"""Writer and reader of the items of a checkpoint directory: Orbax arrays and plain files.
+"""Reading and writing of the items of a checkpoint directory: Orbax arrays and plain files.
 
 Each item has its own Orbax handler, so params/ can be read separately. Arrays are restored onto the
 reader's devices, independent of the number of processes that wrote them.
 
-`write_params` and `lazy_params` handle one array at a time, so import and export need not hold a
-complete model in memory: a LazyArray is computed, written and freed before the next one.
-`checkpoints.saving` saves arrays that are in memory anyway.
+`write_params` and `lazy_params` handle one array at a time, so import and export never hold a
+complete model in memory: each LazyArray is computed, written and freed before the next one.
+`checkpoints.saving` saves arrays that are already in memory.
 """
 
 import contextlib
@@ -37,10 +37,9 @@ _CHUNK_BYTES = 1 << 27
 
 
 class _OneAtATime(ocp.type_handlers.NumpyHandler):
-    """Writer of lazy arrays; each is computed after the previous one is on disk."""
+    """Orbax handler that computes and writes lazy arrays one after another to save memory."""
 
     async def serialize(self, values: Any, infos: Any, args: Any = None) -> Any:
-        """Write all arrays; return no pending commits."""
         for value, info, arg in zip(values, infos, args, strict=True):
             for commit in await super().serialize([value.read()], [info], [arg]):
                 commit.result()
@@ -48,7 +47,7 @@ class _OneAtATime(ocp.type_handlers.NumpyHandler):
 
 
 def write_params(directory: Path, arrays: Mapping[str, LazyArray]) -> None:
-    """Write parameters in the format that `checkpoints.restore_params` reads."""
+    """Write parameters one at a time, in the format that `checkpoints.restore_params` reads."""
     # jax.Array is registered because Orbax warns about a registry without it.
     registry = ocp.type_handlers.create_type_handler_registry(
         (LazyArray, _OneAtATime(deepcopy_host_arrays=False)),
@@ -69,7 +68,7 @@ def write_params(directory: Path, arrays: Mapping[str, LazyArray]) -> None:
 def write_step(
     directory: Path, files: Mapping[str, bytes], arrays: Mapping[str, LazyArray]
 ) -> None:
-    """Write a checkpoint directory: files/, params/ and the manifest."""
+    """Write a checkpoint directory with files/, params/ and the manifest."""
     for name, content in files.items():
         path = directory / "files" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +78,7 @@ def write_step(
 
 
 def lazy_params(directory: Path) -> dict[str, LazyArray]:
-    """Return the parameters in a directory by current path, each read when it is needed."""
+    """Return the parameters in params/ by path as lazy arrays; each is read when it is needed."""
     handler = ocp.PyTreeCheckpointHandler()
     where = absolute(directory)
 
@@ -114,11 +113,13 @@ def lazy_params(directory: Path) -> dict[str, LazyArray]:
 
 
 def check_chunks(path: str, leaf: Any) -> None:
-    """Raise ValueError if chunks are larger than their array, before a chunk is allocated."""
+    """Raise ValueError if the chunks of a stored array are larger than the array."""
     chunk = getattr(getattr(leaf, "storage", None), "chunk_shape", None) or ()
     shape = getattr(leaf, "shape", None) or ()
     if math.prod(chunk) > max(1, math.prod(shape)):
-        raise ValueError(f"{path} has shape {tuple(shape)}, but chunks of {tuple(chunk)}")
+        raise ValueError(
+            f"{path} has shape {tuple(shape)}, but larger chunks of shape {tuple(chunk)}"
+        )
 
 
 def _unreadable(directory: Path, error: Exception) -> InputError:
@@ -133,10 +134,10 @@ _ORBAX_MARK = "commit_success.txt"
 
 @dataclasses.dataclass
 class FilesSave(ocp.args.CheckpointArgs):
-    """Files to save: relative path -> content.
+    """Orbax arguments with the small files of a checkpoint, as content by relative path.
 
     Attributes:
-      item: files that the first process writes.
+      item: files that process 0 writes.
       own: files that this process writes; no other process has these names.
     """
 
@@ -145,10 +146,10 @@ class FilesSave(ocp.args.CheckpointArgs):
 
 
 class FilesHandler(ocp.CheckpointHandler):
-    """Orbax handler that saves small files unchanged, so that people can read them."""
+    """Orbax handler for the small files of a checkpoint, which are saved unchanged."""
 
     def save(self, directory: epath.Path, args: FilesSave) -> None:
-        """Write the files and create their parent directories."""
+        """Write the files of this process and create their parent directories."""
         first = jax.process_index() == 0
         for name, content in {**(args.item if first else {}), **args.own}.items():
             path = directory / name
@@ -167,7 +168,7 @@ ocp.args.register_with_handler(FilesHandler, for_save=True, for_restore=True)(Fi
 def checkpointer(timeout: int = TIMEOUT_SECONDS) -> ocp.AsyncCheckpointer:
     """Return a checkpointer that writes params, optimizer and files in the background.
 
-    A checkpoint directory gets its final name when it is complete on all processes.
+    A checkpoint directory gets its final name when all processes have finished writing.
     """
     return ocp.AsyncCheckpointer(
         ocp.CompositeCheckpointHandler(
@@ -180,7 +181,7 @@ def checkpointer(timeout: int = TIMEOUT_SECONDS) -> ocp.AsyncCheckpointer:
 
 
 def read_files(directory: AnyPath) -> dict[str, bytes]:
-    """Read all files below a directory except Orbax's, by relative path; {} if it is missing."""
+    """Read all files below a directory except Orbax's own, by relative path; {} if missing."""
     if not directory.is_dir():
         return {}
     files = {}
@@ -192,7 +193,7 @@ def read_files(directory: AnyPath) -> dict[str, bytes]:
 
 
 def saved_leaves(directory: AnyPath) -> dict[str, Any]:
-    """Return the arrays of an item: current path -> Orbax's metadata, with shape and dtype."""
+    """Return Orbax's metadata of each array of an item: shape and dtype by current path."""
     handler = ocp.PyTreeCheckpointHandler()
     try:
         metadata: Any = handler.metadata(absolute(directory))
@@ -206,7 +207,7 @@ def saved_leaves(directory: AnyPath) -> dict[str, Any]:
 
 
 def restore_item(directory: AnyPath, abstract: Any) -> Any:
-    """Restore an item, such as params/, onto shapes, dtypes and shardings."""
+    """Restore an item, such as params/, onto given shapes, dtypes and shardings."""
     # A Checkpointer would warn that params/ lacks the metadata of a complete step.
     handler = ocp.StandardCheckpointHandler()
     try:
@@ -224,13 +225,13 @@ def restore_item(directory: AnyPath, abstract: Any) -> Any:
 
 
 def _saved_paths(handler: Any, directory: AnyPath) -> dict[str, str]:
-    """Return {current path: path at saving time} for each array of an item."""
+    """Map the current path of each array of an item to the path in the checkpoint."""
     paths = trees.flatten(handler.metadata(absolute(directory)).tree)
     return {today: path for path, today in renames.current_paths(paths).items()}
 
 
 def restore_leaves(directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Restore selected arrays of an item by path; others are not read."""
+    """Restore selected arrays of an item by path, without reading the other arrays."""
     handler = ocp.PyTreeCheckpointHandler()
     try:
         with _ignoring_late_reads():
@@ -257,7 +258,7 @@ def restore_leaves(directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, A
 def _replaced(
     tree: Mapping[str, Any], leaves: Mapping[str, Any], other: Any, prefix: str = ""
 ) -> dict[str, Any]:
-    """Return a tree with replaced leaves; empty dicts are kept, as Orbax compares structures."""
+    """Return a tree with replaced leaves; keep empty dicts, because Orbax compares structures."""
     return {
         key: _replaced(value, leaves, other, f"{prefix}{key}/")
         if isinstance(value, Mapping)
@@ -283,8 +284,8 @@ def _on_device(leaf: Any) -> Any:
 def quiet_saving() -> Iterator[None]:
     """Suppress the errors that Orbax's threads print to standard error about a failed save.
 
-    The caller who waits for the save gets the error. Later writes may fail as late as the end of
-    the process, so the filter for their errors is never removed.
+    The caller that waits for the save gets the error. Later writes may fail until the end of the
+    process, so the filter for their errors is never removed.
     """
     logger = logging.getLogger("absl")
     logger.addFilter(_is_not_orbax)
@@ -310,7 +311,7 @@ def _ignoring_late_reads() -> Iterator[None]:
 
 
 class _Unraisable:
-    """Hook for uncatchable errors that ignores calls of a closed event loop."""
+    """Hook for unraisable exceptions that ignores "Event loop is closed"."""
 
     def __init__(self, report: Callable[[Any], object]):
         self._report = report

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint directory: size and SHA-256 of each of its files.
+"""Manifest of a checkpoint directory: size and SHA-256 of each file.
 
     work/run/checkpoints/200/manifest.json
 
@@ -6,16 +6,16 @@
      "files": {"params/_METADATA": {"size": 1423, "sha256": "9f86d0..."}, ...},
      "sha256": "60303a..."}        # digest of the manifest itself, without this field
 
-It is written atomically after all other files are on disk. A directory without a manifest is not a
-checkpoint. If there are several processes, each writes a manifest of the files it wrote
+The manifest is written atomically after all other files are on disk. A directory without a manifest
+is not a checkpoint. Each process of a run writes a manifest of the files that it wrote
 (manifest.process_1.json, ...), and all manifests must exist. Files in no manifest are ignored. A
-directory named checkpoints/30 with step 20 in its manifest counts as damaged, because it was copied
-or renamed. Elsewhere, and with a name that is not a number, a checkpoint may have any name. The
-manifests of imported weights, and older manifests, have no step.
+directory checkpoints/30 with step 20 in its manifest counts as damaged, because it was copied or
+renamed. Outside of checkpoints/, and with a name that is not a number, a checkpoint may have any
+name. The manifests of imported weights, and older manifests, have no step.
 
-If a signal ends the run, files that are not hashed yet have only their sizes, and the manifest has
-"hurried". In a bucket no file is hashed or read: the first process writes one manifest of all
-objects with the store's metadata, which later checks compare.
+If a signal ends the run before all files are hashed, the manifest has "hurried", and some files
+have only a size. In a bucket no file is hashed or read: process 0 writes one manifest with the
+store's metadata of all objects, and later checks compare the metadata.
 
     "hurried": true, "files": {"params/d/9ec6": {"size": 4096}}
     "files": {"params/d/9ec6": {"size": 4096, "crc32c": "yZRlqg=="}}      # Google Cloud Storage
@@ -64,12 +64,12 @@ def write(
     processes: int = 1,
     hurried: Callable[[], bool] = _never,
 ) -> None:
-    """Write the manifest of the files that one process wrote, which must be complete.
+    """Write the manifest of the files that one process wrote; all files must be complete.
 
-    In a bucket the first process writes the manifest of all files, and the others write none. On a
-    disk, hashing uses one core, at about 1.5 GB/s with SHA instructions, and releases the GIL. When
-    this returns, the files, their directories and the manifest are flushed to disk, so they survive
-    a loss of power.
+    In a bucket, process 0 writes the manifest of all files, and the other processes write none. On
+    a disk, hashing uses one core, at about 1.5 GB/s with SHA instructions, and releases the GIL,
+    until `hurried` returns True. The files, their directories and the manifest are flushed to disk
+    before the function returns, so they survive a loss of power.
     """
     directory = remote.open_path(step_directory)
     number = {} if step is None else {"step": step}
@@ -101,7 +101,7 @@ def write(
 
 
 def add(step_directory: str | os.PathLike[str], name: str) -> None:
-    """Add a new or replaced file of the first process to a manifest."""
+    """Add a new or replaced file of process 0 to an existing manifest."""
     directory = remote.open_path(step_directory)
     content = _read(directory, 0)
     del content["sha256"]
@@ -115,7 +115,7 @@ def add(step_directory: str | os.PathLike[str], name: str) -> None:
 
 
 def _put(directory: AnyPath, content: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Write a manifest after flushing the named files to disk, and flush it too."""
+    """Write a manifest after flushing the named files to disk, and flush the manifest too."""
     _sync(directory, names)
     # No newline at the end, so any truncation makes the JSON invalid.
     text = json.dumps({**content, "sha256": _own_digest(content)}, indent=1)
@@ -139,7 +139,7 @@ def _sync(directory: AnyPath, names: Iterable[str]) -> None:
 
 
 def saved_step(step_directory: AnyPath) -> int | None:
-    """Return the step in a manifest, or None if it is missing or unreadable."""
+    """Return the step recorded in a checkpoint's manifest, or None if no step can be read."""
     try:
         return _read(step_directory, 0).get("step")
     except (OSError, ValueError):
@@ -147,7 +147,7 @@ def saved_step(step_directory: AnyPath) -> int | None:
 
 
 def is_hurried(step_directory: AnyPath) -> bool:
-    """Return whether a signal came before all files were hashed; False for a damaged manifest."""
+    """Return True if a signal ended the save before all files were hashed; False if damaged."""
     try:
         first = _read(step_directory, 0)
         others = (_read(step_directory, process) for process in range(1, first["processes"]))
@@ -157,7 +157,7 @@ def is_hurried(step_directory: AnyPath) -> bool:
 
 
 def is_complete(step_directory: AnyPath) -> bool:
-    """Return whether the manifests of all processes exist; their contents are not checked."""
+    """Return True if the manifests of all processes exist; their contents are not checked."""
     try:
         processes = _read(step_directory, 0)["processes"]
     except FileNotFoundError:
@@ -168,7 +168,7 @@ def is_complete(step_directory: AnyPath) -> bool:
 
 
 def is_written(step_directory: AnyPath, process: int) -> bool:
-    """Return whether the manifest of one process exists."""
+    """Return True if the manifest of one process exists."""
     path = step_directory / _file_name(process)
     return ask_if_remote(path, path.exists)
 
@@ -182,8 +182,9 @@ def find_damage(
 ) -> str | None:
     """Compare a checkpoint's files with its manifests; return the first damage, or None.
 
-    In a bucket the first process compares the store's metadata without reading any object. Only
-    files with a SHA-256 in the manifest, because they were copied from a disk, are read.
+    In a bucket, process 0 compares the store's metadata without reading objects. Only files with a
+    SHA-256 in the manifest, because they were copied from a disk, are read. `parts` limits the
+    check to items such as "params".
     """
     directory = remote.open_path(step_directory)
     try:
@@ -218,26 +219,28 @@ def find_damage(
 
 
 def verify(step_directory: str | os.PathLike[str], *parts: str) -> None:
-    """Raise InputError if a checkpoint is damaged."""
+    """Raise InputError if a checkpoint is incomplete or its files do not match the manifest."""
     directory = remote.open_path(step_directory)
     if not is_complete(directory):
         raise InputError(
-            f"checkpoint {step_directory} has no {MANIFEST_FILE}: its saving was interrupted, or "
-            "a version without manifests wrote it; use another checkpoint"
+            f"checkpoint {step_directory} has no {MANIFEST_FILE}, because the save was "
+            "interrupted or an old version wrote it; use another checkpoint"
         )
     damage = find_damage(directory, parts=parts or None)
     if damage is not None:
-        raise InputError(f"checkpoint {step_directory} is damaged ({damage}); use another one")
+        raise InputError(
+            f"checkpoint {step_directory} is damaged ({damage}); use another checkpoint"
+        )
 
 
 def digest(step_directory: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 (hex) of a checkpoint's first manifest, which covers all its files."""
+    """Return the SHA-256 (hex) of a checkpoint's first manifest, which covers all files."""
     directory = remote.open_path(step_directory)
     try:
         return _own_digest(_read(directory, 0))
     except (OSError, ValueError) as error:
         raise InputError(
-            f"checkpoint {step_directory} is damaged ({error}); use another one"
+            f"checkpoint {step_directory} is damaged ({error}); use another checkpoint"
         ) from error
 
 
@@ -246,7 +249,7 @@ def _file_name(process: int) -> str:
 
 
 def _writer(name: str, processes: int) -> int:
-    """Return the process that wrote a file, from its path (Orbax's and data positions' names)."""
+    """Return the index of the process that wrote a file, from the file's path."""
     for part in name.split("/"):
         match = _OF_A_PROCESS.fullmatch(part)
         if match and int(match.group(1)) < processes:
@@ -255,12 +258,12 @@ def _writer(name: str, processes: int) -> int:
 
 
 def _own_digest(content: Mapping[str, Any]) -> str:
-    """Return the digest of a manifest's content, independent of whitespace."""
+    """Return the SHA-256 of a manifest's content, independent of whitespace."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _describe(path: AnyPath, hurried: Callable[[], bool] = _never) -> dict[str, Any]:
-    """Return size and SHA-256 of a file, or only its size if `hurried` becomes true."""
+    """Return the size and the SHA-256 of a file; only the size if `hurried` becomes true."""
     size, digest = 0, hashlib.sha256()
     if hurried():
         return {"size": remote.size_of(path)}
@@ -280,7 +283,7 @@ def _entry(stored: remote.StoredObject) -> dict[str, Any]:
 def _damage_by_metadata(
     directory: AnyPath, parts: set[str] | None, files: Mapping[str, Any]
 ) -> str | None:
-    """Return the first difference between objects and a manifest, from the store's metadata."""
+    """Compare a manifest with a bucket's metadata; return the first difference, or None."""
 
     def below(path: AnyPath) -> dict[str, remote.StoredObject]:
         return ask_if_remote(path, lambda: remote.objects_below(path))
@@ -305,7 +308,7 @@ def _damage_by_metadata(
 
 
 def _other_size(name: str, size: int, saved: Mapping[str, Any]) -> str:
-    return f"{name} has {size} bytes and should have {saved['size']}"
+    return f"{name} has {size} bytes, but should have {saved['size']}"
 
 
 def _difference(path: AnyPath, name: str, saved: Mapping[str, Any]) -> str | None:
@@ -328,7 +331,6 @@ def _difference(path: AnyPath, name: str, saved: Mapping[str, Any]) -> str | Non
 
 
 def _all_files(directory: AnyPath) -> dict[str, Any]:
-    """Return the files in all manifests of a checkpoint."""
     first = _read(directory, 0)
     files = dict(first["files"])
     for process in range(1, first["processes"]):
@@ -337,7 +339,7 @@ def _all_files(directory: AnyPath) -> dict[str, Any]:
 
 
 def _another_step(directory: AnyPath) -> str | None:
-    """Return the damage if a directory's name differs from the step in its manifest, or None."""
+    """Return an error text if the directory's name differs from its manifest's step, or None."""
     path = directory if remote.is_remote(directory) else Path(os.path.abspath(directory))
     if path.parent.name != DIRECTORY or not path.name.isdecimal():
         return None
@@ -359,7 +361,6 @@ def _read(directory: AnyPath, process: int) -> dict[str, Any]:
 
 
 def _check_form(manifest: Any, process: int) -> None:
-    """Raise an exception if a manifest does not have the required form."""
     _require(manifest["version"] == _VERSION, "another version")
     _require(manifest["process"] == process, "of another process")
     _require(type(manifest["processes"]) is int and manifest["processes"] > process, "processes")

@@ -1,4 +1,4 @@
-"""Checkpoints: parameters, optimizer, data position, config and vocabulary, with checksums.
+"""Reading of checkpoints: parameters, optimizer, data position, config and vocabulary.
 
     workdir/checkpoints/200/
       params/        {"model": ..., "objective": ...}, float32; Orbax
@@ -8,14 +8,14 @@
       manifest.json  the step; size and SHA-256 of every file above; see `checkpoints.manifest`
 
 A checkpoint directory is self-contained and may be moved or copied. The exception is a run that
-freezes parameters from `init`, which stay in its base. A checkpoint is written in the background
-while training continues. Orbax gives the directory its name when it is complete, and then the files
-are hashed. Without its manifest a directory is not a checkpoint; a file 200.incomplete marks a
-directory that is being written. Imported weights are a checkpoint directory without optimizer/, in
-the dtype of the source.
+freezes parameters from `init`: its checkpoints need their base. A checkpoint is written in the
+background while training continues. Orbax renames the complete directory to its final name, and
+then the files are hashed. A directory without a manifest is not a checkpoint; a file 200.incomplete
+marks a directory that is being written. Imported weights are a checkpoint directory without
+optimizer/, in the dtype of the source.
 
-This module finds and reads checkpoints; files are compared with the manifest before they are used.
-`checkpoints.saving` saves and resumes.
+This module finds checkpoints, and compares their files with the manifest before it reads them.
+`checkpoints.saving` saves checkpoints and resumes from them.
 """
 
 import contextlib
@@ -54,7 +54,11 @@ _logger = logging.getLogger(__name__)
 
 
 def find_step(checkpoint: str | Path | epath.Path, *, step: int | None = None) -> AnyPath:
-    """Return the checkpoint directory for `--checkpoint DIR`; its contents are not checked."""
+    """Return the checkpoint directory of `--checkpoint DIR`, by default of the newest step.
+
+    DIR is a work directory, its checkpoints/ or one checkpoint directory. Its contents are not
+    checked.
+    """
     directory = remote.open_path(checkpoint)
     if not directory.is_dir():
         remedy = _hub_remedy(str(checkpoint))
@@ -72,7 +76,7 @@ def find_step(checkpoint: str | Path | epath.Path, *, step: int | None = None) -
     if not steps:
         raise InputError(f"checkpoint {checkpoint}: {_remedy(directory, checkpoint)}")
     if step is not None and step not in steps:
-        raise InputError(f"checkpoint {checkpoint} has no step {step}: it has {steps}")
+        raise InputError(f"checkpoint {checkpoint} has no step {step}; its steps are {steps}")
     newest = step_directories(parent)[-1]
     if step is None and newest != steps[-1]:
         _logger.warning(
@@ -87,44 +91,47 @@ _HUB_NAME = re.compile(r"(?!\.)[\w.-]+(/[\w.-]+)?")
 
 
 def _hub_remedy(name: str) -> str:
-    """Return a hint for an error if a name may be a model of the Hugging Face Hub, else ""."""
+    """Return a hint to import a model if its name may be from the Hugging Face Hub, else ""."""
     owner, _, model = name.partition("/")
     if not _HUB_NAME.fullmatch(name) or (model and os.path.exists(owner)):
         return ""
     place = f"work/{model or owner}"
     command = f"t5x-lite import hf {name} {place}"
-    return f"; if it is a model of the Hub, run `{command}` and give {place}"
+    return f"; for a model of the Hugging Face Hub, run `{command}` and pass {place} instead"
 
 
 def _remedy(directory: AnyPath, name: object) -> str:
-    """Return the remedy for a directory without a checkpoint, such as one of another library."""
+    """Return an error text for a directory without a checkpoint, with a hint for other formats."""
     try:
         config = json.loads((directory / CONFIG_FILE).read_bytes())
     except (OSError, ValueError, RecursionError):
         config = None
     if isinstance(config, dict) and "model_type" in config:
-        return f"a model of Hugging Face; run `t5x-lite import hf {name} DST` and give DST"
+        return (
+            "a Hugging Face model, not a checkpoint of t5x_lite; run `t5x-lite import hf "
+            f"{name} DST` and pass DST instead"
+        )
     names = [directory.name, *(path.name for path in directory.iterdir())]
     if any(re.fullmatch(r"checkpoint_\d+", found) for found in names):
         return (
-            f"a checkpoint of T5X; run `t5x-lite import t5x {name} DST --vocabulary FILE` and give "
-            "DST"
+            f"a T5X checkpoint, not a checkpoint of t5x_lite; run `t5x-lite import t5x {name} "
+            "DST --vocabulary FILE` and pass DST instead"
         )
     return (
-        "holds no checkpoint; give a work directory of `t5x-lite train`, or one of its step "
-        "directories"
+        "holds no checkpoint; give a work directory of `t5x-lite train`, or one of its "
+        "checkpoint directories"
     )
 
 
 def saved_steps(directory: AnyPath) -> list[int]:
-    """Return the steps with a manifest in a directory checkpoints/, sorted."""
+    """Return the sorted steps of complete checkpoints in a directory checkpoints/."""
     return [
         step for step in step_directories(directory) if manifest.is_complete(directory / str(step))
     ]
 
 
 def step_directories(directory: AnyPath) -> list[int]:
-    """Return the numbers of all step directories, sorted, including incomplete ones."""
+    """Return the sorted steps of all checkpoints in a directory, including incomplete ones."""
     if not directory.is_dir():
         return []
     numbered = (path for path in directory.iterdir() if re.fullmatch(r"[0-9]+", path.name))
@@ -132,13 +139,13 @@ def step_directories(directory: AnyPath) -> list[int]:
 
 
 def step_files(step_directory: AnyPath) -> dict[str, bytes]:
-    """Read the verified files of a checkpoint: config, vocabulary, data position."""
+    """Read and verify the small files of a checkpoint: config, vocabulary and data position."""
     manifest.verify(step_directory, "files")
     files = items.read_files(step_directory / "files")
     if CONFIG_FILE not in files and DELTA_FILE in files:
         raise InputError(
-            f"checkpoint {step_directory} is a delta, a change of a base: merge both with "
-            f"`t5x-lite merge {step_directory} DST`, and give DST"
+            f"checkpoint {step_directory} is a delta, which changes another checkpoint; run "
+            f"`t5x-lite merge {step_directory} DST` and pass DST instead"
         )
     if CONFIG_FILE not in files:
         raise InputError(f"checkpoint {step_directory}: files/{CONFIG_FILE} is missing")
@@ -150,7 +157,7 @@ def restore_params(
 ) -> dict[str, Any]:
     """Restore the parameters of a checkpoint onto given shapes, dtypes and shardings.
 
-    params/ is verified first; a damaged optimizer/ does not matter here.
+    Only params/ is verified, so a damaged optimizer/ raises no error.
     """
     manifest.verify(step_directory, "params")
     wanted = trees.flatten(abstract)
@@ -165,14 +172,14 @@ def restore_params(
 
 
 def saved_arrays(step_directory: AnyPath) -> dict[str, Any]:
-    """Return {path: shape and dtype} of the arrays in a checkpoint itself; no array is read."""
+    """Return shapes and dtypes of the arrays in a checkpoint by path, without its base."""
     manifest.verify(step_directory, "params")
     with _readable(step_directory):
         return items.saved_leaves(step_directory / "params")
 
 
 def restore_arrays(step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Restore selected arrays of a checkpoint itself, such as an adapter, without its base."""
+    """Restore selected arrays of a checkpoint, such as an adapter, without its base."""
     saved = saved_arrays(step_directory)
     sources_of(step_directory, {p: saved[p] for p in wanted if p in saved}, wanted, InitRules())
     with _readable(step_directory):
@@ -180,7 +187,7 @@ def restore_arrays(step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[s
 
 
 def restore_base(base: Base, step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Restore arrays of a checkpoint from its base, which is verified and compared."""
+    """Restore arrays that a checkpoint takes from its base, and check their digests."""
     there = _found(base, step_directory)
     with base_at(None):  # a base of the base is at its recorded path
         theirs = there.restore({base.arrays[path].path: leaf for path, leaf in wanted.items()})
@@ -194,9 +201,9 @@ def restore_base(base: Base, step_directory: AnyPath, wanted: Mapping[str, Any])
 
 
 def lazy_params(step_directory: Path) -> dict[str, LazyArray]:
-    """Return a checkpoint's parameters and its base's by path, each read when it is needed.
+    """Return all parameters of a checkpoint, including its base, by path as lazy arrays.
 
-    Arrays of the base are float32, the dtype in training.
+    Each array is read when it is needed. Arrays of the base are float32, the dtype in training.
     """
     found = items.lazy_params(step_directory / "params")
     base = base_of(step_directory)
@@ -225,7 +232,7 @@ def base_directory(step_directory: AnyPath) -> AnyPath | None:
 
 
 def base_of(step_directory: AnyPath) -> Base | None:
-    """Return the base of a checkpoint, or None if it holds all arrays."""
+    """Read the record of a checkpoint's base; return None if the checkpoint holds all arrays."""
     path = step_directory / "files" / BASE_FILE
     if not path.exists():
         return None
@@ -234,15 +241,14 @@ def base_of(step_directory: AnyPath) -> Base | None:
 
 
 class _Saved:
-    """The arrays of a checkpoint, including arrays of its base.
+    """Arrays of a checkpoint, including arrays of its base.
 
     Attributes:
       directory: checkpoint directory.
-      leaves: path -> object with a shape.
+      leaves: metadata of each array, with its shape, by path.
     """
 
     def __init__(self, step_directory: AnyPath):
-        """Read the metadata, but no arrays."""
         self.directory = step_directory
         with _readable(step_directory):
             self.leaves = items.saved_leaves(step_directory / "params")
@@ -254,7 +260,6 @@ class _Saved:
             }
 
     def restore(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """Restore selected arrays by path; see `restore_params`."""
         base, below = self._base, {}
         if base is not None:
             below = {path: leaf for path, leaf in wanted.items() if path in base.arrays}
@@ -271,7 +276,7 @@ class _Saved:
 def _found(base: Base, step_directory: AnyPath) -> _Saved:
     """Return the first candidate for the base that is complete and has correct checksums.
 
-    Only the smallest array is compared with the recorded base here.
+    Only the smallest array is compared with its recorded digest here.
     """
     wrong = None
     for candidate in base.candidates(step_directory):
@@ -292,12 +297,12 @@ def _found(base: Base, step_directory: AnyPath) -> _Saved:
 
 
 def _check_first(base: Base, there: _Saved, step_directory: AnyPath) -> None:
-    """Raise InputError if a candidate lacks an array of the base, or its smallest array differs."""
+    """Raise InputError if a base candidate lacks an array, or its smallest array differs."""
     for leaf in base.arrays.values():
         if leaf.path not in there.leaves:
             raise InputError(
-                f"checkpoint {there.directory} is not the base of {step_directory}: it lacks "
-                f"{leaf.path}"
+                f"checkpoint {there.directory} is not the base of {step_directory}, because it "
+                f"lacks the array {leaf.path}"
             )
     sizes = {path: math.prod(there.leaves[a.path].shape) for path, a in base.arrays.items()}
     path = min(sizes, key=lambda path: (sizes[path], path))
@@ -308,12 +313,12 @@ def _check_first(base: Base, there: _Saved, step_directory: AnyPath) -> None:
 
 
 def _check(base: Base, found: Mapping[str, Any], where: AnyPath, step_directory: AnyPath) -> None:
-    """Raise InputError if arrays differ from the base."""
+    """Raise InputError if arrays differ from the recorded digests of the base."""
     other = base.other(found)
     if other is not None:
         raise InputError(
-            f"checkpoint {where} is not the base of {step_directory}: {other} has other values "
-            f"there; the base was {base.checkpoint}"
+            f"checkpoint {where} is not the base of {step_directory}, because the values of "
+            f"{other} differ; use the base {base.checkpoint}"
         )
 
 
@@ -330,7 +335,7 @@ def _readable(step_directory: AnyPath) -> Iterator[None]:
 
 
 def _in_place(flat: Mapping[str, Any], like: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return leaves in the structure of a tree, with its empty dicts; skip missing leaves."""
+    """Nest a flat dict like another tree, with its empty dicts; skip missing leaves."""
     tree: dict[str, Any] = {}
     for key, value in like.items():
         if isinstance(value, Mapping):
@@ -348,7 +353,7 @@ def sources_of(
     *,
     optional: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return {our path: their path}, after a check that the shapes are equal."""
+    """Return the saved path that initializes each model path; raise InputError if shapes differ."""
     try:
         sources = rules.sources(saved, wanted, optional=optional)
     except InputError as error:
@@ -356,11 +361,14 @@ def sources_of(
     for ours, theirs in sorted(sources.items(), key=lambda pair: part_of(pair[0]) != "model"):
         if tuple(saved[theirs].shape) != tuple(wanted[ours].shape):
             part = part_of(ours)
-            remedy = f"; --init.fresh {part} initializes it randomly" if rules.by_part else ""
+            remedy = (
+                f"; pass --init.fresh {part} to initialize it randomly" if rules.by_part else ""
+            )
             if rules.by_part and part == "model":
-                remedy = "; --model init takes family and sizes from the checkpoint"
+                remedy = "; pass --model init to use the checkpoint's model family and sizes"
             raise InputError(
                 f"checkpoint {where} does not fit the model: {theirs} has shape "
-                f"{tuple(saved[theirs].shape)} there and {tuple(wanted[ours].shape)} here{remedy}"
+                f"{tuple(saved[theirs].shape)} in the checkpoint, but "
+                f"{tuple(wanted[ours].shape)} in the model{remedy}"
             )
     return sources

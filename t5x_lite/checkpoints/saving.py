@@ -1,4 +1,4 @@
-"""Checkpoints of a running training: saving in the background, resuming, and retention.
+"""Saving of checkpoints during training, in the background; resuming, and retention.
 
     with Checkpoints("work/run", keep=3) as checkpoints:
         step, rejected = checkpoints.resume_point()
@@ -7,7 +7,7 @@
         checkpoints.set_aside(rejected)
         checkpoints.save(200, params=params, optimizer=optimizer, files={"config.json": b"..."})
 
-A save has these states, and a process may be killed in any of them:
+A save passes through these states, and a process may be killed in any of them:
 
     200.incomplete               a mark: the checkpoint is not complete
     200.orbax-checkpoint-tmp/    Orbax writes
@@ -15,11 +15,11 @@ A save has these states, and a process may be killed in any of them:
     200/manifest.json            it is a checkpoint; then the mark is removed
 
 `resume_point` finds the newest complete checkpoint. A newer directory with a mark and without a
-manifest was never finished, and is deleted. A damaged directory, or one that lost its manifest, is
+manifest is unfinished and is deleted. A directory that is damaged or has lost its manifest is
 renamed to 200.damaged, so that step 200 can be saved again.
 
-In a bucket nothing is renamed: Orbax writes into 200/ from the start, and only the manifest shows
-that it is complete. If a signal ends the run, there is no time to hash: the manifest has only
+In a bucket nothing is renamed: Orbax writes into 200/ from the start, and the manifest marks the
+directory as complete. If a signal ends the run, files are not hashed, and the manifest has only
 sizes.
 """
 
@@ -58,12 +58,12 @@ _AGAIN_SECONDS = 0.2
 
 @dataclasses.dataclass(frozen=True)
 class Rejected:
-    """A checkpoint directory that training does not resume from.
+    """Damaged or unfinished checkpoint directory, from which training does not resume.
 
     Attributes:
       step: step number.
       reason: description of the damage.
-      unfinished: True if its saving was interrupted, so that it never was a checkpoint.
+      unfinished: True if the save was interrupted before the checkpoint was complete.
     """
 
     step: int
@@ -72,9 +72,10 @@ class Rejected:
 
 
 class Checkpoints:
-    """The checkpoints of one work directory; a context manager that waits for the last save.
+    """Manager of the checkpoints of one work directory: saves, restores and deletes them.
 
-    All processes of a run share the directory and make the same calls.
+    It is a context manager that waits for the last save. All processes of a run share the directory
+    and make the same calls.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Checkpoints:
         timeout: int = items.TIMEOUT_SECONDS,
         hurried: Callable[[], bool] = lambda: False,
     ):
-        """Set up the checkpointer; nothing is read or written yet."""
+        """Set up the checkpointer without reading or writing files; see `config.Checkpoints`."""
         self._timeout = timeout
         self._hurried = hurried
         self._ending = threading.Event()
@@ -111,12 +112,12 @@ class Checkpoints:
         self.close()
 
     def latest(self) -> int | None:
-        """Return the newest step that has a manifest, or None."""
+        """Return the newest step with a complete checkpoint, or None."""
         steps = saved_steps(self._directory)
         return steps[-1] if steps else None
 
     def directory(self, step: int) -> epath.Path:
-        """Return the directory of a step."""
+        """Return the checkpoint directory of a step."""
         return self._directory / str(step)
 
     def save(
@@ -130,13 +131,13 @@ class Checkpoints:
         metrics: Mapping[str, float] | None = None,
         hurried: bool = False,
     ) -> None:
-        """Start to save a step; return as soon as the arrays are copied.
+        """Start to save a checkpoint in the background; return when the arrays are copied.
 
-        This first waits until the previous save and its manifest are complete.
+        The previous save and its manifest are completed first.
         """
         if metrics is not None and self._best is not None and not matching(self._best, metrics):
             raise InputError(
-                f"checkpoints.best {self._best!r} is not a metric of the evaluation, which has "
+                f"checkpoints.best is {self._best!r}, but the evaluation has the metrics "
                 f"{sorted(metrics)}"
             )
         if hurried:
@@ -160,9 +161,9 @@ class Checkpoints:
         self._saving = self._thread.submit(self._finish, step)
 
     def add_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Add the evaluation to a step that was saved before it, and choose the best step again.
+        """Add the metrics of a later evaluation to a saved step, and update the best checkpoint.
 
-        If the process is killed meanwhile, the step remains as it was.
+        If the process is killed meanwhile, the checkpoint stays unchanged.
         """
         if jax.process_index():
             return
@@ -173,7 +174,7 @@ class Checkpoints:
         self._prune()
 
     def _finish(self, step: int) -> None:
-        """In the background, wait for Orbax, write the manifest and delete old checkpoints."""
+        """Wait for Orbax, write the manifest and delete old checkpoints; runs in the background."""
         self._checkpointer.wait_until_finished()
         directory = self._directory / str(step)
         process, processes = jax.process_index(), jax.process_count()
@@ -192,19 +193,18 @@ class Checkpoints:
         self._prune()
 
     def _wait_for_others(self, directory: epath.Path, others: list[int]) -> None:
-        """Wait for the manifests of other processes."""
         until = time.monotonic() + self._timeout
         while others := [other for other in others if not manifest.is_written(directory, other)]:
             if time.monotonic() > until:
                 more = f" and {len(others) - 4} more" if len(others) > 4 else ""
                 raise TimeoutError(
-                    f"step {directory.name} has no manifest of the processes "
+                    f"step {directory.name} has no manifests of the processes "
                     f"{', '.join(map(str, others[:4]))}{more}"
                 )
             time.sleep(_AGAIN_SECONDS)
 
     def _mark(self, step: int) -> epath.Path:
-        """Return the file that exists while a step is written or deleted."""
+        """Return the marker file that exists while a step is written or deleted."""
         return self._directory / f"{step}.incomplete"
 
     def _prune(self) -> None:
@@ -226,11 +226,11 @@ class Checkpoints:
                 self._mark(step).unlink()
 
     def _best_names(self, step: int) -> list[str]:
-        """Return the metrics of a step for which the best step is kept."""
+        """Return the metrics of a step that match the pattern of `best`."""
         return [] if self._best is None else matching(self._best, self._measured(step))
 
     def _measured(self, step: int) -> Mapping[str, float]:
-        """Return the evaluation of a step, or {} if there was none."""
+        """Return the metrics of a saved step, or {} if it was not evaluated."""
         if step not in self._metrics:
             path = self._directory / str(step) / "files" / METRICS_FILE
             try:
@@ -240,7 +240,7 @@ class Checkpoints:
         return self._metrics[step]
 
     def _clean(self) -> None:
-        """Delete what an interrupted process left of unfinished steps."""
+        """Delete the unfinished checkpoints of an interrupted process."""
         if self._cleaned:
             return
         self._cleaned = True
@@ -258,7 +258,11 @@ class Checkpoints:
     def resume_point(
         self, *, foreign: Callable[[Mapping[str, bytes]], str] | None = None
     ) -> tuple[int | None, list[Rejected]]:
-        """Return the newest complete step, and the newer ones rejected; nothing is changed."""
+        """Return the newest complete step, and newer checkpoints that are damaged or unfinished.
+
+        `foreign` returns a reason to reject a checkpoint by its files, or "". Nothing changes on
+        disk.
+        """
         rejected = []
         # A save that was killed early has left only its mark, and no directory.
         for step in sorted({*step_directories(self._directory), *self._marked()}, reverse=True):
@@ -278,16 +282,16 @@ class Checkpoints:
         return None, rejected
 
     def set_aside(self, rejected: Sequence[Rejected]) -> list[str]:
-        """Make room for steps that will be saved again, in the order of `resume_point`.
+        """Rename or delete rejected checkpoints, so that their steps can be saved again.
 
         A damaged checkpoint directory 200 is renamed to 200.damaged, or 200.damaged-2 and so on. An
-        unfinished one is deleted. Return a message for each.
+        unfinished directory is deleted. Return a log message for each.
         """
         told, moves = [], []
         for found in rejected:
             path = self._directory / str(found.step)
             if found.unfinished:
-                told.append(f"checkpoint {path} was never finished ({found.reason}) and is deleted")
+                told.append(f"checkpoint {path} is unfinished ({found.reason}) and is deleted")
                 moves.append((path, None))
                 continue
             name = f"{found.step}.damaged"
@@ -304,7 +308,7 @@ class Checkpoints:
         return told
 
     def restore(self, step: int, *, params: Any, optimizer: Any) -> tuple[Any, Any]:
-        """Restore arrays onto the shapes, dtypes and shardings of the given abstract trees."""
+        """Restore a step onto the shapes, dtypes and shardings of the given abstract trees."""
         self._check(step)
         try:
             return (
@@ -315,19 +319,20 @@ class Checkpoints:
             raise self.damaged(step, _reason(error)) from error
 
     def files(self, step: int) -> dict[str, bytes]:
-        """Return the files of a step."""
+        """Read the small files of a step, by relative path."""
         self._check(step)
         return items.read_files(self._directory / str(step) / "files")
 
     def is_hurried(self, step: int) -> bool:
-        """Return whether a signal interrupted a save, so that some files have no checksum."""
+        """Return True if a signal interrupted the save, so that some files have no checksum."""
         return manifest.is_hurried(self._directory / str(step))
 
     def damaged(self, step: int, reason: str) -> InputError:
-        """Return the error for a directory that cannot be restored."""
+        """Return the InputError for a checkpoint that cannot be restored."""
         return InputError(
             f"checkpoint {self._directory / str(step)} cannot be restored "
-            f"({textwrap.shorten(reason, 200)}); move it away to resume from an earlier one"
+            f"({textwrap.shorten(reason, 200)}); move it away to resume from an earlier "
+            "checkpoint"
         )
 
     def _check(self, step: int) -> None:
@@ -336,7 +341,7 @@ class Checkpoints:
             raise self.damaged(step, reason)
 
     def _damage(self, step: int) -> str:
-        """Return the damage of a step, which all processes find together, or ""."""
+        """Return a description of a checkpoint's damage that all processes agree on, or ""."""
         if step in self._good:
             return ""
         directory = self._directory / str(step)
@@ -346,7 +351,7 @@ class Checkpoints:
             parts = [
                 part for part in ("params", "optimizer", "files") if (directory / part).is_dir()
             ]
-            damage = "" if len(parts) == 3 else "a part of it is missing"
+            damage = "" if len(parts) == 3 else "params/, optimizer/ or files/ is missing"
         damage = first_told(damage)
         if not damage and manifest.saved_step(directory) is None:
             damage = first_told(self._another_step(step))
@@ -355,7 +360,7 @@ class Checkpoints:
         return damage
 
     def _another_step(self, step: int) -> str:
-        """Return the damage if the optimizer has another step; for manifests without a step."""
+        """Return an error text if the optimizer's step differs from the directory's name, or ""."""
         number = {"step": jax.ShapeDtypeStruct((), np.int32)}
         try:
             saved = items.restore_leaves(self._directory / str(step) / "optimizer", number)["step"]
@@ -364,7 +369,7 @@ class Checkpoints:
         return "" if int(saved) == step else f"it holds step {int(saved)}: it was copied or renamed"
 
     def _marked(self) -> list[int]:
-        """Return the steps with a mark of being written or deleted."""
+        """Return the steps with a marker file of an unfinished save or deletion."""
         if not self._directory.is_dir():
             return []
         found = (_INCOMPLETE.fullmatch(path.name) for path in self._directory.iterdir())
@@ -374,7 +379,7 @@ class Checkpoints:
         return self._mark(step).exists() and not manifest.is_complete(self._directory / str(step))
 
     def wait(self) -> None:
-        """Wait until the save in progress and its manifest are complete."""
+        """Wait until the current save is complete; raise RuntimeError if it failed."""
         saving, self._saving = self._saving, None
         if saving is None:
             return
@@ -384,13 +389,13 @@ class Checkpoints:
             reason = _reason(error)
             if isinstance(error, TimeoutError) and system_reason(error) is None:
                 reason = (
-                    f"not all processes were done after {self._timeout} s: {reason}; check that "
-                    "all processes share the work directory, or set a longer --checkpoints.timeout "
-                    "for a slow store"
+                    f"not all processes finished after {self._timeout} s: {reason}; check that "
+                    "all processes share the work directory, or set a longer "
+                    "--checkpoints.timeout for a slow store"
                 )
             raise RuntimeError(
-                f"the last checkpoint in {self._directory} could not be saved ({reason}); earlier "
-                "ones are complete"
+                f"the last checkpoint in {self._directory} could not be saved ({reason}); "
+                "earlier checkpoints are complete"
             ) from error
 
     def close(self) -> None:
@@ -408,7 +413,7 @@ def _metrics_file(metrics: Mapping[str, float]) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """Return an error's text in at most 300 characters, the system's message first."""
+    """Shorten an error's text to at most 300 characters, with the system's message first."""
     text, system = str(error), system_reason(error)
     if system is None or system in text[:80]:
         return textwrap.shorten(text, 300)

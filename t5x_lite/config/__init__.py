@@ -1,8 +1,7 @@
 """Experiments as frozen dataclasses.
 
-`experiment` defines them, and `evaluation` its largest part; `file` reads the Python file that
-holds one, and `json` writes and reads them as JSON. The names that configs and programs need are
-given here.
+`experiment` defines the config of a run, `evaluation` its settings for evaluation. `file` reads
+configs from Python files and JSON. The names that configs and programs need are exported here.
 """
 
 from t5x_lite.config.evaluation import Evaluation

@@ -1,4 +1,4 @@
-"""Checks of a config's batches before training: the features of a row, and its FLOPs.
+"""Checks of a config's batches before training, and the shapes and FLOPs of an example.
 
 FLOPs are floating-point operations, counted for a train step.
 """
@@ -27,11 +27,11 @@ from t5x_lite.layouts.base import ADAPTER_IDS, OWN_NEGATIVES
 
 
 def empty_row(data: Data, *, num_tasks: int = 0) -> dict[str, np.ndarray]:
-    """Return a batch of one row of padding: its features, [1, ...], have a row's shapes and dtypes.
+    """Return a batch of one padding example with the shapes and dtypes of the training features.
 
     Args:
-      data: data of the rows.
-      num_tasks: number of tasks of the objective; rows have the number of one where it is above 0.
+      data: data config.
+      num_tasks: number of tasks of the objective; above 0, the batch also has a task index.
     """
     none = np.zeros(0, np.int64)
     made = data.layout.lay_out([], none, num_rows=1, lengths=lengths_of(data), pack=data.pack)
@@ -40,33 +40,33 @@ def empty_row(data: Data, *, num_tasks: int = 0) -> dict[str, np.ndarray]:
 
 
 def batch_row(experiment: Experiment) -> dict[str, np.ndarray]:
-    """Return `empty_row` of the longest rows of a run."""
+    """Return a padding example with the longest shape that occurs in a run; see `empty_row`."""
     longest = max(shapes_of(experiment.data), key=lambda data: data.inputs_length)
     return empty_row(longest, num_tasks=experiment.objective.num_tasks)
 
 
 def row_shapes(data: Data, *, num_tasks: int = 0) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the features of a row from `empty_row`; no data is read."""
+    """Return the shape of each feature of one example, without the batch axis; no data is read."""
     row = empty_row(data, num_tasks=num_tasks)
     return {name: value.shape[1:] for name, value in row.items()}
 
 
 def row_lengths(data: Data) -> dict[str, int]:
-    """Return the features of a row with their lengths, in tokens of each single text."""
+    """Return the length in tokens of each feature of one example that has a length."""
     return {name: shape[-1] for name, shape in row_shapes(data).items() if shape}
 
 
 def step_flops(experiment: Experiment) -> int | None:
-    """Return the FLOPs of a train step over all devices, for the longest of several shapes.
+    """Return the estimated FLOPs of one train step over all devices, for the longest batch shape.
 
-    They are estimated as three forward passes; None if the objective does not count them.
+    The estimate is three forward passes. None if the objective does not count FLOPs.
     """
     row = experiment.objective.forward_flops(experiment.model, row_shapes(experiment.data))
     return None if row is None else 3 * experiment.data.batch_size * row
 
 
 def batch_flops(experiment: Experiment) -> Callable[[Mapping[str, np.ndarray]], int | None]:
-    """Return a function that gives the FLOPs of a train step on some rows, from their shapes."""
+    """Return a function that estimates the FLOPs of a train step from the shapes of a batch."""
 
     def flops(batch: Mapping[str, np.ndarray]) -> int | None:
         rows = {name: value.shape[1:] for name, value in batch.items()}
@@ -85,11 +85,11 @@ __all__ = [
 ]
 
 LONGEST = 1 << 24
-"""Maximum tokens of a row: longer ones have no attention that any device can hold."""
+"""Maximum length of a text in tokens, as a sanity check of a config."""
 
 
 def check_batch(experiment: Experiment, mesh: Mesh) -> None:
-    """Reject batches that do not divide among the devices, or have rows too long for the model."""
+    """Raise InputError if batches do not divide among the devices or exceed the model's length."""
     check_lengths(experiment)
     data, parts = experiment.data, sharding.data_parallelism(mesh)
     grouped = bool(data.batches.buckets())
@@ -114,7 +114,7 @@ def check_batch(experiment: Experiment, mesh: Mesh) -> None:
 
 
 def num_parts(experiment: Experiment, shape: Data, mesh: Mesh) -> int:
-    """Return microbatches of a batch of one static shape."""
+    """Return the number of microbatches of a batch of one static shape."""
     whole = {
         name: jax.ShapeDtypeStruct((shape.batch_size, *value.shape[1:]), value.dtype)
         for name, value in empty_row(shape, num_tasks=experiment.objective.num_tasks).items()
@@ -123,7 +123,7 @@ def num_parts(experiment: Experiment, shape: Data, mesh: Mesh) -> int:
 
 
 def check_devices(experiment: Experiment, mesh: Mesh) -> None:
-    """Reject devices on which a model would not be trained as its config says."""
+    """Raise InputError if the devices do not support the config of a model."""
     kind = mesh.devices.flat[0].device_kind
     for model in (experiment.model, *experiment.objective.models().values()):
         model.check_devices(kind, dtype=experiment.compute_dtype)
@@ -132,10 +132,10 @@ def check_devices(experiment: Experiment, mesh: Mesh) -> None:
 def with_choices(
     experiment: Experiment, kind: str, *, earlier: Experiment | None = None
 ) -> tuple[Experiment, list[str]]:
-    """Return the experiment with the value "auto" of its models' fields replaced by a choice.
+    """Replace the value "auto" in model configs by a choice for the devices.
 
     Args:
-      experiment: the config.
+      experiment: experiment with model configs that may contain "auto".
       kind: kind of the devices, as JAX names it.
       earlier: experiment of the run that is resumed; its choices are reused.
 
@@ -165,14 +165,14 @@ def with_choices(
 
 
 def check_lengths(experiment: Experiment) -> None:
-    """Raise InputError for rows of another kind, and documents longer than a table of positions."""
+    """Raise InputError if a model cannot read the examples' layout or length."""
     data = experiment.data
     for name in ("inputs_length", "targets_length"):
         columns = getattr(data, name)
         if columns > LONGEST:
             raise InputError(
-                f"data.{name} must be at most {LONGEST:,} tokens, got {columns:,}: no row of "
-                "training is as long"
+                f"data.{name} must be at most {LONGEST:,} tokens, but is {columns:,}; set a "
+                "shorter length"
             )
     data.layout.check_model(begins_with_cls=experiment.model.begins_with_cls)
     lengths = {"inputs_length": data.inputs_length}
@@ -184,6 +184,6 @@ def check_lengths(experiment: Experiment) -> None:
         for name, length in lengths.items():
             if most is not None and length > most:
                 raise InputError(
-                    f"data.{name} {length} is above the {most} positions of {model}: shorten it, "
-                    f"or make the table longer by --{model}.max-positions"
+                    f"data.{name} is {length} tokens, but {model} has only {most} positions; "
+                    f"use a shorter length, or increase --{model}.max-positions"
                 )

@@ -1,12 +1,12 @@
-"""Checks of config fields, and the parser of settings for single tasks.
+"""Checks of config fields, and the parser of `evaluation.per_task`.
 
 A line of `evaluation.per_task` has settings for the tasks that match a name or a pattern:
 
     parse_line("wmt_*: num_beams=4, length_penalty=0.6")
     # Line(pattern="wmt_*", values={"num_beams": 4, "length_penalty": 0.6})
 
-A line is read by Python's `ast` and never executed. A task has the settings of all lines that match
-one of its names, where later lines override earlier ones, and the evaluation's values for the rest.
+A line is read by Python's `ast` and never executed. If several lines match a task, later lines
+override earlier ones. All other settings are the evaluation's.
 """
 
 import ast
@@ -24,10 +24,10 @@ from t5x_lite.core.options import did_you_mean, is_config
 
 
 def check_given(where: str, config: Any) -> None:
-    """Raise InputError for None in a field of a config, at any depth, that must have a value.
+    """Raise InputError if a required config field has the value None, at any depth.
 
     Args:
-      where: the dotted name of the config, for the error; "" is the whole.
+      where: dotted name of the config, for the error; "" for the root.
       config: a dataclass, a tuple or a value.
     """
     if is_config(config):
@@ -59,12 +59,12 @@ def _takes_none(hint: Any) -> bool:
 
 
 def check_numbers(where: str, config: Any) -> None:
-    """Raise InputError for a whole number of a config, at any depth, that is out of range.
+    """Raise InputError if an integer in a config is out of range, at any depth.
 
     Shapes, steps and indices have 32 bits. Seeds and numbers of bytes have 64 bits.
 
     Args:
-      where: the dotted name of the config, for the error; "" is the whole.
+      where: dotted name of the config, for the error; "" for the root.
       config: a dataclass, a tuple or a value.
     """
     if is_config(config):
@@ -94,10 +94,10 @@ FIELDS: dict[str, tuple[type, ...]] = {
     "inputs_length": (int,),
     "examples_of": (str,),
 }
-"""Setting of a line -> types of its value."""
+"""Types of the value of each setting in `evaluation.per_task`."""
 
 OF_DATA = ("inputs_length", "examples_of")
-"""Settings of the data: they are not fields of the evaluation."""
+"""Settings in `evaluation.per_task` that change the data, not the evaluation."""
 
 _TYPES = {
     int: "a whole number",
@@ -110,11 +110,11 @@ _TYPES = {
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """Settings of one line of `evaluation.per_task`.
+    """Parsed line of `evaluation.per_task`: settings for the tasks that match a pattern.
 
     Attributes:
       pattern: task name; * matches any letters, ? one letter.
-      values: the settings.
+      values: settings by name.
     """
 
     pattern: str
@@ -126,11 +126,10 @@ class Line:
 
 
 def parse_line(text: str) -> Line:
-    """Parse "PATTERN: SETTING=VALUE, SETTING=VALUE".
+    """Parse a line of `evaluation.per_task`: "PATTERN: SETTING=VALUE, SETTING=VALUE".
 
     Raises:
-      InputError: a syntax error; an unknown setting, with the nearest name; or a setting does not
-        take the value.
+      InputError: if the syntax is wrong, a setting is unknown, or a value has the wrong type.
     """
     first, equals, rest = text.partition("=")  # values and patterns may contain colons
     pattern, colon, name = first.rpartition(":")
@@ -157,13 +156,13 @@ def parse_line(text: str) -> Line:
         values[name] = value
     if values.get("inputs_length", 1) < 1:
         raise InputError(
-            f"{where}: inputs_length must be at least 1: got {values['inputs_length']}"
+            f"{where}: inputs_length must be at least 1, got {values['inputs_length']}"
         )
     return Line(pattern.strip(), values)
 
 
 def _setting(keyword: ast.keyword, *, where: str) -> tuple[str, Any]:
-    """Return the name and the value of SETTING=VALUE."""
+    """Parse one SETTING=VALUE into its name and value."""
     name = str(keyword.arg)
     if name not in FIELDS:
         raise InputError(

@@ -1,4 +1,4 @@
-"""The evaluation of an `Experiment`: its metrics, and how tasks are answered."""
+"""Evaluation settings of an `Experiment`: metrics, decoding and retrieval."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ SameIds = Literal["auto", "keep", "drop"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ways:
-    """The heads and weights of rankings.
+    """Rankings of a retrieval evaluation, each by one head or by a weighted sum of heads.
 
     Attributes:
       names: names of the rankings.
@@ -49,19 +49,19 @@ class Ways:
     def __post_init__(self) -> None:
         for name in self.names:
             if name not in NAMES:
-                raise InputError(f"ways are some of {', '.join(NAMES)}: got {name!r}")
+                raise InputError(f"ways must be among {', '.join(NAMES)}, got {name!r}")
         check_bounds(self)
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """The heads that the rankings need."""
+        """Names of the encoder heads that the rankings need."""
         needed = {head for name in self.names for head in _NEEDS.get(name, (name,))}
         return tuple(head for head in NAMES[:3] if head in needed)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Retrieval:
-    """The searched corpus, and the encoding of its texts.
+    """Retrieval evaluation: the corpus, and the encoding of its queries and documents.
 
     Attributes:
       directory: directory in BEIR's format: corpus.jsonl, queries.jsonl, qrels/*.tsv; "" skips
@@ -76,15 +76,16 @@ class Retrieval:
         any.
       document_prefix: text put before every document; None takes the checkpoint's prompt for
         documents.
-      ways: rankings by the heads of a BGE-M3, each evaluated separately as WAY/ndcg_at_10: some of
-        dense, lexical, multi_vector, dense_lexical and all (`retrieval.fusion`); () is one ranking
-        by the vector. The outputs of these heads for the corpus are held in memory.
+      ways: rankings of a model with the three BGE-M3 heads, such as dense, lexical, multi_vector,
+        dense_lexical and all (`retrieval.fusion`). Each is evaluated separately as WAY/ndcg_at_10.
+        () evaluates only the ranking by dense vectors. Memory holds the heads' outputs for the
+        corpus.
       weights: weights of the dense, lexical and multi-vector scores in the ranking "all".
       pair_weights: weights of the dense and lexical scores in the ranking "dense_lexical".
-      same_ids: rule for a document with the id of the query. "keep" ranks it. "drop" removes it, as
-        BEIR does, because a query that is also a document (ArguAna, Quora) would find itself.
-        "auto" removes it only if its text also equals the query's, with or without the title, so
-        ids that are equal by accident (Cranfield) remove no document.
+      same_ids: rule for a document with the same id as the query. "keep" ranks the document. "drop"
+        removes the document, as BEIR does for queries that are also documents (ArguAna, Quora).
+        "auto" removes the document only if its text, with or without the title, also equals the
+        query, so documents with equal ids by accident (Cranfield) stay.
     """
 
     directory: str = ""
@@ -107,48 +108,49 @@ class Retrieval:
             raise InputError(f"evaluation.retrieval: {error}") from error
 
     def rankings(self) -> Ways:
-        """Return the rankings by heads."""
+        """Return the rankings with their weights."""
         return Ways(names=self.ways, weights=self.weights, pair_weights=self.pair_weights)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Evaluation during training and by `t5x-lite evaluate`.
+    """Settings of the evaluation during training and by `t5x-lite evaluate`.
 
     Attributes:
       period: steps between two evaluations; the last step always has one.
-      split: the split of the task to evaluate.
+      split: split of the task to evaluate.
       loss: True to compute the held-out loss.
-      max_batches: batches of the held-out loss; None is the whole split.
-      loss_of_each_cache: True to also measure the held-out loss of each single cache of data.cache,
-        under the name of its directory, such as "validation/en/loss" for languages.
+      max_batches: maximum batches of the held-out loss; None uses the whole split.
+      loss_of_each_cache: True to also report the held-out loss of each cache of data.cache under
+        the name of the cache directory, such as "validation/en/loss".
       task_metrics: True to predict targets and compute the task's own metrics.
       class_metrics: macro_f1, weighted_f1 or both, reported for each classification task in
-        addition to its own metrics; they do not count in the task's score.
-      max_examples: examples of the task metrics; None is the whole split.
-      batch_size: examples decoded at once; None is the data's batch size.
+        addition to its own metrics; the task's score does not include them.
+      max_examples: maximum examples for the task metrics; None uses the whole split.
+      batch_size: examples decoded at once; None uses data.batch_size.
       max_decode_length: maximum decoded tokens.
       num_beams: width of the beam search that decodes; 1 is greedy.
-      length_penalty: length penalty of the beam search, by T5X's rule; None is 0.6.
+      length_penalty: length penalty of the beam search, as T5X defines it; None uses 0.6.
       rank: True to predict the likeliest of the task's labels instead of decoding, for tasks with a
         closed set of labels. Other tasks of a mixture are decoded.
-      null_threshold: for questions that may have no answer (SQuAD 2.0), the answer is "" if the
-        no-answer score minus the score of the best span is above it. The metric best_f1_thresh
-        gives the best threshold for the evaluated split that does not exceed this one; 1e9 compares
-        all thresholds.
-      best_per_task: True to evaluate each task of a mixture with the checkpoint of the work
-        directory that has its best validation metrics.
-      bootstrap: samples for 95 % confidence intervals of `evaluate`'s metrics; 0 disables them.
-      submission: True to let `evaluate --output` also predict the test splits of GLUE and SuperGLUE
-        and write submission files for their servers, and the predictions file of SQuAD's script for
-        the evaluated split; needs max_examples None.
-      num_samples: predictions written to samples.jsonl at each evaluation.
+      null_threshold: threshold for unanswerable questions (SQuAD 2.0). The answer is "" if the
+        no-answer score minus the best span's score exceeds the threshold. The metric best_f1_thresh
+        reports the best threshold up to this value for the evaluated split; 1e9 compares all
+        thresholds.
+      best_per_task: True to evaluate each task of a mixture with the checkpoint that has the best
+        validation metrics for the task.
+      bootstrap: number of bootstrap samples for 95 % confidence intervals of `evaluate`'s metrics;
+        0 disables the intervals.
+      submission: True to also predict the test splits of GLUE and SuperGLUE with `evaluate
+        --output`, and write submission files for the benchmark servers. For SQuAD, write the
+        predictions file for the official script. Needs max_examples None.
+      num_samples: number of predictions to write to samples.jsonl at each evaluation.
       per_task: settings of single tasks, "PATTERN: SETTING=VALUE, ..." such as "wmt_*: num_beams=4,
         length_penalty=0.6". "wmt_ende", "tasks.wmt:ende", "tasks.wmt" or "ende" match a task; *
         matches any letters. Settings: num_beams, length_penalty, max_decode_length, rank,
-        max_examples, batch_size, inputs_length (by default the data's), and examples_of, a task
-        such as 'tasks.glue:mnli' that gives the few-shot examples. If several lines match a task,
-        later ones override earlier ones, setting by setting.
+        max_examples, batch_size, inputs_length (by default the data's), and examples_of, the task
+        to take few-shot examples from, such as 'tasks.glue:mnli'. If several lines match a task,
+        later lines override earlier ones.
       few_shot: examples to put before each input of the task metrics.
       retrieval: retrieval evaluation of an encoder's vectors on the same split.
     """
@@ -180,13 +182,13 @@ class Evaluation:
         check_bounds(self, prefix="evaluation.")
         if self.loss_of_each_cache and not self.loss:
             raise InputError(
-                "evaluation.loss_of_each_cache needs the held-out loss, which evaluation.loss "
-                "disables: set --evaluation.loss True"
+                "evaluation.loss_of_each_cache needs the held-out loss, but evaluation.loss is "
+                "False; set --evaluation.loss True"
             )
         for name in self.class_metrics:
             if name not in CLASS_METRICS:
                 raise InputError(
-                    f"evaluation.class_metrics are some of {', '.join(CLASS_METRICS)}: got "
+                    f"evaluation.class_metrics must be among {', '.join(CLASS_METRICS)}, got "
                     f"{name!r}{did_you_mean(name, CLASS_METRICS)}"
                 )
         for line in self.lines:
@@ -196,26 +198,26 @@ class Evaluation:
                 raise InputError(f"evaluation.per_task {line.pattern!r}: {error}") from error
         if self.few_shot.is_on and not self.task_metrics:
             raise InputError(
-                "evaluation.few_shot needs the task metrics, which evaluation.task_metrics "
-                "disables: set --evaluation.task-metrics True"
+                "evaluation.few_shot needs the task metrics, but evaluation.task_metrics is "
+                "False; set --evaluation.task-metrics True"
             )
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """Parsed lines of `per_task`."""
+        """Parsed lines of `per_task`, with the settings of single tasks."""
         return tuple(map(parse_line, self.per_task))
 
     def changed(self, values: Mapping[str, Any]) -> "Evaluation":
-        """Apply one task's settings, except data settings, and empty `per_task`."""
+        """Return the evaluation with the settings of one task, without its data settings."""
         own = {name: value for name, value in values.items() if name not in OF_DATA}
         return dataclasses.replace(self, per_task=(), **own)
 
     @property
     def ranks(self) -> bool:
-        """True if labels of any task may be ranked."""
+        """True if labels are ranked instead of decoded for any task."""
         return self.rank or any(line.values.get("rank", False) for line in self.lines)
 
     @property
     def retrieval_alone(self) -> bool:
-        """True if only retrieval is evaluated, so that the data are not read."""
+        """True if only retrieval is evaluated, so no split of the task is read."""
         return bool(self.retrieval.directory) and not (self.loss or self.task_metrics)

@@ -1,4 +1,4 @@
-"""The configuration of a run: `Experiment` and its parts, read from a file, changed by options.
+"""Configuration of a run: `Experiment` and its parts, read from a file and changed by options.
 
 A config is a Python file that defines `experiment`. The file chooses the TYPE of every part; the
 command line changes LEAVES:
@@ -55,28 +55,28 @@ MATCHING_FIELDS = (
     *("model", "objective", "heads", "adapters", "train"),
     *("data", "optimizer", "seed", "compute_dtype"),
 )
-"""The fields of an Experiment that a work directory's saved config must share to be resumed."""
+"""Fields that must equal the saved config of a work directory, or the run cannot resume."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Checkpoints:
-    """Schedule of checkpoints: when one is written, and which ones are kept.
+    """Settings for saving checkpoints: period, number to keep and metric of the best checkpoint.
 
     Attributes:
       period: steps between two checkpoints; the last step always has one.
-      minutes: maximum minutes between two checkpoints, by the clock of the first process. With
-        `period`, whichever comes first saves. None saves only by `period`.
+      minutes: maximum minutes between two checkpoints, measured by process 0, in addition to
+        `period`. None saves only by `period`.
       keep: number of newest checkpoints to keep.
-      best: metric for keeping the best checkpoint as well, such as "validation/loss", or a pattern
-        that keeps the best checkpoint of each matching metric: "validation/*/score" for each task
-        of a mixture. None keeps no best checkpoint; a metric of a test split is rejected.
+      best: metric of the best checkpoint, which is kept in addition to the newest ones, such as
+        "validation/loss". A pattern such as "validation/*/score" keeps the best checkpoint of each
+        matching metric. None keeps only the newest. Metrics of a test split are rejected.
       best_mode: better direction: max or min; if None, min for losses, cross entropies,
         perplexities and errors, else max.
       whole: True to store frozen parameters in each checkpoint. False stores only the path of the
         checkpoint of `init` and digests of the frozen arrays (`checkpoints.base`). A resumed run
         keeps the setting of its earlier checkpoints.
-      timeout: seconds that a save may take, and that its processes wait for each other, before it
-        fails and the run ends.
+      timeout: maximum seconds of a save, including the wait for other processes. A longer save
+        fails and ends the run.
     """
 
     period: Count = 1000
@@ -95,24 +95,24 @@ class Checkpoints:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hosts:
-    """The processes of a run, and how they find each other; `train.hosts` joins them.
+    """Processes of a run on several hosts; `train.hosts` connects them.
 
-    Nothing is needed on Cloud TPU, under SLURM's srun and under Open MPI's mpirun; elsewhere every
-    process is started with the first three:
+    Nothing is needed on Cloud TPU, under SLURM's srun and under Open MPI's mpirun. Elsewhere, start
+    every process with the first three options:
 
         --hosts.coordinator 10.0.0.1:8476 --hosts.num-processes 4 --hosts.process-id 0
 
     Attributes:
-      coordinator: "HOST:PORT" of process 0, as the others reach it; "" finds it, or is one process.
+      coordinator: address "HOST:PORT" of process 0 for the other processes; "" detects the address,
+        or starts a run of one process.
       num_processes: number of processes.
       process_id: index of this process, from 0.
-      heartbeat: seconds without a sign of life after which a process counts as dead and the others
-        end.
+      heartbeat: seconds without a heartbeat before a process counts as dead and the run ends.
       timeout: seconds to wait for all processes at the start.
-      watchdog: seconds without a finished step after which a training run counts as hung, or twenty
-        times its usual step where that is longer: it ends with the stacks of all threads, and the
-        same command resumes from its last checkpoint. Compilation, evaluations and saving do not
-        count. 0 watches nothing.
+      watchdog: seconds without a finished step before a training run counts as hung; at least
+        twenty times the usual step. A hung run ends with the stacks of all threads, and the same
+        command resumes from its last checkpoint. Compilation, evaluations and saving do not count.
+        0 disables the watchdog.
     """
 
     coordinator: str = ""
@@ -131,8 +131,8 @@ class Hosts:
         )
         if any(given) and not all(given):
             raise InputError(
-                "hosts.coordinator, hosts.num_processes and hosts.process_id are given together: "
-                f"got {self.coordinator!r}, {self.num_processes} and {self.process_id}"
+                "hosts.coordinator, hosts.num_processes and hosts.process_id must be set "
+                f"together, got {self.coordinator!r}, {self.num_processes} and {self.process_id}"
             )
         check_bounds(self, prefix="hosts.")
         if self.num_processes is None or self.process_id is None:
@@ -142,68 +142,70 @@ class Hosts:
             raise InputError(f"hosts.coordinator must be HOST:PORT, got {self.coordinator!r}")
         if not 0 <= self.process_id < self.num_processes:
             raise InputError(
-                f"hosts.process_id {self.process_id} must be one of 0 to hosts.num_processes - 1 = "
-                f"{self.num_processes - 1}"
+                f"hosts.process_id is {self.process_id}, but must be from 0 to "
+                f"hosts.num_processes - 1 = {self.num_processes - 1}"
             )
 
 
 def _check_searches(searched: int, saved: int) -> None:
     if searched % saved:
         raise InputError(
-            f"data.refresh.period {searched} needs a checkpoint at each of its multiples: set "
-            f"--checkpoints.period to a divisor of it, which is {saved}"
+            f"data.refresh.period is {searched} steps, but must be a multiple of "
+            f"checkpoints.period, which is {saved}; set --checkpoints.period to a divisor of "
+            "data.refresh.period"
         )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One run: what is trained, on what, how, for how long and where it goes.
+    """Configuration of a training run: model, objective, data, optimizer, length and output.
 
     Attributes:
       model: config of the model architecture.
-      objective: the loss.
-      data: the task, the vocabulary and the shape of the batches.
-      optimizer: the optimizer and its schedule.
-      steps: optimizer steps from the start of the run, not from where it is resumed.
-      epochs: passes over the training data, instead of `steps`: `train` counts the data and sets
-        steps, and the lengths of schedules in the same proportion. None trains `steps`.
+      objective: the training objective, which computes the loss.
+      data: task, vocabulary and shape of the batches.
+      optimizer: optimizer, with its learning-rate schedule.
+      steps: total optimizer steps of the run, including steps before it was resumed.
+      epochs: passes over the training data, instead of `steps`. `train` counts the examples, sets
+        `steps`, and scales the schedules to match. None uses `steps`.
       seed: random seed for the initial parameters, dropout and the order of the data.
-      workdir: the directory that receives config, checkpoints and metrics.
-      heads: frozen heads to keep in addition to the heads that the objective reads; a run that
-        begins from a checkpoint keeps the heads of the checkpoint.
+      workdir: work directory for config, checkpoints and metrics.
+      heads: frozen heads to keep in addition to the objective's heads. A run that starts from a
+        checkpoint also keeps the checkpoint's heads.
       adapters: adapters to add to the model, which is then frozen.
-      train: trained parameters: paths such as heads/classifier or model/encoder, or regular
-        expressions that match whole paths. () trains everything except heads that the loss does not
-        read, and with adapters except the model. All other parameters are frozen, without weight
-        decay and optimizer state. `adapters.train` sets the same by names of adapters.
+      train: parameters to train: paths such as heads/classifier or model/encoder, or regular
+        expressions that match complete paths. All other parameters are frozen, without weight decay
+        and optimizer state. () trains all parameters except heads that the loss does not read; with
+        adapters, the model is frozen too. `adapters.train` selects parameters by adapter name
+        instead.
       init: checkpoint to initialize parameters from, and the parameters to take.
       compute_dtype: dtype of the activations; parameters stay float32.
-      matmul_precision: precision of float32 matrix products, in training and evaluation; products
-        of bfloat16 numbers are the same with all. On a TPU "default" multiplies them in one pass of
-        bfloat16, "high" in three and "highest" in six, as float32; on a GPU the first two are TF32.
+      matmul_precision: precision of float32 matrix products in training and evaluation; bfloat16
+        products are not affected. On a TPU, "default" uses one bfloat16 pass, "high" three and
+        "highest" six, which equals float32. On a GPU, "default" and "high" use TF32.
       log_period: steps between two lines of training metrics.
-      checkpoints: when checkpoints are written and which ones stay.
+      checkpoints: schedule of checkpoints, and rules for keeping them.
       evaluation: settings and schedule of the evaluation.
-      mesh: layout of the devices.
-      microbatches: number of microbatches that a batch is divided into to save memory; the gradient
-        is the same as for the complete batch.
-      tokens_per_part: maximum tokens per device and microbatch, padding included, instead of a
-        number: as few microbatches as possible, for each static shape of the batches. None uses
+      mesh: device mesh.
+      microbatches: number of microbatches of a batch; more microbatches need less memory. The
+        gradient equals the gradient of the complete batch.
+      tokens_per_part: maximum tokens per device and microbatch, padding included, instead of
+        `microbatches`. Each batch shape uses as few microbatches as possible. None uses
         `microbatches`.
       find_batch_size: True to double `microbatches` at the start of a run until the compiled step
-        fits in a device's memory; batch and gradient stay the same, but dropout samples other
-        masks.
-      microbatch_mode: mode of losses that compare each row with the whole batch: "cached"
-        keeps their vectors and runs each part twice (gradient caching), "recompute" differentiates
-        through the loop over the parts; the gradient is the same.
-      hosts: the processes of a run on several hosts.
-      profile: steps that JAX's profiler traces into profile/ of the work directory.
+        fits in a device's memory; the batch and its gradient do not change, except for other
+        dropout masks.
+      microbatch_mode: gradient of contrastive losses over several microbatches. "cached" stores the
+        vectors and runs each microbatch twice (gradient caching). "recompute" differentiates
+        through the loop over microbatches. The gradients are equal.
+      hosts: processes of a run on several hosts.
+      profile: steps to trace with JAX's profiler; traces go to profile/ in the work directory.
       stop_early: criterion for ending training before `steps`.
       tracking: trackers of metrics in addition to the work directory's metrics.jsonl.
-      xla: options of XLA's compiler for the train step, as KEY=VALUE without dashes; separate
-        several with spaces. Keys are the options of XLA_FLAGS, on a TPU also of LIBTPU_INIT_ARGS.
-      compilation_cache: a directory that keeps compiled programs for the next start; "" is JAX's
-        own setting.
+      xla: XLA compiler options for the train step, as KEY=VALUE without dashes, separated by
+        spaces. Keys are names from XLA_FLAGS, and on a TPU also from LIBTPU_INIT_ARGS.
+      compilation_cache: directory that caches compiled programs for later runs; "" keeps JAX's
+        setting.
     """
 
     model: ModelConfig
@@ -246,8 +248,9 @@ class Experiment:
         heads.by_name(self.heads)
         if self.train and self.adapters.train:
             raise InputError(
-                "train and adapters.train both set the trained parts: give one of them, got "
-                f"{', '.join(self.train)} and {', '.join(self.adapters.train)}"
+                f"train ({', '.join(self.train)}) and adapters.train "
+                f"({', '.join(self.adapters.train)}) both select the parameters to train; set "
+                "only one of them"
             )
         for pattern in self.train:
             patterns.check("train", pattern)
@@ -257,7 +260,7 @@ class Experiment:
         layouts = self.objective.layouts
         if any(isinstance(layout, str) for layout in layouts):
             raise InputError(
-                f"objective {type(self.objective).__name__}: layouts are types of "
+                f"objective {type(self.objective).__name__}: layouts must be classes of "
                 f"t5x_lite.layouts, such as (layouts.Encoder,), got {layouts}"
             )
         if layouts and not isinstance(self.data.layout, layouts):
@@ -267,7 +270,10 @@ class Experiment:
             )
         reason = self.objective.unpackable or self.adapters.unpackable
         if self.data.pack and reason:
-            raise InputError(f"{reason}, which must be of one document: set --data.pack False")
+            raise InputError(
+                f"{reason}, but data.pack is True; set --data.pack False for one document per "
+                "example"
+            )
         _check_searches(self.data.refresh.period, self.checkpoints.period)
         _ = self.parts
         end = getattr(self.optimizer.schedule, "total_steps", None)
@@ -275,13 +281,13 @@ class Experiment:
         if end is not None and self.steps + first > end:
             after = f" after optimizer.schedule_offset {first}" if first else ""
             raise InputError(
-                f"steps {self.steps}{after} continue past the end of the schedule: set "
-                f"--optimizer.schedule.total-steps, which is {end}"
+                f"the run has {self.steps} steps{after}, but the schedule ends at step {end}; "
+                "increase --optimizer.schedule.total-steps"
             )
         over = self.optimizer.unfreezing.total_steps
         if over not in (0, self.steps):
             raise InputError(
-                f"layers unfreeze over {over} steps of {self.steps}: set "
+                f"layers unfreeze over {over} steps, but the run has {self.steps} steps; set "
                 f"--optimizer.unfreezing.total-steps {self.steps}"
             )
         compiler_options(self.xla)
@@ -289,20 +295,20 @@ class Experiment:
             model.check_precision(self.matmul_precision, dtype=self.compute_dtype)
             if self.data.pack and getattr(model, "one_text_rows", False):
                 raise InputError(
-                    "model.one_text_rows True needs rows that hold one text each, and data.pack is "
-                    "True: set --data.pack False, or --model.one-text-rows False"
+                    "model.one_text_rows needs one text per example, but data.pack is True; "
+                    "set --data.pack False, or --model.one-text-rows False"
                 )
 
     @property
     def parts(self) -> Parts:
-        """Division of a batch into microbatches."""
+        """Rule that divides a batch into microbatches."""
         return Parts(
             count=self.microbatches, tokens=self.tokens_per_part, mode=self.microbatch_mode
         )
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """Paths of the trained parameters, from `train` or `adapters.train`; () is the default."""
+        """Paths of the trained parameters, from `train` or `adapters.train`; () if unset."""
         return self.train or self.adapters.trained
 
 
@@ -330,21 +336,21 @@ def load(
     prog: str = "t5x-lite train CONFIG",
     other_options: Iterable[str] = (),
 ) -> Experiment:
-    """Read an experiment and change its leaves.
+    """Read an experiment from a config file and apply command-line options to it.
 
     The config's project root becomes importable: see `config.file.read_config`.
 
     Args:
       path: a Python file that defines `experiment`, or a config.json that `save` wrote.
       overrides: options and values, such as ["--steps", "20"]. ["--model", "init"] takes the
-        model's family and sizes from the checkpoint of --init. "--help" prints them and leaves
-        by SystemExit(0).
-      prog: the name in that help.
-      other_options: options of the command itself, offered when an unknown one resembles them.
+        model's family and sizes from the checkpoint of --init. "--help" prints the options and
+        raises SystemExit(0).
+      prog: name of the program in the help.
+      other_options: options of the command itself, suggested if an unknown option is similar.
 
     Raises:
-      InputError: no such file, an error in it (with file and line), no experiment in it, an
-        unknown option (with the nearest name), or a value that an option does not take.
+      InputError: if the file is missing or has an error, or an option is unknown or has a wrong
+        value.
     """
     experiment = read_config(path)
     if not isinstance(experiment, Experiment):
@@ -360,7 +366,7 @@ def with_options(
     prog: str = "t5x-lite train CONFIG",
     other_options: Iterable[str] = (),
 ) -> Experiment:
-    """Return an experiment with leaves changed by options; see `load`."""
+    """Return the experiment with fields changed by command-line options; see `load`."""
     if not overrides:
         return experiment
     options = _current_options(overrides)
@@ -383,9 +389,11 @@ def _current_options(overrides: Sequence[str]) -> list[str]:
     for option in overrides:
         name, equals, value = option.partition("=")
         if new := renames.OPTIONS.get(name.replace("_", "-")):
-            raise InputError(f"{name} is {new} now")
+            raise InputError(f"option {name} was renamed to {new}")
         if name in renames.PARTS:
-            raise InputError(f"{name}: the config file says it, as {renames.PARTS[name]}")
+            raise InputError(
+                f"option {name} does not exist; set {renames.PARTS[name]} in the config file"
+            )
         found.append(f"--init.checkpoint{equals}{value}" if name == "--init" else option)
     return found
 
@@ -396,7 +404,8 @@ def _with_steps_of(experiment: Experiment, options: Sequence[str]) -> Experiment
         return experiment
     if epochs is not None:
         raise InputError(
-            f"--steps {steps} and --epochs {epochs} both set the length of the run; give one"
+            f"--steps {steps} and --epochs {epochs} both set the length of the run; pass "
+            "only one of them"
         )
     if experiment.epochs is None or not (steps.isdecimal() and 0 < len(steps) < 19 and int(steps)):
         return experiment
@@ -405,21 +414,22 @@ def _with_steps_of(experiment: Experiment, options: Sequence[str]) -> Experiment
 
 
 _FEWEST_EVALUATIONS = 10
-"""Periods of a config shrink with its steps until a run has so many of them."""
+"""Minimum number of evaluations and checkpoints when a run is shortened."""
 
 
 def with_length(
     experiment: Experiment, steps: int, *, fixed: Iterable[str] = frozenset()
 ) -> Experiment:
-    """Return the experiment with a different number of steps, and its schedules scaled to match.
+    """Change the number of steps of an experiment, and scale its schedules to match.
 
-    Warm-ups keep their fraction of the steps, decays end with the run. The periods of checkpoints
-    and evaluations shrink with a shorter run, to a tenth of it at the least.
+    A warm-up keeps its fraction of the steps, and a decay ends at the last step. In a shorter run,
+    the periods of checkpoints and evaluations shrink too, but a run has only ten of each.
 
     Args:
       experiment: the config.
-      steps: number of steps of the new run.
-      fixed: options that were given, such as "--optimizer.schedule.warmup-steps", and stay.
+      steps: new number of steps.
+      fixed: options that the user set, such as "--optimizer.schedule.warmup-steps"; they do not
+        change.
     """
     fixed = frozenset(fixed)
     if steps == experiment.steps:
@@ -464,7 +474,7 @@ def _of_length(
 ) -> Schedule:
     """Return a schedule with its lengths scaled by `ratio`.
 
-    Lengths of a schedule without an end, such as T5's inverse square root, do not change.
+    A schedule without an end, such as T5's inverse square root, keeps its lengths.
     """
     changed: dict[str, Any] = {}
     names = [field.name for field in dataclasses.fields(schedule)]
@@ -495,11 +505,11 @@ _OF_TRAINING = (
     "attention_block",
     "one_text_rows",
 )
-"""Fields of a model that a config keeps when a checkpoint gives its sizes."""
+"""Model fields that `--model init` takes from the config, not from the checkpoint."""
 
 
 def _without_model_init(options: Sequence[str]) -> tuple[list[str], bool]:
-    """Return the other options, and whether `--model init` is among them."""
+    """Remove `--model init` from the options, and return True if it was there."""
     rest: list[str] = []
     values: list[str] = []
     remaining = iter(options)
@@ -511,24 +521,24 @@ def _without_model_init(options: Sequence[str]) -> tuple[list[str], bool]:
             values.append(value if equals else next(remaining, ""))
     if wrong := [value for value in values if value != _INIT]:
         raise InputError(
-            f"--model must be init, got {wrong[0]!r}; init takes the model of the checkpoint of "
-            "--init, and --model.FIELD VALUE changes one field"
+            f"--model must be init, got {wrong[0]!r}; pass --model init to use the model of the "
+            "checkpoint of --init, or --model.FIELD VALUE to change one field"
         )
     return rest, bool(values)
 
 
 def _with_model_of_init(experiment: Experiment, options: Sequence[str]) -> Experiment:
-    """Return the experiment with the family and the sizes of the checkpoint that `init` names.
+    """Return the experiment with the model family and sizes of the checkpoint of `init`.
 
-    If that checkpoint is gone, the work directory of a run that began with it has the sizes.
-    Dropout and the implementation of attention are kept from the config if the family has these
-    fields. Options of the model change the result.
+    If the checkpoint is missing, use the config of the work directory of a run that started from
+    it. Dropout and attention settings of the config are kept if the family has these fields.
+    Options of the model are applied later.
     """
     checkpoint = _value_of("--init.checkpoint", options) or experiment.init.checkpoint
     if not checkpoint:
         raise InputError(
-            "--model init takes family and sizes from the checkpoint of --init, which is not set; "
-            "pass --init CHECKPOINT"
+            "--model init reads the model from the checkpoint of --init, but --init is not "
+            "set; pass --init CHECKPOINT"
         )
     number = _value_of("--init.step", options) or experiment.init.step
     try:
@@ -554,7 +564,7 @@ def _with_model_of_init(experiment: Experiment, options: Sequence[str]) -> Exper
 
 
 def begun_with(checkpoint: str, workdir: str) -> Experiment | None:
-    """Return the experiment of a work directory if its run began with a checkpoint, or None."""
+    """Return the saved experiment of a work directory if its run started from this checkpoint."""
     if not workdir:
         return None
     source = remote.open_path(workdir) / checkpointing.CONFIG_FILE
@@ -574,7 +584,9 @@ def _saved_at(source: remote.AnyPath) -> Experiment:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{source}: cannot be read ({error}); use another checkpoint") from error
     if not isinstance(saved, Experiment):
-        raise InputError(f"{source}: describes a {type(saved).__name__}, not an Experiment")
+        raise InputError(
+            f"{source}: expected the config of an Experiment, got a {type(saved).__name__}"
+        )
     return saved
 
 
@@ -588,17 +600,16 @@ def _value_of(option: str, options: Sequence[str]) -> str | None:
 
 
 def save(experiment: Experiment, path: str | Path) -> None:
-    """Write the experiment as JSON that `load` reads; the file is there whole or not at all."""
+    """Write the experiment as JSON that `load` reads, atomically."""
     content = to_json(experiment).encode()
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, content)
 
 
 def check_same_experiment(saved: Experiment, current: Experiment, workdir: str | Path) -> None:
-    """Raise InputError instead of resuming a work directory that another experiment wrote.
+    """Raise InputError if a work directory was written by a different experiment.
 
-    Raises:
-      InputError: naming every field among MATCHING_FIELDS that differs, with both values.
+    The error lists each field of MATCHING_FIELDS that differs, with both values.
     """
     found = differences(saved, current, fields=MATCHING_FIELDS)
     if found:
@@ -609,7 +620,7 @@ def check_same_experiment(saved: Experiment, current: Experiment, workdir: str |
 
 
 def differences(saved: Experiment, current: Experiment, *, fields: Sequence[str]) -> list[str]:
-    """Return one phrase for each leaf of the given fields that differs between two experiments."""
+    """Describe each difference between two experiments in the given fields, one phrase each."""
     found: list[str] = []
     for name in fields:
         there, here = (encode(_resolved(part, name), where=name) for part in (saved, current))
@@ -618,7 +629,7 @@ def differences(saved: Experiment, current: Experiment, *, fields: Sequence[str]
 
 
 def unequal(first: Any, other: Any, *, where: str = "") -> list[str]:
-    """Return the dotted names of the leaves in which two decoded JSON values differ."""
+    """Describe each difference between two decoded JSON values, by its dotted name."""
     pairs: list[tuple[str, Any, Any]]
     if isinstance(first, dict) and isinstance(other, dict):
         pairs = [(key, first.get(key), other.get(key)) for key in dict.fromkeys([*first, *other])]
@@ -650,7 +661,7 @@ def _differences(name: str, there: Any, here: Any) -> list[str]:
         return [each for i, (a, b) in pairs for each in _differences(f"{name}.{i}", a, b)]
     if there == here:
         return []
-    return [f"{name} is {_shown(there)} there and {_shown(here)} here"]
+    return [f"{name} is {_shown(there)} in the saved config and {_shown(here)} now"]
 
 
 def _shown(node: Any) -> str:
@@ -662,7 +673,7 @@ def _shown(node: Any) -> str:
 
 
 def _cause(error: BaseException | None) -> InputError | None:
-    """Return the InputError of a config's own check that caused a parsing error, if any."""
+    """Return the InputError that caused a parsing error, or None."""
     while error is not None and not isinstance(error, InputError):
         error = error.__cause__ or error.__context__
     return error

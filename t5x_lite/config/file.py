@@ -1,11 +1,10 @@
-"""Config files: the Python file that holds an experiment, and configs as JSON.
+"""Config files: Python files that define an experiment, and configs as JSON.
 
-Whatever is wrong in the file becomes one line with its place:
+Every error in the file becomes one line with its line number:
 
     configs/my_run.py:7: T5Config has no field d_modle; did you mean d_model?
 
-Frozen configs are written as JSON and read back, so that a work directory and a checkpoint record
-their config.
+Work directories and checkpoints store their config as JSON.
 
 A dataclass becomes an object with the name of its class as "type"; a tuple becomes an array; a
 float that JSON lacks becomes an object of type "float":
@@ -17,9 +16,9 @@ float that JSON lacks becomes an object of type "float":
       "label_smoothing": 0.0
     }
 
-A field that the file lacks takes its default, or the value that gives the behavior before the field
-existed (`core.renames.FORMER_VALUES`), so an earlier config still loads. A field that the class
-lacks is an error.
+A field that is missing in the file gets its default, or the value that keeps the behavior from
+before the field existed (`core.renames.FORMER_VALUES`), so earlier configs still load. An unknown
+field is an error.
 """
 
 import dataclasses
@@ -39,7 +38,7 @@ from t5x_lite.core.options import did_you_mean, is_config
 
 
 def to_json(config: Any) -> str:
-    """Write a dataclass as JSON text that `from_json` turns into an equal one.
+    """Convert a config dataclass to JSON text that `from_json` reads.
 
     Raises:
       InputError: if a value is not a config, tuple, str, bool, int, float or None, or a class
@@ -49,19 +48,20 @@ def to_json(config: Any) -> str:
 
 
 def from_json(text: str, *, source: str, any_module: bool = False) -> Any:
-    """Build the dataclass that `to_json` wrote.
+    """Build the config dataclass from JSON text that `to_json` wrote.
 
-    Reading imports the modules of the classes, which is running them: a checkpoint may name classes
-    of t5x_lite and of the packages that the command's own config names, or what `project` trusts.
+    Building a config imports the modules of its classes, and importing runs code. So a checkpoint
+    may name only classes of t5x_lite, of the packages of the command's config, or of what `project`
+    trusts.
 
     Args:
-      text: the JSON.
+      text: the JSON text.
       source: path of the text, for errors.
-      any_module: True if classes of all modules may be named, as by the config of a command.
+      any_module: True to allow classes of all modules, as for the config of a command.
 
     Raises:
-      InputError: malformed JSON, a class that is not trusted or cannot be imported, an unknown or
-        missing field, or a value that the class rejects.
+      InputError: if the JSON is malformed, a class is not trusted or cannot be imported, or a field
+        is unknown, missing or rejected by its class.
     """
     try:
         node = plain_json(text)
@@ -76,11 +76,11 @@ def from_json(text: str, *, source: str, any_module: bool = False) -> Any:
             _refuse_untrusted(node, where=source)
         return _decode(node, where=source)
     except RecursionError as error:
-        raise InputError(f"{source}: not a config: it is nested too deeply") from error
+        raise InputError(f"{source}: not a config: the JSON is nested too deeply") from error
 
 
 def modules_of(config: Any) -> set[str]:
-    """Return the modules of the classes of a config and its parts."""
+    """Return the names of the modules that define the classes of a config and its parts."""
     if isinstance(config, tuple):
         return set().union(*map(modules_of, config))
     if not is_config(config):
@@ -90,11 +90,11 @@ def modules_of(config: Any) -> set[str]:
 
 
 def encode(value: Any, *, where: str) -> Any:
-    """Turn a config or one of its values into what the json module writes.
+    """Convert a config or one of its values to a value for `json.dumps`.
 
     Args:
       value: a dataclass, tuple, str, bool, int, float or None.
-      where: the dotted name of the value, for the errors.
+      where: dotted name of the value, for errors.
     """
     if is_config(value):
         fields = [field.name for field in dataclasses.fields(value) if field.init]
@@ -115,7 +115,7 @@ def encode(value: Any, *, where: str) -> Any:
 
 
 def _type_name(cls: type, *, where: str) -> str:
-    """Return "module:Class" of a class that another process can import."""
+    """Return "module:Class", or raise InputError if another process cannot import the class."""
     module = sys.modules.get(cls.__module__)
     if cls.__module__ == "__main__" or not hasattr(module, cls.__qualname__):
         raise InputError(
@@ -136,7 +136,7 @@ def _decode(node: Any, *, where: str) -> Any:
         try:
             return float(given["value"])
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{where}: not a float: {node}") from error
+            raise InputError(f"{where}: expected a float, got {node}") from error
     cls = _find_class(name, where=where)
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
     unknown = [key for key in given if key not in fields]
@@ -158,13 +158,13 @@ def _decode(node: Any, *, where: str) -> Any:
 
 
 def _refuse_untrusted(node: Any, *, where: str) -> None:
-    """Raise InputError for the first class of a module that a checkpoint may not name."""
+    """Raise InputError if JSON of a checkpoint names a class of an untrusted module."""
     name = node.get("type") if isinstance(node, dict) else None
     if isinstance(name, str) and name != "float" and not project.trusts(name.partition(":")[0]):
         raise InputError(
-            f"{where}: names the class {name}, which is not of t5x_lite: reading it would run that "
-            "module; if you trust the checkpoint like a program, give --trust-project "
-            "(in Python: trust_project=True)"
+            f"{where}: the config uses the class {name}, which is not part of t5x_lite, so "
+            "loading the checkpoint would run code of another module; if you trust the "
+            "checkpoint, pass --trust-project (in Python: trust_project=True)"
         )
     inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
     for item in inner:
@@ -180,7 +180,8 @@ def _find_class(name: Any, *, where: str) -> Any:
         module = project.import_module(module_name)
     except Exception as error:  # whatever the user's module does when it is imported
         raise InputError(
-            f"{where}: {module_name} cannot be imported ({error}); run in the project that holds it"
+            f"{where}: cannot import {module_name} ({error}); run the command in the "
+            "project that contains the module"
         ) from error
     classes = {key: value for key, value in vars(module).items() if isinstance(value, type)}
     cls = classes.get(class_name)
@@ -195,16 +196,15 @@ def _find_class(name: Any, *, where: str) -> Any:
 def read_config(path: str | Path) -> Any:
     """Read the object that a config file defines.
 
-    The config, the task it names and modules that they import in turn are looked for in the current
-    directory, in the config's project and next to a Python config, now and later; nothing else is,
-    and sys.path stays as it is: see `project`. The project's root is the nearest parent directory
-    with a pyproject.toml, a .git or a tasks folder.
+    The config, its task and the modules that they import are found in the current directory, in the
+    config's project and next to a Python config. sys.path does not change: see `project`. The
+    project's root is the nearest parent directory with a pyproject.toml, a .git or a tasks folder.
 
     Args:
       path: a Python file that defines `experiment`, or a config.json.
 
     Raises:
-      InputError: no such file, an error in it (with file and line), or no experiment in it.
+      InputError: if the file is missing, has an error, or defines no experiment.
     """
     file = _existing_file(Path(path))
     around = []
@@ -219,9 +219,10 @@ def read_config(path: str | Path) -> Any:
 
 
 def _existing_file(file: Path) -> Path:
-    """Return the path of a readable .py or .json file, or of a shipped one if it does not exist.
+    """Return the path of a .py or .json config; if it does not exist, use a shipped config.
 
-    So configs/tiny_pretrain.py is found in any directory, and a file of that name there wins.
+    So configs/tiny_pretrain.py is found from any directory, and a local file of that name has
+    priority.
     """
     shipped = project.shipped()
     if shipped is not None and not file.is_absolute() and not file.exists():
@@ -246,7 +247,7 @@ def _is_config(file: Path) -> bool:
 
 
 def _configs_like(file: Path, shipped: Path | None) -> list[str]:
-    """Configs next to one that is not there, and shipped ones, as one would give them."""
+    """Return local and shipped configs to suggest for a missing file."""
     here = [str(other) for other in sorted(file.parent.glob("*.py"))]
     if shipped is None or file.is_absolute():
         return here
@@ -265,8 +266,8 @@ def _from_json_file(file: Path) -> Any:
 def _from_python_file(file: Path) -> Any:
     """Run a config file and return its `experiment`.
 
-    The module gets the name by which it can be imported from its project root, so that a class
-    that the config defines can be found again from a saved config.
+    The module gets the name by which it can be imported from its project root, so that a saved
+    config can name classes that the config file defines.
     """
     module = types.ModuleType(_module_name(file))
     module.__file__ = str(file)
@@ -290,7 +291,7 @@ def _from_python_file(file: Path) -> Any:
 
 
 def _module_name(file: Path) -> str:
-    """Return a file's dotted name below the project's directory that holds it, if unused."""
+    """Return the dotted module name of a config file in its project, if the name is unused."""
     resolved = file.resolve()
     for directory in filter(None, [*project.opened().directories, project.shipped()]):
         if not resolved.is_relative_to(directory):
@@ -305,7 +306,7 @@ def _module_name(file: Path) -> str:
 
 
 def _where_and_what(error: Exception, *, file: Path) -> str:
-    """One line about an exception in a config: the line of the config, and what was wrong."""
+    """Describe an exception in a config file in one line, with the line number."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == str(file)]
     where = f"{file}:{lines[-1]}" if lines else str(file)

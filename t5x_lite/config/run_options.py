@@ -1,4 +1,4 @@
-"""Parts of an experiment: early stopping and profiling.
+"""Early stopping and profiling of a run.
 
 Early stopping: training ends when a metric has not improved for several evaluations.
 
@@ -7,8 +7,8 @@ Early stopping: training ends when a metric has not improved for several evaluat
         patience.add({"validation/loss": loss})
     patience.exhausted          # True: two evaluations without improvement
 
-Nothing of it is in a checkpoint: the evaluations so far are in the run's record, metrics.jsonl, and
-a run that is resumed goes through them again. So it ends where an uninterrupted one does.
+Checkpoints store no state of early stopping. A resumed run replays the evaluations in
+metrics.jsonl, so it ends at the same step as an uninterrupted run.
 
 JAX's profiler traces chosen steps, for TensorBoard, XProf or Perfetto:
 
@@ -43,12 +43,12 @@ class EarlyStopping:
     """Criterion for ending training before its last step.
 
     Attributes:
-      metric: a metric of the evaluation, such as "validation/loss"; None never ends early, and one
-        of a test split is rejected.
+      metric: metric of the evaluation to watch, such as "validation/loss"; None never ends early.
+        Metrics of a test split are rejected.
       mode: better direction: max or min; if None, min for losses, cross entropies, perplexities and
         errors, else max.
-      patience: evaluations in a row without improvement that end training.
-      min_delta: smallest change that counts as an improvement; it must be exceeded.
+      patience: number of consecutive evaluations without improvement that end training.
+      min_delta: minimum improvement; smaller or equal changes do not count.
     """
 
     metric: str | None = None
@@ -62,12 +62,12 @@ class EarlyStopping:
 
 
 class Patience:
-    """Counts evaluations in a row that brought no improvement."""
+    """Counter of consecutive evaluations without improvement, for early stopping."""
 
     def __init__(self, config: EarlyStopping, history: Iterable[Mapping[str, float]] = ()) -> None:
-        """Start from the evaluations that the run has behind it, in their order.
+        """Replay the metrics of earlier evaluations of the run, oldest first.
 
-        Those without the metric are skipped: the run may have measured something else then.
+        Evaluations without the watched metric are skipped.
         """
         self._config = config
         self._sign = 1 if mode_of(config.metric or "", config.mode) == "min" else -1
@@ -78,17 +78,17 @@ class Patience:
                 self.add(metrics)
 
     def add(self, metrics: Mapping[str, float]) -> None:
-        """Take the metrics of an evaluation; a value that is not finite is not an improvement.
+        """Count the metrics of an evaluation; a value that is not finite is not an improvement.
 
         Raises:
-          InputError: the metric is not among them.
+          InputError: if the watched metric is missing.
         """
         name = self._config.metric
         if name is None:
             return
         if name not in metrics:
             raise InputError(
-                f"stop_early.metric {name!r} is not a metric of the evaluation: it gives "
+                f"stop_early.metric is {name!r}, but the evaluation has the metrics "
                 f"{', '.join(metrics) or 'none'}"
             )
         value = self._sign * metrics[name]
@@ -100,27 +100,26 @@ class Patience:
 
     @property
     def exhausted(self) -> bool:
-        """True if training should end."""
+        """True if training should end because the metric no longer improves."""
         return self._waited >= self._config.patience
 
     @property
     def reason(self) -> str:
-        """The reason to end training, or "" if it is to continue."""
+        """Message about the reason to end training, or "" if training should continue."""
         return str(self) if self.exhausted else ""
 
     def __str__(self) -> str:
-        """Why training ends, as a message says it."""
         name, best = self._config.metric, self._sign * self._best
         return f"{name} has not improved for {self._waited} evaluations (best {best:.4f})"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Steps of a run that are traced.
+    """Steps of a run to trace with JAX's profiler.
 
     Attributes:
-      start: the first step, counted as in the log; None traces nothing.
-      steps: number of steps; a trace of more than a few is large.
+      start: first traced step, counted as in the log; None disables tracing.
+      steps: number of traced steps; traces of more than a few steps are large.
     """
 
     start: OptionalCount = None
@@ -131,15 +130,15 @@ class Profile:
 
 
 class Capture:
-    """Traces the steps that a `Profile` names; a context manager that ends a trace left open."""
+    """Context manager that traces the steps of a `Profile`, and ends an open trace on exit."""
 
     def __init__(self, profile: Profile, directory: str | os.PathLike) -> None:
-        """Trace nothing yet.
+        """Prepare the trace without starting it.
 
         Args:
           profile: steps to trace.
-          directory: receives plugins/profile/DATE/HOST.xplane.pb; made if it is missing. It may
-            be in a bucket (gs://): the trace is then copied there.
+          directory: output directory of plugins/profile/DATE/HOST.xplane.pb; created if missing. It
+            may be in a bucket (gs://); the trace is then copied there.
         """
         first = profile.start if profile.start is not None else 0
         self._steps = range(first, first + profile.steps if first else 0)
@@ -154,21 +153,21 @@ class Capture:
             self._stop()
 
     def before(self, step: int) -> None:
-        """Start the trace before the first of its steps that this run takes."""
+        """Start the trace if the coming step is one of the traced steps."""
         if step in self._steps and self._local is None:
             remote = is_remote(self.directory)
             self._local = tempfile.mkdtemp() if remote else self.directory
             jax.profiler.start_trace(self._local)
 
     def after(self, step: int, results: Any) -> bool:
-        """End the trace after the last of its steps.
+        """End the trace if the step that was just dispatched is the last traced step.
 
         Args:
-          step: the step just dispatched.
-          results: arrays of that step; they are waited for.
+          step: the step that was just dispatched.
+          results: arrays of the step; the call waits for them.
 
         Returns:
-          True if a trace was written now.
+          True if a trace was written.
         """
         if self._local is None or step + 1 in self._steps:
             return False

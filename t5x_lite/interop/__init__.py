@@ -1,1 +1,1 @@
-"""Other code bases' checkpoints, in and out: each one's names as a table of rules."""
+"""Import and export of other libraries' checkpoints, with tables that map tensor names."""

@@ -1,17 +1,19 @@
-"""`t5x-lite import adapter` and `t5x-lite export adapter`: adapters of PEFT and `adapters`.
+"""Import and export of adapters of PEFT and the library `adapters`, as checkpoints.
 
-An imported directory is a checkpoint directory that holds the adapter, or the adapters of a
-composition, and takes all other arrays from its base:
+`t5x-lite import adapter` and `t5x-lite export adapter` use this module. An imported adapter is a
+checkpoint directory that holds only the adapter, or the adapters of a composition. All other arrays
+stay in its base:
 
     params/                  adapters/NAME/..., and the head in the source, if any
     files/config.json        the base's Experiment, with the adapter
     files/base.json          the base: its path, and a digest of each of its arrays
-    files/vocabulary/        the base's; huggingface/ too
+    files/vocabulary/        vocabulary of the base; also huggingface/ of the base
     files/peft/              adapter_config.json of the source; for the library `adapters` in
                              files/adapters/, or its adapter_setup.json
     manifest.json            checksums of all of these, written last
 
-A retriever with two encoders has one directory for the adapters of each, query/ and passage/.
+A retriever with two encoders has the directories query/ and passage/, one for each encoder's
+adapters.
 """
 
 import dataclasses
@@ -110,7 +112,10 @@ def import_module(
     name: str,
     revision: str | None,
 ) -> Path:
-    """Import an adapter of PEFT or the library `adapters`; see `commands.weights` for arguments."""
+    """Import an adapter of PEFT or `adapters` as a checkpoint directory that refers to its base.
+
+    See `commands.weights` for the arguments.
+    """
     at_hub = find_source(source, revision=revision)
     sides = _sides_of(at_hub.directory)
     file = _read_file(sides.get("query", at_hub.directory))
@@ -120,8 +125,8 @@ def import_module(
     experiment = read_experiment(where, files)
     if experiment.adapters.modules:
         raise InputError(
-            f"checkpoint {where} has adapters itself: merge them with `t5x-lite merge` and pass "
-            "the result"
+            f"base checkpoint {where} already has adapters; merge them with `t5x-lite merge` "
+            "and pass the merged checkpoint"
         )
     refuse_views(where, views_of(experiment.model, experiment.objective))
     params = lazy_params(where)
@@ -133,9 +138,10 @@ def import_module(
         )
     elif experiment.objective.more_towers():
         raise InputError(
-            f"{source} holds the adapter of one encoder, but checkpoint {where} has two; pass a "
-            f"directory with {' and '.join(f'{role}/' for role in get_args(Role))}, each the "
-            "adapter of one"
+            f"{source} holds an adapter for one encoder, but checkpoint {where} has two "
+            "encoders; pass a directory with "
+            f"{' and '.join(f'{role}/' for role in get_args(Role))}, one adapter for each "
+            "encoder"
         )
     else:
         fitted = _fitted(file, experiment, params=params, source=at_hub.directory, **options)
@@ -159,20 +165,20 @@ def import_module(
         arrays = {path: _lazy(array) for path, array in module.arrays.items()}
         write_step(directory, contents, arrays)
     names = ", ".join(each.name for each in (module.adapter, *module.others))
-    _logger.info("%s: %s of %s", destination, names, source)
+    _logger.info("%s: imported adapter %s from %s", destination, names, source)
     return Path(destination)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Fitted:
-    """An adapter combined with its base.
+    """Adapter combined with the config of its base.
 
     Attributes:
       experiment: config of the base with the adapter.
       module: adapter config and arrays, including arrays of a head and replaced arrays of the base.
       left: paths of arrays that stay in the base.
-      vocabulary: vocabulary of the directory if it replaces the base's, or None.
-      sources: path in `left` -> path in the base, where they differ.
+      vocabulary: vocabulary that replaces the base's vocabulary, or None.
+      sources: path in the base of each array in `left` that has another path there.
     """
 
     experiment: Experiment
@@ -183,7 +189,7 @@ class _Fitted:
 
 
 def _sides_of(directory: Path) -> dict[Role, Path]:
-    """Return the directories of a two-tower retriever's adapters, or {} if there is one adapter."""
+    """Return the adapter directories of a two-tower retriever, or {} if there is one adapter."""
     found: dict[Role, Path] = {role: directory / role for role in get_args(Role)}
     if not any(path.is_dir() for path in found.values()):
         return {}
@@ -192,20 +198,20 @@ def _sides_of(directory: Path) -> dict[Role, Path]:
     for role, path in found.items():
         if not path.is_dir():
             raise InputError(
-                f"{directory} has no {role}/, the adapter of the {role} tower; import the other "
-                "directory by itself, or add this one"
+                f"{directory} has no {role}/, the adapter of the {role} encoder; add it, or "
+                "import the existing directory separately"
             )
     return found
 
 
 def _with_towers(params: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
-    """Return arrays with a tower for passages; by default it has the model's arrays."""
+    """Add a passage tower to the base's arrays; by default it has the model's arrays."""
     model = {in_tower(p, "passage"): a for p, a in params.items() if p.startswith(MODEL)}
     return {**model, **params}
 
 
 def _two_towers(experiment: Experiment, *, where: Path) -> Experiment:
-    """Return the config of a retriever with two encoders and the base's kind of vectors."""
+    """Return the base's config as a two-tower retriever with the base's kind of vectors."""
     objective = experiment.objective.with_two_towers()
     if objective.more_towers():
         return dataclasses.replace(experiment, objective=objective)
@@ -213,8 +219,8 @@ def _two_towers(experiment: Experiment, *, where: Path) -> Experiment:
     if head is None:
         head = Dense(pooling="cls", normalize=False)
         _logger.warning(
-            "%s does not define how a text's vector is computed; assuming [CLS] states and dot "
-            "products; otherwise set objective.pooling and objective.normalize",
+            "%s does not define how text vectors are computed; assuming [CLS] states and dot "
+            "products; set objective.pooling and objective.normalize if this is wrong",
             where,
         )
     temperature = {} if head.normalize else {"temperature": DOT["temperature"]}
@@ -235,7 +241,7 @@ def _fitted_towers(
     source: Path,
     where: Path,
 ) -> _Fitted:
-    """Combine the adapters of two encoders, which must have the same method, with their base."""
+    """Combine the adapters of two encoders with their base; both must use the same method."""
     found: dict[Role, _Fitted] = {}
     for role, directory in sides.items():
         alone, own = of_role(experiment, params, role)
@@ -244,8 +250,8 @@ def _fitted_towers(
         head = next((p for p in found[role].module.arrays if p.startswith(HEADS)), None)
         if head is not None:
             raise InputError(
-                f"{directory}: it holds {head}, but a retriever's encoder has no such head; import "
-                "it by itself"
+                f"{directory}: contains the head {head}, but a retriever's encoder cannot have "
+                "it; import this directory separately"
             )
     query, passage = found["query"], found["passage"]
     for what, ours, theirs in (
@@ -261,8 +267,8 @@ def _fitted_towers(
                 else ""
             )
             raise InputError(
-                f"{source}: query/ and passage/ have different {what}{shown}; both towers of a "
-                "retriever have one method, model and vocabulary"
+                f"{source}: query/ and passage/ have different {what}{shown}, but the encoders "
+                "of a retriever must share method, model and vocabulary"
             )
     tower = tower_named(experiment, "passage")
     arrays = dict(query.module.arrays)
@@ -282,7 +288,6 @@ def _fitted_towers(
 
 
 def _content_of(vocabulary: Vocabulary | None) -> Mapping[str, bytes]:
-    """Return the files of a vocabulary, or {} for None."""
     return {} if vocabulary is None else vocabulary.files()
 
 
@@ -298,8 +303,8 @@ def _fitted(
 ) -> _Fitted:
     """Combine a directory's adapter with its base.
 
-    The library `adapters` may save a head of a transformers class with an adapter. If this head has
-    no counterpart here, it is skipped with a warning: the adapter does not need it.
+    The library `adapters` may save the head of a transformers class with an adapter. A head without
+    a counterpart in t5x_lite is skipped with a warning.
     """
     options: dict[str, Any] = {"files": files, "params": params, "name": name}
     options |= {"source": source, "where": where}
@@ -309,7 +314,7 @@ def _fitted(
         return _fit(file, experiment, **options)
     except InputError as error:
         fitted = _fit(file.without_kept(), experiment, **options)
-        _logger.warning("%s: skipping the head: %s", source, error)
+        _logger.warning("%s: importing the adapter without its head: %s", source, error)
         return fitted
 
 
@@ -323,7 +328,7 @@ def _fit(
     source: Path,
     where: Path,
 ) -> _Fitted:
-    """Combine a directory's adapter, head and replaced arrays with the base."""
+    """Combine a directory's adapter, head and replaced base arrays with the base."""
     kind, kept = model_type_of(files), file.kept()
     options: dict[str, Any] = {"model": experiment.model, "model_type": kind}
     heads = heads_of(experiment.objective, experiment.heads)
@@ -361,7 +366,7 @@ def _fit(
 def _pooler_arrays(
     files: Mapping[str, bytes], params: Mapping[str, LazyArray], hosts: Hosts
 ) -> dict[str, np.ndarray]:
-    """Return the base's pooler as initial weights of the head, if the base has no such head."""
+    """Return the base's pooler as initial weights of a head that the base lacks."""
     name = f"huggingface/{POOLER_FILE}"
     if name not in files:
         return {}
@@ -375,7 +380,7 @@ def _pooler_arrays(
 
 
 def _is_scaled(files: Mapping[str, bytes], model: ModelConfig) -> bool:
-    """Return whether transformers multiplies the decoder's output by d_model**-0.5."""
+    """Return True if transformers multiplies the decoder's output by d_model**-0.5."""
     config = _of_json(files.get(_HUGGINGFACE, b"{}"))
     if config.get("model_type") in hf.MODEL_TYPES:
         return hf.output(config).scaled
@@ -385,15 +390,15 @@ def _is_scaled(files: Mapping[str, bytes], model: ModelConfig) -> bool:
 def _vocabulary_of(
     source: Path, files: Mapping[str, bytes], experiment: Experiment, *, rows: int
 ) -> Vocabulary | None:
-    """Return the vocabulary of a directory's tokenizer, or None if it is the base's."""
+    """Return the vocabulary of a directory's tokenizer, or None if it equals the base's."""
     resized = rows != experiment.model.vocab_size
     own = any((source / file).is_file() for file in _TOKENIZERS)
     if not own:
         if resized:
             raise InputError(
-                f"{source}: its embedding has {rows} rows, but the base has "
-                f"{experiment.model.vocab_size}, and there is no tokenizer; copy the tokenizer's "
-                "files there"
+                f"{source}: the embedding has {rows} rows, but the base has "
+                f"{experiment.model.vocab_size} and the tokenizer is missing; copy the "
+                "tokenizer's files into the directory"
             )
         return None
     if not resized and not (source / "added_tokens.json").is_file():  # no tokens were added
@@ -409,7 +414,6 @@ def _vocabulary_of(
 
 
 def _with_vocabulary(made: Experiment, vocabulary: Vocabulary, place: Path) -> Experiment:
-    """Return the experiment with the vocabulary of the directory."""
     is_bytes = isinstance(vocabulary, Bytes)
     data = dataclasses.replace(
         made.data,
@@ -420,14 +424,13 @@ def _with_vocabulary(made: Experiment, vocabulary: Vocabulary, place: Path) -> E
 
 
 def _replaced(files: Mapping[str, bytes], vocabulary: Vocabulary) -> dict[str, bytes]:
-    """Return the base's files with the vocabulary files replaced."""
     start = f"{checkpointing.VOCABULARY_DIRECTORY}/"
     kept = {name: content for name, content in files.items() if not name.startswith(start)}
     return kept | {start + name: content for name, content in vocabulary.files().items()}
 
 
 def _read_file(directory: Path) -> Any:
-    """Read a directory with the reader for the library that saved it."""
+    """Read an adapter directory with the reader for the library that saved it."""
     if is_setup(directory):
         return read_setup(directory)
     if is_library(directory):
@@ -440,7 +443,7 @@ def _read_file(directory: Path) -> Any:
 def _with_head(
     base: Experiment, head: Head | None, *, files: Mapping[str, bytes], resized: bool
 ) -> Experiment:
-    """Return the base's experiment with a head and an objective that reads it."""
+    """Return the base's config with a head and an objective that trains the head."""
     if resized and (head is None or head.name != Mlm().name):
         others = tuple(each for each in base.heads if each.name != Mlm().name)
         base = dataclasses.replace(base, heads=others)
@@ -474,7 +477,6 @@ def _mask_id(head: Head, files: Mapping[str, bytes]) -> int:
 
 
 def _read(experiment: Experiment) -> tuple[Head, ...]:
-    """Return the heads that the objective reads."""
     return tuple(heads_of(experiment.objective, experiment.heads).values())
 
 
@@ -486,42 +488,45 @@ def left_to_base(
     source: Path,
     where: Path,
 ) -> list[str]:
-    """Return the paths that an adapter's checkpoint takes from its base, after checks."""
+    """Check an adapter against its base; return the paths of arrays that stay in the base."""
     wanted = trees.flatten(learner_of(made).shapes)
     for path, array in arrays.items():
         shape = tuple(wanted[path].shape) if path in wanted else None
         if shape != array.shape:
             has = "has no such array" if shape is None else f"has {shape}"
             raise InputError(
-                f"{source}: {path} has shape {array.shape}, but such an adapter on the base "
-                f"{where} {has}: it belongs to another base, or its config does not match its "
-                "tensors"
+                f"{source}: {path} has shape {array.shape}, but this adapter on the base "
+                f"{where} {has}; pass the base that the adapter was trained on"
             )
     left = [path for path in wanted if path not in arrays]
     lacking = next((path for path in left if path.startswith(ADAPTERS)), None)
     if lacking is not None:
-        raise InputError(f"{source}: lacks {lacking}, which such an adapter on the base needs")
+        raise InputError(
+            f"{source}: the array {lacking} is missing, but an adapter of this type on the "
+            "base needs it"
+        )
     for path in left:
         if path not in params:
             raise InputError(
-                f"checkpoint {where} lacks {path}, which the directory takes from its base: import "
-                "the base with that head, or save the adapter with it in modules_to_save"
+                f"base checkpoint {where} lacks {path}, which the adapter's directory does not "
+                "contain either; import the base with this head, or save the adapter with the "
+                "head in modules_to_save"
             )
         if params[path].shape != tuple(wanted[path].shape):
             raise InputError(
-                f"checkpoint {where}: {path} has shape {params[path].shape}, but the directory "
-                f"needs {tuple(wanted[path].shape)}"
+                f"base checkpoint {where}: {path} has shape {params[path].shape}, but the "
+                f"adapter needs {tuple(wanted[path].shape)}"
             )
     return left
 
 
 def leaf_of(path: str, array: LazyArray) -> Leaf:
-    """Return the reference to an array of a base: its path and digest."""
+    """Return the record of a base array: its path and the digest of its values."""
     return Leaf(path, digests({path: array.read()})[path])
 
 
 def _norms(hosts: Hosts, params: Mapping[str, LazyArray], site: Site) -> np.ndarray:
-    """Return the column norms of a base's kernel in float32, [N, out]."""
+    """Return the column norms of a base kernel in float32, [N, out]."""
     kernel = params[hosts.paths[site]].read().astype(np.float32)
     return np.sqrt(np.sum(np.square(kernel), axis=-2))
 
@@ -538,7 +543,7 @@ def export_module(
     base_name: str | None,
     rank: int | None,
 ) -> Path:
-    """Export the adapters of one role's encoder, or of the model if there is one encoder."""
+    """Export the adapters of one encoder; `role` selects the encoder of a two-tower retriever."""
     experiment = read_experiment(where, files)
     if form == "peft" and (rank is not None or _is_sum(experiment, name)):
         options: dict[str, Any] = {"base_name": base_name, "rank": rank, "role": role}
@@ -592,12 +597,18 @@ def export_module(
         write_adapter_card(
             directory, library="peft", base=base, experiment=experiment, name=where.name
         )
-    _logger.info("%s: exported %s of %s, for %s", target, adapter.name, where, base or "its base")
+    _logger.info(
+        "%s: exported adapter %s of checkpoint %s, for use with %s",
+        target,
+        adapter.name,
+        where,
+        base or "its base",
+    )
     return target
 
 
 def _warn_of_projection(experiment: Experiment, form: Format, *, where: Path) -> None:
-    """Warn that an exported adapter lacks the projection of a retriever's vectors."""
+    """Log a warning if an exported adapter lacks the projection of a retriever's vectors."""
     head = dense_of(heads_of(experiment.objective, experiment.heads))
     if head is not None and head.projection is not None:
         _logger.warning(
@@ -608,7 +619,7 @@ def _warn_of_projection(experiment: Experiment, form: Format, *, where: Path) ->
 
 
 def _is_sum(experiment: Experiment, name: str | None) -> bool:
-    """Return whether the export is a sum of several LoRAs."""
+    """Return True if the export is a sum of several LoRAs."""
     modules = {module.name: module for module in experiment.adapters.modules}
     if name in modules or (name is None and len(modules) == 1):
         adapter = modules[name] if name in modules else next(iter(modules.values()))
@@ -627,10 +638,10 @@ def export_sum(
     rank: int | None,
     role: Role | None = None,
 ) -> Path:
-    """Export the change of a delta or a composition to the kernels as one LoRA of PEFT.
+    """Export the kernel changes of a delta or a composition as a single LoRA of PEFT.
 
-    Without `rank`, the factors are concatenated, which is exact; otherwise a singular value
-    decomposition reduces the change to that rank. alpha is the rank, so PEFT's scale is 1.
+    Without `rank`, the LoRA factors are concatenated, which is exact. Otherwise a singular value
+    decomposition reduces each change to that rank. alpha equals the rank, so PEFT's scale is 1.
     """
     opened = open_delta(where, use=use)
     base, params = opened.base()
@@ -648,7 +659,7 @@ def export_sum(
             options = {"use": use, "head": head, "base_name": base_name, "rank": rank}
             for each in get_args(Role):
                 export_sum(where, directory / each, role=each, **options)
-        _logger.info("%s: wrote one directory per tower", destination)
+        _logger.info("%s: wrote one directory for each encoder of the retriever", destination)
         return destination
     role = role or "query"
     tower = tower_named(experiment, role)
@@ -656,7 +667,10 @@ def export_sum(
     _warn_of_projection(experiment, "peft", where=where)
     if opened.delta.config:
         names = ", ".join(module.name for module in opened.delta.config)
-        raise InputError(f"{where}: PEFT's LoRA cannot hold the adapter {names}; leave it out")
+        raise InputError(
+            f"{where}: the adapter {names} cannot be converted to a LoRA of PEFT; exclude it "
+            "from the composition"
+        )
     extra = dict(opened.delta.extra) if head else {}
     own = head_for_export(experiment, where=where)
     start = "" if own is None else f"{HEADS}{own.name}/"
@@ -667,17 +681,19 @@ def export_sum(
     for path, part in as_model(opened.delta.parts, tower).items():
         if path not in sites or not part.additive:
             raise InputError(
-                f"{where}: PEFT's LoRA cannot express the change of {path}; `t5x-lite merge` and "
-                "`t5x-lite export hf` write the complete model"
+                f"{where}: the change of {path} cannot be converted to a LoRA of PEFT; write "
+                "the complete model with `t5x-lite merge` and `t5x-lite export hf`"
             )
         if rank is None and not isinstance(part, LowRank):
             raise InputError(
-                f"{where}: the change of {path} is a {type(part).__name__.lower()} array and not a "
-                "low-rank product; --rank R writes the closest one of rank R"
+                f"{where}: the change of {path} is a {type(part).__name__.lower()} array, but a "
+                "LoRA needs a low-rank product; pass --rank R for the closest product of rank R"
             )
         parts[sites[path]] = part if rank is None else factored(part, rank)  # pyright: ignore[reportArgumentType]
     if not parts:
-        raise InputError(f"{where}: changes no dense layer of the base")
+        raise InputError(
+            f"{where}: cannot export a LoRA, because the delta changes no dense layer of the base"
+        )
     whole = max(part.rank for part in parts.values())
     arrays: dict[str, np.ndarray] = {}
     for (stack, site), part in parts.items():
@@ -710,7 +726,7 @@ def export_sum(
             directory, library="peft", base=origin, experiment=experiment, name=where.name
         )
     _logger.info(
-        "%s: exported %s as one LoRA of rank %d, for %s",
+        "%s: exported %s as one LoRA of rank %d, for use with %s",
         *(destination, where, whole, origin or "its base"),
     )
     return destination
@@ -719,7 +735,7 @@ def export_sum(
 def _changed(
     experiment: Experiment, params: Mapping[str, LazyArray], left: Base | None
 ) -> list[str]:
-    """Return the paths of the model's arrays that differ from the base."""
+    """Return the paths of model arrays that were trained or differ from the base."""
     learner = learner_of(experiment)
     of_base = params if left is None else left.arrays
     return [
@@ -754,7 +770,7 @@ def _export_library(
         head, heads = None, []
     elif head is not None and not all(path in params for path in heads):
         _logger.warning(
-            "%s: skipping head %s, because the adapter has only part of its parameters",
+            "%s: skipping head %s, because the checkpoint has only some of the head's parameters",
             where,
             head.name,
         )
@@ -775,12 +791,18 @@ def _export_library(
             "%s: skipping head %s, which the library `adapters` does not support", where, head.name
         )
     names = ", ".join(adapter.name for adapter in adapters)
-    _logger.info("%s: exported %s of %s, for %s", destination, names, where, base or "its base")
+    _logger.info(
+        "%s: exported adapter %s of checkpoint %s, for use with %s",
+        destination,
+        names,
+        where,
+        base or "its base",
+    )
     return destination
 
 
 def _composition(experiment: Experiment) -> Block | None:
-    """Return the single tree of blocks in use, or None if adapters are not composed."""
+    """Return the composition block of the adapters in use, or None without a composition."""
     match experiment.adapters.composition:
         case (Block() as tree,):
             return tree
@@ -788,15 +810,15 @@ def _composition(experiment: Experiment) -> Block | None:
 
 
 def _chosen(experiment: Experiment, name: str | None, *, where: Path) -> Adapter:
-    """Return the adapter to export."""
     modules = {module.name: module for module in experiment.adapters.modules}
     if not modules:
         raise InputError(
-            f"checkpoint {where} has no adapter: `t5x-lite export hf` writes the model"
+            f"checkpoint {where} has no adapter; export the model with `t5x-lite export hf`"
         )
     if name is None and len(modules) > 1:
         raise InputError(
-            f"checkpoint {where} has the adapters {', '.join(modules)}: choose one with --name"
+            f"checkpoint {where} has several adapters; select one of {', '.join(modules)} "
+            "with --name"
         )
     chosen = next(iter(modules)) if name is None else name
     if chosen not in modules:
@@ -810,16 +832,17 @@ def _chosen(experiment: Experiment, name: str | None, *, where: Path) -> Adapter
 def _refuse_trained(
     experiment: Experiment, params: Mapping[str, LazyArray], left: Base | None, *, where: Path
 ) -> None:
-    """Raise InputError if arrays of the base were trained, too."""
+    """Raise InputError if arrays of the base were trained together with the adapter."""
     if changed := _changed(experiment, params, left):
         raise InputError(
-            f"checkpoint {where}: {changed[0]} was trained together with the adapter, and a "
-            "directory of `adapters` cannot hold it: `t5x-lite export hf` writes the merged model"
+            f"checkpoint {where}: {changed[0]} was trained together with the adapter, but the "
+            "library `adapters` cannot store it; export the merged model with `t5x-lite export "
+            "hf`"
         )
 
 
 def head_for_export(experiment: Experiment, *, where: Path) -> Head | None:
-    """Return the head that `export hf` would write; its class determines the prefix of names."""
+    """Return the head that `export hf` would write, which determines the prefix of tensor names."""
     if not is_encoder(experiment.model):
         return None
     _, family = with_family(experiment.model, where=where)
@@ -838,22 +861,22 @@ def _trained_head(
         return None
     if head.name not in SUFFIXES:
         raise InputError(
-            f"checkpoint {where}: its head {head.name} was trained with the adapter, but PEFT's "
-            "modules_to_save would also hold the base's embedding: leave the head out with "
-            "--no-head"
+            f"checkpoint {where}: head {head.name} was trained with the adapter, but saving it "
+            "in modules_to_save would also save the base's embedding; pass --no-head to export "
+            "without the head"
         )
     return head
 
 
 def _own_modules(hosts: Hosts, base: Base | None) -> list[str]:
-    """Return the paths of a head's modules that were at least partly trained."""
+    """Return the paths of all modules of a head with a trained array."""
     left = {} if base is None else base.arrays
     own = head_modules([piece for piece in hosts.pieces if piece.path not in left])
     return [piece.path for piece in hosts.pieces if head_modules([piece])[0] in own]
 
 
 def _base_name(files: Mapping[str, bytes], base: Base | None, experiment: Experiment) -> str:
-    """Return base_model_name_or_path: of the imported adapter, or the source of the base."""
+    """Return base_model_name_or_path: of the imported adapter, or else the source of the base."""
     said = _of_json(files.get(f"{PeftFile.library}/{CONFIG}", b"{}")).get("base_model_name_or_path")
     if isinstance(said, str) and said:
         return said
@@ -873,13 +896,13 @@ def _origin(checkpoint: Path) -> str:
 
 
 def model_type_of(files: Mapping[str, bytes]) -> str | None:
-    """Return the model_type of the imported model, or None."""
+    """Return the Hugging Face model_type of an imported model, or None."""
     kind = _of_json(files.get(_HUGGINGFACE, b"{}")).get("model_type")
     return kind if isinstance(kind, str) else None
 
 
 def _of_json(content: bytes) -> dict[str, Any]:
-    """Return the object in a JSON file, or {} if it does not hold one."""
+    """Parse a JSON object, or return {} if the content is not one."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):

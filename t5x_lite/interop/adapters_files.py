@@ -1,11 +1,11 @@
-"""Reader and checks of directories of the library `adapters` and of adapter-transformers.
+"""Reading and checking of adapter directories of `adapters` and adapter-transformers.
 
     adapter_config.json      {"config": {"mh_adapter": false, "reduction_factor": 16, ...}, ...}
     pytorch_adapter.bin      or adapter.safetensors
-    head_config.json         a head that was saved with the adapter, see `interop.adapters_heads`
+    head_config.json         head saved with the adapter, see `interop.adapters_heads`
 
-`interop.adapters_library` converts the contents into our adapters.
-Source: adapter-hub/adapters 1.3, configuration/adapter_config.py, loading.py.
+`interop.adapters_library` converts the contents into adapters of t5x_lite. Source:
+adapter-hub/adapters 1.3, configuration/adapter_config.py, loading.py.
 """
 
 import dataclasses
@@ -110,14 +110,14 @@ _FORMS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LibraryFile:
-    """The contents of a directory of the library.
+    """Contents of an adapter directory of the library `adapters`.
 
     Attributes:
       where: file of the tensors.
       config_file: adapter_config.json.
-      config: its "config" with the defaults of earlier versions; a union has "configs".
+      config: "config" of that file, with the defaults of earlier versions; a union has "configs".
       name: name of the adapter in the file.
-      tensors: name -> float32 array.
+      tensors: float32 arrays by name.
     """
 
     where: Path
@@ -131,16 +131,16 @@ class LibraryFile:
 
 
 def is_library(directory: Path) -> bool:
-    """Return whether a directory was written by this library and not by PEFT."""
+    """Return True if the library `adapters` wrote an adapter directory, and not PEFT."""
     where = directory / CONFIG
     return where.is_file() and "peft_type" not in (found := read_json(where)) and "config" in found
 
 
 def read_module(directory: Path) -> LibraryFile:
-    """Read an adapter from a directory."""
+    """Read an adapter directory of the library `adapters`."""
     where = directory / CONFIG
     if not where.is_file():
-        raise InputError(f"{directory}: holds no {CONFIG}")
+        raise InputError(f"{directory}: contains no {CONFIG}")
     found = read_json(where)
     name, config = found.get("name"), found.get("config")
     if not isinstance(name, str) or not isinstance(config, dict):
@@ -151,7 +151,7 @@ def read_module(directory: Path) -> LibraryFile:
 
 
 def tensors_of(directory: Path, safetensors: str, torch: str) -> tuple[Path, dict[str, np.ndarray]]:
-    """Return the file of a directory's tensors, and the tensors by name, in float32."""
+    """Return the file of an adapter directory's tensors, and the float32 tensors by name."""
     path = directory / safetensors
     if path.is_file():
         arrays: Mapping[str, Any] = read_safetensors(path)
@@ -159,7 +159,7 @@ def tensors_of(directory: Path, safetensors: str, torch: str) -> tuple[Path, dic
         path = directory / torch
         arrays = read_torch(path)
     else:
-        raise InputError(f"{directory}: holds neither {safetensors} nor {torch}")
+        raise InputError(f"{directory}: contains neither {safetensors} nor {torch}")
     found = {}
     for name, array in arrays.items():
         check_finite(path, name, array)
@@ -168,14 +168,14 @@ def tensors_of(directory: Path, safetensors: str, torch: str) -> tuple[Path, dic
 
 
 def check_form(where: Path, field: str, value: Any) -> None:
-    """Raise InputError if the value of a field does not have the required form."""
+    """Raise InputError if a config field's value does not have the required type."""
     form = _FORMS.get(field, "true or false")
     if not _has_form(value, form):
         raise InputError(f"{where}: {field} must be {form}, got {str(value)[:60]!r}")
 
 
 def is_whole(value: Any) -> bool:
-    """Return whether a value of a JSON file is an integer; booleans are not."""
+    """Return True if a JSON value is an integer and not a boolean."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -207,13 +207,12 @@ def _has_form(value: Any, form: str) -> bool:
 
 
 def _is_old(found: Mapping[str, Any]) -> bool:
-    """Return whether a file is from adapter-transformers or from `adapters` before 1.1."""
+    """Return True if a config was written by adapter-transformers or `adapters` before 1.1."""
     match = re.fullmatch(r"adapters\.(\d+)\.(\d+).*", str(found.get("version", "")))
     return match is None or (int(match[1]), int(match[2])) < (1, 1)
 
 
 def _complete(where: Path, config: Mapping[str, Any], *, is_old: bool) -> dict[str, Any]:
-    """Return a config with the defaults of all missing fields."""
     kind = config.get("architecture")
     if kind == "union" and isinstance(config.get("configs"), list):
         members = [each if isinstance(each, dict) else {} for each in config["configs"]]
@@ -231,7 +230,7 @@ def _complete(where: Path, config: Mapping[str, Any], *, is_old: bool) -> dict[s
     made = {**fields, **{name: value for name, value in config.items() if name in fields}}
     for field, value in made.items():
         if value is None and fields[field] is None and field not in _NONE:
-            raise InputError(f"{where}: lacks {field}")
+            raise InputError(f"{where}: lacks the required field {field}")
         if value is not None:
             check_form(where, field, value)
     if kind == "lora" and is_old and made["r"] != made["alpha"]:

@@ -3,29 +3,28 @@
     head_config.json              {"config": {"head_type": "classification", "layers": 2, ...}, ...}
     pytorch_model_head.bin        or model_head.safetensors: heads.NAME.I.{weight,bias}
 
-| head_type | layers | ours |
+| head_type | layers | head of t5x_lite |
 |---|---|---|
-| classification | 2: dense, tanh or gelu, out | "classifier"; one label is a score |
+| classification | 2: dense, tanh or gelu, out | "classifier"; one label is a regression score |
 | multilabel_classification | 2 | "classifier", with classes that are not mutually exclusive |
 | multiple_choice | 2 | "choice" |
 | tagging | 1: out | "token" |
 | question_answering | 1, two labels | "span" |
 
-A model with a head of transformers' own class (BertForSequenceClassification with an adapter)
-saves that head under transformers' names. head_config.json then has "name": null and
-"config": null, and `ClassHeadFile` holds the tensors:
+A transformers class with a head and an adapter (BertForSequenceClassification) saves the head under
+transformers' names. Then head_config.json has "name": null and "config": null, and `ClassHeadFile`
+holds the tensors:
 
     head_config.json              {"name": null, "config": null, "model_class": "BertFor...", ...}
     pytorch_model_head.bin        classifier.weight [C, d], classifier.bias [C]
 
-The library's heads have dropout before each layer. Our kind "bert" has none before its first layer,
-which makes a difference only in training. Any other head, such as one that reads the pooler, is
-skipped with a warning.
-Source: adapter-hub/adapters 1.3, models/heads.py.
+The library's heads have dropout before each layer. The t5x_lite head of kind "bert" has no dropout
+before its first layer, which matters only in training. All other heads, such as heads on the
+pooler, are skipped with a warning. Source: adapter-hub/adapters 1.3, models/heads.py.
 
 Prefixes and prompts:
 
-| theirs, below prefix_tuning.prefix_tunings.NAME.self_prefix | ours, below adapters/NAME |
+| tensor, below prefix_tuning.prefix_tunings.NAME.self_prefix | parameter, below adapters/NAME |
 |---|---|
 | wte.weight [P, D] | network/encoder/attention/prefix/embedding |
 | control_trans.0.{weight [M, D], bias} | network/encoder/attention/prefix/{kernel, bias} |
@@ -34,10 +33,10 @@ Prefixes and prompts:
 | ATTENTION.prefix_tuning.prefix_gates.NAME.{weight, bias} | .../gate/{kernel, bias} |
 | prompt_tuning.prompt_tunings.NAME.prompt_embedding.weight | encoder/prompt/rows [P, D] |
 
-A file repeats a prefix in each layer. Prefixes and prompts of a T5 cannot be converted. There the
-library counts relative positions from the first key of the prefix, which shifts all of them by P,
-and it prepends a prompt to the decoder's tokens, too.
-Source: adapter-hub/adapters 1.3, methods/prefix_tuning.py, prompt_tuning.py.
+A file repeats a prefix in each layer. Prefixes and prompts of a T5 cannot be converted: the library
+counts relative positions from the first prefix key, which shifts all positions by P, and it also
+prepends a prompt to the decoder's tokens. Source: adapter-hub/adapters 1.3,
+methods/prefix_tuning.py, prompt_tuning.py.
 """
 
 import dataclasses
@@ -88,13 +87,13 @@ _LAYERS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LibraryHead:
-    """A head in a directory of the library.
+    """Head in a directory of the library `adapters`.
 
     Attributes:
       where: file of the tensors.
       config: config of the head in head_config.json.
       name: name of the head in the file.
-      tensors: name -> float32 tensor.
+      tensors: float32 tensors by name.
     """
 
     where: Path
@@ -103,12 +102,12 @@ class LibraryHead:
     tensors: Mapping[str, np.ndarray]
 
     def beside(self, module: Module) -> Module:
-        """Return the adapter with this head, or a warning and no head if we have no counterpart."""
+        """Add this head to an adapter; log a warning if t5x_lite has no counterpart of the head."""
         head = self._head()
         if head is None:
             said = {name: self.config.get(name) for name in ("head_type", "layers", "use_pooler")}
             _logger.warning(
-                "%s: skipping the head, which has no counterpart here: %s", self.where, said
+                "%s: skipping the head, which t5x_lite does not support: %s", self.where, said
             )
             return module
         own = f"{HEADS}{head.name}/"
@@ -116,7 +115,8 @@ class LibraryHead:
         names = {f"heads.{self.name}.{at}.{leaf}" for at in places.values() for leaf in _LEAVES}
         if set(self.tensors) != names:
             raise InputError(
-                f"{self.where}: a {type(head).__name__} has {', '.join(sorted(names))}"
+                f"{self.where}: a {type(head).__name__} head must have exactly the tensors "
+                f"{', '.join(sorted(names))}"
             )
         arrays = {
             f"{own}{layer}/{ours}": np.ascontiguousarray(
@@ -134,7 +134,7 @@ class LibraryHead:
         return dataclasses.replace(module, arrays={**module.arrays, **arrays}, head=head)
 
     def _head(self) -> Head | None:
-        """Return the config of our counterpart, or None."""
+        """Return the head config of t5x_lite that corresponds to this head, or None."""
         said = self.config
         kind, layers = said.get("head_type"), said.get("layers")
         if _LAYERS.get(str(kind)) != layers or said.get("use_pooler"):
@@ -164,7 +164,7 @@ class LibraryHead:
         return int(found)
 
     def _labels(self) -> tuple[str, ...]:
-        """Return the class names in order, or () if they are missing or the default."""
+        """Return the class names in order, or () if they are missing or default names."""
         names = self.config.get("label2id") or {}
         found = tuple(sorted(names, key=lambda name: names[name]))
         default = all(name == f"LABEL_{number}" for number, name in enumerate(found))
@@ -176,15 +176,15 @@ _LEAVES = {"weight": "kernel", "bias": "bias"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassHeadFile:
-    """The head of a transformers class, saved with an adapter of the library.
+    """Head of a transformers class that was saved with an adapter of the library `adapters`.
 
     Attributes:
       where: file of the tensors.
       config_file: head_config.json.
       model_class: name of the class, such as "BertForSequenceClassification".
       labels: class names in order; () if unknown.
-      num_labels: number of classes of the model's config; None if the file has none.
-      tensors: transformers' name -> float32 tensor.
+      num_labels: number of classes of the model's config; None if unknown.
+      tensors: float32 tensors by transformers' name.
     """
 
     where: Path
@@ -195,7 +195,7 @@ class ClassHeadFile:
     tensors: Mapping[str, np.ndarray]
 
     def said(self) -> dict[str, Any]:
-        """Return the fields of a config.json that describe the head."""
+        """Return the fields of transformers' config.json that describe the head."""
         labels = {"id2label": {str(i): label for i, label in enumerate(self.labels)}}
         return {"architectures": [self.model_class], **(labels if self.labels else {})}
 
@@ -207,7 +207,7 @@ def _outputs(head: Head) -> int:
 
 
 def read_head(directory: Path) -> LibraryHead | ClassHeadFile | None:
-    """Return the head in a directory, or None."""
+    """Read the head of an adapter directory, or return None without a head."""
     where = directory / HEAD_CONFIG
     if not where.is_file():
         return None
@@ -217,8 +217,8 @@ def read_head(directory: Path) -> LibraryHead | ClassHeadFile | None:
         return _class_head(directory, found)
     if not isinstance(name, str) or not isinstance(config, dict):
         raise InputError(
-            f"{where}: must have the head's name, and its config as an object; or the name of a "
-            "model_class, and null for both"
+            f"{where}: must have the head's name and its config as an object, or a model_class "
+            "without name and config"
         )
     for field in ("num_labels", "label2id"):
         if config.get(field) is not None:
@@ -228,7 +228,6 @@ def read_head(directory: Path) -> LibraryHead | ClassHeadFile | None:
 
 
 def _class_head(directory: Path, found: Mapping[str, Any]) -> ClassHeadFile:
-    """Read the head of a transformers class."""
     where = directory / HEAD_CONFIG
     for field in ("num_labels", "label2id"):
         if found.get(field) is not None:
@@ -276,7 +275,7 @@ def write_head(
 
 
 def _config_of(head: Head) -> dict[str, Any] | None:
-    """Return the library's config of a head, or None if the library has no counterpart."""
+    """Return the library's config of a head, or None if it has no counterpart."""
     common = {"dropout_prob": None, "bias": True}
     if isinstance(head, Classifier):
         kind = {"head_type": "classification", "num_labels": head.num_classes, "layers": 2}
@@ -301,7 +300,6 @@ def _config_of(head: Head) -> dict[str, Any] | None:
 
 
 def _numbers(head: ClassHead) -> dict[str, int]:
-    """Return label2id."""
     names = head.labels or tuple(f"LABEL_{number}" for number in range(head.num_classes))
     return {name: number for number, name in enumerate(names)}
 
@@ -321,19 +319,20 @@ Tensors = dict[str, np.ndarray]
 
 
 def prefix(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
-    """Convert a prefix into our adapter."""
+    """Convert a prefix of the library `adapters` into a t5x_lite adapter."""
     config, where = file.config, file.config_file
     _check_encoder(where, hosts)
     for field, wanted in (("leave_out", 0), ("dropout", 0), ("non_linearity", "tanh")):
         value = config[field]
         if (len(value) if field == "leave_out" else value) != wanted:
-            raise InputError(f"{where}: {field} {value!r} of prefixes is not supported")
+            raise InputError(f"{where}: {field} {value!r} is not supported for prefixes")
     flat, gated = bool(config["flat"]), bool(config["use_gating"])
     found, gates = _tensors(file)
     wanted = {_FLAT} if flat else set(_NETWORK)
     if set(found) != wanted:
         raise InputError(
-            f"{file.where}: a prefix has {', '.join(sorted(wanted))}, got {sorted(found)}"
+            f"{file.where}: a prefix must have the tensors {', '.join(sorted(wanted))}, got "
+            f"{sorted(found)}"
         )
     length, num_gates = config["prefix_length"], 1 if config["shared_gating"] else 2
     adapter = Prefix(
@@ -375,8 +374,8 @@ def prefix(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
             )
     except (ValueError, KeyError) as error:
         raise InputError(
-            f"{file.where}: its prefix does not have {length} rows for {num} layers of {sizes[0]} "
-            f"heads of size {sizes[1]} ({error})"
+            f"{file.where}: the prefix has wrong shapes; {length} rows for {num} layers with "
+            f"{sizes[0]} heads of size {sizes[1]} are needed ({error})"
         ) from error
     own = f"{ADAPTERS}{name}/"
     return Module(
@@ -385,7 +384,7 @@ def prefix(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
 
 
 def _tensors(file: LibraryFile) -> tuple[Tensors, dict[tuple[int, str], np.ndarray]]:
-    """Return the tensors of a prefix by the suffix of their names, and gates by layer and leaf."""
+    """Return the tensors of a prefix by name suffix, and its gates by layer and leaf."""
     found: Tensors = {}
     gates: dict[tuple[int, str], np.ndarray] = {}
     name = re.escape(file.name)
@@ -397,16 +396,17 @@ def _tensors(file: LibraryFile) -> tuple[Tensors, dict[tuple[int, str], np.ndarr
         if gate is not None:
             gates[int(gate[1]), gate[2]] = array
         elif own is None:
-            raise InputError(f"{file.where}: {tensor} belongs to no adapter that is supported here")
+            raise InputError(f"{file.where}: the tensor {tensor} belongs to no supported adapter")
         elif not np.array_equal(found.setdefault(own[1], array), array):
             raise InputError(
-                f"{file.where}: {tensor} differs from the same tensor of another layer"
+                f"{file.where}: {tensor} must be equal in all layers, but differs from "
+                "another layer"
             )
     return found, gates
 
 
 def prompt(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
-    """Convert a prompt into our adapter."""
+    """Convert a prompt of the library `adapters` into a t5x_lite adapter."""
     config, where = file.config, file.config_file
     _check_encoder(where, hosts)
     if config["combine"] != "prefix":
@@ -417,8 +417,8 @@ def prompt(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
     if rows is None or len(file.tensors) > 1 or rows.shape != (config["prompt_length"], d_model):
         said = None if rows is None else rows.shape
         raise InputError(
-            f"{file.where}: must hold only {wanted} of shape ({config['prompt_length']}, "
-            f"{d_model}), got {said}"
+            f"{file.where}: expected only the tensor {wanted} of shape "
+            f"({config['prompt_length']}, {d_model}), got shape {said}"
         )
     adapter = Prompt(name=name, length=config["prompt_length"])
     return Module(adapter=adapter, arrays={f"{ADAPTERS}{name}/{_ROWS}": rows})
@@ -427,11 +427,11 @@ def prompt(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
 def prefix_files(
     adapter: Prefix, own: Mapping[str, np.ndarray], hosts: Hosts, *, said: str
 ) -> tuple[dict[str, Any], Tensors]:
-    """Return the config of a prefix, and its tensors by name."""
+    """Convert a prefix for the library `adapters`; return its config and tensors by name."""
     _check_encoder(said, hosts)
     if adapter.place != "none" or adapter.gate == "real_tokens":
         what = "place='left'" if adapter.place != "none" else "gate='real_tokens'"
-        raise InputError(f"{said}: `adapters` has no prefix with {what}")
+        raise InputError(f"{said}: the library `adapters` has no prefix with {what}")
     start = f"prefix_tuning.prefix_tunings.{adapter.name}.self_prefix."
     tensors: Tensors = {}
     if adapter.flat:
@@ -469,12 +469,12 @@ def prefix_files(
 def prompt_files(
     adapter: Prompt, own: Mapping[str, np.ndarray], hosts: Hosts, *, said: str
 ) -> tuple[dict[str, Any], Tensors]:
-    """Return the config of a prompt, and its tensor by name."""
+    """Convert a prompt for the library `adapters`; return its config and tensor by name."""
     _check_encoder(said, hosts)
     if adapter.init == "vocab":
         raise InputError(
-            f"{said}: it holds differences from token embeddings (init='vocab'), but the library's "
-            "prompt holds the embeddings themselves"
+            f"{said}: the prompt is stored as differences from token embeddings (init='vocab'), "
+            "but the library `adapters` stores embeddings"
         )
     config = {
         **PROMPT,
@@ -487,9 +487,9 @@ def prompt_files(
 
 
 def _check_encoder(where: object, hosts: Hosts) -> None:
-    """Raise InputError if the base is a T5."""
+    """Raise InputError if the base is a T5, for which prefixes and prompts differ."""
     if any(stack == "decoder" for stack, _ in hosts.kernels):
         raise InputError(
-            f"{where}: on a T5 the library shifts all relative positions by a prefix's length, and "
-            "prepends prompts to the decoder's tokens: they can be converted only for encoders"
+            f"{where}: prefixes and prompts of the library `adapters` can be converted only for "
+            "encoders, but the base is a T5, where they shift positions"
         )

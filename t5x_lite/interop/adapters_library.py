@@ -1,9 +1,9 @@
 """Import and export of adapters of the library `adapters`.
 
     adapter_config.json      {"config": {...}, "name": "rte", "version": "adapters.1.3.0", ...}
-    pytorch_adapter.bin      the file that its `load_adapter` reads
+    pytorch_adapter.bin      file that `load_adapter` of the library reads
 
-| theirs, below the layer | ours, below adapters/NAME/STACK/SITE |
+| tensor, below the layer | parameter, below adapters/NAME/STACK/SITE |
 |---|---|
 | adapters.NAME.adapter_down.0.weight [r, d] | down/kernel [N, d, r]; after a norm, adapter_down.1 |
 | adapters.NAME.adapter_up.weight [d, r] | up/kernel [N, r, d] |
@@ -18,9 +18,9 @@ The site after attention is "attention.output" in BERT and layer.0 in T5. The si
 feed-forward block is "output" in BERT and the last layer.I in T5. The site after cross-attention is
 layer.1 of a T5's decoder. The names of tensors determine which member of a union they belong to.
 
-Exported are bottlenecks, Compacter, both with an invertible adapter, LoRA, (IA)^3 "before",
-prefixes, prompts and unions of these. Names have no prefix of a model class; the library adds it.
-An adapter that the library cannot represent raises an error that names it.
+Supported for export are bottlenecks, Compacter, both with an invertible adapter, LoRA, (IA)^3
+"before", prefixes, prompts and unions of these; other adapters raise an error. Exported names have
+no prefix of a model class; the library adds it.
 
 Source: adapter-hub/adapters 1.3, methods/bottleneck.py, lora.py, loading.py,
 configuration/adapter_config.py.
@@ -111,12 +111,12 @@ _MARKERS = {
 
 
 def site_of(stack: str, above: str) -> str | None:
-    """Return the site of a module that can hold a bottleneck or a fusion, or None for others."""
+    """Return the site of a module that can have a bottleneck or a fusion, or None."""
     return _SITES.get(above) or _SITES.get(f"{stack} {above}")
 
 
 def holders(hosts: Hosts) -> dict[tuple[str, str], str]:
-    """Return the module's name for each stack and site, with {} for the layer; see `site_of`."""
+    """Return the library's module name for each stack and site, with {} for the layer index."""
     is_t5 = any(stack == "decoder" for stack, _ in hosts.kernels)
     body = "block" if is_t5 else "layer"
     found = {}
@@ -130,7 +130,7 @@ def holders(hosts: Hosts) -> dict[tuple[str, str], str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LibraryDirectory(LibraryFile):
-    """A directory of the library with one adapter.
+    """Adapter directory of the library `adapters`, with the head that was saved with the adapter.
 
     Attributes:
       head: head that was saved with the adapter, or None.
@@ -139,32 +139,32 @@ class LibraryDirectory(LibraryFile):
     head: LibraryHead | ClassHeadFile | None = None
 
     def kept(self) -> dict[str, np.ndarray]:
-        """Return the tensors of a transformers class's head, by transformers' names."""
+        """Return the tensors of a saved transformers head, by transformers' names."""
         return dict(self.head.tensors) if isinstance(self.head, ClassHeadFile) else {}
 
     def head_config(self) -> Mapping[str, Any]:
-        """Return the fields that config.json would have for that head."""
+        """Return transformers' config.json fields that describe a saved transformers head."""
         return self.head.said() if isinstance(self.head, ClassHeadFile) else {}
 
     def without_kept(self) -> "LibraryDirectory":
-        """Return the directory without that head."""
+        """Return a copy without the saved head."""
         return dataclasses.replace(self, head=None)
 
     def module(self, hosts: Hosts, *, name: str, norms: peft.Norms) -> peft.Module:
-        """Convert the file into our adapter, with its head if supported; `norms` is not used."""
+        """Convert the adapter and its head to t5x_lite; `norms` is ignored."""
         del norms
         return with_head(to_module(self, hosts, name=name), self.head, hosts)
 
 
 def read_library(directory: Path) -> LibraryDirectory:
-    """Read an adapter and its head from a directory."""
+    """Read an adapter and its head from a directory of the library `adapters`."""
     return LibraryDirectory(**vars(read_module(directory)), head=read_head(directory))
 
 
 def with_head(
     module: peft.Module, head: LibraryHead | ClassHeadFile | None, hosts: Hosts
 ) -> peft.Module:
-    """Return the adapter with the head that was saved with it."""
+    """Add a head that was saved with an adapter to the converted adapter."""
     if isinstance(head, LibraryHead):
         return head.beside(module)
     if head is None:
@@ -174,7 +174,7 @@ def with_head(
 
 
 def to_module(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
-    """Convert an adapter of the library into ours."""
+    """Convert an adapter of the library `adapters` into a t5x_lite adapter."""
     kind = file.config["architecture"]
     if kind == "union":
         return _union(file, hosts, name=name)
@@ -188,7 +188,7 @@ def to_module(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
     inverse = _invertible_arrays(file)
     sites = {path.split("/")[1] for path in arrays if path != "rule"}
     if not arrays:
-        raise InputError(f"{file.where}: holds no tensor of an adapter {file.name!r}")
+        raise InputError(f"{file.where}: contains no tensor of the adapter {file.name!r}")
     adapter: Adapter = _bottleneck(file, sites, name=name)
     if not inverse:
         return _module(adapter, arrays)
@@ -201,7 +201,6 @@ def to_module(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
 
 
 def _union(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
-    """Convert a union: convert each member with its own tensors."""
     left, made = dict(file.tensors), []
     for config in file.config["configs"]:
         markers = _MARKERS.get(config["architecture"])
@@ -214,7 +213,7 @@ def _union(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
         member = dataclasses.replace(file, config=config, tensors=own)
         made.append(to_module(member, hosts, name=name))
     if left:
-        raise InputError(f"{file.where}: {min(left)} belongs to no adapter that is supported here")
+        raise InputError(f"{file.where}: the tensor {min(left)} belongs to no supported adapter")
     try:
         union = Union(name=name, members=tuple(each.adapter for each in made))
     except InputError as error:
@@ -233,12 +232,14 @@ def _module(adapter: Adapter, arrays: Mapping[str, np.ndarray]) -> peft.Module:
 
 
 def _bottleneck(file: LibraryFile, sites: set[str], *, name: str) -> Bottleneck:
-    """Return the config of a bottleneck."""
+    """Return the t5x_lite config of a bottleneck or Compacter."""
     config, where = file.config, file.config_file
     wanted = {site: config[field] for field, site in _BLOCKS.items()}
     for site in sites:
         if not wanted[site]:
-            raise InputError(f"{file.where}: has tensors {site}, but {where} disables this site")
+            raise InputError(
+                f"{file.where}: has tensors at the site {site}, but {where} disables adapters there"
+            )
     reduction, reductions = config["reduction_factor"], ()
     if isinstance(reduction, dict):
         found = {key: float(value) for key, value in reduction.items()}
@@ -278,7 +279,7 @@ def _bottleneck(file: LibraryFile, sites: set[str], *, name: str) -> Bottleneck:
 
 
 def _bottleneck_arrays(file: LibraryFile, hosts: Hosts) -> dict[str, np.ndarray]:
-    """Return {path below the adapter: array}; narrower and skipped layers are padded with zeros."""
+    """Return a bottleneck's arrays by path; narrower and skipped layers are padded with zeros."""
     found: dict[str, dict[int, np.ndarray]] = {}
     rule = {}
     pattern = re.compile(
@@ -292,9 +293,7 @@ def _bottleneck_arrays(file: LibraryFile, hosts: Hosts) -> dict[str, np.ndarray]
         match = pattern.fullmatch(name)
         if match is None:
             if "invertible_adapters" not in name:
-                raise InputError(
-                    f"{file.where}: {name} belongs to no adapter that is supported here"
-                )
+                raise InputError(f"{file.where}: the tensor {name} belongs to no supported adapter")
             continue
         stack, layer, above, part = match.groups()
         part = re.sub(r"adapter_down\.[01]\.", "adapter_down.", part)
@@ -302,15 +301,18 @@ def _bottleneck_arrays(file: LibraryFile, hosts: Hosts) -> dict[str, np.ndarray]
             continue  # the norm, which the file also has under its own name
         site = site_of(stack, above)
         if site is None or part not in _LEAVES:
-            raise InputError(f"{file.where}: {name} is at no site that our adapters support")
+            raise InputError(
+                f"{file.where}: the tensor {name} is at a position in the layer where t5x_lite "
+                "has no adapters"
+            )
         leaf = _LEAVES[part]
         array = array.T if leaf.endswith("kernel") else array
         found.setdefault(f"{stack}/{site}/{leaf}", {})[int(layer)] = array
     if file.config["phm_layer"] and found and not rule:
         raise InputError(
             f"{file.where}: lacks shared_parameters.{file.name}.phm_rule, which all layers of a "
-            "Compacter share (the library does not save it for a T5); add the model's parameter of "
-            "that name to the file"
+            "Compacter share (the library does not save it for a T5); add this parameter of "
+            "the model to the file"
         )
     numbers = {stack: shape[0] for (stack, _), shape in hosts.kernels.items()}
     made = {}
@@ -321,15 +323,16 @@ def _bottleneck_arrays(file: LibraryFile, hosts: Hosts) -> dict[str, np.ndarray]
         left = {int(layer) - first for layer in file.config["leave_out"]}
         if max(by_layer) >= num:
             raise InputError(
-                f"{file.where}: {path} has layer {max(by_layer)}, but the base has {num}"
+                f"{file.where}: {path} has a tensor for layer {max(by_layer)}, but the base "
+                f"has only {num} layers"
             )
         missing = set(range(num)) - set(by_layer) - left
         if missing:
-            raise InputError(f"{file.where}: {path}: lacks layer {min(missing)}")
+            raise InputError(f"{file.where}: {path} has no tensor for layer {min(missing)}")
         if odd := left & set(by_layer):
             raise InputError(
-                f"{file.where}: {path}: has layer {min(odd)}, but leave_out of {file.config_file} "
-                "excludes it"
+                f"{file.where}: {path} has a tensor for layer {min(odd)}, but leave_out in "
+                f"{file.config_file} excludes this layer"
             )
         shape = np.max([array.shape for array in by_layer.values()], axis=0)
         whole = np.zeros((num, *shape), np.float32)
@@ -340,7 +343,7 @@ def _bottleneck_arrays(file: LibraryFile, hosts: Hosts) -> dict[str, np.ndarray]
 
 
 def _invertible_arrays(file: LibraryFile) -> dict[str, np.ndarray]:
-    """Return {path below an invertible adapter: array}, or {} without one."""
+    """Return an invertible adapter's arrays by path, or {} without one."""
     kind = file.config["inv_adapter"]
     if not kind:
         return {}
@@ -379,7 +382,7 @@ def _lora(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
             gates[layer, _GATE[leaf]] = array
             continue
         if not found or leaf not in ("lora_A", "lora_B"):
-            raise InputError(f"{file.where}: {tensor} belongs to no adapter that is supported here")
+            raise InputError(f"{file.where}: the tensor {tensor} belongs to no supported adapter")
         tensors[f"{layer}.{leaf}.weight"] = array
     if mode == "scale":
         return _ia3(file, tensors, hosts, name=name)
@@ -400,11 +403,11 @@ def _gated(
     gates: Mapping[tuple[str, str], np.ndarray],
     hosts: Hosts,
 ) -> peft.Module:
-    """Return the LoRA with its gates, given by layer name and leaf."""
+    """Add the library's gates, keyed by layer name and leaf, to a converted LoRA."""
     if any(stack == "decoder" for stack, _ in hosts.kernels):
         raise InputError(
-            f"{file.config_file}: use_gating in a decoder is not supported: the library's gate "
-            "reads tokens that a decoder has not produced yet"
+            f"{file.config_file}: use_gating is not supported in a decoder, because the "
+            "library's gate reads tokens that the decoder has not produced yet"
         )
     start = f"{ADAPTERS}{module.adapter.name}/"
     arrays = {
@@ -421,7 +424,7 @@ def _gated(
                 arrays[path][place.layer] = array.T
     for path, array in arrays.items():
         if np.isnan(array).any():
-            raise InputError(f"{file.where}: lacks a gate of {path.removeprefix(start)}")
+            raise InputError(f"{file.where}: lacks a tensor of the gate {path.removeprefix(start)}")
     adapter = dataclasses.replace(module.adapter, gate="all_tokens")
     return peft.Module(adapter=adapter, arrays={**module.arrays, **arrays})
 
@@ -433,7 +436,7 @@ def _no_norms(site: peft.Site) -> np.ndarray:
 def _ia3(
     file: LibraryFile, tensors: Mapping[str, np.ndarray], hosts: Hosts, *, name: str
 ) -> peft.Module:
-    """Convert an (IA)^3; it scales a feed-forward block before its activation."""
+    """Convert an (IA)^3, which scales a feed-forward block before its activation."""
     arrays: dict[str, np.ndarray] = {}
     there: dict[str, set[int]] = {}
     for tensor, array in tensors.items():
@@ -446,13 +449,17 @@ def _ia3(
         place = hosts.places[hit[0]]
         layers, _, out = hosts.kernels[place.stack, place.site]
         if array.size != out:
-            raise InputError(f"{file.where}: {tensor} has {array.size} values, not {out}")
+            raise InputError(
+                f"{file.where}: {tensor} has {array.size} values, but the layer has {out} outputs"
+            )
         path = f"{place.stack}/{place.site}/scale"
         arrays.setdefault(path, np.ones((layers, out), np.float32))[place.layer] = array.reshape(-1)
         there.setdefault(path, set()).add(place.layer)
     short = next((path for path, found in there.items() if len(found) < len(arrays[path])), None)
     if short is not None or not arrays:
-        raise InputError(f"{file.where}: (IA)^3 in only some layers is not supported: {short}")
+        raise InputError(
+            f"{file.where}: (IA)^3 must have tensors for all layers; incomplete: {short}"
+        )
     sites = dict.fromkeys(path.partition("/")[2].removesuffix("/scale") for path in arrays)
     outputs = tuple(site for site in sites if not site.startswith("mlp/"))
     usual = {site for _, site in hosts.kernels if re.fullmatch(Ia3().sites[0], site)}
@@ -489,8 +496,8 @@ def write_library(
     head: Head | None = None,
     where: object,
 ) -> bool:
-    """Write adapter_config.json, pytorch_adapter.bin and a head; return whether it has a head."""
-    said = f"checkpoint {where}: module {adapter.name!r}"
+    """Write an adapter, optionally with a head; return True if a head was written."""
+    said = f"checkpoint {where}: adapter {adapter.name!r}"
     start = f"{ADAPTERS}{adapter.name}/"
     own = {path.removeprefix(start): x for path, x in arrays.items() if path.startswith(start)}
     config, tensors = _files(adapter, own, hosts, said=said)
@@ -508,7 +515,7 @@ def write_library(
 
 
 def about(hosts: Hosts, *, base: str) -> dict[str, Any]:
-    """Return the fields of the model and the version, which all configs of the library have."""
+    """Return the fields about model and version that all configs of the library `adapters` have."""
     _, d_model, _ = next(iter(hosts.kernels.values()))
     return {
         "hidden_size": d_model,
@@ -522,7 +529,6 @@ def about(hosts: Hosts, *, base: str) -> dict[str, Any]:
 def _files(
     adapter: Adapter, own: Mapping[str, np.ndarray], hosts: Hosts, *, said: str
 ) -> tuple[dict[str, Any], Tensors]:
-    """Return the config of an adapter, and its tensors by name."""
     if isinstance(adapter, Lora):
         return _lora_files(adapter, own, hosts, said=said)
     if isinstance(adapter, Ia3):
@@ -541,26 +547,28 @@ def _files(
     if isinstance(adapter, Union):
         return _union_files(adapter, own, hosts, said=said)
     raise InputError(
-        f"{said}: `adapters` has no counterpart of this {type(adapter).__name__}; it supports "
-        "bottlenecks, compacter, both with inv, lora, ia3, prefix, prompt and unions of these"
+        f"{said}: the library `adapters` has no {type(adapter).__name__}; only bottlenecks and "
+        "compacter (also with inv), lora, ia3, prefix, prompt and their unions can be exported"
     )
 
 
 def _union_files(
     adapter: Union, own: Mapping[str, np.ndarray], hosts: Hosts, *, said: str
 ) -> tuple[dict[str, Any], Tensors]:
-    """Return the config of a union, and the tensors of all its members."""
     configs, tensors = [], {}
     for member in adapter.members:
         start = f"{type(member).__name__.lower()}/"
         arrays = {k.removeprefix(start): x for k, x in own.items() if k.startswith(start)}
         if not isinstance(member, _IN_UNIONS):
-            raise InputError(f"{said}: `adapters` has no {type(member).__name__} in a union")
+            raise InputError(
+                f"{said}: the library `adapters` has no union with a {type(member).__name__}"
+            )
         config, theirs = _files(member, arrays, hosts, said=said)
         configs.append(config)
         if both := tensors.keys() & theirs.keys():
             raise InputError(
-                f"{said}: two of its members share the tensor {min(both)} in `adapters`"
+                f"{said}: two members of the union would have the same tensor {min(both)} "
+                "in the library `adapters`"
             )
         tensors |= theirs
     return {"architecture": "union", "configs": configs}, tensors
@@ -576,7 +584,7 @@ def _bottleneck_files(
         and (adapter.ln_before or adapter.ln_after != "none"),
     }
     if bad := next((what for what, is_so in refused.items() if is_so), None):
-        raise InputError(f"{said}: `adapters` has no bottleneck with {bad}")
+        raise InputError(f"{said}: the library `adapters` has no bottleneck with {bad}")
     reduction: Any = adapter.reduction
     if adapter.reductions:
         reduction = {"default": reduction, **{str(k): value for k, value in adapter.reductions}}
@@ -602,7 +610,7 @@ def _bottleneck_files(
 
 
 def _block_tensors(adapter: Bottleneck, own: Mapping[str, np.ndarray], hosts: Hosts) -> Tensors:
-    """Return the tensors of a bottleneck, with the padding of narrower layers removed."""
+    """Return the tensors of a bottleneck, without the padding of narrower layers."""
     num = {stack: shape[0] for (stack, _), shape in hosts.kernels.items()}
     first = {"encoder": 0, "decoder": num.get("encoder", 0)}
     names = {leaf: name for name, leaf in _LEAVES.items()}
@@ -642,11 +650,11 @@ def _with_inverse(
     *,
     said: str,
 ) -> tuple[dict[str, Any], Tensors]:
-    """Return config and tensors of a bottleneck and its invertible adapter, as one config."""
+    """Convert a bottleneck and its invertible adapter into a single library config and tensors."""
     if block.activation != "relu":
         raise InputError(
-            f"{said}: the invertible adapter of `adapters` shares the bottleneck's activation, "
-            f"{block.activation}, but ours has relu"
+            f"{said}: the invertible adapter has the activation relu, but in the library "
+            f"`adapters` it would get the bottleneck's activation {block.activation}"
         )
     start = f"{type(block).__name__.lower()}/"
     mine = {path.removeprefix(start): x for path, x in own.items() if path.startswith(start)}
@@ -665,9 +673,9 @@ def _lora_files(
     adapter: Lora, own: Mapping[str, np.ndarray], hosts: Hosts, *, said: str
 ) -> tuple[dict[str, Any], Tensors]:
     if adapter.dora:
-        raise InputError(f"{said}: DoRA cannot be exported to `adapters`")
+        raise InputError(f"{said}: DoRA cannot be exported to the library `adapters`")
     if adapter.gate == "real_tokens":
-        raise InputError(f"{said}: `adapters` has no LoRA with gate='real_tokens'")
+        raise InputError(f"{said}: the library `adapters` has no LoRA with gate='real_tokens'")
     is_gated = adapter.gate != "none"  # the library then ignores the scale
     tensors: Tensors = {}
     sites = {path.removesuffix("/a") for path in own if path.endswith("/a")}
@@ -693,8 +701,9 @@ def _ia3_files(
 ) -> tuple[dict[str, Any], Tensors]:
     if adapter.attention_out or (adapter.feed_forward and adapter.place == "after"):
         raise InputError(
-            f"{said}: `adapters` scales a feed-forward block only before its activation, and never "
-            "the input of an attention's output layer: use place='before', attention_out=False"
+            f"{said}: (IA)^3 of the library `adapters` scales the feed-forward block only "
+            "before its activation, and no attention output; only place='before', "
+            "attention_out=False can be exported"
         )
     sites = {path.rpartition("/")[0] for path in own}
     tensors = {}
@@ -709,7 +718,7 @@ def _ia3_files(
 
 
 def _lora_places(sites: set[str], hosts: Hosts, *, said: str) -> dict[str, Any]:
-    """Return the fields that select layers; they apply to all stacks and all attentions alike."""
+    """Return the config fields that select layers; they apply to all stacks and attentions."""
     names = {site.partition("/")[2].removeprefix("cross_") for site in sites}
     wanted = {
         f"{stack}/{site}" for stack, site in hosts.kernels if site.removeprefix("cross_") in names
@@ -718,8 +727,9 @@ def _lora_places(sites: set[str], hosts: Hosts, *, said: str) -> dict[str, Any]:
     known = {f"attention/{name}" for name in _MATRICES} | set(_LORA_BLOCKS)
     if (odd := sorted(names - known)) or wanted != sites:
         raise InputError(
-            f"{said}: `adapters` selects layers of all stacks by query, key, value, intermediate "
-            f"and output, but this adapter has others: {', '.join(odd or sorted(wanted - sites))}"
+            f"{said}: the library `adapters` supports LoRA only on query, key, value, "
+            "intermediate and output of all stacks, so this adapter cannot be exported: "
+            f"{', '.join(odd or sorted(wanted - sites))}"
         )
     blocks = {field: site in names for site, field in _LORA_BLOCKS.items()}
     return {"selfattn_lora": bool(matrices), "attn_matrices": matrices, **blocks}

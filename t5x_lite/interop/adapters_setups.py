@@ -1,17 +1,16 @@
 """Import and export of compositions of the library `adapters`: adapter_setup.json and its parts.
 
     DIR/adapter_setup.json      {"adapter_setup": {"type": "Fuse", "children": [...]}, ...}
-    DIR/NAME/                   an adapter, `interop.adapters_library`; and its head
-    DIR/"a,b"/                  a fusion: adapter_fusion_config.json, and its tensors
+    DIR/NAME/                   an adapter and its head, see `interop.adapters_library`
+    DIR/"a,b"/                  a fusion: adapter_fusion_config.json and its tensors
 
-| theirs, below SITE.adapter_fusion_layer.NAME | ours, below adapters/fusion/TITLE/STACK/SITE |
+| tensor, below SITE.adapter_fusion_layer.NAME | parameter, below adapters/fusion/TITLE/STACK/SITE |
 |---|---|
 | query.{weight, bias}, key.{weight, bias} | {query, key}/{kernel, bias} |
 | value.weight, if the fusion is not static | value/kernel |
 
-Blocks are converted by their purpose. The library deviates from it in two ways that
-`adapters.composition` does not copy: a block feeds the input of its first child to all children,
-and Average divides twice.
+Blocks are converted to the t5x_lite blocks of the same name. Two bugs of the library are not
+copied: its blocks feed the input of the first child to all children, and Average divides twice.
 Source: adapter-hub/adapters 1.3, composition.py, loading.py, model_mixin.py (save_adapter_setup).
 """
 
@@ -110,15 +109,15 @@ _NESTED: dict[str, tuple[str, ...]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SetupFile:
-    """A directory with a composition.
+    """Directory of the library `adapters` with a composition of adapters.
 
     Attributes:
       where: the directory.
       config_file: adapter_setup.json.
       config: content of adapter_setup.json.
-      tree: the composition, with our names of the adapters.
-      modules: our name -> directory of the adapter.
-      head: our name of the adapter that was saved with the head, or None.
+      tree: composition with the adapters' t5x_lite names.
+      modules: adapter directories by t5x_lite name.
+      head: t5x_lite name of the adapter that was saved with the head, or None.
       class_head: head of a transformers class, which the library saves with each adapter, or None.
     """
 
@@ -133,19 +132,19 @@ class SetupFile:
     library: ClassVar[str] = "adapters"
 
     def kept(self) -> dict[str, np.ndarray]:
-        """Return the tensors of a transformers class's head, by transformers' names."""
+        """Return the tensors of a saved transformers head, by transformers' names."""
         return {} if self.class_head is None else dict(self.class_head.tensors)
 
     def head_config(self) -> Mapping[str, Any]:
-        """Return the fields that config.json would have for that head."""
+        """Return transformers' config.json fields that describe a saved transformers head."""
         return {} if self.class_head is None else self.class_head.said()
 
     def without_kept(self) -> "SetupFile":
-        """Return the composition without that head."""
+        """Return a copy without the saved head."""
         return dataclasses.replace(self, class_head=None)
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> Module:
-        """Convert the adapters and fusions; they keep their own names, so `name` is ignored."""
+        """Convert the adapters and fusions under their own names; ignore `name` and `norms`."""
         del name, norms
         made = {own: to_module(file, hosts, name=own) for own, file in self.modules.items()}
         adapters = [each.adapter for each in made.values()]
@@ -160,12 +159,13 @@ class SetupFile:
         return with_head(module, self.class_head or _library_head(own), hosts)
 
     def _fusion(self, block: Fuse, hosts: Hosts) -> dict[str, np.ndarray]:
-        """Return the arrays of a fusion, by path."""
         theirs = {own: file.name for own, file in self.modules.items()}
         name = _fusion_name(block, theirs)
         path, tensors, static = _read_fusion(self.where / name, name)
         if static != block.static:
-            raise ValueError(f"{path}: the tree has static={block.static}")
+            raise ValueError(
+                f"{path}: the fusion must have static={block.static}, as in the composition"
+            )
         layers: dict[str, dict[int, np.ndarray]] = {}
         pattern = re.compile(
             r"(?:.*\.)?(encoder|decoder)\.(?:layer|block)\.(\d+)\.(.*)\.adapter_fusion_layer\."
@@ -176,7 +176,7 @@ class SetupFile:
             stack, layer, above, part, leaf = match.groups() if match else ("", "0", "", "", "")
             site = site_of(stack, above)
             if site is None:
-                raise InputError(f"{path}: {tensor} belongs to no fusion that is supported here")
+                raise InputError(f"{path}: the tensor {tensor} belongs to no supported fusion")
             d_model = hosts.kernels[stack, "attention/query"][1]
             if array.shape != (d_model,) * array.ndim:
                 raise InputError(
@@ -188,17 +188,20 @@ class SetupFile:
         for own, found in layers.items():
             num = hosts.kernels[own.split("/")[3], "attention/query"][0]
             if sorted(found) != list(range(num)):
-                raise InputError(f"{path}: of {num} layers, {own} has {sorted(found)}")
+                raise InputError(
+                    f"{path}: {own} must have tensors for {num} layers, but has layers "
+                    f"{sorted(found)}"
+                )
         return {own: np.stack([found[i] for i in sorted(found)]) for own, found in layers.items()}
 
 
 def is_setup(directory: Path) -> bool:
-    """Return whether a directory has a composition."""
+    """Return True if a directory contains a composition of the library `adapters`."""
     return (directory / SETUP).is_file()
 
 
 def read_setup(directory: Path) -> SetupFile:
-    """Read a directory with a composition."""
+    """Read a composition directory of the library `adapters`."""
     where = directory / SETUP
     config = read_json(where)
     names: dict[str, str] = {}
@@ -209,7 +212,7 @@ def read_setup(directory: Path) -> SetupFile:
     theirs = {own: name for name, own in names.items()}
     if len(theirs) != len(names):
         raise InputError(
-            f"{where}: names of adapters must differ by more than case and punctuation"
+            f"{where}: two adapter names differ only in case or punctuation; rename one adapter"
         )
     modules = {own: read_library(directory / name) for own, name in theirs.items()}
     for block in _fusions(tree):
@@ -233,7 +236,7 @@ def _library_head(head: object) -> LibraryHead | None:
 
 
 def _class_head(directory: Path, modules: Mapping[str, LibraryDirectory]) -> ClassHeadFile | None:
-    """Return the head of the model's own class; None if it is missing or heads differ."""
+    """Return the head of the model's transformers class, or None if it is missing or ambiguous."""
     heads = [read_head(directory), *(file.head for file in modules.values())]
     found = [head for head in heads if isinstance(head, ClassHeadFile)]
     for head in found[1:]:
@@ -242,7 +245,7 @@ def _class_head(directory: Path, modules: Mapping[str, LibraryDirectory]) -> Cla
         )
         if not same:
             _logger.warning(
-                "%s and %s hold different heads of one model; skipping both",
+                "%s and %s contain different heads of the same model; skipping both heads",
                 found[0].where,
                 head.where,
             )
@@ -251,21 +254,27 @@ def _class_head(directory: Path, modules: Mapping[str, LibraryDirectory]) -> Cla
 
 
 def _tree(where: Path, node: Any, names: dict[str, str], static: dict[str, bool]) -> str | Block:
-    """Return our tree; add {library's name: our name} of each adapter to `names`."""
+    """Parse a composition; add the t5x_lite name of each adapter to `names`, by library name."""
     if not isinstance(node, dict) or not isinstance(node.get("children"), list):
-        raise InputError(f"{where}: adapter_setup must have types and children: {str(node)[:60]!r}")
+        raise InputError(
+            f"{where}: each node of adapter_setup must have a type and children, got "
+            f"{str(node)[:60]!r}"
+        )
     kind, children = node.get("type"), node["children"]
     if kind == "single" and len(children) == 1 and isinstance(children[0], str):
         inside(where.parent, children[0], where=where)
         if children[0] in ("", ".") or "/" in children[0]:
             raise InputError(
-                f"{where}: {shown(children[0])} is not the name of an adapter next to it"
+                f"{where}: {shown(children[0])} is not the name of an adapter directory "
+                "next to this file"
             )
         own = re.sub(r"[^a-z0-9_]", "_", children[0].lower())
         own = own if own[:1].isalpha() else f"m_{own}"
         return names.setdefault(children[0], own)
     if kind not in _BLOCKS:
-        raise InputError(f"{where}: a block {kind!r} is not one of {', '.join(_BLOCKS)}")
+        raise InputError(
+            f"{where}: block type {kind!r} is not supported, only {', '.join(_BLOCKS)}"
+        )
     made = tuple(_tree(where, child, names, static) for child in children)
     theirs, ours = _OPTIONS.get(str(kind), ("", ""))
     kwargs = node.get("kwargs") or {}
@@ -300,7 +309,6 @@ def _with_static(tree: Any, static: Mapping[str, bool]) -> Any:
 
 
 def _fusions(tree: str | Block) -> list[Fuse]:
-    """Return the distinct fusions of a tree."""
     found = [node for node, _ in walk(tree) if isinstance(node, Fuse)]
     return list({block.title: block for block in found}.values())
 
@@ -311,10 +319,10 @@ def _fusion_name(block: Fuse, theirs: Mapping[str, str]) -> str:
 
 
 def _read_fusion(directory: Path, name: str) -> tuple[Path, dict[str, np.ndarray], bool]:
-    """Return the file of a fusion, its tensors, and whether it is static."""
+    """Read a fusion; return its file, its tensors, and True if the fusion is static."""
     where = directory / FUSION_CONFIG
     if not where.is_file():
-        raise InputError(f"{directory}: holds no {FUSION_CONFIG}, which the fusion {name} needs")
+        raise InputError(f"{directory}: contains no {FUSION_CONFIG}, which the fusion {name} needs")
     config = read_json(where).get("config")
     if not isinstance(config, dict):
         raise InputError(f"{where}: must have the fusion's config as an object")
@@ -336,7 +344,7 @@ def write_setup(
     head: Head | None,
     where: object,
 ) -> bool:
-    """Write a composition, its adapters and its fusions; return whether a head was written."""
+    """Write a composition for the library `adapters`; return True if a head was written."""
     said = f"checkpoint {where}: {tree}"
     written = False
     for number, adapter in enumerate(adapters):
@@ -360,28 +368,37 @@ def write_setup(
 
 
 def _written(node: Any, *, said: str, level: int) -> dict[str, Any]:
-    """Return the JSON of a tree."""
     if isinstance(node, str):
         return {"type": "single", "children": [node]}
     kind = type(node).__name__
     if node is None or kind not in _BLOCKS:
-        raise InputError(f"{said}: `adapters` has no {node}; its blocks are {', '.join(_BLOCKS)}")
+        raise InputError(
+            f"{said}: the library `adapters` has no {node}; its blocks are {', '.join(_BLOCKS)}"
+        )
     if level > 1 and kind != "Stack":
-        raise InputError(f"{said}: `adapters` nests blocks two deep, and below them only Stack")
+        raise InputError(
+            f"{said}: the library `adapters` allows only Stack below two nested blocks"
+        )
     for child in node.children:
         if isinstance(child, Block) and type(child).__name__ not in _NESTED[kind]:
-            raise InputError(f"{said}: `adapters` has no {type(child).__name__} in a {kind}")
+            raise InputError(
+                f"{said}: the library `adapters` has no {type(child).__name__} inside a {kind}"
+            )
     children = [_written(child, said=said, level=level + 1) for child in node.children]
     found: dict[str, Any] = {"type": kind, "children": children}
     theirs, ours = _OPTIONS.get(kind, ("", ""))
     if isinstance(node, Average):
         if abs(sum(node.shares) - 1.0) > 1e-6:
-            raise InputError(f"{said}: weights of `adapters` must sum to 1, got {node.shares}")
+            raise InputError(
+                f"{said}: weights of the library `adapters` must sum to 1, got {node.shares}"
+            )
         return {**found, "kwargs": {theirs: list(node.shares)}}
     if ours:
         values = list(getattr(node, ours))
         if not values or "rest" in values:
-            raise InputError(f"{said}: `adapters` needs {theirs} of {kind} as numbers")
+            raise InputError(
+                f"{said}: the library `adapters` needs explicit numbers as {theirs} of {kind}"
+            )
         found["kwargs"] = {theirs: values}
     return found
 
@@ -396,9 +413,10 @@ def _write_fusion(
     base: str,
     said: str,
 ) -> None:
-    """Write the directory of a fusion."""
     if block.temperature != 1.0:
-        raise InputError(f"{said}: `adapters` has no fusion with temperature={block.temperature}")
+        raise InputError(
+            f"{said}: the library `adapters` has no fusion with temperature={block.temperature}"
+        )
     name = _fusion_name(block, names)
     own = f"{ADAPTERS}{block.part}/{block.title}/"
     places = holders(hosts)

@@ -6,8 +6,8 @@
 | roberta, xlm-roberta | roberta. | lm_head. | |
 | electra | electra. | generator_predictions., generator_lm_head. | discriminator_predictions. |
 
-`interop.encoders` has the task heads. Two heads are not read, because no objective here trains
-them: a pooler without a classifier, and BERT's head for next sentence prediction. Source:
+`interop.encoders` has the task heads. Two heads are skipped, because no objective of t5x_lite
+trains them: a pooler without a classifier, and BERT's head for next sentence prediction. Source:
 transformers/models/{bert,roberta,xlm_roberta,electra}/{configuration,modeling}_*.py, 5.23.
 """
 
@@ -98,7 +98,6 @@ _SUMMARY = {
 
 
 def _to_model(where: Path, config: Mapping[str, Any]) -> BertConfig:
-    """Return the model config of a config.json."""
     kind = config["model_type"]
     check_fixed(where, config, _FIXED)
     if "quantization_config" in config:
@@ -106,7 +105,7 @@ def _to_model(where: Path, config: Mapping[str, Any]) -> BertConfig:
     activation = config.get("hidden_act", "gelu")
     if not isinstance(activation, str) or activation not in _ACTIVATIONS:
         raise InputError(
-            f"{where}: hidden_act {activation!r} is not one of {', '.join(_ACTIVATIONS)}"
+            f"{where}: hidden_act {activation!r} is not supported, only {', '.join(_ACTIVATIONS)}"
         )
     numbers: dict[str, Any] = {
         ours: number(where, config, theirs) for theirs, ours in _SIZES.items()
@@ -130,7 +129,6 @@ def _to_model(where: Path, config: Mapping[str, Any]) -> BertConfig:
 
 
 def _from_model(model: BertConfig, head: Head | None, model_type: str | None) -> dict[str, Any]:
-    """Return the content of config.json."""
     kind = _kind(model, head, model_type)
     architecture = _CLASSES[kind] + ("Model" if head is None else _SUFFIXES[head.name])
     check_activation(
@@ -151,9 +149,12 @@ def _from_model(model: BertConfig, head: Head | None, model_type: str | None) ->
 
 
 def _kind(model: BertConfig, head: Head | None, model_type: str | None) -> str:
-    """Return the model_type of an export: the imported one if it still fits the model."""
+    """Return the model_type to export: the imported one if it still fits the model."""
     if model.positions != "learned":
-        raise InputError("transformers has no BERT with a relative bias (model.positions)")
+        raise InputError(
+            "transformers has no BERT with relative positions (model.positions), so this model "
+            "cannot be exported"
+        )
     factored = model.table_size != model.d_model
     detects = head is not None and head.name == "rtd"
     if detects or factored or (model_type == "electra" and not model.position_offset):
@@ -165,8 +166,8 @@ def _kind(model: BertConfig, head: Head | None, model_type: str | None) -> str:
     offset = model.pad_id + 1 if kind in _ROBERTA else 0
     if model.position_offset != offset:
         raise InputError(
-            f"transformers has no {_CLASSES[kind]} whose positions begin at "
-            f"{model.position_offset} (model.position_offset); there it is {offset}"
+            f"positions begin at {model.position_offset} (model.position_offset), but "
+            f"transformers' {_CLASSES[kind]} needs {offset}"
         )
     predicts = head is not None and head.name == "mlm"
     if predicts and kind != "bert" and model.activation != "gelu":
@@ -180,7 +181,7 @@ def _kind(model: BertConfig, head: Head | None, model_type: str | None) -> str:
 def _fitted(
     model: BertConfig, arrays: dict[str, LazyArray]
 ) -> tuple[BertConfig, dict[str, LazyArray]]:
-    """Return the model with a token type embedding; if it has none, add one row of zeros."""
+    """Add a token type embedding with one row of zeros if the model has none."""
     if model.token_types:
         return model, arrays
     shape, dtype = (1, model.table_size), arrays[f"{MODEL}embedding/token"].dtype
@@ -189,7 +190,7 @@ def _fitted(
 
 
 def _table(model: BertConfig, head: Head | None, model_type: str) -> list[Rule]:
-    """Return the rules, from our paths to PyTorch's names."""
+    """Return the rules that map parameter paths to PyTorch's tensor names."""
     embeddings = "embeddings"
     rules = [
         Rule(f"{MODEL}embedding/token", f"{embeddings}.word_embeddings.weight"),
@@ -207,7 +208,7 @@ def _table(model: BertConfig, head: Head | None, model_type: str) -> list[Rule]:
 
 
 def layer_rules(ours: str, theirs: str) -> list[Rule]:
-    """Return the rules of stacked layers."""
+    """Return the rules that map the encoder layers to PyTorch's tensor names."""
     rules: list[Rule] = []
     for name in ("query", "key", "value"):
         rules += dense_rules(f"{ours}/attention/{name}", f"{theirs}.attention.self.{name}")
@@ -262,7 +263,7 @@ def _task_rules(head: Head, model_type: str) -> list[Rule]:
 
 
 def _head_of(where: Path, config: Mapping[str, Any], tensors: Mapping[str, Any]) -> Head | None:
-    """Return the head that the tensors belong to."""
+    """Return the head config that matches the tensors, or None."""
     heads = {
         "cls.predictions.": Mlm(),
         "lm_head.": Mlm(),
@@ -282,7 +283,6 @@ def _head_of(where: Path, config: Mapping[str, Any], tensors: Mapping[str, Any])
 
 
 def _has(head: Head) -> bool:
-    """Return whether this family has a head."""
     return head.name in _SUFFIXES and head != Rtd(kind="deberta")
 
 

@@ -6,14 +6,14 @@
 | masked language model | lm_predictions.lm_head. (Microsoft's), cls.predictions. (transformers') |
 | detection (v3) | mask_predictions. |
 
-transformers has no enhanced mask decoder. It computes the logits of the masked language model from
-the encoder's output, and ignores the position embedding. If a file has a position embedding and a
-masked language model head, but the input has no positions, then Microsoft's code trained it with an
-enhanced mask decoder, as it did v3's generators. Such a file is imported with this decoder unless
-config.json has `"enhanced_mask_decoder": false`; an export writes this field. If a file has both
-heads, as v3's discriminators do, the detection head is read. An export has transformers' names and
-`"legacy": true`, because transformers 4.57 cannot run `"legacy": false`, and 5 computes the same
-logits either way.
+transformers has no enhanced mask decoder: it ignores the position embedding, and computes masked
+language model logits from the encoder's output. A file with a position embedding and a masked
+language model head, but without positions in the input, was trained by Microsoft's code with an
+enhanced mask decoder; v3's generators are an example. Such a file is imported with this decoder
+unless config.json has `"enhanced_mask_decoder": false`; an export writes this field. If a file has
+both heads, as v3's discriminators do, the detection head is read. An export has transformers' names
+and `"legacy": true`, because transformers 4.57 cannot run `"legacy": false`, and transformers 5
+computes the same logits either way.
 
 Source: transformers/models/deberta_v2/{configuration,modeling}_deberta_v2.py, 5.23;
 microsoft/DeBERTa apps/models/{masked_language_model,replaced_token_detection_model}.py.
@@ -95,9 +95,11 @@ _logger = logging.getLogger(__name__)
 
 
 def _to_model(where: Path, config: Mapping[str, Any]) -> DebertaConfig:
-    """Return the model config of a config.json."""
     if config.get("relative_attention", False) is not True:
-        raise InputError(f"{where}: relative_attention must be true; other DeBERTas do not exist")
+        raise InputError(
+            f"{where}: relative_attention must be true, because DeBERTa always has relative "
+            "attention"
+        )
     if config.get("conv_groups", 1) != 1:
         raise InputError(f"{where}: conv_groups {config['conv_groups']!r} is not supported, only 1")
     check_fixed(where, config, _FIXED)
@@ -144,11 +146,11 @@ def _to_model(where: Path, config: Mapping[str, Any]) -> DebertaConfig:
 
 
 def _terms(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the terms in "p2c|c2p" or ["p2c", "c2p"]."""
+    """Parse the attention terms of pos_att_type: "p2c|c2p" or ["p2c", "c2p"]."""
     terms = config.get("pos_att_type") or ()
     terms = terms.lower().split("|") if isinstance(terms, str) else terms
     if not isinstance(terms, list | tuple) or not all(isinstance(term, str) for term in terms):
-        raise InputError(f"pos_att_type must be strings, got {str(terms)[:60]!r}")
+        raise InputError(f"pos_att_type must be a list of strings, got {str(terms)[:60]!r}")
     return tuple(term.strip() for term in terms)
 
 
@@ -164,12 +166,11 @@ def _choice(
 ) -> Any:
     value = config.get(name, default)
     if not isinstance(value, str) or value not in choices:
-        raise InputError(f"{where}: {name} {value!r} is not one of {', '.join(choices)}")
+        raise InputError(f"{where}: {name} {value!r} is not supported, only {', '.join(choices)}")
     return choices[value]
 
 
 def _from_model(model: DebertaConfig, head: Head | None, model_type: str | None) -> dict[str, Any]:
-    """Return the content of config.json."""
     activations = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
     factored = model.table_size != model.d_model
     farthest = model.max_relative_positions
@@ -209,7 +210,7 @@ def _convolution(model: DebertaConfig, activations: Mapping[str, str]) -> dict[s
 
 
 def _table(model: DebertaConfig, head: Head | None, model_type: str) -> list[Rule]:
-    """Return the rules, from our paths to PyTorch's names."""
+    """Return the rules that map parameter paths to PyTorch's tensor names."""
     embeddings = "embeddings"
     rules = [
         Rule(f"{MODEL}embedding/token", f"{embeddings}.word_embeddings.weight"),
@@ -286,7 +287,7 @@ def _head_rules(head: Head | None) -> list[Rule]:
 
 
 def _head_of(where: Path, config: Mapping[str, Any], tensors: Mapping[str, Any]) -> Head | None:
-    """Return the head that the tensors belong to; detection if both pretraining heads exist."""
+    """Return the head that matches the tensors; detection if both pretraining heads exist."""
     if any(name.startswith(f"{_DETECTION}.") for name in tensors):
         return Rtd(kind="deberta")
     head = task_head(where, config, tensors, kinds=_KINDS, dropout=_DROPOUT)
@@ -305,14 +306,13 @@ def _has_mlm(names: Iterable[str]) -> bool:
 
 
 def _has(head: Head) -> bool:
-    """Return whether this family has a head."""
     return head.name in _SUFFIXES and head != Rtd(kind="electra")
 
 
 def _completed(
     where: Path, model: DebertaConfig, config: Mapping[str, Any], names: Iterable[str]
 ) -> DebertaConfig:
-    """Return the model with the enhanced mask decoder if its tensors were trained with one."""
+    """Add the enhanced mask decoder to the model config if the tensors were trained with one."""
     names = tuple(names)
     detects = any(name.startswith(f"{_DETECTION}.") for name in names)
     table = any(name.removeprefix(_PREFIX) == _POSITIONS for name in names)
@@ -320,8 +320,8 @@ def _completed(
     if not is_one or "enhanced_mask_decoder" in config:
         return model
     _logger.info(
-        "%s: adding the enhanced mask decoder that its position embedding was trained with "
-        '(set "enhanced_mask_decoder": false in its config.json to skip it)',
+        "%s: adding an enhanced mask decoder, because the position embedding was trained with one; "
+        'set "enhanced_mask_decoder": false in config.json to import without it',
         where,
     )
     return dataclasses.replace(model, enhanced_mask_decoder=True)

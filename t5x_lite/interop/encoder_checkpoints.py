@@ -1,7 +1,7 @@
-"""Import and export of encoders from all supported families of Hugging Face.
+"""Import and export of Hugging Face encoders of all supported families.
 
-The head on an encoder is imported too, together with the objective that trains it, if there is one.
-An export writes one head, which is the objective's or the user's choice.
+An import also reads the encoder's head, and selects an objective that trains the head. An export
+writes one head: the user's choice, or else the head of the objective.
 """
 
 import dataclasses
@@ -71,22 +71,24 @@ MODEL_TYPES = tuple(kind for family in FAMILIES for kind in family.model_types)
 
 
 def family_of(hf_config: Mapping[str, Any]) -> Family | None:
-    """Return the family of a config.json's model_type, or None if it is not an encoder's."""
+    """Return the encoder family of config.json's model_type, or None if it is not an encoder."""
     kind = hf_config.get("model_type")
     return next((family for family in FAMILIES if kind in family.model_types), None)
 
 
 def with_family(model: ModelConfig, *, where: object) -> tuple[EncoderConfig, Family]:
-    """Return an encoder's config and its family; raise InputError if transformers has none."""
+    """Return an encoder's config and family; raise InputError if transformers has no such model."""
     for family in FAMILIES:
         # A subclass may compute something else, which transformers cannot represent.
         if isinstance(model, EncoderConfig) and type(model) is family.config:
             return model, family
-    raise InputError(f"checkpoint {where}: transformers has no {type(model).__name__}")
+    raise InputError(
+        f"checkpoint {where} is a {type(model).__name__}, which transformers does not have"
+    )
 
 
 def classifier_kind(model: EncoderConfig, heads: Iterable[Head]) -> ClassifierKind:
-    """Return the kind of classification head for fine-tuning this checkpoint."""
+    """Return the kind of classification head to fine-tune on this checkpoint."""
     named = by_name(heads)
     if isinstance(classifier := named.get("classifier"), Classifier):
         return classifier.kind
@@ -107,12 +109,12 @@ _GENERATOR, _GENERATOR_CONFIG = "pytorch_model.generator.bin", "generator_config
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Release:
-    """The contents of an encoder's directory.
+    """Contents of a Hugging Face encoder directory.
 
     Attributes:
-      checkpoint: config and arrays.
-      vocabulary: vocabulary of its tokenizer.
-      tokenizer: name -> content of tokenizer files that the vocabulary does not write itself.
+      checkpoint: config and arrays of the encoder.
+      vocabulary: vocabulary of the tokenizer.
+      tokenizer: contents of the tokenizer files to keep unchanged for an export, by name.
       vectors: head for text vectors, or None if no file describes one.
       condenser: head layers of a Condenser, or None.
       m3: heads of a BGE-M3, or None.
@@ -129,17 +131,21 @@ class Release:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """All sources of the release's arrays."""
+        """All sources of parameters: encoder, Condenser head, BGE-M3 heads and projection."""
         beside = (self.condenser, self.m3, self.projection)
         return (self.checkpoint, *(each for each in beside if each is not None))
 
     def arrays(self) -> dict[str, LazyArray]:
-        """Return the learner's parameters by path, each read when it is needed."""
+        """Return all parameters by path as lazy arrays; each is read when it is needed."""
         found = [source.lazy_arrays() for source in self.sources]
         return {path: array for arrays in found for path, array in arrays.items()}
 
     def experiment(self, place: Path) -> Experiment:
-        """Return an experiment config for the model, with its objective and heads."""
+        """Return an experiment config for the imported model, with its objective and heads.
+
+        Args:
+          place: path of the imported vocabulary.
+        """
         model, head = self.checkpoint.model, self.checkpoint.head
         objective, task = objective_for(head, mask_id=self.vocabulary.mask_id)
         if self.condenser is not None:
@@ -184,7 +190,7 @@ def pooler_file(checkpoint: EncoderCheckpoint) -> bytes:
 
 
 def read_pooler_file(content: bytes) -> dict[str, np.ndarray]:
-    """Return the pooler of `pooler_file`, by transformers' names."""
+    """Return the tensors of a file from `pooler_file`, by transformers' names."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / POOLER_FILE
         path.write_bytes(content)
@@ -192,11 +198,11 @@ def read_pooler_file(content: bytes) -> dict[str, np.ndarray]:
 
 
 def generator_config(source: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config of a release's generator: generator_config.json or else config.json."""
+    """Return the config of a DeBERTaV3 generator: generator_config.json or else config.json."""
     if not (source / _GENERATOR).is_file():
         raise InputError(
-            f"{source}: holds no {_GENERATOR}, the generator of a DeBERTaV3 release; remove --part "
-            "to import the model"
+            f"{source}: contains no {_GENERATOR}, the generator of a DeBERTaV3 release; remove "
+            "--part to import the model"
         )
     path = source / _GENERATOR_CONFIG
     own = read_json(path) if path.is_file() else {}
@@ -211,7 +217,7 @@ def read_release(
     part: Part = "model",
     skip_from: int | None = None,
 ) -> Release:
-    """Read an encoder's directory; large arrays are read later."""
+    """Read a Hugging Face encoder directory; large arrays are read later."""
     where = source / CONFIG
     if part == "generator" and (source / _GENERATOR_CONFIG).is_file():
         where = source / _GENERATOR_CONFIG
@@ -242,40 +248,39 @@ def read_release(
 def _vectors(
     source: Path, model: EncoderConfig, vocabulary: Tokenizer
 ) -> tuple[Dense | None, Source | None]:
-    """Return the head for text vectors and the source of its arrays; None if undescribed."""
+    """Return the head for text vectors and the source of its projection, or (None, None)."""
     own = read_sentences(source, d_model=model.d_model, lowers=_lowers(vocabulary))
     pooler = read_pooler(source, d_model=model.d_model)
     if pooler is None:
         return own, projection_of(source, d_model=model.d_model)
     if own is not None:
         raise InputError(
-            f"{source}: {VECTORS_POOLER} and modules.json both define how vectors are computed; "
-            "keep one of them"
+            f"{source}: {VECTORS_POOLER} and modules.json both define how text vectors are "
+            "computed; remove one of them"
         )
     return pooler.head, pooler
 
 
 def _specials(vocabulary: Tokenizer) -> tuple[int, ...]:
-    """Return the ids of the special tokens, which are not terms of a text."""
     ids = (vocabulary.cls_id, vocabulary.pad_id, vocabulary.sep_id, vocabulary.unk_id)
     return tuple(sorted(ids))
 
 
 def _lowers(vocabulary: Tokenizer) -> bool:
-    """Return whether a tokenizer lower-cases text, tested on the alphabet."""
+    """Return True if a tokenizer lower-cases text, tested on the alphabet."""
     letters = " ".join("abcdefghijklmnopqrstuvwxyz")
     return vocabulary.encode(letters.upper()) == vocabulary.encode(letters)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Export:
-    """The contents of a directory that transformers can load.
+    """Contents of an exported directory that transformers can load.
 
     Attributes:
       config: content of config.json.
-      tensors: name -> tensor of the weights.
-      files: path -> content of tokenizer files and others.
-      beside: file name -> tensors of a further file.
+      tensors: tensors of the weights file by name.
+      files: contents of tokenizer files and other files by path.
+      beside: tensors of further weight files, by file name.
     """
 
     config: dict[str, Any]
@@ -332,10 +337,11 @@ def export_of(
         files = tokenizer_files(vocabulary, kept, max_length=longest)
         if flag:
             files = flag_tokenizer(files, vocabulary.names, where=where)
-            _logger.info("FlagEmbedding loads the directory by %s", flag)
+            _logger.info("load the exported directory in FlagEmbedding with %s", flag)
     else:
         _logger.warning(
-            "%s: its vocabulary is a %s, which cannot be written as a transformers tokenizer",
+            "%s: exporting without a tokenizer, because a %s vocabulary cannot be "
+            "converted to transformers",
             where,
             type(vocabulary).__name__,
         )
@@ -351,7 +357,7 @@ def export_of(
 
 
 def _object(content: bytes) -> dict[str, Any]:
-    """Return the object in a JSON file, or {} if it does not hold one."""
+    """Parse a JSON object, or return {} if the content is not one."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):
@@ -362,7 +368,7 @@ def _object(content: bytes) -> dict[str, Any]:
 def exported_head(
     experiment: Experiment, family: Family, name: str | None, *, where: object
 ) -> Head | None:
-    """Return the head to export, or None for the encoder without a head."""
+    """Return the head to export, or None to export the encoder without a head."""
     heads = heads_of(experiment.objective, experiment.heads)
     known = {key: head for key, head in heads.items() if family.heads(head) and not is_custom(head)}
     if name == "none":
@@ -370,23 +376,23 @@ def exported_head(
     if name is not None:
         if name not in known:
             raise InputError(
-                f"checkpoint {where}: has no head {name!r} that transformers supports; it has "
-                f"{', '.join(known) or 'none'}"
+                f"checkpoint {where} has no head {name!r} that transformers supports; its "
+                f"supported heads are {', '.join(known) or 'none'}"
             )
         return known[name]
     own = [head.name for head in experiment.objective.heads(heads)]
     chosen = [key for key in own if key in known] or list(known)
     if len(chosen) > 1:
         raise InputError(
-            f"checkpoint {where}: has the heads {', '.join(known)}, but a transformers directory "
-            "holds only one: choose it with --head NAME, or none with --head none"
+            f"checkpoint {where} has the heads {', '.join(known)}, but an export can have only "
+            "one; select a head with --head NAME, or none with --head none"
         )
     for key, head in heads.items():
         if key not in known and key not in M3_FILES and head.has_parameters:
-            _logger.warning("%s: skipping head %s, which transformers does not have", where, key)
+            _logger.warning("%s: skipping head %s, which transformers does not support", where, key)
     if left := [key for key in known if key not in chosen]:
         _logger.warning(
-            "%s: skipping heads, because a transformers directory holds only one: %s",
+            "%s: skipping these heads, because a transformers directory can have only one head: %s",
             where,
             ", ".join(left),
         )
@@ -396,12 +402,12 @@ def exported_head(
 def _generator(
     experiment: Experiment, params: Mapping[str, LazyArray], *, where: object
 ) -> tuple[ModelConfig, Head | None, dict[str, LazyArray]]:
-    """Return the generator of replaced-token detection as a model with its head."""
+    """Return the generator of replaced-token detection as a model with head and parameters."""
     generator = experiment.objective.models().get("generator")
     if generator is None:
         raise InputError(
-            f"checkpoint {where}: only objective Electra has a generator, but this checkpoint has "
-            f"{type(experiment.objective).__name__}"
+            f"checkpoint {where} has no generator; only checkpoints of objective Electra have "
+            f"one, but this objective is {type(experiment.objective).__name__}"
         )
     seen = seen_params(experiment, params, where=where)
     arrays = _moved(seen, "objective/generator/", MODEL)
@@ -412,7 +418,7 @@ def _generator(
 def _own(
     experiment: Experiment, params: Mapping[str, LazyArray], head: Head | None, *, where: object
 ) -> dict[str, LazyArray]:
-    """Return the arrays of the model and of one of its heads, under the usual names."""
+    """Return the parameters of the model and the exported head by path."""
     seen = seen_params(experiment, params, where=where)
     arrays = _moved(seen, MODEL, MODEL)
     return arrays if head is None else arrays | _moved(seen, *[f"{HEADS}{head.name}/"] * 2)
@@ -421,7 +427,7 @@ def _own(
 def seen_params(
     experiment: Experiment, params: Mapping[str, LazyArray], *, where: object
 ) -> dict[str, LazyArray]:
-    """Return a checkpoint's parameters by path as the modules read them, with views resolved."""
+    """Return the parameters by path as the modules read them, with shared parameters duplicated."""
     try:
         return tied_parameters.read_lazily(views_of(experiment.model, experiment.objective), params)
     except ValueError as error:
@@ -431,7 +437,6 @@ def seen_params(
 
 
 def _moved(params: Mapping[str, LazyArray], old: str, new: str) -> dict[str, LazyArray]:
-    """Return the arrays below path `old`, moved to path `new`."""
     return {
         new + path.removeprefix(old): array
         for path, array in params.items()

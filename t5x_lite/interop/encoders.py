@@ -1,14 +1,14 @@
-"""Import and export of Hugging Face's encoders: code common to all families, and task heads.
+"""Import and export of Hugging Face encoders: common code of all families, and task heads.
 
     checkpoint = read_encoder(BERT, Path("bert-base-uncased"), config, where=path)
     checkpoint.model                                  BertConfig(d_model=768, ...)
     checkpoint.head                                   Mlm()
-    checkpoint.array("heads/mlm/dense/kernel")        read now, in our layout
+    checkpoint.array("heads/mlm/dense/kernel")        reads the array in t5x_lite's layout
 
-A `Family` converts a config.json and names of tensors in both directions. Our arrays are the arrays
-of a learner: the encoder at "model/", and the head, if there is one, below "heads/". Names in a file
-may have the prefix of the model class or not (`AutoModel` saves them without). Old files call the
-scale and bias of a norm gamma and beta.
+A `Family` converts config.json and tensor names in both directions. Parameter paths of the encoder
+begin with "model/", and paths of its head with "heads/". Tensor names may have the prefix of the
+model class or not (`AutoModel` saves them without). Old files call the scale and bias of a norm
+gamma and beta.
 
 Task heads:
 
@@ -19,9 +19,10 @@ Task heads:
 | token | *ForTokenClassification | classifier | classifier | classifier | classifier |
 | span | *ForQuestionAnswering | qa_outputs | qa_outputs | qa_outputs | qa_outputs |
 
-The first layer of classifier and choice has the activation tanh, but gelu in ELECTRA and DeBERTa. The
-field "architectures" of config.json determines the head of a directory, or else its tensor names.
-Source: transformers/models/{bert,roberta,xlm_roberta,electra,deberta_v2}/modeling_*.py, 5.23.
+The first layer of classifier and choice has the activation tanh, but gelu in ELECTRA and DeBERTa.
+The field "architectures" of config.json determines the head of a directory, or else its tensor
+names. Source: transformers/models/{bert,roberta,xlm_roberta,electra,deberta_v2}/modeling_*.py,
+5.23.
 """  # noqa: E501
 
 import dataclasses
@@ -75,26 +76,24 @@ POOLER = "pooler.dense"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-    """Conversion of a family of encoders, in both directions.
+    """Conversion of one family of Hugging Face encoders, in both directions.
 
     Attributes:
       model_types: values of `model_type` in config.json.
       config: class of the encoder's config.
-      heads: function that returns whether the family has a head.
-      to_model: function from the path and the content of config.json to the model config; the path
-        is for messages.
-      from_model: function from a model config, a head and the model_type of the imported model (or
-        None) to the content of config.json.
-      table: function from a model config, a head and a model_type to the rules; our paths begin
-        with "model/" or "heads/".
-      head_of: function from path and content of config.json and the tensors by name to the head.
-      ignored: regular expressions of tensor names that are allowed and not read.
-      copies: name of a tensor -> name of the tensor that it must equal, if it exists.
-      completed: function that adds to a model config what follows from the tensors and not from
-        config.json; its arguments are the file of the weights, the model config, the content of
-        config.json, and the tensor names. None changes nothing.
-      fitted: function that changes a model config and its arrays into a form that the other code
-        base supports, before an export. None changes nothing.
+      heads: function that returns True if the family has a head.
+      to_model: function (path of config.json, its content) -> model config; the path is for errors.
+      from_model: function (model config, head, imported model_type or None) -> content of
+        config.json.
+      table: function (model config, head, model_type) -> rules that map parameter paths, which
+        begin with "model/" or "heads/", to tensor names.
+      head_of: function (path of config.json, its content, tensors by name) -> head or None.
+      ignored: regular expressions of tensor names to skip.
+      copies: tensors that must equal another tensor, by name: {copy: original}.
+      completed: function (weights file, model config, content of config.json, tensor names) ->
+        model config, for settings that follow from the tensors; None keeps the config.
+      fitted: function (model config, parameters) -> both in a form that transformers supports, for
+        exports; None keeps them.
     """
 
     model_types: tuple[str, ...]
@@ -112,14 +111,14 @@ class Family:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderCheckpoint(Source):
-    """A directory with tensors that match its config; large arrays are read later.
+    """Hugging Face encoder directory with tensors that match its config; arrays are read later.
 
     Attributes:
       model: config of the encoder.
       head: head on the encoder, or None.
       hf_config: content of config.json.
-      pooler: BERT's pooler [weight, bias] if no head reads it; a classifier that PEFT or
-        `adapters` trained starts from it.
+      pooler: weight and bias of BERT's pooler if no head reads it; a classifier that PEFT or
+        `adapters` trained starts from this pooler.
     """
 
     model: EncoderConfig
@@ -128,14 +127,14 @@ class EncoderCheckpoint(Source):
     pooler: Mapping[str, np.ndarray | LazyArray] = dataclasses.field(default_factory=dict)
 
     def read(self, piece: Piece) -> np.ndarray:
-        """Read one piece in our layout, as a view of the file if possible."""
+        """Read one tensor in t5x_lite's layout, as a view of the file if possible."""
         tensor = value_of(self.tensors[piece.name])
         check_finite(self.where, piece.name, tensor)
         return piece.to_ours(tensor)
 
 
 def learner_shapes(model: EncoderConfig, head: Head | None) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of an encoder and its head by path."""
+    """Return the parameter shapes of an encoder and its head by path."""
     parts = {MODEL: lambda rngs: model.build(rngs=rngs)}
     if head is not None:
         parts[f"{HEADS}{head.name}/"] = lambda rngs: head.build(model, rngs=rngs)
@@ -154,7 +153,7 @@ def read_encoder(
     where: Path,
     weights: Path | None = None,
 ) -> EncoderCheckpoint:
-    """Read the config and tensor names of a directory; large arrays are read later."""
+    """Read and check the config and tensor names of a directory; large arrays are read later."""
     model = family.to_model(where, hf_config)
     tensors = read_tensors(directory) if weights is None else Tensors(weights, read_torch(weights))
     check_layers(where, {"num_hidden_layers": model.num_layers}, tensors.arrays)
@@ -170,16 +169,21 @@ def read_encoder(
         array = tensors.arrays[names[piece.name]]
         check_shape(tensors.where, piece, array.shape)
         if not jnp.issubdtype(array.dtype, jnp.floating):
-            raise InputError(f"{tensors.where}: {piece.name} holds {array.dtype}, not weights")
+            raise InputError(
+                f"{tensors.where}: {piece.name} has dtype {array.dtype}, but weights must be "
+                "floating-point"
+            )
     for copy, original in family.copies.items():
         both = copy in tensors.arrays and original in names
         if both and not is_same(tensors.arrays[names[original]], tensors.arrays[copy]):
             raise InputError(
-                f"{tensors.where}: {copy} differs from {original}, and an untied output layer is "
-                "not supported"
+                f"{tensors.where}: {copy} differs from {original}, but only tied output layers "
+                "are supported"
             )
     if left := sorted(set(tensors.arrays) - known - set(family.copies)):
-        _logger.info("%s: skipped tensors: %s", tensors.where, ", ".join(left))
+        _logger.info(
+            "%s: skipping tensors that the model does not use: %s", tensors.where, ", ".join(left)
+        )
     spare = {
         leaf: tensors.arrays[name]
         for leaf in ("weight", "bias")
@@ -207,7 +211,7 @@ def encoder_tensors(
     model_type: str,
     where: object,
 ) -> dict[str, LazyArray]:
-    """Return the tensors of model.safetensors, each computed from our array when it is read."""
+    """Return the tensors to export by name; each is computed when it is read."""
     ours = learner_shapes(model, head)
     if difference := trees.difference(ours, arrays):
         raise InputError(f"{where}: the parameters do not match the model: {difference}")
@@ -227,7 +231,7 @@ def with_kept(
     model: EncoderConfig,
     head: Head | None,
 ) -> dict[str, Any]:
-    """Return a config.json with the other fields of the imported config.json.
+    """Add the imported config.json's other fields to an exported config.json.
 
     An import rejects unsupported fields that would change outputs, so all other fields can be kept.
     If the model is unchanged, its fields keep their imported spelling.
@@ -258,13 +262,13 @@ _OF_HEAD = ("classifier_dropout", "cls_dropout")
 
 
 def _has_names(described: Mapping[str, Any], head: Head | None) -> bool:
-    """Return whether the imported config has as many class names as the head has classes."""
+    """Return True if the imported config has one class name for each class of the head."""
     names = described.get("id2label")
     return isinstance(names, dict) and len(names) == getattr(head, "num_classes", None)
 
 
 def dense_rules(ours: str, theirs: str) -> list[Rule]:
-    """Return the rules of a dense layer's kernel and bias."""
+    """Return the rules that map a dense layer's kernel and bias to PyTorch's names."""
     return [
         Rule(f"{ours}/kernel", f"{theirs}.weight", transpose=True),
         Rule(f"{ours}/bias", f"{theirs}.bias"),
@@ -272,7 +276,7 @@ def dense_rules(ours: str, theirs: str) -> list[Rule]:
 
 
 def norm_rules(ours: str, theirs: str) -> list[Rule]:
-    """Return the rules of a layer norm's scale and bias; old names are aliases."""
+    """Return the rules that map a layer norm's scale and bias to PyTorch's names."""
     return [
         Rule(f"{ours}/scale", f"{theirs}.weight", aliases=(f"{theirs}.gamma",)),
         Rule(f"{ours}/bias", f"{theirs}.bias", aliases=(f"{theirs}.beta",)),
@@ -280,7 +284,7 @@ def norm_rules(ours: str, theirs: str) -> list[Rule]:
 
 
 def with_prefix(rules: Iterable[Rule], prefix: str, *, written: bool) -> list[Rule]:
-    """Return rules with the prefix in an alias, or with `written` in the exported name."""
+    """Accept tensor names with a prefix as well; with `written`, exports also have the prefix."""
     changed = []
     for rule in rules:
         names = (rule.theirs, *rule.aliases)
@@ -302,7 +306,7 @@ def check_fixed(where: Path, config: Mapping[str, Any], fixed: Mapping[str, Any]
 def number(
     where: Path, config: Mapping[str, Any], name: str, *, default: int | float | None = None
 ) -> Any:
-    """Return a number of config.json; without a default it is required and an integer."""
+    """Return a number from config.json; without a default it is required and must be an integer."""
     value = config.get(name)
     value = default if value is None else value
     if value is None:
@@ -335,7 +339,7 @@ def task_head(
     kinds: Mapping[str, ClassifierKind],
     dropout: str,
 ) -> Head | None:
-    """Return the task head of a directory, or None if it has none."""
+    """Return the task head of a Hugging Face directory, or None without one."""
     name = _name(config, tensors)
     if name is None:
         return None
@@ -350,7 +354,10 @@ def task_head(
         return Choice(kind=kinds["choice"], **options)
     number = next((int(tensors[key].shape[0]) for key in _OUT if key in tensors), None)
     if number is None:
-        raise InputError(f"{where}: a {SUFFIXES[name]} without the tensor classifier.weight")
+        raise InputError(
+            f"{where}: a {SUFFIXES[name]} model needs the tensor classifier.weight, which is "
+            "missing"
+        )
     labels = labels_of(where, config, number)
     try:
         if name == "token":
@@ -358,8 +365,8 @@ def task_head(
         problem = problem_of(where, config, number)
         if problem == "multi_label_classification":
             _logger.warning(
-                "%s: its classes are not mutually exclusive (problem_type); `evaluate` uses the "
-                "most likely class",
+                "%s: the classes are not mutually exclusive (problem_type), but `evaluate` "
+                "predicts only the likeliest class",
                 where,
             )
         options |= {"kind": kinds["classifier"], "problem_type": problem}
@@ -369,7 +376,7 @@ def task_head(
 
 
 def _name(config: Mapping[str, Any], tensors: Mapping[str, Any]) -> str | None:
-    """Return the head's name from the class name, or else from the tensor names."""
+    """Return the task head's name from the class in config.json, or else from the tensor names."""
     classes = config.get("architectures")
     for architecture in classes if isinstance(classes, list) else ():
         for name, suffix in SUFFIXES.items():
@@ -387,7 +394,7 @@ def _name(config: Mapping[str, Any], tensors: Mapping[str, Any]) -> str | None:
 
 
 def problem_of(where: Path, config: Mapping[str, Any], number: int) -> Problem:
-    """Return the meaning of a classifier's logits; "auto" if it follows from their number."""
+    """Return the problem_type of a classifier; "auto" if the number of classes implies it."""
     found = config.get("problem_type")
     if found is None:
         return "auto"
@@ -401,7 +408,7 @@ def problem_of(where: Path, config: Mapping[str, Any], number: int) -> Problem:
 
 
 def labels_of(where: Path, config: Mapping[str, Any], number: int) -> tuple[str, ...]:
-    """Return the class names in id2label; () if they are missing or LABEL_0 and so on."""
+    """Return the class names in id2label; () if they are missing or default names."""
     table = config.get("id2label")
     if table is None:
         stated = config.get("num_labels")
@@ -411,12 +418,14 @@ def labels_of(where: Path, config: Mapping[str, Any], number: int) -> tuple[str,
             )
         return ()
     if not isinstance(table, dict) or not all(isinstance(each, str) for each in table.values()):
-        raise InputError(f"{where}: id2label must be an object of names, got {str(table)[:60]!r}")
+        raise InputError(
+            f"{where}: id2label must map class indices to names, got {str(table)[:60]!r}"
+        )
     wanted = {str(i) for i in range(number)}
     if {str(key) for key in table} != wanted:
         raise InputError(
-            f"{where}: id2label has the classes {', '.join(list(table)[:8])}, but the weights have "
-            f"{number} classes, from 0"
+            f"{where}: id2label has the classes {', '.join(list(table)[:8])}, but must have "
+            f"{number} classes, numbered from 0"
         )
     labels = tuple(table[key] for key in sorted(table, key=int))
     if len(set(labels)) < len(labels):
@@ -426,7 +435,7 @@ def labels_of(where: Path, config: Mapping[str, Any], number: int) -> tuple[str,
 
 
 def task_config(head: Head | None, *, dropout: str) -> dict[str, Any]:
-    """Return the fields of config.json that describe a task head."""
+    """Return the config.json fields that describe a task head."""
     said: dict[str, Any] = {}
     if isinstance(head, Classifier | Token):
         labels = head.labels or tuple(f"LABEL_{i}" for i in range(head.num_classes))
@@ -440,16 +449,16 @@ def task_config(head: Head | None, *, dropout: str) -> dict[str, Any]:
 
 
 def check_activation(head: Head | None, *, wanted: str, architecture: str) -> None:
-    """Raise InputError if a classifier's first activation differs from transformers' class."""
+    """Raise InputError if a head's activation differs from the activation in transformers."""
     if isinstance(head, Classifier | Choice) and head.activation != wanted:
         raise InputError(
-            f"{architecture} of transformers has {wanted} in its head, but this one has "
-            f"{head.activation} (head {head.kind!r})"
+            f"transformers' {architecture} has the activation {wanted} in its head, but this "
+            f"head has {head.activation} (kind {head.kind!r})"
         )
 
 
 def task_rules(head: Head | None, first: str, out: str) -> list[Rule]:
-    """Return the rules of a task head."""
+    """Return the rules that map a task head's layers to PyTorch's tensor names."""
     if head is None or head.name not in SUFFIXES:
         return []
     ours = f"{HEADS}{head.name}"

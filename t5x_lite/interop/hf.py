@@ -2,10 +2,10 @@
 
     checkpoint = read_hf("flan-t5-small")
     checkpoint.config                        T5Config(d_model=512, ...), from its config.json
-    checkpoint.array("lm_head/kernel")       read now, in our layout
+    checkpoint.array("lm_head/kernel")       reads the array in t5x_lite's layout
 
-One table of names covers all variants and all file formats (`tensor_files` gives Flax's tensors
-under PyTorch's names). Kernels are transposed, and the names have layer numbers.
+One table of names covers all variants and file formats, because `tensor_files` converts Flax's
+tensor names to PyTorch's. Kernels are transposed, and the names have layer numbers.
 
 Two properties of the output layer depend on the version of transformers: whether it is tied to the
 embedding, and whether logits are scaled by d_model**-0.5.
@@ -102,10 +102,10 @@ _FIXED = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Output:
-    """Computation of the logits.
+    """Computation of the logits in transformers, which depends on its version.
 
     Attributes:
-      declared_tied: True if transformers 4 would share the embedding.
+      declared_tied: True if transformers 4 shares the embedding with the output layer.
       scaled: True if the decoder's output is multiplied by d_model**-0.5.
       lenient: True if the embedding replaces a missing `lm_head.weight`, as in transformers 5.
     """
@@ -116,27 +116,29 @@ class Output:
 
 
 def is_tied_t5(model: ModelConfig) -> bool:
-    """Return whether a config is a T5 with a tied output layer."""
+    """Return True if a model config is a T5 with a tied output layer."""
     return isinstance(model, T5Config) and model.tie_embeddings
 
 
 def is_t5_encoder(model: ModelConfig) -> bool:
-    """Return whether a config is T5's encoder without a decoder."""
+    """Return True if a model config is a T5 encoder without a decoder."""
     return isinstance(model, T5EncoderConfig)
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """Read the object in a directory's config.json."""
+    """Read config.json of a Hugging Face directory."""
     if not directory.is_dir():
         raise InputError(f"{directory}: no such directory")
     path = directory / CONFIG
     if not path.is_file():
-        raise InputError(f"{directory}: holds no {CONFIG}; give a directory of save_pretrained")
+        raise InputError(
+            f"{directory}: contains no {CONFIG}; pass a directory that save_pretrained wrote"
+        )
     return read_json(path)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read the object in a JSON file."""
+    """Read a JSON file that contains an object."""
     try:
         found = plain_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -159,16 +161,19 @@ def to_model(
 def to_model(
     where: Path, config: Mapping[str, Any], *, encoder: bool = False
 ) -> T5Config | T5EncoderConfig:
-    """Return the model config; `tie_embeddings` is as declared, and the weights may override it."""
+    """Convert config.json to a T5 config; `tie_embeddings` is the declared value."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in _ARCHITECTURES:
-        raise InputError(f"{where}: model_type {kind!r} is not one of {', '.join(_ARCHITECTURES)}")
+        raise InputError(
+            f"{where}: model_type {kind!r} is not supported, only {', '.join(_ARCHITECTURES)}"
+        )
     feed_forward = config.get("feed_forward_proj", _DEFAULT_FEED_FORWARD[kind])
     if isinstance(feed_forward, str):
         feed_forward = _SYNONYMS.get(feed_forward, feed_forward)
     if feed_forward not in tuple(_ACTIVATIONS):  # a file may have a list there
         raise InputError(
-            f"{where}: feed_forward_proj {feed_forward!r} is not one of {', '.join(_ACTIVATIONS)}"
+            f"{where}: feed_forward_proj {feed_forward!r} is not supported, only "
+            f"{', '.join(_ACTIVATIONS)}"
         )
     activation = _ACTIVATIONS[feed_forward]
     stated = config.get("dense_act_fn")
@@ -229,7 +234,7 @@ def _number(
 
 
 def output(config: Mapping[str, Any]) -> Output:
-    """Return the computation of a config's logits; see the module's docstring."""
+    """Return how a model computes its logits, from its config.json; see the module's docstring."""
     version = re.match(r"\d{1,9}", str(config.get("transformers_version")))
     lenient = version is not None and int(version[0]) >= 5
     declared = config.get("tie_word_embeddings", True) is not False
@@ -247,7 +252,7 @@ _OF_OUTPUT = ("tie_word_embeddings", "scale_decoder_outputs", "is_encoder_decode
 def with_kept(
     config: Mapping[str, Any], kept: Mapping[str, Any], *, model: T5Config | T5EncoderConfig
 ) -> dict[str, Any]:
-    """Return a config.json with the other fields of the imported config.json."""
+    """Add the imported config.json's other fields to an exported config.json."""
     if kept.get("model_type") != config["model_type"]:
         return dict(config)
     rest = {name: value for name, value in kept.items() if name not in NOT_KEPT}
@@ -262,7 +267,7 @@ def with_kept(
 
 
 def written(model: ModelConfig, *, where: object) -> T5Config | T5EncoderConfig:
-    """Return the T5 to export; shared layers are duplicated, as transformers cannot share them."""
+    """Return the T5 config to export; shared layers are duplicated for transformers."""
     if isinstance(model, T5EncoderConfig):
         return model
     if not isinstance(model, T5Config):
@@ -276,10 +281,12 @@ def written(model: ModelConfig, *, where: object) -> T5Config | T5EncoderConfig:
 def from_model(
     model: T5Config | T5EncoderConfig, *, model_type: str | None, dtype: str
 ) -> dict[str, Any]:
-    """Return the content of a config.json for both transformers 4 and 5."""
+    """Return the content of config.json for transformers 4 and 5."""
     is_encoder = isinstance(model, T5EncoderConfig)
     if not is_encoder and model.share_layers:
-        raise InputError("transformers has no T5 whose encoder and decoder share their layers")
+        raise InputError(
+            "transformers has no T5 with layers shared by encoder and decoder (model.share_layers)"
+        )
     tied = is_encoder or model.tie_embeddings
     if model.relative_bias_per_layer:
         kind = "umt5"
@@ -333,7 +340,7 @@ _SUBLAYERS = {
 
 
 def table(config: StackConfig) -> list[Rule]:
-    """Return the rules for a T5 or its encoder, from our paths to PyTorch's names."""
+    """Return the rules that map the parameters of a T5 or its encoder to PyTorch's tensor names."""
     rules = [Rule("token_embedding/table", EMBEDDING, aliases=COPIES)]
     is_encoder = isinstance(config, T5EncoderConfig)
     for stack, sublayers in _SUBLAYERS.items():
@@ -354,7 +361,6 @@ def table(config: StackConfig) -> list[Rule]:
 
 
 def _sublayer_rules(config: StackConfig, ours: str, stack: str, theirs: str) -> list[Rule]:
-    """Return the rules of one sublayer's norm and kernels."""
     layer = f"{stack}.block.{LAYER}.layer"
     rules = [Rule(f"{ours}_norm/scale", f"{layer}.{theirs[0]}.layer_norm.weight")]
     if ours.endswith("mlp"):
@@ -369,7 +375,7 @@ def _sublayer_rules(config: StackConfig, ours: str, stack: str, theirs: str) -> 
 
 
 def model_pieces(config: StackConfig) -> tuple[dict[str, tuple[int, ...]], list[Piece]]:
-    """Return our arrays' shapes by path, and all tensors that they consist of."""
+    """Return the parameter shapes of a T5 by path, and the tensors that they consist of."""
     abstract = shapes(lambda rngs: config.build(rngs=rngs))[1]
     ours = {path: tuple(leaf.shape) for path, leaf in trees.flatten(abstract).items()}
     return ours, pieces(table(config), ours)
@@ -377,7 +383,7 @@ def model_pieces(config: StackConfig) -> tuple[dict[str, tuple[int, ...]], list[
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HFCheckpoint(Source):
-    """A directory with tensors that match its config; large arrays are read later.
+    """Hugging Face T5 directory with tensors that match its config; arrays are read later.
 
     Attributes:
       config: config of the model.
@@ -388,14 +394,14 @@ class HFCheckpoint(Source):
     hf_config: Mapping[str, Any]
 
     def read(self, piece: Piece) -> np.ndarray:
-        """Read one piece in our layout, as a view of the file if possible."""
+        """Read one tensor in t5x_lite's layout, as a view of the file if possible."""
         tensor = value_of(self.tensors[piece.name])
         check_finite(self.where, piece.name, tensor)
         return piece.to_ours(tensor)
 
 
 def read_hf(source: str | Path) -> HFCheckpoint:
-    """Read the config and tensor names of a directory; large arrays are read later."""
+    """Read and check the config and the tensor names of a T5 directory; arrays are read later."""
     directory = Path(source)
     hf_config = read_config(directory)
     tensors = read_tensors(directory)
@@ -415,7 +421,10 @@ def read_hf(source: str | Path) -> HFCheckpoint:
         array = arrays[names[piece.name]]
         check_shape(tensors.where, piece, array.shape)
         if not jnp.issubdtype(array.dtype, jnp.floating):
-            raise InputError(f"{tensors.where}: {piece.name} holds {array.dtype}, not weights")
+            raise InputError(
+                f"{tensors.where}: {piece.name} has dtype {array.dtype}, but weights must be "
+                "floating-point"
+            )
     for copy in (name for name in COPIES if name in arrays):
         if not is_same(arrays[names[EMBEDDING]], arrays[copy]):
             raise InputError(
@@ -433,7 +442,7 @@ def read_hf(source: str | Path) -> HFCheckpoint:
 
 
 def _is_encoder(hf_config: Mapping[str, Any], arrays: Arrays) -> bool:
-    """Return whether a directory holds T5's encoder without a decoder (T5EncoderModel)."""
+    """Return True if a directory contains a T5 encoder without a decoder (T5EncoderModel)."""
     classes = hf_config.get("architectures")
     names = [str(each) for each in classes] if isinstance(classes, list) else []
     said = hf_config.get("is_encoder_decoder") is False
@@ -444,10 +453,10 @@ def _is_encoder(hf_config: Mapping[str, Any], arrays: Arrays) -> bool:
 def _with_output(
     where: Path, config: T5Config, hf_config: Mapping[str, Any], arrays: Arrays
 ) -> tuple[T5Config, Arrays]:
-    """Decide whether the output layer is tied; if not, give it a tensor.
+    """Decide whether the output layer is tied; if not, add its tensor.
 
-    Our untied output layer does not scale logits, so transformers' scale is multiplied into its
-    weights, in float32.
+    t5x_lite does not scale the logits of an untied output layer, so transformers' scale is
+    multiplied into its weights, in float32.
     """
     how = output(hf_config)
     arrays = dict(arrays)
@@ -458,8 +467,8 @@ def _with_output(
     separate = head is not None and not (how.declared_tied and is_same(embedding, head))
     if separate and how.declared_tied and not how.lenient:
         raise InputError(
-            f"{where}: {HEAD} differs from {EMBEDDING}, but tie_word_embeddings in {CONFIG} says "
-            "that they are one; set it to false if the output is not scaled, or remove the tensor"
+            f"{where}: {HEAD} differs from {EMBEDDING}, but tie_word_embeddings in {CONFIG} is "
+            "true; set it to false if the output is not scaled, or remove the tensor"
         )
     if not separate and how.scaled:
         arrays.pop(HEAD, None)
@@ -479,7 +488,7 @@ def _scaled(array: np.ndarray | LazyArray, factor: float) -> LazyArray:
 def their_tensors(
     config: T5Config | T5EncoderConfig, arrays: Mapping[str, LazyArray], *, where: object
 ) -> dict[str, LazyArray]:
-    """Return the tensors of model.safetensors, each computed from our array when it is read."""
+    """Return the tensors to export by name; each is computed when it is read."""
     ours, wanted = model_pieces(config)
     if difference := trees.difference(ours, arrays):
         raise InputError(f"the parameters do not match the model: {difference}")
@@ -487,7 +496,7 @@ def their_tensors(
 
 
 def common_dtype(arrays: Iterable[LazyArray]) -> str:
-    """Return the name of the dtype of most elements, for config.json."""
+    """Return the name of the dtype that most elements have, for config.json."""
     sizes: dict[str, int] = {}
     for array in arrays:
         sizes[array.dtype.name] = sizes.get(array.dtype.name, 0) + array.size

@@ -1,13 +1,13 @@
-"""Export of a checkpoint for transformers, with a model card: `t5x-lite export hf`.
+"""Export of checkpoints for transformers, with a model card (`t5x-lite export hf`).
 
     config.json  generation_config.json  model.safetensors  tokenizer files  README.md
 
 Arrays are converted one by one, so memory holds only a few of the largest at a time.
 
-A retriever with two encoders or with two projections has one directory for each:
+A retriever with two encoders or two projections is exported as two directories:
 
-    DST/query_model/      the same files as the export of one model
-    DST/passage_model/
+    DST/query_model/      the files above, for queries
+    DST/passage_model/    the files above, for passages
 
 RetroMAE's and Tevatron's checkpoints have this layout. A projection is the module 2_Dense of
 sentence-transformers.
@@ -15,7 +15,7 @@ sentence-transformers.
 The model card README.md has the form that the Hugging Face Hub reads:
 
     ---
-    # license: say which, such as apache-2.0
+    # license: add one, such as apache-2.0
     library_name: transformers
     pipeline_tag: text2text-generation
     base_model: "google/flan-t5-small"
@@ -25,9 +25,9 @@ The model card README.md has the form that the Hugging Face Hub reads:
     # sst2
     ...
 
-It lists the task, the base model, the metrics at that step, the command and the versions, as far as
-the checkpoint and its work directory have them. The user adds license and language. Each line of
-the YAML header has a JSON value, which is valid YAML.
+The card lists the task, base model, metrics at the exported step, command and versions, if the
+checkpoint and its work directory have them. The user adds license and language. Each line of the
+YAML header has a JSON value, which is valid YAML.
 """
 
 import dataclasses
@@ -74,7 +74,7 @@ _logger = logging.getLogger(__name__)
 
 
 def roles_of(experiment: Experiment, *, projections: bool) -> tuple[Role, ...]:
-    """Return the roles that get their own directory, or () if one model serves both."""
+    """Return the roles that are exported to their own directories; () if one model serves both."""
     head = dense_of(heads_of(experiment.objective, experiment.heads))
     apart = head is not None and head.projection is not None and not head.tied
     two = experiment.objective.more_towers() or (projections and apart)
@@ -84,21 +84,21 @@ def roles_of(experiment: Experiment, *, projections: bool) -> tuple[Role, ...]:
 def of_role(
     experiment: Experiment, params: Mapping[str, LazyArray], role: Role
 ) -> tuple[Experiment, dict[str, LazyArray]]:
-    """Return the config and the parameters of one role's encoder."""
+    """Return the config and the parameters of the encoder for queries or passages."""
     objective = experiment.objective.with_one_tower()
     found = as_model(params, tower_named(experiment, role))
     return dataclasses.replace(experiment, objective=objective), found
 
 
 def tower_named(experiment: Experiment, role: Role) -> str:
-    """Return the tower that encodes texts of a role, or "" for the model itself."""
+    """Return the name of the tower that encodes queries or passages, or "" for the main model."""
     return role if role in experiment.objective.more_towers() else ""
 
 
 def projection_of(
     head: Dense, params: Mapping[str, LazyArray], role: Role
 ) -> tuple[LazyArray, LazyArray | None] | None:
-    """Return kernel [D, K] and optional bias of a role's projection, or None without one."""
+    """Return kernel [D, K] and bias (or None) of the projection for a role, or None without one."""
     if head.projection is None:
         return None
     start = f"{HEADS}{head.name}/{'query' if head.tied else role}"
@@ -123,24 +123,26 @@ def refuse_of_t5(
     part: encoder_checkpoints.Part,
     head: str | None,
 ) -> None:
-    """Raise InputError for options that apply only to encoders."""
+    """Raise InputError for export options that apply only to encoders."""
     name = type(experiment.model).__name__
     if sentence_transformers and not hf.is_t5_encoder(experiment.model):
         raise InputError(
-            f"checkpoint {source}: a {name} is not exported for sentence-transformers, only "
-            "encoders are, such as a BERT or the encoder of a T5"
+            f"checkpoint {source} is a {name}, but only encoders can be exported for "
+            "sentence-transformers, such as a BERT or a T5 encoder"
         )
     if hf.is_t5_encoder(experiment.model) and roles_of(
         experiment, projections=sentence_transformers
     ):
         raise InputError(
-            f"checkpoint {source}: it has one {name} or one projection for queries and one for "
-            "passages, but only encoders such as a BERT are exported as two directories"
+            f"checkpoint {source} has separate {name} encoders or projections for queries and "
+            "passages, but only encoders such as a BERT can be exported as two directories"
         )
     if part != "model":
-        raise InputError(f"checkpoint {source}: a {name} has no {part}")
+        raise InputError(f"checkpoint {source} is a {name}, which has no {part}; remove --part")
     if head is not None:
-        raise InputError(f"checkpoint {source}: a {name} has no head {head!r}")
+        raise InputError(
+            f"checkpoint {source} is a {name}, which has no head {head!r}; remove --head"
+        )
 
 
 def write_sentences(
@@ -151,7 +153,7 @@ def write_sentences(
     *,
     dtype: Dtype,
 ) -> None:
-    """Write the files of sentence-transformers next to a T5's encoder."""
+    """Write the files of sentence-transformers next to an exported T5 encoder."""
     d_model = hf.written(experiment.model, where=directory).d_model
     length = trained_length(experiment)
     for name, content in sentence_files(head, d_model=d_model, max_length=length).items():
@@ -203,7 +205,7 @@ def merged(source: Path, experiment: Experiment) -> dict[str, LazyArray]:
             merged["towers"] = {name: learner.merged(params, tower=name) for name in towers}
     except InputError as error:
         raise InputError(
-            f"checkpoint {source}: {error}, so a transformers directory cannot hold it"
+            f"checkpoint {source} cannot be exported to transformers: {error}"
         ) from error
     flat = trees.flatten({**params, **merged})
     kept = {path: np.asarray(leaf) for path, leaf in flat.items() if not path.startswith(ADAPTERS)}
@@ -276,13 +278,12 @@ def _write_projection(
 
 
 def _earlier_type(source: AnyPath, files: Mapping[str, bytes]) -> str | None:
-    """Return the model_type of the imported model, or None."""
     found = _earlier_config(source, files).get("model_type")
     return found if isinstance(found, str) else None
 
 
 def _earlier_config(source: AnyPath, files: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return the config.json of the imported model, or {} without one."""
+    """Return the config.json that was imported with the model, or {} without one."""
     name = f"{HUGGINGFACE}/{hf.CONFIG}"
     try:
         kept = json.loads(files.get(name, b"{}"))
@@ -301,7 +302,6 @@ def cast(array: LazyArray, dtype: Dtype) -> LazyArray:
 
 
 def as_json(content: Mapping[str, Any]) -> bytes:
-    """Return indented JSON with a newline at its end."""
     return json.dumps(content, ensure_ascii=False, indent=2).encode() + b"\n"
 
 
@@ -323,13 +323,13 @@ _GENERIC = "feature-extraction"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Facts in a checkpoint directory and its work directory about the model's training.
+    """Facts about a checkpoint's training, for the model card.
 
     Attributes:
       name: name of the work directory, or else of the checkpoint directory.
       step: training step; 0 for imported weights.
       start: record of the last start of the run before this step, or None.
-      metrics: "<split>/<name>" -> value at this step, without test splits.
+      metrics: metrics at this step, by "<split>/<name>", without test splits.
       hub_base: hub name of the model that the weights or the run started from, or "".
       base: `hub_base`, or the path of the checkpoint that the run started from, or "".
     """
@@ -343,7 +343,7 @@ class Origin:
 
 
 def source_file(source: Found) -> dict[str, bytes]:
-    """Return the file that records a hub model as the source of weights, or {} for a directory."""
+    """Return the file that records an imported hub model, or {} for a local directory."""
     if not source.repository:
         return {}
     content = {"repository": source.repository, "revision": source.revision}
@@ -351,7 +351,7 @@ def source_file(source: Found) -> dict[str, bytes]:
 
 
 def directory_file(source: Found) -> dict[str, bytes]:
-    """Return the file that records the source of weights, a hub model or a local directory."""
+    """Return the file that records where weights were imported from: a hub model or a directory."""
     if source.repository:
         return source_file(source)
     content = {"directory": str(source.directory.absolute())}
@@ -359,7 +359,7 @@ def directory_file(source: Found) -> dict[str, bytes]:
 
 
 def origin_name(files: Mapping[str, bytes]) -> str:
-    """Return the name at the hub, or else the directory, that imported weights came from; or ""."""
+    """Return the hub name or the directory that weights were imported from, or ""."""
     found = _json_of(files.get(SOURCE_FILE, b"{}"))
     named = [found.get(key) for key in ("repository", "directory")]
     return next((name for name in named if isinstance(name, str) and name), "")
@@ -368,7 +368,7 @@ def origin_name(files: Mapping[str, bytes]) -> str:
 def write_adapter_card(
     directory: Path, *, library: str, base: str, experiment: Experiment, name: str
 ) -> None:
-    """Write README.md next to an exported adapter."""
+    """Write the model card README.md next to an exported adapter."""
     head: dict[str, Any] = {"library_name": library, "tags": ["t5x_lite", library]}
     if _AT_HUB.fullmatch(base):
         head["base_model"] = base
@@ -377,7 +377,7 @@ def write_adapter_card(
     task = f"Task: `{experiment.data.task}`." if experiment.data.task else ""
     called = f"Base model: `{base}`." if base else ""
     sections = [
-        "\n".join(["---", "# license: say which, such as apache-2.0", *lines, "---"]),
+        "\n".join(["---", "# license: add one, such as apache-2.0", *lines, "---"]),
         f"# {name}",
         " ".join(part for part in (called, task) if part),
         modules,
@@ -387,7 +387,7 @@ def write_adapter_card(
 
 
 def origin_of(step: AnyPath, files: Mapping[str, bytes], experiment: Experiment) -> Origin:
-    """Collect the facts about a checkpoint's training."""
+    """Collect the facts about a checkpoint's training for the model card."""
     number = int(step.name) if step.name.isdigit() else 0
     in_workdir = step.parent.name == checkpointing.DIRECTORY
     workdir = step.parent.parent if in_workdir else step
@@ -410,13 +410,12 @@ def origin_of(step: AnyPath, files: Mapping[str, bytes], experiment: Experiment)
 
 
 def _repository(files: Mapping[str, bytes]) -> str:
-    """Return the hub name that weights were imported from, or ""."""
     found = _json_of(files.get(SOURCE_FILE, b"{}")).get("repository")
     return found if isinstance(found, str) else ""
 
 
 def _base_of(experiment: Experiment) -> str:
-    """Return the hub name that the checkpoint in `init` was imported from, or ""."""
+    """Return the hub name that the checkpoint of `init` was imported from, or ""."""
     checkpoint = experiment.init.checkpoint
     if not checkpoint:
         return ""
@@ -436,7 +435,7 @@ def _json_of(content: bytes) -> dict[str, Any]:
 
 
 def write_card(directory: Path, origin: Origin, experiment: Experiment) -> None:
-    """Write README.md next to the exported files; their config.json names the architecture."""
+    """Write the model card README.md next to the exported files."""
     architecture = str((read_json(directory / CONFIG).get("architectures") or [""])[0])
     sentences = (directory / _SENTENCES).is_file()
     card = model_card(origin, experiment, architecture=architecture, sentences=sentences)
@@ -453,7 +452,7 @@ def model_card(
         head["library_name"] = "sentence-transformers"
     lines = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in head.items()]
     sections = [
-        "\n".join(["---", "# license: say which, such as apache-2.0", *lines, "---"]),
+        "\n".join(["---", "# license: add one, such as apache-2.0", *lines, "---"]),
         f"# {origin.name}",
         _about(origin, experiment),
         _usage(architecture, sentences=sentences),
@@ -521,7 +520,7 @@ def _usage(architecture: str, *, sentences: bool) -> str:
 
 
 def _flag_usage(experiment: Experiment) -> str:
-    """Return how to load a BGE-M3 with FlagEmbedding; "" for other checkpoints."""
+    """Return instructions to load a BGE-M3 with FlagEmbedding; "" for other checkpoints."""
     if not is_encoder(experiment.model):
         return ""
     heads = heads_of(experiment.objective, experiment.heads)

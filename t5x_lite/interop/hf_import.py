@@ -1,6 +1,6 @@
-"""Import of checkpoints of Hugging Face and T5X: `t5x-lite import hf` and `import t5x`.
+"""Import of Hugging Face and T5X checkpoints (`t5x-lite import hf`, `import t5x`).
 
-An imported directory is a checkpoint directory without an optimizer, which every `--checkpoint` and
+An imported model is a checkpoint directory without optimizer/, which every `--checkpoint` and
 `--init` accepts:
 
     params/                                  Orbax, dtype of the source or of --dtype
@@ -12,14 +12,14 @@ An imported directory is a checkpoint directory without an optimizer, which ever
 
 Arrays are converted one by one, so memory holds only a few of the largest at a time.
 
-A retriever may have two directories, as `interop.hf_export`, RetroMAE and Tevatron write it:
+A retriever may be two directories, as `interop.hf_export`, RetroMAE and Tevatron write them:
 
     SOURCE/query_model/        an encoder, optionally with the modules of sentence-transformers
-    SOURCE/passage_model/      the same
+    SOURCE/passage_model/      an encoder like the query encoder
     SOURCE/pooler.pt           optional (`interop.retrievers`)
 
-The query encoder becomes the model and the passage encoder the tower towers/passage. If all their
-weights are equal, they become one encoder, and only the projections of its states may differ.
+The query encoder becomes the model, and the passage encoder the tower towers/passage. If all
+weights of the two are equal, only one encoder is stored; only their projections may differ.
 """
 
 import dataclasses
@@ -69,26 +69,26 @@ _HEAD = f"{HEADS}{Dense().name}/"
 
 
 def directories_of(source: Path) -> dict[Role, Path]:
-    """Return the directories of the two encoders, or {} if the source is a model itself."""
+    """Return the two encoder directories of a retriever, or {} if the source is a single model."""
     found: dict[Role, Path] = {role: source / f"{role}_model" for role in get_args(Role)}
     if (source / CONFIG).exists() or not any(path.is_dir() for path in found.values()):
         return {}
     for role, path in found.items():
         if not path.is_dir():
             raise InputError(
-                f"{source}: has no {path.name}, the encoder of the {role} side, but the other one; "
-                "import that one by itself, or add the missing one"
+                f"{source}: has no {path.name}, the {role} encoder of a retriever; add it, or "
+                "import the existing encoder separately"
             )
     return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TwoTowers:
-    """The two directories of a retriever.
+    """Retriever with two encoder directories, one for queries and one for passages.
 
     Attributes:
-      releases: role -> contents of the directory.
-      configs: role -> content of config.json.
+      releases: contents of each directory, by role.
+      configs: content of each config.json, by role.
       head: head that computes the vectors.
       pooler: projection in a file next to the directories, or None.
       is_one: True if both encoders have the same weights.
@@ -101,7 +101,7 @@ class TwoTowers:
     is_one: bool
 
     def experiment(self, place: Path) -> Experiment:
-        """Return an experiment config for the retriever."""
+        """Return an experiment config for the retriever; `place` is the path of its vocabulary."""
         one = self.releases["query"].experiment(place)
         vectors = {"pooling": self.head.pooling, "normalize": self.head.normalize}
         temperature = {} if self.head.normalize else {"temperature": DOT["temperature"]}
@@ -115,7 +115,7 @@ class TwoTowers:
         )
 
     def arrays(self) -> dict[str, LazyArray]:
-        """Return the learner's parameters by path, each read when it is needed."""
+        """Return all parameters by path as lazy arrays; each is read when it is needed."""
         query, passage = (self.releases[role].arrays() for role in get_args(Role))
         found = {path: array for path, array in query.items() if path.startswith(_MODEL)}
         if not self.is_one:
@@ -140,7 +140,7 @@ class TwoTowers:
 
 
 def read_towers(source: Path, directories: Mapping[Role, Path]) -> TwoTowers:
-    """Read the two directories; comparing the encoders reads all their arrays, one by one."""
+    """Read the two encoder directories of a retriever, and compare their weights one by one."""
     configs: dict[Role, dict[str, Any]] = {
         role: read_config(path) for role, path in directories.items()
     }
@@ -149,18 +149,19 @@ def read_towers(source: Path, directories: Mapping[Role, Path]) -> TwoTowers:
         family = encoder_checkpoints.family_of(configs[role])
         if family is None:
             kind = configs[role].get("model_type")
-            raise InputError(f"{path / CONFIG}: model_type {kind!r} is not an encoder")
+            raise InputError(f"{path / CONFIG}: model_type {kind!r} is not a supported encoder")
         releases[role] = read_release(family, path, configs[role])
         _warn_of_others(path, releases[role])
     query, passage = (releases[role] for role in get_args(Role))
     if query.checkpoint.model != passage.checkpoint.model:
         raise InputError(
-            f"{source}: the two encoders have different shapes or families: "
-            f"{query.checkpoint.model} and {passage.checkpoint.model}"
+            f"{source}: the encoders for queries and passages have different configs, but must "
+            f"have the same: {query.checkpoint.model} and {passage.checkpoint.model}"
         )
     if query.vocabulary.files() != passage.vocabulary.files():
         raise InputError(
-            f"{source}: the two encoders have different vocabularies, but a retriever has only one"
+            f"{source}: the encoders for queries and passages have different vocabularies, "
+            "but must share one"
         )
     is_one = _are_equal(query.checkpoint, passage.checkpoint)
     pooler = read_pooler(source, d_model=query.checkpoint.model.d_model)
@@ -176,28 +177,29 @@ def _head(
     if pooler is not None:
         if query is not None or passage is not None:
             raise InputError(
-                f"{source}: {POOLER} and the encoders' directories both define how vectors are "
-                "computed; keep one of them"
+                f"{source}: {POOLER} and the encoders' directories both define how text vectors "
+                "are computed; remove one of them"
             )
         return pooler.head
     if query is None and passage is None:
         _logger.warning(
-            "%s: no file defines how vectors are computed; assuming [CLS] states, compared by dot "
-            "product, as RetroMAE and Tevatron do; otherwise set objective.pooling and "
-            "objective.normalize",
+            "%s: no file defines how text vectors are computed; assuming [CLS] states and dot "
+            "products, as in RetroMAE and Tevatron; set objective.pooling and "
+            "objective.normalize if this is wrong",
             source,
         )
         return Dense(pooling="cls", normalize=False)
     if query is None or passage is None:
         raise InputError(
-            f"{source}: only one of the two directories has a modules.json; add the other"
+            f"{source}: only one of the two encoder directories has a modules.json; add it "
+            "to the other directory"
         )
     prompts = {prompt.name: prompt for prompt in (*passage.prompts, *query.prompts)}
     both = dataclasses.replace(passage, prompts=query.prompts, default_prompt=query.default_prompt)
     if both != query:
         raise InputError(
-            f"{source}: the two directories compute vectors in different ways: {query} and "
-            f"{passage}"
+            f"{source}: the two encoder directories define different text vectors, but must "
+            f"define the same: {query} and {passage}"
         )
     sources = [releases[role].projection for role in get_args(Role)]
     tied = all(one is None for one in sources) or (
@@ -207,14 +209,13 @@ def _head(
 
 
 def _are_equal(one: Source, other: Source) -> bool:
-    """Return whether two sources hold the same arrays."""
     return dict(one.shapes) == dict(other.shapes) and all(
         np.array_equal(one.array(path), other.array(path)) for path in one.shapes
     )
 
 
 def _warn_of_others(directory: Path, release: Release) -> None:
-    """Warn of heads in a directory that a retriever does not use."""
+    """Log a warning for heads in a directory that a retriever does not use."""
     paths = [path for source in release.sources for path in source.shapes]
     left = sorted({path.split("/")[1] for path in paths if not path.startswith((_MODEL, _HEAD))})
     if left:
@@ -238,7 +239,7 @@ def import_model(
     dtype: Dtype,
     more: Mapping[str, bytes],
 ) -> None:
-    """Import one model."""
+    """Import a single Hugging Face model as a checkpoint directory."""
     config = hf.read_config(source)
     if part == "generator":
         config = encoder_checkpoints.generator_config(source, config)
@@ -248,7 +249,9 @@ def import_model(
         options |= {"part": part, "skip_from": skip_from}
         _import_encoder(family, source, directory, destination, config, **options)
     elif skip_from is not None:
-        raise InputError("--skip-from applies only to the head of a Condenser, which needs a BERT")
+        raise InputError(
+            "--skip-from applies only to a BERT with the head of a Condenser; remove it"
+        )
     else:
         with tempfile.TemporaryDirectory() as scratch:
             options |= {"sentinels": sentinels, "scratch": Path(scratch)}
@@ -263,7 +266,7 @@ def import_towers(
     dtype: Dtype,
     more: Mapping[str, bytes],
 ) -> None:
-    """Import a retriever of two directories; files are kept from the query encoder."""
+    """Import a retriever of two directories; config and tokenizer are the query encoder's."""
     query = found.releases["query"]
     kept = {hf.CONFIG: as_json(found.configs["query"]), **query.tokenizer}
     _write(
@@ -290,7 +293,7 @@ def _import_t5(
     kinds = (*hf.MODEL_TYPES, *encoder_checkpoints.MODEL_TYPES)
     if (kind := config.get("model_type")) not in kinds:
         where = source / hf.CONFIG
-        raise InputError(f"{where}: model_type {kind!r} is not one of {', '.join(kinds)}")
+        raise InputError(f"{where}: model_type {kind!r} is not supported, only {', '.join(kinds)}")
     found = read_hf(source)
     vocabulary = read_tokenizer(
         source,
@@ -325,7 +328,7 @@ def tell_what_was_made(destination: str | Path) -> Path:
     shapes = lazy_params(Path(destination))
     number = sum(int(np.prod(array.shape)) for array in shapes.values())
     _logger.info(
-        "%s: %s, %s parameters, vocabulary of %s",
+        "%s: imported %s with %s parameters and a vocabulary of %s tokens",
         destination,
         type(experiment.model).__name__.removesuffix("Config"),
         f"{number:,}",
@@ -371,17 +374,17 @@ def import_t5x_model(
     extra_ids: int | None,
     dtype: Dtype,
 ) -> None:
-    """Write a T5X checkpoint as a checkpoint directory, to be moved to the destination."""
+    """Write a T5X checkpoint as a checkpoint directory; `destination` is its final path."""
     if extra_ids is not None and extra_ids > found.config.vocab_size:
         raise InputError(
-            f"{extra_ids} extra ids, but the embedding of {source} has only "
-            f"{found.config.vocab_size} rows: lower --extra-ids"
+            f"--extra-ids is {extra_ids}, but the embedding of {source} has only "
+            f"{found.config.vocab_size} rows; decrease --extra-ids"
         )
     loaded = _load_vocabulary(vocabulary, extra_ids=extra_ids)
     if loaded.size > found.config.vocab_size:
         raise InputError(
             f"the vocabulary {vocabulary} has {loaded.size} tokens with {loaded.extra_ids} "
-            f"extra ids, but the embedding of {source} has {found.config.vocab_size} rows"
+            f"extra ids, but the embedding of {source} has only {found.config.vocab_size} rows"
         )
     _warn_of_few_tokens(source, loaded, vocab_size=found.config.vocab_size)
     place = _vocabulary_of(destination)
@@ -390,15 +393,15 @@ def import_t5x_model(
 
 
 def _warn_of_few_tokens(source: str | Path, vocabulary: Vocabulary, *, vocab_size: int) -> None:
-    """Warn of a vocabulary that is too small to be the model's; padding adds less than 128 rows.
+    """Warn if a vocabulary is too small to be the model's; padding adds less than 128 rows.
 
-    The byte vocabulary that shares ids with the sentinels is smaller than ByT5's by their number.
+    A byte vocabulary that shares ids with the sentinels is smaller than ByT5's by their number.
     """
     without = isinstance(vocabulary, Bytes) and vocabulary.layout == "seqio"
     if vocab_size - vocabulary.size >= _PADDING and not without:
         _logger.warning(
-            "%s: the vocabulary has %d tokens and the model's embedding %d rows; is it the one "
-            "that the model was trained with?",
+            "%s: the vocabulary has %d tokens, but the model's embedding has %d rows; check "
+            "that the model was trained with this vocabulary",
             source,
             vocabulary.size,
             vocab_size,
@@ -421,7 +424,6 @@ def _write(
     dtype: Dtype,
     files: Mapping[str, bytes],
 ) -> None:
-    """Write the checkpoint directory."""
     contents = {
         checkpointing.CONFIG_FILE: to_json(experiment).encode(),
         **{
@@ -434,7 +436,6 @@ def _write(
 
 
 def _vocabulary_of(destination: str | Path) -> Path:
-    """Return the future path of a checkpoint directory's vocabulary."""
     return Path(destination).absolute() / "files" / checkpointing.VOCABULARY_DIRECTORY
 
 
@@ -445,9 +446,9 @@ def _experiment(
     *,
     trained_steps: int = 0,
 ) -> Experiment:
-    """Return a config for fine-tuning an imported model, with the paper's optimizer.
+    """Return a config to fine-tune an imported model, with the optimizer of the T5 paper.
 
-    The task is span corruption. A model without decoder gets no loss.
+    The task is span corruption. A model without a decoder gets no loss.
     """
     is_bytes = isinstance(vocabulary, Bytes)
     named = isinstance(vocabulary, Bytes) and not vocabulary.added

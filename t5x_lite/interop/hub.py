@@ -1,8 +1,8 @@
-"""Models of the Hugging Face Hub by name, downloaded or read from the local cache of the hub.
+"""Models of the Hugging Face Hub by name, downloaded or read from the hub's local cache.
 
     find_source("google/flan-t5-small")         # .../snapshots/0fc9ddf78a1e988dac52e2dac...
     find_source("google/flan-t5-small", revision="v1.0")
-    find_source("work/flan")                    # an existing directory of that name takes priority
+    find_source("work/flan")                    # an existing local directory has priority
 
 huggingface_hub (extra `hub`) downloads the files into its cache and handles the login. If the hub
 cannot be reached or the extra is not installed, the files are read from the cache:
@@ -50,7 +50,7 @@ _BY_PREFERENCE = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found:
-    """Location of a source on this machine.
+    """Local directory of a model, with its hub name and commit.
 
     Attributes:
       directory: directory of the files.
@@ -64,18 +64,21 @@ class Found:
 
 
 def is_hub_id(source: str) -> bool:
-    """Return whether a name has the form of a repository name at the hub, ORG/NAME or NAME."""
+    """Return True if a name has the form of a hub repository, ORG/NAME or NAME."""
     return _ID.fullmatch(source) is not None and "--" not in source and ".." not in source
 
 
 def find_source(
     source: str | Path, *, revision: str | None = None, generator: bool = False
 ) -> Found:
-    """Return the location of a source's files; download them if necessary."""
+    """Return the local directory of a model; download the files from the hub if necessary."""
     name = str(source)
     if Path(source).exists() or not is_hub_id(name):
         if revision is not None:
-            raise InputError(f"--revision is for models of the hub, and {source} is a path")
+            raise InputError(
+                f"--revision applies only to models of the hub, but {source} is a path; remove "
+                "--revision"
+            )
         return Found(directory=Path(source))
     reason = "the extra is not installed"
     if importlib.util.find_spec("huggingface_hub") is None:
@@ -87,12 +90,17 @@ def find_source(
         reason = downloaded
     cached = find_cached(name, revision)
     if cached is not None:
-        _logger.info("%s: using the cached copy %s (%s)", name, cached, reason)
+        _logger.info(
+            "%s: using the cached copy %s, because the hub is not available (%s)",
+            name,
+            cached,
+            reason,
+        )
         return Found(directory=cached, repository=name, revision=cached.name)
     raise InputError(
-        f"{name}: no such directory, and the hub's cache has no copy of it ({reason}): {remedy}"
-        f"run `{download_command(name, revision)}` where the hub can be reached, and pass that "
-        "directory"
+        f"{name}: no such directory, and no copy in the hub's cache ({reason}); {remedy}run "
+        f"`{download_command(name, revision)}` on a machine with access to the hub, and pass "
+        "the downloaded directory"
     )
 
 
@@ -126,7 +134,7 @@ def find_cached(repository: str, revision: str | None = None) -> Path | None:
 
 
 def wanted_files(names: Sequence[str], *, generator: bool = False) -> list[str]:
-    """Return the files of a repository to download: all but weights in other formats."""
+    """Return the files of a repository to download, with weights in only one format."""
     weights = next(
         (
             patterns
@@ -148,7 +156,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def why_unreachable(endpoint: str) -> str:
-    """Return why a connection to a server fails, or "" if it succeeds or a proxy is configured."""
+    """Return the error of a connection to a server; "" on success or if a proxy is configured."""
     address = urllib.parse.urlsplit(endpoint)
     if address.scheme in urllib.request.getproxies():
         return ""
@@ -161,7 +169,7 @@ def why_unreachable(endpoint: str) -> str:
 
 
 def _download(repository: str, revision: str | None, *, generator: bool) -> Path | str:
-    """Download a repository; return its snapshot, or the reason why the hub cannot be reached."""
+    """Download a repository; return its snapshot, or the reason why the hub is unreachable."""
     import huggingface_hub
     from huggingface_hub import constants, errors
 
@@ -182,8 +190,8 @@ def _download(repository: str, revision: str | None, *, generator: bool) -> Path
         raise InputError(f"{repository} has no revision {revision} at the hub") from error
     except errors.RepositoryNotFoundError as error:
         raise InputError(
-            f"{repository}: no such directory, and no such model at the hub; a private one needs "
-            "`hf auth login`"
+            f"{repository}: no such directory, and no such model at the hub; run `hf auth "
+            "login` if the model is private"
         ) from error
     except InputError:
         raise

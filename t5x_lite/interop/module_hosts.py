@@ -1,10 +1,10 @@
-"""Hugging Face's names of the dense layers that adapters can attach to.
+"""Hugging Face's names of the dense layers that adapters can be attached to.
 
     hosts = hosts_of(T5Config(...), None, where="checkpoint")
     hosts.places["encoder.block.0.layer.0.SelfAttention.q"].site      "attention/query"
 
-The names come from the rule tables of `interop.hf` and `interop.encoders`, so an adapter can attach
-to every site that these tables name. Names in a file may have the prefix of the model class or not.
+The names come from the rule tables of `interop.hf` and `interop.encoders`. Names in a file may have
+the prefix of the model class or not.
 """
 
 import dataclasses
@@ -32,11 +32,11 @@ _ATTENTION = ("query", "key", "value", "out")
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """One dense layer of a model.
+    """Position of a dense layer in a model.
 
     Attributes:
       stack: "encoder" or "decoder".
-      site: name of the site, as in `nn.slots`.
+      site: name of the dense layer within its layer, as in `nn.slots`, such as "attention/query".
       layer: index of the layer in its stack.
     """
 
@@ -47,13 +47,13 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hosts:
-    """The dense layers of a model under Hugging Face's names.
+    """Dense layers of a model under Hugging Face's names.
 
     Attributes:
-      places: Hugging Face's name, as an export writes it -> stack, site and layer.
-      kernels: (stack, site) -> shape of our kernel, [N, in, out].
-      num_heads: attention heads per layer.
-      paths: (stack, site) -> path of the kernel in a learner.
+      places: stack, site and layer of each dense layer, by Hugging Face's exported name.
+      kernels: shapes [N, in, out] of the stacked kernels, by (stack, site).
+      num_heads: number of attention heads per layer.
+      paths: parameter paths of the kernels, by (stack, site).
       model_type: `model_type` of config.json.
       head: head on the model, or None.
       pieces: tensors of the head.
@@ -71,11 +71,11 @@ class Hosts:
 
     @functools.cached_property
     def bodies(self) -> dict[str, str]:
-        """Each name without the prefix of the model class -> the name that an export writes."""
+        """Exported name of each dense layer, by its name without the prefix of the model class."""
         return {_body(name): name for name in self.places}
 
     def find(self, name: str) -> tuple[str, str] | None:
-        """Return the exported name that matches a file's name, and the prefix in the file."""
+        """Return the exported name of a dense layer, and the prefix of its name in a file."""
         parts = name.split(".")
         for start in range(len(parts)):
             body = ".".join(parts[start:])
@@ -129,7 +129,7 @@ def hosts_of(
 
 
 def _site(rule: Rule) -> tuple[str, str] | None:
-    """Return stack and site of a rule's kernel, or None if no adapter can attach to it."""
+    """Return stack and site of a rule's kernel, or None if adapters cannot be attached."""
     match = _KERNEL.fullmatch(rule.ours)
     if match is None:
         return None
@@ -142,10 +142,9 @@ def _site(rule: Rule) -> tuple[str, str] | None:
 
 
 def _body(name: str) -> str:
-    """Return an exported name without the prefix of the model class."""
     match = re.search(r"(?:encoder|decoder)\.(?:layer|block)\.\d.*", name)
     if match is None:
-        raise ValueError(f"{name} does not belong to a layer")
+        raise ValueError(f"{name} does not belong to an encoder or decoder layer")
     return match.group()
 
 
@@ -156,9 +155,9 @@ def head_modules(found: Sequence[Piece]) -> tuple[str, ...]:
 
 
 def refuse_views(where: object, views: Sequence[object]) -> None:
-    """Raise InputError if the base shares arrays, that is, stores fewer arrays than it reads."""
+    """Raise InputError if parameters of the base are shared between layers or embeddings."""
     if views:
         raise InputError(
-            f"checkpoint {where} shares its layers or tables, and an adapter needs a base that "
-            "does not: export it with `t5x-lite export hf` and import the result"
+            f"base checkpoint {where} shares parameters between layers or embeddings, which "
+            "adapters do not support; export it with `t5x-lite export hf` and import the result"
         )

@@ -3,9 +3,9 @@
     adapter_config.json            {"peft_type": "LORA", "r": 8, "lora_alpha": 16, ...}
     adapter_model.safetensors      base_model.model.HOST.lora_A.weight [r, in]; or .bin
 
-HOST is Hugging Face's name of a dense layer (`interop.module_hosts`).
+HOST is Hugging Face's name of a dense layer (`interop.module_hosts`). N is the number of layers.
 
-| theirs | ours, below adapters/NAME/STACK/SITE |
+| PEFT tensor | parameter, below adapters/NAME/STACK/SITE |
 |---|---|
 | lora_A.weight [r, in], lora_B.weight [out, r] | a [N, in, r], b [N, r, out] |
 | lora_magnitude_vector [out], of DoRA | magnitude [N, out], minus the column norms of the base |
@@ -13,14 +13,15 @@ HOST is Hugging Face's name of a dense layer (`interop.module_hosts`).
 | ia3_l [1, in], of feedforward_modules | scale [N, in] of the layer's input, at mlp/hidden |
 | base_model.model.classifier.weight, of modules_to_save | heads/classifier/out/kernel |
 
-Our adapters have one rank, one scale, and the same sites in each layer and stack. A file may differ
-by layer (rank_pattern, alpha_pattern, layers_to_transform, a regular expression). Then A and B are
-padded with zeros, whose gradient is zero, and B is rescaled; the outputs are the same.
+An adapter of t5x_lite has one rank, one scale, and the same sites in each layer and stack. A file
+may have other values in some layers (rank_pattern, alpha_pattern, layers_to_transform, a regular
+expression). Then A and B are padded with zeros, which have zero gradients, and B is rescaled; the
+outputs are equal.
 
-A setting that cannot be converted raises an error that names its field: a bias, an initialization
-that changes the base (pissa, olora, corda, loftq), trained tokens, replicated layers, prefixes.
-`interop.peft_prompts` converts prompts, and `interop.peft_writing` exports.
-Source: huggingface/peft 0.21, config.py, tuners/lora, tuners/ia3, utils/save_and_load.py.
+Unsupported settings raise an error: a bias, an initialization that changes the base (pissa, olora,
+corda, loftq), trained tokens, replicated layers. `interop.peft_prompts` converts prompts and
+prefixes, and `interop.peft_writing` exports adapters. Source: huggingface/peft 0.21, config.py,
+tuners/lora, tuners/ia3, utils/save_and_load.py.
 """
 
 import dataclasses
@@ -59,14 +60,17 @@ MAGNITUDE, SCALE = "lora_magnitude_vector", "ia3_l"
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """An array of a LoRA; ours is theirs transposed, scaled, and relative to the base's norms.
+    """Array of a LoRA, with its conversion between t5x_lite and PEFT.
+
+    The t5x_lite array is PEFT's tensor transposed, and maybe scaled or minus the base's column
+    norms.
 
     Attributes:
-      ours: our name.
-      theirs: suffix of its name in a file.
-      axes: names of the axes in a file; ours are in reverse order.
-      scaled: True if ours is multiplied by the layer's alpha / r over the adapter's.
-      less_norms: True if ours is the difference from the column norms of the base's kernel.
+      ours: name of the array in t5x_lite.
+      theirs: suffix of the tensor name in PEFT.
+      axes: names of the axes in PEFT; t5x_lite has them in reverse order.
+      scaled: True to multiply by the layer's alpha / r over the adapter's alpha / r.
+      less_norms: True to store the difference from the column norms of the base's kernel.
     """
 
     ours: str
@@ -76,16 +80,16 @@ class Leaf:
     less_norms: bool = False
 
     def shape(self, **sizes: int) -> tuple[int, ...]:
-        """Return the shape in a file, for the given sizes of the axes."""
+        """Return the shape of the PEFT tensor for the given sizes of the axes."""
         return tuple(sizes[axis] for axis in self.axes)
 
     def to_ours(self, tensor: np.ndarray, *, factor: np.float32, norms: Any) -> np.ndarray:
-        """Return one layer's array in our layout; `norms` [out] are the base's column norms."""
+        """Convert one layer's PEFT tensor; `norms` [out] are the base's column norms."""
         array = tensor.T * factor if self.scaled else tensor.T
         return array - norms if self.less_norms else array
 
     def to_theirs(self, array: np.ndarray, *, norms: Any) -> np.ndarray:
-        """Return one layer's tensor in PEFT's layout, if its config has our alpha and rank."""
+        """Convert one layer's array to PEFT, for a config with the adapter's alpha and rank."""
         return (array + norms if self.less_norms else array).T
 
 
@@ -94,7 +98,7 @@ _DIRECTION = Leaf("magnitude", MAGNITUDE, ("out",), less_norms=True)
 
 
 def lora_leaves(*, dora: bool) -> tuple[Leaf, ...]:
-    """Return the arrays of a LoRA."""
+    """Return the arrays of a LoRA, with a magnitude for DoRA."""
     return (_A, _B, _DIRECTION) if dora else (_A, _B)
 
 
@@ -115,13 +119,13 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PeftFile:
-    """A PEFT directory with an adapter.
+    """PEFT directory with a LoRA or (IA)^3 adapter.
 
     Attributes:
       where: file of the tensors.
       config_file: adapter_config.json.
       config: content of adapter_config.json.
-      tensors: name without "base_model.model." -> tensor, float32.
+      tensors: float32 tensors by name without "base_model.model.".
     """
 
     where: Path
@@ -134,30 +138,30 @@ class PeftFile:
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """Suffixes of the names of the adapter's tensors."""
+        """Suffixes of the adapter's tensor names."""
         return _LEAVES[self.config["peft_type"]]
 
     def kept(self) -> dict[str, np.ndarray]:
-        """Return the tensors that are not of an adapter, but of modules_to_save."""
+        """Return the tensors of modules_to_save, which do not belong to the adapter."""
         ends = tuple(f".{leaf}" for leaf in self.leaves)
         return {name: array for name, array in self.tensors.items() if not name.endswith(ends)}
 
     def head_config(self) -> Mapping[str, Any]:
-        """Return the fields of the directory that describe a head."""
+        """Return the config fields that describe a head."""
         return {"task_type": self.config.get("task_type")}
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> "Module":
-        """Convert the file into our adapter, see `to_module`."""
+        """Convert the PEFT file into a t5x_lite adapter; see `to_module`."""
         return to_module(self, hosts, name=name, norms=norms)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Module:
-    """One or more adapters in our layout, with what belongs to them.
+    """One or more adapters in t5x_lite's layout, with their head and composition.
 
     Attributes:
       adapter: config of the adapter.
-      arrays: path -> array of the adapters or of a head in the directory, float32.
+      arrays: float32 arrays of the adapters, and of a head in the directory, by path.
       others: configs of further adapters.
       use: composition of the adapters, as in the config field `adapters.use`.
       head: config of a head in the directory that transformers does not have for the base, or None.
@@ -171,15 +175,17 @@ class Module:
 
 
 def read_peft(directory: Path) -> PeftFile:
-    """Read an adapter of PEFT from a directory."""
+    """Read a PEFT directory with a LoRA or (IA)^3 adapter."""
     config = read_config(directory)
     path, arrays = arrays_of(directory)
     tensors: dict[str, np.ndarray] = {}
     for name, array in arrays.items():
         if not name.startswith(PREFIX):
-            raise InputError(f"{path}: {name} is not a PEFT name, which begins with {PREFIX}")
+            raise InputError(f"{path}: the tensor name {name} must begin with {PREFIX}")
         if not jnp.issubdtype(array.dtype, jnp.floating):
-            raise InputError(f"{path}: {name} holds {array.dtype}, not weights")
+            raise InputError(
+                f"{path}: {name} has dtype {array.dtype}, but weights must be floating-point"
+            )
         check_finite(path, name, array)
         # Files from before 0.12 store DoRA's magnitudes as parameters of a module.
         short = name.removeprefix(PREFIX).replace(f"{MAGNITUDE}.weight", MAGNITUDE)
@@ -188,17 +194,17 @@ def read_peft(directory: Path) -> PeftFile:
 
 
 def arrays_of(directory: Path) -> tuple[Path, Mapping[str, Any]]:
-    """Return the file of a directory's tensors, and the tensors by name."""
+    """Return the file of a PEFT directory's tensors, and the tensors by name."""
     path, torch = directory / SAFETENSORS, directory / _TORCH
     if path.is_file():
         return path, read_safetensors(path)
     if torch.is_file():
         return torch, read_torch(torch)
-    raise InputError(f"{directory}: holds neither {SAFETENSORS} nor {_TORCH}")
+    raise InputError(f"{directory}: contains neither {SAFETENSORS} nor {_TORCH}")
 
 
 def to_module(file: PeftFile, hosts: Hosts, *, name: str, norms: Norms) -> Module:
-    """Convert an adapter of PEFT into ours."""
+    """Convert a LoRA or (IA)^3 of PEFT into a t5x_lite adapter."""
     by_layer, names = _by_place(file, hosts)
     if file.config["peft_type"] == "IA3":
         adapter, arrays = _to_ia3(file, hosts, by_layer, name=name)
@@ -214,7 +220,7 @@ def to_module(file: PeftFile, hosts: Hosts, *, name: str, norms: Norms) -> Modul
 def _by_place(
     file: PeftFile, hosts: Hosts
 ) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, str]]:
-    """Return {exported name of a layer: {leaf: tensor}}, and each layer's name in the file."""
+    """Return the tensors and the name in the file of each layer, by its exported name."""
     by_layer: dict[str, dict[str, np.ndarray]] = {}
     names: dict[str, str] = {}
     prefix = ""
@@ -222,31 +228,36 @@ def _by_place(
         leaf = next((leaf for leaf in file.leaves if name.endswith(f".{leaf}")), None)
         if leaf is None:
             if "lora_" in name or "ia3_" in name:
-                raise InputError(
-                    f"{file.where}: {name} belongs to no adapter that is supported here"
-                )
+                raise InputError(f"{file.where}: the tensor {name} belongs to no supported adapter")
             continue
         layer = name.removesuffix(f".{leaf}")
         hit = hosts.find(layer)
         if hit is None:
             raise InputError(
-                f"{file.where}: {name}: the base has no dense layer {layer} that our adapters can "
-                "attach to"
+                f"{file.where}: {name} belongs to the layer {layer}, but the base has no such "
+                "dense layer that supports adapters"
             )
         written, prefix = hit
         names[written] = layer
         if leaf in by_layer.setdefault(written, {}):
-            raise InputError(f"{file.where}: {name} occurs under two names")
+            raise InputError(
+                f"{file.where}: {name} belongs to a layer that the file also has under another name"
+            )
         by_layer[written][leaf] = array
     if not by_layer:
-        raise InputError(f"{file.where}: holds no tensor {' or '.join(file.leaves)}")
+        raise InputError(
+            f"{file.where}: contains no adapter tensor, such as {' or '.join(file.leaves)}"
+        )
     _check_targets(file, hosts, by_layer, prefix=prefix)
     wanted = {SCALE} if file.config["peft_type"] == "IA3" else {_A.theirs, _B.theirs}
     if file.config.get("use_dora"):
         wanted.add(MAGNITUDE)
     for written, leaves in by_layer.items():
         if difference := trees.difference(wanted, leaves):
-            raise InputError(f"{file.where}: at {written}: {difference}")
+            raise InputError(
+                f"{file.where}: the tensors of the layer {written} are incomplete or unknown: "
+                f"{difference}"
+            )
     return by_layer, names
 
 
@@ -279,7 +290,6 @@ def _to_lora(
     names: Mapping[str, str],
     norms: Norms,
 ) -> tuple[Lora, dict[tuple[str, str, str], np.ndarray]]:
-    """Return LoRA's config, and its arrays by stack, site and leaf."""
     config, where = file.config, file.config_file
     stabilised, dora = bool(config.get("use_rslora")), bool(config.get("use_dora"))
     if config.get("lora_dropout"):
@@ -326,7 +336,7 @@ def _check_lora(
     by_layer: Mapping[str, Mapping[str, np.ndarray]],
     ranks: Mapping[str, int | float],
 ) -> None:
-    """Check that shapes match the ranks and the base, and that DoRA covers all layers of a site."""
+    """Raise InputError if LoRA tensors have wrong shapes, or DoRA covers a site only partly."""
     dora = bool(file.config.get("use_dora"))
     if dora:
         _check_everywhere(file, hosts, by_layer)
@@ -342,7 +352,6 @@ def _check_lora(
 def _to_ia3(
     file: PeftFile, hosts: Hosts, by_layer: Mapping[str, Mapping[str, np.ndarray]], *, name: str
 ) -> tuple[Ia3, dict[tuple[str, str, str], np.ndarray]]:
-    """Return the config of (IA)^3, and its arrays by stack, site and leaf."""
     _check_everywhere(file, hosts, by_layer)
     arrays: dict[tuple[str, str, str], np.ndarray] = {}
     outputs: dict[str, None] = {}
@@ -352,8 +361,8 @@ def _to_ia3(
         reads = tensor.shape == (1, features_in) and tensor.shape != (features_out, 1)
         if reads and place.site not in HIDDEN:
             raise InputError(
-                f"{file.where}: {written} is one of feedforward_modules, but our adapters scale "
-                f"only the inputs of {' and '.join(HIDDEN)}"
+                f"{file.where}: {written} is in feedforward_modules, but only the inputs of "
+                f"{' and '.join(HIDDEN)} can be scaled"
             )
         if not reads:
             _check_shape(file, f"{written}.{SCALE}", tensor, (features_out, 1))
@@ -379,20 +388,20 @@ def _to_ia3(
     crosses = any(site == "cross_attention/out" for _, site in hosts.kernels)
     if attention and crosses and len(attention) == 1:
         raise InputError(
-            f"{file.where}: scales the input of the output layer in only one of attention and "
-            "cross-attention; our (IA)^3 scales both or none"
+            f"{file.where}: (IA)^3 must scale the input of the output layer in both attention "
+            "and cross-attention, or in none, but scales only one"
         )
     return made, arrays
 
 
 def _all_sites(hosts: Hosts, by_layer: Iterable[str]) -> list[Site]:
-    """Return stack and site of each kernel that has an adapter; sites are equal in all stacks."""
+    """Return (stack, site) of each kernel with an adapter; sites are equal in all stacks."""
     sites = {hosts.places[written].site for written in by_layer}
     return [(stack, site) for stack, site in hosts.kernels if site in sites]
 
 
 def _sites(hosts: Hosts, by_layer: Iterable[str], *, default: tuple[str, ...]) -> dict[str, Any]:
-    """Return the field `sites` of an adapter, or nothing if it is the default."""
+    """Return the config field `sites` of an adapter, or {} if it has the default value."""
     sites = {hosts.places[written].site for written in by_layer}
     return _named_sites(hosts, sites, default=default)
 
@@ -404,13 +413,14 @@ def _named_sites(hosts: Hosts, sites: set[str], *, default: tuple[str, ...]) -> 
 
 
 def _check_everywhere(file: PeftFile, hosts: Hosts, by_layer: Mapping[str, Any]) -> None:
-    """Raise InputError if some layers lack a vector; in our adapters these would be trained too."""
+    """Raise InputError if an adapter that needs tensors for all layers lacks some."""
     sites = {hosts.places[written].site for written in by_layer}
     wanted = [written for written, place in hosts.places.items() if place.site in sites]
     if difference := trees.difference(wanted, by_layer):
         what = "use_dora" if file.config["peft_type"] == "LORA" else "(IA)^3"
         raise InputError(
-            f"{file.where}: {what} in only some layers or stacks is not supported: {difference}"
+            f"{file.where}: {what} must be in all layers and stacks, but is only in some: "
+            f"{difference}"
         )
 
 

@@ -1,12 +1,12 @@
-"""Contents of PEFT's directories: checks of adapter_config.json, heads and arrays of the base.
+"""Contents of PEFT directories: checks of adapter_config.json, heads and base arrays.
 
     base_model.model.classifier.weight            heads/classifier/out/kernel
     base_model.model.bert.pooler.dense.weight     heads/classifier/dense/kernel
 
-adapter_config.json may only have settings that can be converted; others raise an error that names
-the field. modules_to_save keeps heads and arrays of the base. A directory need not hold a complete
-head: by default PEFT does not save BERT's pooler, which then comes from the base. It may also hold
-arrays of the base: an embedding with added tokens, the output layer of a T5, norms.
+Settings of adapter_config.json that cannot be converted raise an error. modules_to_save contains
+heads and arrays of the base. The head of a directory may be incomplete: by default PEFT does not
+save BERT's pooler, so the base's pooler is used. Arrays of the base are, for example, an embedding
+with added tokens, the output layer of a T5, and norms.
 """
 
 import dataclasses
@@ -62,8 +62,8 @@ def read_config(directory: Path) -> dict[str, Any]:
     where = directory / CONFIG
     if not where.is_file():
         raise InputError(
-            f"{directory}: holds no {CONFIG}; pass a directory that PEFT "
-            "or the library adapters saved"
+            f"{directory}: contains no {CONFIG}; pass a directory that PEFT or the library "
+            "`adapters` wrote"
         )
     config = read_json(where)
     kind = config.get("peft_type")
@@ -74,18 +74,16 @@ def read_config(directory: Path) -> dict[str, Any]:
         )
     if kind not in _METHODS:
         raise InputError(
-            f"{where}: peft_type {kind!r} cannot be converted; {' and '.join(_METHODS)} can"
+            f"{where}: peft_type {kind!r} is not supported, only {' and '.join(_METHODS)}"
         )
     for name, value in config.items():
         if name not in _HARMLESS and value and value not in _OFF.get(name, ()):
-            raise InputError(
-                f"{where}: {name} {str(value)[:60]!r} is not supported by our adapters"
-            )
+            raise InputError(f"{where}: {name} {str(value)[:60]!r} is not supported")
     initial = config.get("init_lora_weights", True)
     if not any(initial is each or initial == each for each in _LEAVES_THE_BASE):
         raise InputError(
-            f"{where}: init_lora_weights {initial!r} changes the base, so these weights do not fit "
-            "the original base; PEFT converts them to ordinary LoRA when it saves them with "
+            f"{where}: init_lora_weights {initial!r} changes the base, so this LoRA does not "
+            "fit the original base; convert it by saving it in PEFT with "
             "path_initial_model_for_weight_conversion"
         )
     for name in ("use_rslora", "use_dora"):
@@ -95,17 +93,19 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def number_of(where: object, name: str, value: Any, *, least: int | float) -> Any:
-    """Return a number of the config after a check of its range."""
+    """Return a number of adapter_config.json; raise InputError if it is out of range."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not least <= value < LARGEST:
-        raise InputError(f"{where}: {name} must be a number from {least}, got {str(value)[:60]!r}")
+        raise InputError(
+            f"{where}: {name} must be a number of at least {least}, got {str(value)[:60]!r}"
+        )
     return value
 
 
 def of_pattern(
     where: object, config: Mapping[str, Any], field: str, name: str, default: Any
 ) -> Any:
-    """Return a layer's value in a pattern table: the first pattern that matches its name's end."""
+    """Return a layer's value in rank_pattern or alpha_pattern; the first match counts."""
     patterns = config.get(field) or {}
     if not isinstance(patterns, dict):
         raise InputError(f"{where}: {field} must be an object, got {str(patterns)[:60]!r}")
@@ -122,7 +122,7 @@ def of_pattern(
 
 
 def is_target(where: object, config: Mapping[str, Any], field: str, name: str) -> bool:
-    """Return whether target_modules or exclude_modules matches a layer."""
+    """Return True if target_modules or exclude_modules matches a layer."""
     targets = config.get(field)
     if isinstance(targets, str):
         return _matches(where, field, targets, name)
@@ -130,7 +130,8 @@ def is_target(where: object, config: Mapping[str, Any], field: str, name: str) -
         return False
     if not isinstance(targets, list) or not all(isinstance(each, str) for each in targets):
         raise InputError(
-            f"{where}: {field} must be names or a regular expression, got {str(targets)[:60]!r}"
+            f"{where}: {field} must be a list of names or a regular expression, got "
+            f"{str(targets)[:60]!r}"
         )
     return any(name == target or name.endswith(f".{target}") for target in targets)
 
@@ -197,7 +198,7 @@ def head_of(
     model_type: str | None,
     heads: Mapping[str, Head],
 ) -> Head | None:
-    """Return the head that a directory keeps tensors of, or None."""
+    """Return the head that modules_to_save contains, or None."""
     if not kept or not is_encoder(model):
         return None
     encoder, family = with_family(model, where=where)
@@ -216,8 +217,8 @@ def head_of(
     names = {name for rule in family.table(encoder, head, kind) for name in _names(rule)}
     if head is None or not family.heads(head) or not any(map(names.__contains__, own)):
         raise InputError(
-            f"{where}: modules_to_save: {min(own)} belongs to no task head; task_type may be "
-            f"{', '.join(TASKS)}"
+            f"{where}: {min(own)} in modules_to_save belongs to no supported task head; check "
+            f"that task_type is one of {', '.join(TASKS)}"
         )
     base = heads.get(head.name)
     if base is None or _classes(base) != _classes(head):
@@ -233,17 +234,15 @@ def _names(rule: Rule) -> tuple[str, ...]:
 
 
 def _is_of(name: str, rules: Collection[str]) -> bool:
-    """Return whether a tensor belongs to the encoder itself."""
     return name in rules or re.sub(r"\.\d+\.", f".{LAYER}.", name, count=1) in rules
 
 
 def _classes(head: Head) -> Any:
-    """Return the number of a head's classes, or None if it has none."""
     return next((v for k, v in vars(head).items() if k == "num_classes"), None)
 
 
 def head_arrays(where: Path, kept: Mapping[str, np.ndarray], hosts: Hosts) -> dict[str, np.ndarray]:
-    """Return the arrays of the head that a directory keeps, by our path."""
+    """Return the arrays of the saved head by parameter path."""
     left, arrays = dict(kept), {}
     for piece in hosts.pieces:
         names = [name for name in (piece.name, *piece.aliases) if name in left]
@@ -259,19 +258,19 @@ def head_arrays(where: Path, kept: Mapping[str, np.ndarray], hosts: Hosts) -> di
     known |= {hf.HEAD} if is_t5 else set(_OUTPUTS)
     if odd := sorted(set(left) - known):
         raise InputError(
-            f"{where}: {odd[0]} (modules_to_save) belongs neither to the base, nor to its head, "
-            "nor to the head of task_type"
+            f"{where}: {odd[0]} in modules_to_save belongs neither to the base model, nor to "
+            "the head of task_type"
         )
     return arrays
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BaseChange:
-    """Arrays of the base that a directory replaces.
+    """Arrays of the base that modules_to_save replaces.
 
     Attributes:
       model: config of the model after the replacement.
-      arrays: path -> float32 array.
+      arrays: float32 arrays by parameter path.
     """
 
     model: ModelConfig
@@ -290,7 +289,7 @@ def base_change(
     """Return the arrays of the base that modules_to_save replaces.
 
     PEFT replaces one module at a time. If it replaces the embedding of a tied T5, the output layer
-    keeps the old embedding, so our model gets an untied output layer.
+    keeps the old embedding, so the imported model gets an untied output layer.
     """
     own = {name for piece in hosts.pieces for name in (piece.name, *piece.aliases)}
     left = {name: x for name, x in kept.items() if name not in own}
@@ -321,19 +320,20 @@ def _t5_tables(
     scaled: bool,
     read: Callable[[str], np.ndarray],
 ) -> tuple[T5Config, dict[str, np.ndarray]]:
-    """Remove the embedding and the output layer of a T5 from `left`; return them as our arrays."""
+    """Remove embedding and output layer of a T5 from `left`, and return them as parameters."""
     d_model, arrays = model.d_model, {}
     shared, head = left.pop(hf.EMBEDDING, None), left.pop(hf.HEAD, None)
     copies = [left.pop(name) for name in hf.COPIES if name in left]
     for tensor in (shared, head, *copies):
         if tensor is not None and (tensor.ndim != 2 or tensor.shape[1] != d_model):
             raise InputError(
-                f"{where}: an embedding has shape {tensor.shape}, but d_model is {d_model}"
+                f"{where}: an embedding has shape {tensor.shape}, but must have d_model = "
+                f"{d_model} columns"
             )
     if copies and (len(copies) < 2 or not np.array_equal(copies[0], copies[1])):
         raise InputError(
-            f"{where}: the embeddings of encoder and decoder differ (modules_to_save: "
-            "embed_tokens), but our T5 has only one"
+            f"{where}: the embeddings of encoder and decoder (embed_tokens in modules_to_save) "
+            "must be equal, but differ"
         )
     table = read(f"{MODEL}token_embedding/table")
     if copies:
@@ -344,8 +344,8 @@ def _t5_tables(
         new = None
         if shared is not None and not np.array_equal(shared, table):
             _logger.warning(
-                "%s: skipping %s: encoder and decoder of transformers read embed_tokens, so PEFT's "
-                "result does not depend on it",
+                "%s: skipping %s, because transformers reads embed_tokens in encoder and "
+                "decoder instead",
                 where,
                 hf.EMBEDDING,
             )
@@ -356,8 +356,8 @@ def _t5_tables(
     tied = model.tie_embeddings
     if head is None and new is not None and rows != len(table) and (copies or not tied):
         raise InputError(
-            f"{where}: the embedding has {rows} rows, but the base has {len(table)}; save the "
-            "adapter with lm_head in modules_to_save"
+            f"{where}: the embedding has {rows} rows, but the output layer of the base has "
+            f"{len(table)}; save the adapter with lm_head in modules_to_save"
         )
     if head is None and tied and copies:
         head = table
@@ -379,7 +379,7 @@ def _encoder_table(
     *,
     read: Callable[[str], np.ndarray],
 ) -> tuple[ModelConfig, dict[str, np.ndarray]]:
-    """Remove an encoder's embedding, and its copy in a head, from `left`; return our array."""
+    """Remove an encoder's embedding and its copy in a head from `left`; return the parameter."""
     path = f"{MODEL}embedding/token"
     names = [name for p in hosts.base if p.path == path for name in (p.name, *p.aliases)]
     found = [left.pop(name) for name in names if name in left]
@@ -388,13 +388,13 @@ def _encoder_table(
     new = found[0] if found else table
     if new.ndim != 2 or new.shape[1] != table.shape[1]:
         raise InputError(
-            f"{where}: the embedding has shape {new.shape}, but the base has {table.shape}"
+            f"{where}: the embedding has shape {new.shape}, but the base's has {table.shape}"
         )
     for name, output in outputs.items():
         if hosts.head is not None and not np.array_equal(output, new):
             raise InputError(
-                f"{where}: {name} differs from the embedding, but our masked language model shares "
-                "one array for both"
+                f"{where}: {name} differs from the embedding, but a masked language model head "
+                "must share the embedding"
             )
     if np.array_equal(new, table):
         return model, {}
@@ -402,7 +402,7 @@ def _encoder_table(
     if tied and not outputs:
         raise InputError(
             f"{where}: modules_to_save replaces the embedding but not the output layer of the "
-            "masked language model; here they are one array"
+            "masked language model; they must be equal, so save both"
         )
     return model.replace(vocab_size=len(new)), {path: np.asarray(new, np.float32)}
 
@@ -410,7 +410,7 @@ def _encoder_table(
 def changed_base(
     arrays: Mapping[str, np.ndarray], hosts: Hosts, *, scaled: bool, where: object
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return the tensors of the base that changed, and their modules for modules_to_save."""
+    """Return the changed tensors of the base, and their modules for modules_to_save."""
     tensors: dict[str, np.ndarray] = {}
     modules: list[str] = []
     by_path = {piece.path: piece for piece in hosts.base}
@@ -429,7 +429,7 @@ def changed_base(
             modules.append("word_embeddings")
         else:
             raise InputError(
-                f"checkpoint {where}: {path} was trained together with the adapter, and PEFT's "
-                "directory cannot hold it: `t5x-lite export hf` writes the merged model"
+                f"checkpoint {where}: {path} was trained together with the adapter, but PEFT "
+                "cannot store it; export the merged model with `t5x-lite export hf`"
             )
     return tensors, modules

@@ -3,21 +3,21 @@
     adapter_config.json            {"peft_type": "PREFIX_TUNING", "num_virtual_tokens": 20, ...}
     adapter_model.safetensors      prompt_embeddings, and the tensors of a trained head; or .bin
 
-`prompt_embeddings` is the table of the P virtual tokens, one row each.
+`prompt_embeddings` has one row for each of the P virtual tokens.
 
-Prefix tuning of a T5, a BERT or a RoBERTa has prompt_embeddings [P, 2 N J]. A row holds the keys
-and values of the N layers one after the other, J = H K numbers for each; the network that computed
-them in training is not in the file. The prefix lies to the left of the tokens
-(`Prefix(place="left")`): T5's relative bias covers it, and the positions of a BERT's tokens start
-after it. In a T5 only the decoder's self-attention has a prefix. There PEFT repeats the table and
-takes every second pair, so layer l reads pair 2 l mod N. With an even number of layers, N / 2 pairs
-are each read by two layers and the other pairs are unused.
+Prefix tuning of a T5, a BERT or a RoBERTa has prompt_embeddings [P, 2 N J]. A row is the
+concatenation of the keys and values of N layers, with J = H K numbers each. The network that
+computed the rows in training is not in the file. The prefix is to the left of the tokens
+(`Prefix(place="left")`): T5's relative bias covers the prefix, and the positions of a BERT's tokens
+start after it. In a T5 only the decoder's self-attention has a prefix. There PEFT repeats the rows
+and takes every second pair of keys and values, so layer l reads pair 2 l mod N. With an even number
+of layers, N / 2 pairs are each read by two layers and the other pairs are unused.
 
-Prompt tuning of a T5 has prompt_embeddings [P, D] or [2 P, D]. The rows are prepended to the
-encoder's tokens in both libraries. For sequence-to-sequence models PEFT makes a table of two
-prompts by default (`num_transformer_submodules` 2) and reads only the first, and so do we. On an
-encoder PEFT adds positions to the rows and applies the first norm to them. Ours are added after
-both, so prompts of encoders cannot be converted.
+Prompt tuning of a T5 has prompt_embeddings [P, D] or [2 P, D]. Both libraries prepend the rows to
+the encoder's tokens. For sequence-to-sequence models PEFT stores two prompts by default
+(`num_transformer_submodules` 2) and reads only the first, which is imported. On an encoder PEFT
+adds positions to the rows and applies the first norm to them. t5x_lite prepends the rows after both
+steps, so prompts of encoders cannot be converted.
 
 Source: huggingface/peft 0.21, tuners/{prefix_tuning,prompt_tuning}, utils/save_and_load.py,
 peft_model.py (PeftModel.get_prompt, PeftModelForSeq2SeqLM.forward).
@@ -44,15 +44,15 @@ ROWS = "prompt_embeddings"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
-    """The contents of a directory with virtual tokens.
+    """Contents of a PEFT directory with virtual tokens.
 
     Attributes:
       where: file of the tensors.
       config_file: adapter_config.json.
       config: content of adapter_config.json.
       number: number of virtual tokens, P.
-      rows: [P, N], or [2 P, N] if `read_table` allows it; float32.
-      others: name -> other tensor; float32.
+      rows: float32 rows of the virtual tokens, [P, N], or [2 P, N] for two prompts.
+      others: other float32 tensors by name.
     """
 
     where: Path
@@ -64,13 +64,13 @@ class Table:
 
 
 def read_table(directory: Path, *, may_be_double: bool = False) -> Table:
-    """Read a PEFT directory with virtual tokens."""
+    """Read a PEFT directory with virtual tokens; `may_be_double` allows two prompts."""
     where = directory / CONFIG
     config = read_json(where)
     number = number_of(where, "num_virtual_tokens", config.get("num_virtual_tokens"), least=1)
     path, tensors = arrays_of(directory)
     if ROWS not in tensors:
-        raise InputError(f"{path}: holds no {ROWS}")
+        raise InputError(f"{path}: contains no tensor {ROWS}")
     found = {}
     for name, array in tensors.items():
         check_finite(path, name, array)
@@ -94,7 +94,7 @@ _PREFIX = "attention/prefix"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrefixFile:
-    """A PEFT directory with prefixes: `rows` [P, 2 N J], and `head`, tensors of a trained head."""
+    """PEFT directory with prefixes: `rows` [P, 2 N J], and tensors of a trained head."""
 
     where: Path
     config_file: Path
@@ -105,15 +105,15 @@ class PrefixFile:
     library: ClassVar[str] = "peft"
 
     def kept(self) -> dict[str, np.ndarray]:
-        """Return the tensors of the head."""
+        """Return the tensors of the trained head."""
         return dict(self.head)
 
     def head_config(self) -> Mapping[str, Any]:
-        """Return the fields of the directory that describe a head."""
+        """Return the config fields that describe a head."""
         return {"task_type": self.config.get("task_type")}
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> Module:
-        """Convert the prefixes into our adapter."""
+        """Convert the prefixes into a t5x_lite adapter; `norms` is ignored."""
         del norms
         stack, num_layers = _stack(hosts, where=self.where)
         config, where = self.config, self.config_file
@@ -153,18 +153,19 @@ class PrefixFile:
 
 
 def is_prefix(directory: Path) -> bool:
-    """Return whether a PEFT directory holds prefixes."""
+    """Return True if a PEFT directory contains prefixes."""
     where = directory / CONFIG
     return where.is_file() and read_json(where).get("peft_type") == PREFIX_KIND
 
 
 def read_prefix(directory: Path) -> PrefixFile:
-    """Read the prefixes of a PEFT directory."""
+    """Read a PEFT directory with prefixes."""
     table = read_table(directory)
     for name in table.others:
         if not name.startswith(HEAD):
             raise InputError(
-                f"{table.where}: {name} is neither {ROWS} nor a head tensor, {HEAD}..."
+                f"{table.where}: the tensor {name} is neither {ROWS} nor a tensor of a "
+                f"head, {HEAD}..."
             )
     return PrefixFile(
         where=table.where,
@@ -178,20 +179,21 @@ def read_prefix(directory: Path) -> PrefixFile:
 def prefix_of(
     adapter: Prefix, arrays: Mapping[str, np.ndarray], hosts: Hosts, *, where: object
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the fields of adapter_config.json, and the array of prefix keys and values."""
-    said = f"checkpoint {where}: module {adapter.name!r}"
+    """Convert prefixes to PEFT; return the fields of adapter_config.json, and the tensor."""
+    said = f"checkpoint {where}: adapter {adapter.name!r}"
     stack, num_layers = _stack(hosts, where=said)
     several = stack == "decoder"
     _, flat = ejected(adapter, arrays)
     own = f"{ADAPTERS}{adapter.name}/{stack}/{_PREFIX}"
     if set(flat) != {f"{own}/keys", f"{own}/values"}:
         raise InputError(
-            f"{said}: PEFT's prefixes of a T5 are only in the decoder's self-attention, and have "
-            "no gate; only prefix(encoder=False, cross=False, place='left') can be exported"
+            f"{said}: PEFT supports prefixes of a T5 only in the decoder's self-attention and "
+            "without a gate; only prefix(encoder=False, cross=False, place='left') can be "
+            "exported"
         )
     if adapter.place != "left":
         raise InputError(
-            f"{said}: PEFT's prefixes have positions to the left of the tokens, and this prefix "
+            f"{said}: PEFT's prefixes have positions to the left of the tokens, but this prefix "
             "has no positions; only prefix(place='left') can be exported"
         )
     pairs = np.stack([np.asarray(flat[f"{own}/{leaf}"]) for leaf in ("keys", "values")], axis=1)
@@ -200,8 +202,9 @@ def prefix_of(
     theirs[places] = pairs
     if not np.array_equal(theirs[places], pairs):
         raise InputError(
-            f"{said}: with an even number of layers PEFT reads one pair for layer l and for layer "
-            f"l + {num_layers // 2}, but these differ here: use `--format adapters`, or merge"
+            f"{said}: PEFT needs equal prefixes in layer l and layer l + {num_layers // 2} for "
+            "an even number of layers, but they differ; use `--format adapters`, or merge the "
+            "adapter"
         )
     width = hosts.kernels[stack, "attention/key"][2]
     length = pairs.shape[2]
@@ -222,14 +225,14 @@ def prefix_of(
 
 
 def _pairs(num_layers: int, *, several: bool) -> list[int]:
-    """Return the index of the pair of keys and values that each layer reads."""
+    """Return, for each layer, the index of its prefix keys and values in PEFT's tensor."""
     return [2 * layer % num_layers if several else layer for layer in range(num_layers)]
 
 
 def _stack(hosts: Hosts, *, where: object) -> tuple[str, int]:
     """Return the stack that has the prefixes, and its number of layers."""
     if hosts.model_type.startswith("deberta"):
-        raise InputError(f"{where}: PEFT has no prefixes for {hosts.model_type}")
+        raise InputError(f"{where}: PEFT does not support prefixes for {hosts.model_type}")
     stack = "decoder" if ("decoder", "attention/key") in hosts.kernels else "encoder"
     return stack, hosts.kernels[stack, "attention/key"][0]
 
@@ -239,7 +242,7 @@ PROMPT_KIND = "PROMPT_TUNING"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PromptFile:
-    """A PEFT directory with a prompt; `rows` is the first prompt, float32 [P, D]."""
+    """PEFT directory with a prompt; `rows` is the first prompt, float32 [P, D]."""
 
     where: Path
     config_file: Path
@@ -249,15 +252,15 @@ class PromptFile:
     library: ClassVar[str] = "peft"
 
     def kept(self) -> dict[str, np.ndarray]:
-        """Return no tensors: a prompt directory has no head."""
+        """Return {}, because a prompt directory contains no head."""
         return {}
 
     def head_config(self) -> Mapping[str, Any]:
-        """Return the fields of the directory that describe a head."""
+        """Return the config fields that describe a head."""
         return {"task_type": self.config.get("task_type")}
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> Module:
-        """Convert the prompt into our adapter."""
+        """Convert the prompt into a t5x_lite adapter; `norms` is ignored."""
         del norms
         check_t5(self.where, hosts)
         d_model = hosts.kernels["encoder", "attention/query"][1]
@@ -271,16 +274,18 @@ class PromptFile:
 
 
 def is_prompt(directory: Path) -> bool:
-    """Return whether a PEFT directory holds a prompt."""
+    """Return True if a PEFT directory contains a prompt."""
     where = directory / CONFIG
     return where.is_file() and read_json(where).get("peft_type") == PROMPT_KIND
 
 
 def read_prompt(directory: Path) -> PromptFile:
-    """Read the prompt of a PEFT directory."""
+    """Read a PEFT directory with a prompt."""
     table = read_table(directory, may_be_double=True)
     if table.others:
-        raise InputError(f"{table.where}: holds {sorted(table.others)[0]}; expected only {ROWS}")
+        raise InputError(
+            f"{table.where}: expected only the tensor {ROWS}, but found {sorted(table.others)[0]}"
+        )
     return PromptFile(
         where=table.where,
         config_file=table.config_file,
@@ -292,12 +297,12 @@ def read_prompt(directory: Path) -> PromptFile:
 def prompt_of(
     adapter: Prompt, arrays: Mapping[str, np.ndarray], hosts: Hosts, *, where: object
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the fields of adapter_config.json, and the tensor."""
+    """Convert a prompt to PEFT; return the fields of adapter_config.json, and the tensor."""
     check_t5(where, hosts)
     if adapter.init == "vocab":
         raise InputError(
-            f"checkpoint {where}: adapter {adapter.name!r} holds differences from token embeddings "
-            "(init='vocab'), but PEFT's prompt holds the embeddings themselves"
+            f"checkpoint {where}: adapter {adapter.name!r} stores differences from token "
+            "embeddings (init='vocab'), but PEFT stores embeddings, so it cannot be exported"
         )
     rows = arrays[f"{ADAPTERS}{adapter.name}/encoder/prompt/rows"]
     layers, d_model, inner = hosts.kernels["encoder", "attention/query"]
@@ -318,6 +323,6 @@ def check_t5(where: object, hosts: Hosts) -> None:
     """Raise InputError unless the base is a T5."""
     if ("decoder", "cross_attention/query") not in hosts.kernels:
         raise InputError(
-            f"{where}: PEFT adds positions and the first norm of an encoder to a prompt, and we do "
-            "not; prompts can be converted only for T5"
+            f"{where}: prompts of PEFT can be converted only for T5, because on an encoder PEFT "
+            "adds positions and a norm to the prompt"
         )

@@ -1,9 +1,9 @@
-"""Writer of PEFT directories, the inverse of `interop.peft`.
+"""Export of adapters to PEFT directories, the inverse of `interop.peft`.
 
     write_peft(directory, Lora(...), arrays, hosts, norms=norms, base="t5-v1_1-small", where=step)
 
-`target_modules` has short names, such as "q" and "v", if these match only the adapted layers, and
-otherwise a regular expression.
+`target_modules` contains short names, such as "q" and "v", if they match only the adapted layers,
+and otherwise a regular expression.
 """
 
 import json
@@ -38,12 +38,13 @@ def write_peft(
     where: object,
     scaled: bool = False,
 ) -> None:
-    """Write adapter_config.json and adapter_model.safetensors."""
+    """Write an adapter as adapter_config.json and adapter_model.safetensors of PEFT."""
     if isinstance(adapter, Prompt):
         if any(path.startswith(MODEL) for path in arrays):
             raise InputError(
-                f"checkpoint {where}: an array of the base was trained together with the prompt, "
-                "and PEFT's prompt directories have no modules_to_save"
+                f"checkpoint {where}: an array of the base was trained together with the "
+                "prompt, but PEFT's prompt directories cannot store it; export the model with "
+                "`t5x-lite export hf`"
             )
         said, tensors = prompt_of(adapter, arrays, hosts, where=where)
         common = {"base_model_name_or_path": base or None, "inference_mode": True}
@@ -63,7 +64,7 @@ def write_peft(
     if not isinstance(adapter, Lora | Ia3):
         raise InputError(
             f"checkpoint {where}: PEFT has no {type(adapter).__name__} (adapter "
-            f"{adapter.name!r}); lora, ia3, prompt and prefix can be exported"
+            f"{adapter.name!r}); only lora, ia3, prompt and prefix can be exported"
         )
     own = f"{ADAPTERS}{adapter.name}/"
     leaves: dict[Site, dict[str, np.ndarray]] = {}
@@ -73,18 +74,20 @@ def write_peft(
             leaves.setdefault((stack, "/".join(site)), {})[leaf] = array
     if EMBEDDING in adapter.sites:
         raise InputError(
-            f"checkpoint {where}: adapter {adapter.name!r} adapts the embeddings, and PEFT does "
-            "not apply such a change to the tied output layer: merge it, or train without this site"
+            f"checkpoint {where}: adapter {adapter.name!r} adapts the embeddings, but PEFT does "
+            "not apply this change to the tied output layer; merge the adapter, or train "
+            "without this site"
         )
     if isinstance(adapter, Lora) and adapter.gate != "none":
         raise InputError(
-            f"checkpoint {where}: PEFT's LoRA has no gate, but {adapter.name!r} has one"
+            f"checkpoint {where}: adapter {adapter.name!r} has a gate, but a LoRA of PEFT "
+            "cannot have one"
         )
     if isinstance(adapter, Lora):
         said, tensors = _lora(adapter, leaves, hosts, norms=norms)
     else:
         said, tensors = _ia3(leaves, hosts)
-    _check_written(tensors, leaves, hosts, module=f"checkpoint {where}: module {adapter.name}")
+    _check_written(tensors, leaves, hosts, module=f"checkpoint {where}: adapter {adapter.name}")
     tensors |= theirs
     config = {
         "base_model_name_or_path": base or None,
@@ -105,7 +108,6 @@ def _write(
     *,
     where: object,
 ) -> None:
-    """Write the two files."""
     for name, array in tensors.items():
         check_finite(f"checkpoint {where}", name, array)
     (directory / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
@@ -120,17 +122,19 @@ def _check_written(
     *,
     module: str,
 ) -> None:
-    """Raise InputError if an adapter, or a part of it, has no counterpart in PEFT."""
+    """Raise InputError if an adapter or one of its sites has no counterpart in PEFT."""
     if not tensors:
-        raise InputError(f"{module} changes no layer: its weights are all 0 or it has no layer")
+        raise InputError(
+            f"{module} changes no layer, because all its weights are 0 or it has no layers"
+        )
     known = {(place.stack, place.site) for place in hosts.places.values()}
     known |= {(stack, HIDDEN[site]) for stack, site in known if site in HIDDEN}
     if homeless := sorted(leaves.keys() - known):
-        raise InputError(f"{module}: PEFT has no layer for the site {'/'.join(homeless[0])}")
+        raise InputError(f"{module}: PEFT has no dense layer for the site {'/'.join(homeless[0])}")
 
 
 def _task(hosts: Hosts) -> str | None:
-    """Return task_type, by which PEFT chooses its class, or None for a model without task."""
+    """Return PEFT's task_type, which selects its model class, or None without a task."""
     if hosts.head is None:
         return "SEQ_2_SEQ_LM" if any(stack == "decoder" for stack, _ in hosts.kernels) else None
     return next((task for task, name in TASKS.items() if name == hosts.head.name), None)
@@ -143,7 +147,7 @@ def _lora(
     *,
     norms: Norms,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the fields and tensors of LoRA, without layers that are all zero."""
+    """Return the PEFT config fields and tensors of a LoRA, without layers that are all zero."""
     tensors: dict[str, np.ndarray] = {}
     chosen, table = [], lora_leaves(dora=adapter.dora)
     for written, place in hosts.places.items():
@@ -177,14 +181,17 @@ def _lora(
 def _ia3(
     leaves: Mapping[Site, Mapping[str, np.ndarray]], hosts: Hosts
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the fields and tensors of (IA)^3; PEFT scales either input or output of a layer."""
+    """Return the PEFT config fields and tensors of an (IA)^3."""
     tensors: dict[str, np.ndarray] = {}
     outputs, inputs = [], []
     for written, place in hosts.places.items():
         hidden = (place.stack, HIDDEN.get(place.site, ""))
         own = (place.stack, place.site)
         if own in leaves and hidden in leaves:
-            raise InputError(f"PEFT scales either the input or the output of {written}, not both")
+            raise InputError(
+                f"(IA)^3 of PEFT scales either the input or the output of {written}, but this "
+                "adapter scales both"
+            )
         if own in leaves:
             outputs.append(written)
             tensors[f"{written}.{SCALE}"] = leaves[own]["scale"][place.layer][:, None]

@@ -1,4 +1,4 @@
-"""Import and export of retrievers that store files next to an encoder's directory.
+"""Import and export of retriever files that are stored next to an encoder's files.
 
 Condenser. luyug/Condenser saves a BERT or RoBERTa with its masked-LM head as transformers does, and
 the layers of Condenser's head in model.pt, under transformers' names of layers:
@@ -7,35 +7,35 @@ the layers of Condenser's head in model.pt, under transformers' names of layers:
     c_head.{i}.attention.output.{dense,LayerNorm}...              c_head.{i}.output...
     co_target                                                     a buffer of coCondenser
 
-The size of the buffer is the batch size of that run, and it is ignored; any other tensor raises an
-error that names it. The file does not store which layer the skip connection starts from. The
-pickled arguments in the same directory (args.pt, training_args.bin) are never read, because
-unpickling runs code from the file. Exports have the layers as safetensors under the same names.
-Source: luyug/Condenser modeling.py, CondenserForPretraining.save_pretrained.
+The buffer is ignored; any other tensor raises an error that names it. The file does not store which
+layer the skip connection starts from. The pickled arguments in the same directory (args.pt,
+training_args.bin) are never read, because unpickling runs code from the file. Exports have the
+layers as safetensors under the same names. Source: luyug/Condenser modeling.py,
+CondenserForPretraining.save_pretrained.
 
-BGE-M3. An XLM-R has two more heads:
+BGE-M3 is an XLM-R with two more heads:
 
     colbert_linear.pt     weight [k, d], bias [k]       heads/multi_vector/out
     sparse_linear.pt      weight [1, d], bias [1]       heads/lexical/out
 
-Each file is the state of one linear layer, as FlagEmbedding saves it. The directory itself is a
+Each file has the state of one linear layer, as FlagEmbedding saves it. The directory itself is a
 sentence-transformers directory with [CLS] pooling and vectors of length 1. A file with any other
 tensor raises an error, and no code in a file is run (`interop.torch_files`). Exports have the same
-files; safetensors under the same names are read, too. If a release lacks them, the heads are newly
-initialized, and a warning is logged.
+files; imports also read safetensors with the same names. If a release lacks the files, the heads
+are randomly initialized, and a warning is logged.
 
 FlagEmbedding reads the end token of the tokenizer as eos_token. A BERT's tokenizer names it only
 sep_token, so `flag_tokenizer` adds the name to the exported tokenizer_config.json.
 
-RetroMAE and Tevatron. Their retrievers have a projection, which is only imported:
+RetroMAE and Tevatron have retrievers with a projection, which can only be imported:
 
     pooler_config.json      input_dim d, output_dim k, tied
     pooler.pt               linear_q and linear_p, each with weight [k, d] and bias [k]
 
-The files are next to one encoder or next to the directories of two. Vectors are projected [CLS]
-states, compared by dot product and not scaled to length 1. The file of a tied pooler holds its one
-layer under both names, or only under the name for queries.
-Source: staoxiao/RetroMAE, examples/retriever/modeling.py; texttron/tevatron, modeling/dense.py.
+The files are next to a single encoder or next to the directories of two encoders. Vectors are
+projected [CLS] states, compared by dot product and not scaled to length 1. The file of a tied
+pooler has its layer under both names, or only under the name for queries. Source:
+staoxiao/RetroMAE, examples/retriever/modeling.py; texttron/tevatron, modeling/dense.py.
 """
 
 import dataclasses
@@ -89,16 +89,16 @@ _LAYER = re.compile(r"c_head\.(\d+)\.")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CondenserHead(Source):
-    """The layers of a Condenser's head in a directory; large arrays are read later.
+    """Layers of a Condenser's head in a Hugging Face directory; large arrays are read later.
 
     Attributes:
-      objective: config of the objective that trains them.
+      objective: config of the objective that trains the layers.
     """
 
     objective: Condenser
 
     def read(self, piece: Piece) -> np.ndarray:
-        """Read one piece in our layout, as a view of the file."""
+        """Read one tensor in t5x_lite's layout, as a view of the file."""
         tensor = self.tensors[piece.name]
         check_finite(self.where, piece.name, tensor)
         return piece.to_ours(tensor)
@@ -118,14 +118,14 @@ def read_condenser(
         return None
     if skip_from is None:
         raise InputError(
-            f"{where}: holds the head of a Condenser, but not the layer that its skip connection "
-            f"starts from: pass --skip-from N; the paper uses the middle, {model.num_layers // 2} "
-            f"of {model.num_layers} layers"
+            f"{where}: the file contains the head of a Condenser, but not the layer that its "
+            "skip connection starts from; pass --skip-from N (the paper uses the middle layer, "
+            f"here {model.num_layers // 2} of {model.num_layers})"
         )
     if head != Mlm():
         raise InputError(
-            f"{where}: the head of a Condenser needs a masked language model: the directory must "
-            "hold a BertForMaskedLM or a RobertaForMaskedLM"
+            f"{where}: the head of a Condenser needs a masked language model head; pass a "
+            "directory with a BertForMaskedLM or a RobertaForMaskedLM"
         )
     numbers = {int(match[1]) for name in arrays if (match := _LAYER.match(name))}
     objective = Condenser(mask_id=mask_id, skip_from=skip_from, head_layers=max(1, len(numbers)))
@@ -148,11 +148,15 @@ def condenser_files(
     *,
     where: object,
 ) -> dict[str, dict[str, LazyArray]]:
-    """Return the tensors of the files next to an exported encoder, by the name of the file."""
+    """Return the tensors of a Condenser's head to export next to an encoder, by file name."""
     if not isinstance(objective, Condenser) or not isinstance(model, EncoderConfig):
         return {}
     if head != Mlm():
-        _logger.info("%s: skipping the Condenser's head, because the mlm head is skipped", where)
+        _logger.info(
+            "%s: skipping the Condenser's head, because the masked language model head is not "
+            "exported",
+            where,
+        )
         return {}
     ours = _shapes(objective, model)
     if difference := trees.difference(ours, arrays):
@@ -162,21 +166,20 @@ def condenser_files(
 
 
 def _shapes(objective: Condenser, model: EncoderConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the head's layers by path."""
     abstract = shapes(lambda rngs: objective.build(model, rngs=rngs))[1]
     return {PREFIX + path: tuple(leaf.shape) for path, leaf in trees.flatten(abstract).items()}
 
 
 def _read(directory: Path, *, needed: bool) -> tuple[Path | None, Mapping[str, np.ndarray]]:
-    """Return the file of the head's layers and its tensors, or None if the file is missing."""
+    """Return the file of a Condenser's head and its tensors, or (None, {}) if it is missing."""
     if (path := directory / SAFETENSORS).is_file():
         return path, read_safetensors(path)
     path = directory / TORCH
     if not path.is_file():
         if needed:
             raise InputError(
-                f"{directory}: holds no {TORCH} and no {SAFETENSORS}, the head of a Condenser: "
-                "remove --skip-from"
+                f"{directory}: contains neither {TORCH} nor {SAFETENSORS}, the head of a "
+                "Condenser; remove --skip-from"
             )
         return None, {}
     try:
@@ -184,7 +187,7 @@ def _read(directory: Path, *, needed: bool) -> tuple[Path | None, Mapping[str, n
     except InputError as error:
         if needed:
             raise
-        _logger.warning("skipped: %s", error)
+        _logger.warning("skipping a file that cannot be read: %s", error)
         return None, {}
     if needed or any(_LAYER.match(name) for name in arrays):
         return path, arrays
@@ -201,7 +204,7 @@ FILES = {"lexical": "sparse_linear", "multi_vector": "colbert_linear"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class M3Heads(Source):
-    """The heads of a BGE-M3 directory.
+    """Heads of a BGE-M3 directory for term weights and token vectors.
 
     Attributes:
       lexical: config of the head for term weights.
@@ -212,13 +215,13 @@ class M3Heads(Source):
     multi_vector: MultiVector
 
     def read(self, piece: Piece) -> np.ndarray:
-        """Read one piece in our layout, as a view of its file."""
+        """Read one tensor in t5x_lite's layout, as a view of its file."""
         tensor = self.tensors[piece.name]
         check_finite(self.where, piece.name, tensor)
         return piece.to_ours(tensor)
 
     def objective(self, vectors: Dense | None) -> M3:
-        """Return the objective that trains the heads."""
+        """Return the objective that trains the BGE-M3 heads."""
         own = (
             {} if vectors is None else {"pooling": vectors.pooling, "normalize": vectors.normalize}
         )
@@ -234,8 +237,7 @@ def read_m3(directory: Path, model: EncoderConfig, *, specials: tuple[int, ...])
     for name, path in places.items():
         if path is None:
             raise InputError(
-                f"{directory}: has no {FILES[name]}.pt, but the other head of a BGE-M3; a BGE-M3 "
-                "needs both"
+                f"{directory}: has only one head of a BGE-M3; add the other head, {FILES[name]}.pt"
             )
         tensors = read_safetensors(path) if path.suffix == ".safetensors" else read_torch(path)
         check_names(
@@ -265,7 +267,7 @@ def m3_files(
     *,
     where: object,
 ) -> dict[str, dict[str, LazyArray]]:
-    """Return the tensors of the files next to an exported encoder, by the name of the file."""
+    """Return the tensors of BGE-M3 heads to export next to an encoder, by file name."""
     vectors = heads.get("multi_vector")
     if not isinstance(vectors, MultiVector) or not isinstance(heads.get("lexical"), Lexical):
         return {}
@@ -285,13 +287,13 @@ def m3_files(
 def flag_tokenizer(
     files: Mapping[str, bytes], names: Mapping[str, str], *, where: object
 ) -> dict[str, bytes]:
-    """Name the first and the last token of a text in tokenizer_config.json for FlagEmbedding."""
+    """Add the first and last token of a text to tokenizer_config.json for FlagEmbedding."""
     try:
         config = json.loads(files.get(TOKENIZER_CONFIG_NAME, b"{}"))
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: its {TOKENIZER_CONFIG_NAME} is not JSON ({error})") from error
+        raise InputError(f"{where}: {TOKENIZER_CONFIG_NAME} is not JSON ({error})") from error
     if not isinstance(config, dict):
-        raise InputError(f"{where}: its {TOKENIZER_CONFIG_NAME} is not a JSON object")
+        raise InputError(f"{where}: {TOKENIZER_CONFIG_NAME} must be a JSON object")
     missing = {field: names[role] for field, role in _ROLES.items() if not config.get(field)}
     if not missing:
         return dict(files)
@@ -300,7 +302,7 @@ def flag_tokenizer(
 
 
 def flag_embedding(heads: Mapping[str, Head], model: EncoderConfig) -> str:
-    """Return the line of Python that loads an export with FlagEmbedding; "" without the heads."""
+    """Return Python code that loads an export with FlagEmbedding; "" without BGE-M3 heads."""
     vectors = heads.get("multi_vector")
     if not isinstance(vectors, MultiVector) or not isinstance(heads.get("lexical"), Lexical):
         return ""
@@ -323,7 +325,6 @@ def _dense_shapes(d_in: int, d_out: int) -> dict[str, tuple[int, ...]]:
 
 
 def _all_shapes(model: EncoderConfig, *, size: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of both heads by path."""
     sizes = {"lexical": 1, "multi_vector": size}
     return {
         f"{HEADS}{name}/{path}": shape
@@ -346,39 +347,39 @@ _LAYERS: dict[Role, str] = {"query": "linear_q", "passage": "linear_p"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pooler(Source):
-    """A projection of all vectors, or one for queries and one for passages.
+    """Projection of retrieval vectors, shared or separate for queries and passages.
 
     Attributes:
-      head: config of the head that it belongs to.
+      head: config of the head with this projection.
     """
 
     head: Dense
 
     def read(self, piece: Piece) -> np.ndarray:
-        """Read one piece in our layout."""
+        """Read one tensor in t5x_lite's layout."""
         tensor = self.tensors[piece.name]
         check_finite(self.where, piece.name, tensor)
         return piece.to_ours(tensor)
 
 
 def read_pooler(directory: Path, *, d_model: int) -> Pooler | None:
-    """Read the pooler of a directory, or return None if it has none."""
+    """Read the pooler of a retriever directory, or return None if it has none."""
     path, where = directory / POOLER, directory / _CONFIG
     if not path.is_file() and not where.is_file():
         return None
     for file in (path, where):
         if not file.is_file():
             raise InputError(
-                f"{file}: there is no such file, but a pooler needs both {POOLER} and {_CONFIG}"
+                f"{file}: no such file, but a pooler needs both {POOLER} and {_CONFIG}"
             )
     config = read_json(where)
     found_in, size = (_size(where, config, name) for name in ("input_dim", "output_dim"))
     tied = config.get("tied", True)
     if not isinstance(tied, bool):
-        raise InputError(f"{where}: tied must be true or false: got {tied!r}")
+        raise InputError(f"{where}: tied must be true or false, got {tied!r}")
     if found_in != d_model:
         raise InputError(
-            f"{where}: input_dim is {found_in}, but the encoder's states have {d_model}"
+            f"{where}: input_dim is {found_in}, but the encoder's hidden states have size {d_model}"
         )
     head = Dense(pooling="cls", normalize=False, projection=size, tied=tied)
     found = read_torch(path)
@@ -402,18 +403,17 @@ def read_pooler(directory: Path, *, d_model: int) -> Pooler | None:
 
 
 def _size(where: Path, config: Mapping[str, Any], name: str) -> int:
-    """Return a size in the config."""
     size = config.get(name)
     if not isinstance(size, int) or size < 1:
-        raise InputError(f"{where}: {name} must be at least 1: got {size!r}")
+        raise InputError(f"{where}: {name} must be a whole number of at least 1, got {size!r}")
     return size
 
 
 def _check_tied(path: Path, found: dict[str, np.ndarray]) -> None:
-    """Raise InputError if the two layers of a tied pooler differ."""
     for leaf in ("weight", "bias"):
         query, passage = (found.get(f"{layer}.{leaf}") for layer in _LAYERS.values())
         if query is not None and passage is not None and not is_same(query, passage):
             raise InputError(
-                f"{path}: {_CONFIG} says tied, but linear_q.{leaf} and linear_p.{leaf} differ"
+                f"{path}: linear_q.{leaf} and linear_p.{leaf} must be equal, because "
+                f"{_CONFIG} has tied true, but they differ"
             )

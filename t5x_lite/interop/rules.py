@@ -1,14 +1,15 @@
-"""Rule tables that map the tensors of another code base to our arrays.
+"""Rules that map the tensors of another library to t5x_lite's parameters.
 
-Our parameters are nested dicts, with layers stacked on axis 0. Kernels are [in, out] and
-relative bias tables [buckets, heads]. A rule names one of our arrays and its source tensors:
+Parameters of t5x_lite are nested dicts, with layers stacked on axis 0. Kernels are [in, out], and
+relative biases [buckets, heads]. A rule has the path of a parameter and the name of its tensors:
 
     Rule("encoder/layers/mlp/wo/kernel",
          "encoder.block.{layer}.layer.1.DenseReluDense.wo.weight", transpose=True)
 
-If our shape is [2, 24, 16], this rule expands to two pieces. Each is a tensor [16, 24] that is
-transposed into one layer. `pieces` expands a whole table and raises ValueError unless it names each
-of our arrays once. The `check_` functions raise InputError for wrong tensors in a user's file.
+If the parameter's shape is [2, 24, 16], this rule expands to two pieces, one for each layer. Each
+is a tensor [16, 24] that is transposed. `pieces` expands a table of rules, and raises ValueError
+unless it has one rule for each parameter. The `check_` functions raise InputError for wrong tensors
+in a user's file.
 """
 
 import dataclasses
@@ -30,12 +31,12 @@ _CHUNK = 1 << 22
 
 
 def value_of(array: np.ndarray | LazyArray) -> np.ndarray:
-    """Return an array; a lazy one is read now."""
+    """Return an array as a NumPy array; a lazy array is read."""
     return array.read() if isinstance(array, LazyArray) else array
 
 
 def is_same(a: np.ndarray | LazyArray, b: np.ndarray | LazyArray) -> bool:
-    """Return whether two tensors are equal; compare blocks of rows to save memory."""
+    """Return True if two tensors are equal; compare blocks of rows to save memory."""
     if tuple(a.shape) != tuple(b.shape) or a.dtype != b.dtype:
         return False
     first, second = value_of(a), value_of(b)
@@ -49,16 +50,17 @@ def is_same(a: np.ndarray | LazyArray, b: np.ndarray | LazyArray) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """One of our arrays and its name in another code base.
+    """Mapping between a parameter path and the tensor names of another library.
 
     Attributes:
-      ours: our path, such as "encoder/layers/mlp/wo/kernel".
-      theirs: their name; with "{layer}" it names one tensor for each index of our axis 0.
-      transpose: True if their last two axes are swapped.
-      stack_axis: axis of the layers in a single tensor that holds all layers; our axis 0.
-      shape: their shape of one layer, if the same elements are divided differently (for example
-        into heads and head size); None if it follows from our shape.
-      aliases: other names that a file may use for the same tensor, instead or in addition.
+      ours: parameter path, such as "encoder/layers/mlp/wo/kernel".
+      theirs: tensor name; with "{layer}" it names one tensor for each index of the parameter's axis
+        0.
+      transpose: True to swap the last two axes of the tensor.
+      stack_axis: layer axis of a tensor that contains all layers; it becomes axis 0.
+      shape: shape of one layer of the tensor, if its elements are divided into other axes, such as
+        heads and head size; None if it follows from the parameter's shape.
+      aliases: other names that a file may use for the same tensor.
     """
 
     ours: str
@@ -71,21 +73,22 @@ class Rule:
     def __post_init__(self) -> None:
         if LAYER in self.theirs and self.stack_axis is not None:
             raise ValueError(
-                f"{self.theirs}: layers are either in the name or on an axis, not both"
+                f"{self.theirs}: the layer index must be either in the name or on "
+                "stack_axis, but is in both"
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """One tensor of another code base and its position in our array.
+    """Tensor of another library, and its position in a t5x_lite parameter.
 
     Attributes:
-      path: path of our array.
-      layer: index on our axis 0; None if the tensor is the whole array.
-      name: their name.
-      aliases: their other names.
-      shape: required shape of their tensor.
-      target: shape in our layout, of one layer or of the whole array.
+      path: path of the parameter.
+      layer: index on the parameter's axis 0; None if the tensor is the complete parameter.
+      name: tensor name.
+      aliases: other names of the tensor.
+      shape: required shape of the tensor.
+      target: shape in t5x_lite's layout, of one layer or of the complete parameter.
       rule: rule that the piece comes from.
     """
 
@@ -98,7 +101,7 @@ class Piece:
     rule: Rule
 
     def to_ours(self, tensor: np.ndarray) -> np.ndarray:
-        """Return their tensor in our layout, as a view if NumPy can make one."""
+        """Convert a tensor to t5x_lite's layout, as a view if NumPy can make one."""
         stack_axis = self.rule.stack_axis
         if stack_axis is not None:
             tensor = np.moveaxis(tensor, stack_axis, 0)
@@ -107,7 +110,7 @@ class Piece:
         return tensor.reshape(self.target)
 
     def to_theirs(self, array: np.ndarray) -> np.ndarray:
-        """Return our part, as `of` selects it, in their layout; the inverse of `to_ours`."""
+        """Convert one layer or a complete parameter to the tensor's layout."""
         if self.rule.stack_axis is None:
             return self._layout(array.reshape(_swapped(self.shape, self.rule.transpose)))
         rest = _without(self.shape, self.rule.stack_axis)
@@ -116,7 +119,7 @@ class Piece:
         return np.moveaxis(self._layout(stacked), 0, self.rule.stack_axis)
 
     def of(self, array: np.ndarray) -> np.ndarray:
-        """Select this piece from our array."""
+        """Select this tensor's layer from a parameter with stacked layers."""
         return array if self.layer is None else array[self.layer]
 
     def _layout(self, array: np.ndarray) -> np.ndarray:
@@ -124,29 +127,30 @@ class Piece:
 
 
 def check_layers(where: object, counts: Mapping[str, int], tensors: Mapping[str, Any]) -> None:
-    """Raise InputError if there are more layers than tensors, before the table is expanded."""
+    """Raise InputError if a config has more layers than its file has tensors."""
     for name, count in counts.items():
         if count > len(tensors):
             raise InputError(f"{where}: {name} is {count}, but the file has {len(tensors)} tensors")
 
 
 def pieces(table: Iterable[Rule], shapes: Mapping[str, tuple[int, ...]]) -> list[Piece]:
-    """Expand a table into pieces, in the order of the table."""
+    """Expand rules into pieces, in order; raise ValueError unless each path has one rule."""
     rules = list(table)
     paths = [rule.ours for rule in rules]
     twice = sorted({path for path in paths if paths.count(path) > 1})
     difference = trees.difference(shapes, paths)
     if twice or difference:
-        raise ValueError(f"a table must name each array once: twice: {twice}; {difference}")
+        raise ValueError(
+            f"the rules must have each parameter path once; given twice: {twice}; {difference}"
+        )
     found = [piece for rule in rules for piece in _written_out(rule, tuple(shapes[rule.ours]))]
     names = [piece.name for piece in found]
     if len(set(names)) < len(names):
-        raise ValueError(f"a table gives one tensor to two arrays: {names}")
+        raise ValueError(f"two rules have the same tensor name: {names}")
     return found
 
 
 def _written_out(rule: Rule, shape: tuple[int, ...]) -> list[Piece]:
-    """Expand one rule into its pieces."""
     if LAYER not in rule.theirs:
         theirs = _their_shape(rule, shape)
         return [Piece(rule.ours, None, rule.theirs, rule.aliases, theirs, shape, rule)]
@@ -182,7 +186,7 @@ def _without(shape: Sequence[int], axis: int) -> tuple[int, ...]:
 def lazy_tensors(
     wanted: Iterable[Piece], arrays: Mapping[str, LazyArray], *, where: object
 ) -> dict[str, LazyArray]:
-    """Return the other code base's tensors by name; each is computed from our array when read."""
+    """Return the tensors to export by name; each is computed from its parameter when it is read."""
 
     @functools.lru_cache(maxsize=1)
     def array(path: str) -> np.ndarray:
@@ -228,10 +232,10 @@ def check_names(
 
 
 def check_shape(where: object, piece: Piece, shape: Sequence[int]) -> None:
-    """Raise InputError if a tensor has the wrong shape."""
+    """Raise InputError if a tensor does not have the shape that its config requires."""
     if tuple(shape) != piece.shape:
         raise InputError(
-            f"{where}: {piece.name} has shape {tuple(shape)}, and its config says {piece.shape}"
+            f"{where}: {piece.name} has shape {tuple(shape)}, but the config requires {piece.shape}"
         )
 
 
@@ -250,13 +254,13 @@ def check_finite(where: object, name: str, tensor: np.ndarray) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """Our arrays, each read from the tensors of another code base when it is needed.
+    """Base class of checkpoints of another library, which are read as t5x_lite parameters.
 
     Attributes:
-      where: their file or directory, for messages.
-      shapes: path -> shape of our array.
-      pieces: the pieces of all our arrays.
-      tensors: name of the piece -> their tensor; this class reads only its dtype.
+      where: file or directory of the tensors, for errors.
+      shapes: shapes of the parameters by path.
+      pieces: pieces of all parameters.
+      tensors: tensors by the name of the piece; this class reads only their dtypes.
     """
 
     where: object
@@ -265,23 +269,23 @@ class Source:
     tensors: Mapping[str, Any]
 
     def read(self, piece: Piece) -> np.ndarray:
-        """Read one piece in our layout."""
+        """Read one tensor in t5x_lite's layout."""
         raise TypeError(f"{type(self).__name__} does not define read")
 
     def lazy_arrays(self, prefix: str = "") -> dict[str, LazyArray]:
-        """Return our arrays by path with a prefix, each read when it is needed."""
+        """Return all parameters by path with a prefix; each is read when it is needed."""
         return {
             prefix + path: LazyArray(shape, self.dtype(path), functools.partial(self.array, path))
             for path, shape in self.shapes.items()
         }
 
     def dtype(self, path: str) -> np.dtype:
-        """Return the dtype of one of our arrays in the file; the widest if layers differ."""
+        """Return the dtype of a parameter in the file; the widest dtype if layers differ."""
         dtypes = [self.tensors[piece.name].dtype for piece in self._pieces(path)]
         return np.dtype(functools.reduce(jnp.promote_types, dtypes))
 
     def array(self, path: str) -> np.ndarray:
-        """Read the array at a path of the model, one tensor of the file at a time."""
+        """Read a parameter by path, one tensor of the file at a time."""
         found = self._pieces(path)
         if found[0].layer is None:
             return self.read(found[0])

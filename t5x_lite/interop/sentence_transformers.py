@@ -1,20 +1,19 @@
-"""Directories of sentence-transformers: their config files and the module Dense.
+"""Import and export of sentence-transformers: config files and the Dense projection.
 
     modules.json                            Transformer, Pooling, optional Dense and Normalize
     sentence_bert_config.json               maximum text length, in tokens
-    1_Pooling/config.json                   pooling of the token states to a vector
-    2_Dense/config.json                     sizes, bias or not, activation of the projection
+    1_Pooling/config.json                   pooling of the token states into a vector
+    2_Dense/config.json                     sizes, bias and activation of the projection
     2_Dense/model.safetensors               linear.weight [k, d], linear.bias [k]; or
     2_Dense/pytorch_model.bin
     2_Normalize/config.json                 empty; the module scales vectors to length 1
     config_sentence_transformers.json       prompts, and the similarity function
 
-The files are read into a `Dense` head and written from one. The names are the names of
-sentence-transformers 2, which all later versions read. An unknown module would change the vectors,
-so it raises an error that names it.
+The files are converted to and from a `Dense` head. Names are as in sentence-transformers 2, which
+all later versions can read. Unknown modules raise an error, because they would change the vectors.
 
-The module Dense becomes the projection of the `Dense` head. If its config has a bias and the file
-does not, the bias is 0.
+The sentence-transformers module Dense becomes the projection of the `Dense` head. If its config has
+a bias but the file has none, the bias is 0.
 """
 
 import dataclasses
@@ -43,7 +42,7 @@ _FILES = ("model.safetensors", "pytorch_model.bin")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Projection(Source):
-    """The projection in a directory.
+    """Projection of text vectors in a directory of sentence-transformers.
 
     Attributes:
       size: output size, k.
@@ -56,17 +55,19 @@ class Projection(Source):
     bias: bool = True
 
     def read(self, piece: Piece) -> np.ndarray:
-        """Read one piece in our layout."""
+        """Read one tensor in t5x_lite's layout."""
         tensor = self.tensors[piece.name]
         check_finite(self.where, piece.name, tensor)
         return piece.to_ours(tensor)
 
 
 def read_projection(directory: Path, *, d_model: int) -> Projection:
-    """Read the projection of a directory 2_Dense."""
+    """Read the projection of text vectors in a directory 2_Dense."""
     where = directory / "config.json"
     if not where.is_file():
-        raise InputError(f"{where}: no such file, and it must describe the projection")
+        raise InputError(
+            f"{where}: no such file, but it must define the projection of text vectors"
+        )
     config = read_json(where)
     name = str(config.get("activation_function", "")).rpartition(".")[2]
     if name not in ACTIVATIONS:
@@ -76,24 +77,25 @@ def read_projection(directory: Path, *, d_model: int) -> Projection:
         )
     path = next((directory / file for file in _FILES if (directory / file).is_file()), None)
     if path is None:
-        raise InputError(f"{directory}: holds neither {' nor '.join(_FILES)}")
+        raise InputError(f"{directory}: contains neither {' nor '.join(_FILES)}")
     found = dict(read_safetensors(path) if path.suffix == ".safetensors" else read_torch(path))
     weight = found.get("linear.weight")
     if weight is None or len(weight.shape) != 2 or weight.shape[1] != d_model:
         shape = None if weight is None else tuple(weight.shape)
         raise InputError(
-            f"{path}: linear.weight has shape {shape}, but the encoder's states have size {d_model}"
+            f"{path}: linear.weight has shape {shape}, but the encoder's hidden states have "
+            f"size {d_model}"
         )
     size = int(weight.shape[0])
     tensors = {"linear.weight": np.asarray(weight)}
     has_bias = config.get("bias", "linear.bias" in found) is not False
     if not has_bias and "linear.bias" in found:
-        raise InputError(f"{path}: holds linear.bias, but {where} has bias false")
+        raise InputError(f"{path}: contains linear.bias, but {where} has bias false")
     if has_bias:
         tensors["linear.bias"] = np.asarray(found.get("linear.bias", np.zeros(size, np.float32)))
     if has_bias and tensors["linear.bias"].shape != (size,):
         raise InputError(
-            f"{path}: linear.bias has shape {tensors['linear.bias'].shape}, not {(size,)}"
+            f"{path}: linear.bias has shape {tensors['linear.bias'].shape}, but must have {(size,)}"
         )
     start = f"{HEADS}{Dense().name}/query"
     shapes: dict[str, tuple[int, ...]] = {f"{start}/kernel": (d_model, size)}
@@ -129,7 +131,7 @@ _LENGTHS = tuple(
 
 
 def read_sentences(directory: Path, *, d_model: int, lowers: bool) -> Dense | None:
-    """Return the `Dense` head of a directory, or None if it has no modules.json."""
+    """Read a `Dense` head from sentence-transformers' config files; None without modules.json."""
     if not (directory / _LIST).is_file():
         return None
     modules = _modules(directory)
@@ -138,7 +140,7 @@ def read_sentences(directory: Path, *, d_model: int, lowers: bool) -> Dense | No
         if kind not in ("Transformer", "Pooling", "Dense", "Normalize"):
             raise InputError(
                 f"{directory / _LIST}: the module {kind} is not supported, only Transformer, "
-                "Pooling, Dense and Normalize; without it the vectors would differ"
+                "Pooling, Dense and Normalize"
             )
     rest = [["Dense"] * dense + ["Normalize"] * norm for dense in (0, 1) for norm in (0, 1)]
     if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in rest:
@@ -172,7 +174,7 @@ def read_sentences(directory: Path, *, d_model: int, lowers: bool) -> Dense | No
 
 
 def projection_of(directory: Path, *, d_model: int) -> Projection | None:
-    """Return the projection of a directory, or None if its modules.json has none."""
+    """Return the projection of text vectors of a directory, or None if modules.json has none."""
     if not (directory / _LIST).is_file():
         return None
     place = next((path for kind, path in _modules(directory) if kind == "Dense"), None)
@@ -180,7 +182,7 @@ def projection_of(directory: Path, *, d_model: int) -> Projection | None:
 
 
 def _modules(directory: Path) -> list[tuple[str, str]]:
-    """Return kind and path of each module."""
+    """Return type and path of each module in modules.json."""
     path = directory / _LIST
     try:
         content = plain_json(path.read_bytes())
@@ -199,7 +201,7 @@ def _modules(directory: Path) -> list[tuple[str, str]]:
 
 def _pooling(path: Path, *, d_model: int, prompts: tuple[Prompt, ...]) -> Pooling:
     if not path.is_file():
-        raise InputError(f"{path}: no such file, and it must describe the pooling")
+        raise InputError(f"{path}: no such file, but it must define the pooling")
     config = read_json(path)
     modes = {
         name.removeprefix(_MODE) for name, on in config.items() if name.startswith(_MODE) and on
@@ -214,20 +216,24 @@ def _pooling(path: Path, *, d_model: int, prompts: tuple[Prompt, ...]) -> Poolin
         )
     size = config.get("word_embedding_dimension", config.get("embedding_dimension", d_model))
     if size != d_model:
-        raise InputError(f"{path}: its states have size {size!r}, but the encoder's have {d_model}")
+        raise InputError(
+            f"{path}: the dimension is {size!r}, but the encoder's hidden states have size "
+            f"{d_model}"
+        )
     if prompts and config.get("include_prompt", True) is not True:
         raise InputError(f"{path}: include_prompt false is not supported")
     return kinds[modes.pop()]
 
 
 def _longest(directory: Path, *, lowers: bool) -> int | None:
-    """Return the maximum text length in tokens, or None if no file of the directory sets it."""
+    """Return the maximum text length in tokens, or None if no config file sets it."""
     path = next((directory / name for name in _LENGTHS if (directory / name).is_file()), None)
     if path is not None:
         config = read_json(path)
         if config.get("do_lower_case") and not lowers:
             raise InputError(
-                f"{path}: do_lower_case true is not supported where the tokenizer keeps the case"
+                f"{path}: do_lower_case is true, but the tokenizer does not lower-case "
+                "text, which is not supported"
             )
         longest = config.get("max_seq_length")
         if longest is not None:
@@ -250,15 +256,15 @@ def _prompts(directory: Path) -> tuple[tuple[Prompt, ...], str]:
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name") or ""
     texts = prompts.values() if isinstance(prompts, dict) else [None]
     if not all(isinstance(text, str) for text in texts) or not isinstance(default, str):
-        raise InputError(f"{path}: prompts must be an object of texts, got {str(prompts)[:60]!r}")
+        raise InputError(f"{path}: prompts must map names to texts, got {str(prompts)[:60]!r}")
     if default and default not in prompts:
-        raise InputError(f"{path}: no prompt is named {default!r} (default_prompt_name)")
+        raise InputError(f"{path}: default_prompt_name is {default!r}, but no prompt has this name")
     found = tuple(Prompt(name=name, text=text) for name, text in sorted(prompts.items()) if text)
     return found, default if prompts.get(default) else ""
 
 
 def sentence_files(head: Dense, *, d_model: int, max_length: int) -> dict[str, bytes]:
-    """Return the contents of the config files by their paths in the directory."""
+    """Return the contents of sentence-transformers' config files for a `Dense` head, by path."""
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     if head.projection is not None:
         modules.append((PROJECTION, "Dense"))

@@ -2,16 +2,16 @@
 
     pytorch_diff.bin    {"diffs": {name: {"size", "index_steps", "values"}}, "abs": {name: tensor}}
 
-`diffs` holds changed entries of the tensors of a Hugging Face model. The index of an entry is one
-number, counted with the FIRST axis fastest. Indices are sorted, and each is stored as its
-difference from the one before. Their tensors are of one layer, [out, in]; ours are stacked, [N, in,
-out].
-`abs` holds the whole tensors of the head. Their reader sums the index steps in int32, so tensors of
-2^31 entries or more cannot be exported. Source: cambridgeltl/composable-sft, src/sft/sft.py.
+`diffs` contains the changed entries of a Hugging Face model's tensors. An entry has a flat index,
+counted with the FIRST axis fastest. Indices are sorted, and each is stored as the difference from
+the previous index. The tensors [out, in] belong to one layer; t5x_lite's parameters are stacked,
+[N, in, out]. `abs` contains complete tensors of the head. composable-sft sums the index differences
+in int32, so tensors of 2^31 entries or more cannot be exported. Source:
+cambridgeltl/composable-sft, src/sft/sft.py.
 
-`t5x-lite import sft` writes a checkpoint directory with a `sparse` adapter and the name of its
-base, as `interop.adapter_checkpoints` does. `t5x-lite export adapter --format sft` exports every
-delta whose parts are all sparse sums.
+`t5x-lite import sft` writes a checkpoint directory with a `sparse` adapter that refers to its base;
+see `interop.adapter_checkpoints`. `t5x-lite export adapter --format sft` exports a delta if all its
+parts are sparse.
 """
 
 import dataclasses
@@ -72,7 +72,7 @@ _PREFIXES = ("bert.", "roberta.", "deberta.", "electra.", "transformer.")
 def table_of(
     model: ModelConfig, head: Head | None, *, model_type: str | None, where: object
 ) -> tuple[dict[str, tuple[int, ...]], list[Piece]]:
-    """Return our arrays' shapes by path in a learner, and the tensors they consist of."""
+    """Return the parameter shapes of a model and its head by path, and all their tensors."""
     if is_encoder(model):
         config, family = with_family(model, where=where)
         kind = str(family.from_model(config, head, model_type)["model_type"])
@@ -85,13 +85,15 @@ def table_of(
 def read_sft(
     directory: Path, shapes: Mapping[str, tuple[int, ...]], table: Sequence[Piece]
 ) -> tuple[dict[str, Sparse], dict[str, np.ndarray]]:
-    """Read the sparse changes of a directory, and its tensors of the head."""
+    """Read a composable-sft directory; return the sparse changes and the head's arrays, by path."""
     where = directory / FILE
     if not where.is_file():
-        raise InputError(f"{directory} has no {FILE}, the file that composable-sft writes")
+        raise InputError(
+            f"{directory} contains no {FILE}; pass a directory that composable-sft wrote"
+        )
     content = read_tree(where, longest_pickle=_LONGEST_PICKLE)
     if not isinstance(content, dict) or not isinstance(content.get(_DIFFS), dict):
-        raise InputError(f"{where}: has no {_DIFFS}, so composable-sft did not write it")
+        raise InputError(f"{where}: has no {_DIFFS}, so it is not a file of composable-sft")
     placed: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {}
     by_name = _by_name(table)
     for name, one in content[_DIFFS].items():
@@ -126,8 +128,8 @@ def _heads(
         path = _ours(piece)
         if not path.startswith(HEADS) or piece.layer is not None:
             raise InputError(
-                f"{where}: {name} of {_WHOLE} is a whole tensor of the model; only whole tensors "
-                "of the head are supported"
+                f"{where}: {name} in {_WHOLE} replaces a tensor of the model, but only tensors "
+                "of the head can be replaced"
             )
         if tuple(tensor.shape) != piece.shape:
             raise InputError(
@@ -137,7 +139,7 @@ def _heads(
         arrays[path] = piece.to_ours(tensor).astype(np.float32)
     heads = {path for path in shapes if path.startswith(HEADS)}
     if arrays and (missing := sorted(heads - arrays.keys())):
-        raise InputError(f"{where}: the head is incomplete, it lacks {missing[0]}")
+        raise InputError(f"{where}: the head is incomplete, because {missing[0]} is missing")
     return arrays
 
 
@@ -161,7 +163,7 @@ def _piece(where: Path, name: str, by_name: Mapping[str, Piece]) -> Piece:
 
 
 def _ours(piece: Piece) -> str:
-    """Return the path of a piece's array in a learner."""
+    """Return the parameter path of a piece, including the prefix "model/"."""
     return piece.path if piece.path.startswith((MODEL, HEADS)) else MODEL + piece.path
 
 
@@ -172,7 +174,9 @@ def _decoded(where: Path, name: str, one: Any, piece: Piece) -> tuple[np.ndarray
         numbers = np.asarray(steps, np.int64)
         values = np.asarray(values, np.float32)
         if numbers.ndim != 1 or numbers.shape != values.shape:
-            raise ValueError(f"{numbers.shape} indices and {values.shape} values")
+            raise ValueError(
+                f"the indices have shape {numbers.shape}, but the values {values.shape}"
+            )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{where}: {name} is damaged ({error})") from error
     if size != piece.shape:
@@ -180,7 +184,9 @@ def _decoded(where: Path, name: str, one: Any, piece: Piece) -> tuple[np.ndarray
     places = np.cumsum(numbers)
     wrong = (numbers[1:] <= 0).any() or (places < 0).any() or (places >= math.prod(size)).any()
     if wrong:
-        raise InputError(f"{where}: the indices of {name} are not sorted or not within {size}")
+        raise InputError(
+            f"{where}: the indices of {name} are not sorted, or exceed its size {size}"
+        )
     check_finite(where, name, values)
     axes = np.unravel_index(places, size, order="F")
     return np.ravel_multi_index(axes, size), values
@@ -192,10 +198,12 @@ def write_sft(
     heads: Mapping[str, np.ndarray],
     table: Sequence[Piece],
 ) -> None:
-    """Write pytorch_diff.bin into a directory."""
+    """Write sparse changes and head arrays as pytorch_diff.bin of composable-sft."""
     ours = {_ours(piece) for piece in table}
     if missing := sorted({*parts, *heads} - ours):
-        raise InputError(f"transformers has no tensor for {missing[0]}, so it cannot be exported")
+        raise InputError(
+            f"{missing[0]} cannot be exported, because transformers has no tensor for it"
+        )
     storages: list[bytes] = []
     diffs: list[tuple[str, bytes]] = []
     for path, part in parts.items():
@@ -206,7 +214,8 @@ def write_sft(
             theirs = piece.to_theirs(piece.of(order.reshape(shape)))
             if theirs.size >= _MOST:
                 raise InputError(
-                    f"{piece.name} has {theirs.size} entries; the format allows {_MOST - 1}"
+                    f"{piece.name} has {theirs.size} entries, but the format allows only "
+                    f"{_MOST - 1}"
                 )
             flat = theirs.reshape(-1, order="F")
             places = np.flatnonzero(flat >= 0)
@@ -225,7 +234,6 @@ def write_sft(
 def _encoded(
     size: tuple[int, ...], places: np.ndarray, values: np.ndarray, storages: list[bytes]
 ) -> bytes:
-    """Pickle one tensor's size, index steps and values."""
     steps = np.diff(places, prepend=0)
     listed = b"](" + b"".join(map(writing.number, steps.tolist())) + b"e"
     shape = b"ctorch\nSize\n(" + writing.numbers(size) + b"tR"
@@ -244,27 +252,27 @@ def import_sft(
     step: Step = None,
     name: str = "sft",
 ) -> Path:
-    """Import a sparse delta of composable-sft."""
+    """Import a sparse delta of composable-sft as a checkpoint directory that refers to its base."""
     where = Path(find_step(local_path(base, what="base"), step=step))
     checkpoint_manifest.verify(where, "params", "files")
     files = checkpointing.step_files(where)
     experiment = read_experiment(where, files)
     if experiment.adapters.modules:
         raise InputError(
-            f"checkpoint {where} has adapters itself: merge them with `t5x-lite merge` and pass "
-            "the result"
+            f"base checkpoint {where} already has adapters; merge them with `t5x-lite merge` "
+            "and pass the merged checkpoint"
         )
     refuse_views(where, views_of(experiment.model, experiment.objective))
     if experiment.objective.more_towers():
         raise InputError(
-            f"checkpoint {where} has two towers, but {source} changes one encoder; pass a base "
-            "with one encoder"
+            f"base checkpoint {where} has two encoders, but {source} changes one encoder; pass "
+            "a base with one encoder"
         )
     head = head_for_export(experiment, where=where)
     shapes, table = table_of(experiment.model, head, model_type=model_type_of(files), where=where)
     parts, heads = read_sft(local_path(source, what="directory"), shapes, table)
     if not parts:
-        raise InputError(f"{source}: changes no tensor of the model")
+        raise InputError(f"{source}: the file changes no tensor of the model")
     sizes = {path.removeprefix(_MODEL): len(part.indices) for path, part in parts.items()}
     total = sum(int(np.prod(shape)) for path, shape in shapes.items() if path.startswith(_MODEL))
     adapter = SparseTuning(
@@ -301,26 +309,29 @@ def export_sft(
 ) -> Path:
     """Export a sparse delta in the format that composable-sft's SFT.apply reads.
 
-    Apply it to the model that `t5x-lite export hf` writes from the base.
+    Apply the file to the base model as `t5x-lite export hf` writes it.
     """
     opened = open_delta(checkpoint, step=step)
     delta, where = opened.delta, opened.directory
     if any(path.startswith(TOWERS) for path in delta.parts):
         raise InputError(
-            f"checkpoint {where} has two towers, but an sft file changes one encoder; "
-            "`t5x-lite export hf` writes both merged"
+            f"checkpoint {where} has two encoders, but an sft file changes one encoder; export "
+            "the merged encoders with `t5x-lite export hf`"
         )
     sparse: dict[str, Sparse] = {}
     for path, part in delta.parts.items():
         if not isinstance(part, Sparse):
             raise InputError(
-                f"{where}: the change of {path} is a {type(part).__name__}, and an sft file holds "
-                "only sparse sums: make one with `t5x-lite compose 'sparsify(a, density=0.005)'`, "
-                "or write the merged model with `t5x-lite export hf`"
+                f"{where}: the change of {path} is a {type(part).__name__}, but an sft file can "
+                "store only sparse changes; make it sparse with `t5x-lite compose 'sparsify(a, "
+                "density=0.005)'`, or export the merged model with `t5x-lite export hf`"
             )
         sparse[path] = part
     if delta.config:
-        raise InputError(f"{where}: the adapter {delta.config[0].name} is not a sparse sum")
+        raise InputError(
+            f"{where}: the adapter {delta.config[0].name} is not a sparse change, so it cannot "
+            "be exported as sft"
+        )
     files = {**checkpointing.step_files(opened.base()[0]), **opened.files}
     experiment = read_experiment(where, files)
     own = head_for_export(experiment, where=where)
@@ -337,7 +348,7 @@ def export_sft(
     with new_directory(destination) as directory:
         write_sft(directory, sparse, heads, table)
     number = sum(len(part.indices) for part in sparse.values())
-    _logger.info("%s: %d entries of %d arrays", destination, number, len(sparse))
+    _logger.info("%s: exported %d changed entries of %d arrays", destination, number, len(sparse))
     return Path(destination)
 
 

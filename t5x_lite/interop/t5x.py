@@ -1,8 +1,8 @@
-"""Import of checkpoints of google-research/t5x and flaxformer.
+"""Import of T5X checkpoints (google-research/t5x and flaxformer).
 
     checkpoint = read_t5x("t5_1_1_small/checkpoint_1000000")
     checkpoint.config                        T5Config(d_model=512, ...), from the arrays' shapes
-    checkpoint.array("lm_head/kernel")       read now, in our layout
+    checkpoint.array("lm_head/kernel")       reads the array in t5x_lite's layout
 
 Names and layouts (N layers, D d_model, H heads, K d_kv, F d_ff):
 
@@ -14,23 +14,22 @@ Names and layouts (N layers, D d_model, H heads, K d_kv, F d_ff):
     relative bias, one for a stack                 encoder/relpos_bias/rel_embedding [H, buckets]
     relative bias, one for a layer                 .../relpos_bias/ or .../relative_posemb/ in each
 
-T5 1.0, 1.1 and LM-adapted, mT5, ByT5, umT5, Flan-T5 and T0 have these names. Other models of the
-code base have other tensors (LongT5's local attention, the experts of Switch). They raise an error
-that names the tensors, and so do checkpoints without an encoder. A checkpoint does not store
-hyperparameters of training: the dropout rate, and the maximum distance of the relative bias, are
-T5's defaults unless given.
+T5 1.0, 1.1 and LM-adapted, mT5, ByT5, umT5, Flan-T5 and T0 have these names. Models with other
+tensors (LongT5's local attention, the experts of Switch) and checkpoints without an encoder raise
+an error that names the tensors. A checkpoint stores no hyperparameters: the dropout rate and the
+maximum distance of the relative bias have T5's defaults unless the caller sets them.
 
-A step is a directory checkpoint_N in one of three layouts (t5x checkpoints.py):
+A checkpoint is a directory checkpoint_N in one of three layouts (t5x checkpoints.py):
 
-    checkpoint                        t5x's own: an index in flax's msgpack, whose leaves are arrays
+    checkpoint                        T5X: an index in Flax's msgpack. Its leaves are arrays,
     target.encoder.layers_0.../       or TensorStore specs of zarr folders in the same directory
-    state/checkpoint                  Orbax until 2024: the same, but a leaf with its own folder
+    state/checkpoint                  Orbax until 2024: an index. A leaf with its own folder
     state/target.encoder.../          is the string "PLACEHOLDER://target.encoder..."
     state/_METADATA, ...              Orbax since then, read by Orbax
 
-Opening reads only names and shapes; arrays are read one by one. The parameters are the tree
-`target` of the index. Everything else (the optimizer's state, the position in the data) is ignored.
-A directory may be gs://bucket/path in the first two layouts.
+`read_t5x` reads only names and shapes; arrays are read later, one by one. The parameters are the
+tree `target` of the index; optimizer state and data position are ignored. In the first two layouts
+the directory may be gs://bucket/path.
 """
 
 import contextlib
@@ -83,14 +82,14 @@ _TARGETS = (("optimizer", "target"), ("_optimizer", "target"), ("target",), ("pa
 
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
-    """One array of a checkpoint that has not been read.
+    """Array of a T5X checkpoint that is read later.
 
     Attributes:
       shape: shape in the checkpoint.
       dtype: dtype of the array that `read` returns.
       read: function that reads the array; raises InputError if its files are damaged. Its argument
-        is the axis that should be outermost in memory, for a later `numpy.moveaxis`, or None. It is
-        a hint, which is ignored if it has a cost.
+        is the axis that should be outermost in memory, for a later `numpy.moveaxis`, or None. This
+        hint is ignored if it has a cost.
     """
 
     shape: tuple[int, ...]
@@ -99,7 +98,7 @@ class StoredTensor:
 
 
 def find_checkpoint(source: str | Path, *, step: int | None = None) -> str:
-    """Return the directory checkpoint_N of a step, by default the last."""
+    """Return the directory checkpoint_N of a step, by default of the last step."""
     text = str(source).rstrip("/")
     if text.startswith("gs://"):
         return text if step is None else f"{text}/checkpoint_{step}"
@@ -111,14 +110,14 @@ def find_checkpoint(source: str | Path, *, step: int | None = None) -> str:
     names = (re.fullmatch(r"checkpoint_(\d+)", path.name) for path in directory.iterdir())
     steps = sorted(int(match[1]) for match in names if match)
     if step is not None and step not in steps and directory.name != f"checkpoint_{step}":
-        raise InputError(f"t5x checkpoint {source} has no step {step}: it has {steps}")
+        raise InputError(f"t5x checkpoint {source} has no step {step}; its steps are {steps}")
     if not steps:
         return str(directory)
     return str(directory / f"checkpoint_{steps[-1] if step is None else step}")
 
 
 def read_target(directory: str) -> dict[str, StoredTensor]:
-    """Return the parameters of a step by path, such as "encoder/layers_0/mlp/wo/kernel"."""
+    """Return the parameters of a T5X checkpoint by path, such as "encoder/layers_0/mlp/wi"."""
     for folder in (directory, f"{directory}/{_STATE}"):
         store = _open_store(folder)
         index = _content(store, INDEX, folder)
@@ -128,13 +127,13 @@ def read_target(directory: str) -> dict[str, StoredTensor]:
         if _content(store, _METADATA, folder) is not None:
             return _orbax(folder)
     raise InputError(
-        f"t5x checkpoint {directory}: holds no file {INDEX!r}, nor {_STATE}/{INDEX} or "
-        f"{_STATE}/{_METADATA}; give a directory checkpoint_N that t5x wrote, or the one above it"
+        f"t5x checkpoint {directory}: contains none of the files {INDEX!r}, {_STATE}/{INDEX} "
+        f"and {_STATE}/{_METADATA}; pass a directory checkpoint_N that t5x wrote, or its parent "
+        "directory"
     )
 
 
 def _kvstore(directory: str) -> dict[str, Any]:
-    """Return TensorStore's spec of a directory."""
     bucket = re.fullmatch(r"gs://([^/]+)/?(.*)", directory)
     if bucket:
         return {"driver": "gcs", "bucket": bucket[1], "path": f"{bucket[2]}/"}
@@ -155,7 +154,7 @@ def _content(store: ts.KvStore, name: str, where: str) -> bytes | None:
 
 @contextlib.contextmanager
 def _reading(where: str) -> Iterator[None]:
-    """Convert every exception in the block into an InputError with the location."""
+    """Convert every exception in the block into an InputError that names the file."""
     try:
         yield
     except InputError:
@@ -166,14 +165,14 @@ def _reading(where: str) -> Iterator[None]:
 
 
 def _target(where: str, contents: Any) -> tuple[tuple[str, ...], Mapping[str, Any]]:
-    """Return the keys that lead to the tree of parameters in an index, and the tree."""
+    """Return the parameter tree in an index, and the keys that lead to it."""
     for keys in _TARGETS:
         found = contents
         for key in keys:
             found = found.get(key) if isinstance(found, Mapping) else None
         if isinstance(found, Mapping) and found:
             return keys, found
-    raise InputError(f"t5x checkpoint {where}: holds no parameters, which are its tree 'target'")
+    raise InputError(f"t5x checkpoint {where}: contains no parameters (no tree 'target')")
 
 
 # t5x's own layout, and Orbax's old layout
@@ -183,13 +182,15 @@ def _indexed(directory: str, index: bytes) -> dict[str, StoredTensor]:
     where = f"{directory}/{INDEX}"
     if index.startswith(_TENSORFLOW):
         raise InputError(
-            f"t5x checkpoint {where}: is a TensorFlow checkpoint of Mesh TensorFlow; convert it "
-            "with t5x's convert_tf_checkpoint first, or import the Hugging Face release"
+            f"t5x checkpoint {where}: this is a checkpoint of Mesh TensorFlow; convert it with "
+            "t5x's convert_tf_checkpoint first, or import the Hugging Face release"
         )
     with _reading(where):
         contents = msgpack_utils.msgpack_restore(index)
     if isinstance(contents, Mapping) and contents.get("version") == 1:
-        raise InputError(f"t5x checkpoint {where}: is of version 1; t5x reads 2 and later")
+        raise InputError(
+            f"t5x checkpoint {where}: format version 1 is not supported, only 2 and later"
+        )
     leaves = dict(_leaves(_target(where, contents)[1]))
     # All are opened in parallel, because each waits for a small file, possibly in a bucket.
     opened = {}
@@ -229,12 +230,14 @@ def _check_stored(stored: ts.TensorStore, dtype: np.dtype) -> None:
 
 
 def _check_size(size: int, files: int | None, most: int) -> None:
-    """Raise ValueError if an array is larger than its local files or the memory can hold."""
+    """Raise ValueError if an array is larger than its local files or the memory allow."""
     if files is not None and size > files * most:
-        raise ValueError(f"its shape needs {size} bytes, but its files have {files}")
+        raise ValueError(f"the shape needs {size} bytes, but the files have only {files} bytes")
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > memory:
-        raise ValueError(f"its shape needs {size} bytes, but this machine's memory has {memory}")
+        raise ValueError(
+            f"the shape needs {size} bytes, but this machine has only {memory} bytes of memory"
+        )
 
 
 def _bytes_below(directory: str) -> int:
@@ -283,7 +286,7 @@ def _zarr_spec(where: str, path: str, leaf: Any, directory: str) -> dict[str, An
         driver, folder = "zarr", leaf.removeprefix(_PLACEHOLDER)
     else:
         raise InputError(
-            f"t5x checkpoint {where}: {path} is neither an array nor the location of one"
+            f"t5x checkpoint {where}: {path} is neither an array nor the location of an array"
         )
     name = str(folder).rstrip("/").rpartition("/")[2]
     if driver not in ("zarr", "zarr3") or name in ("", ".", ".."):
@@ -380,25 +383,25 @@ _SCAN_AXIS = 1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class T5XCheckpoint(Source):
-    """A checkpoint with names and shapes that match its config; arrays are read later.
+    """T5X checkpoint with tensors that match its config; arrays are read later.
 
     Attributes:
-      config: model config that follows from the shapes.
-      step: N of its directory checkpoint_N, or None if the directory has another name.
+      config: model config, derived from the shapes.
+      step: step N of the directory checkpoint_N, or None if it has another name.
     """
 
     config: T5Config
     step: int | None = None
 
     def read(self, piece: Piece) -> np.ndarray:
-        """Read one piece in our layout."""
+        """Read one tensor in t5x_lite's layout."""
         ours = piece.to_ours(self.tensors[piece.name].read(piece.rule.stack_axis))
         check_finite(self.where, piece.name, ours)
         return ours
 
 
 def read_t5x(source: str | Path, *, step: int | None = None, **fields: Any) -> T5XCheckpoint:
-    """Read the names and shapes of a t5x checkpoint; large arrays are read later."""
+    """Read the names and shapes of a T5X checkpoint; large arrays are read later."""
     directory = find_checkpoint(source, step=step)
     where = f"t5x checkpoint {directory}"
     tensors = read_target(directory)
@@ -416,7 +419,10 @@ def read_t5x(source: str | Path, *, step: int | None = None, **fields: Any) -> T
         tensor = tensors[piece.name]
         check_shape(where, piece, tensor.shape)
         if not jnp.issubdtype(tensor.dtype, jnp.floating):
-            raise InputError(f"{where}: {piece.name} holds {tensor.dtype}, which are not weights")
+            raise InputError(
+                f"{where}: {piece.name} has dtype {tensor.dtype}, but weights must be "
+                "floating-point"
+            )
     number = re.fullmatch(r"checkpoint_(\d+)", Path(directory).name)
     return T5XCheckpoint(
         where=where,
@@ -430,14 +436,15 @@ def read_t5x(source: str | Path, *, step: int | None = None, **fields: Any) -> T
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stack:
-    """Layout of an encoder or a decoder in a checkpoint.
+    """Layout of the tensors of an encoder or a decoder in a T5X checkpoint.
 
     Attributes:
       name: "encoder" or "decoder".
-      layer: prefix of a layer's names; it contains "{layer}" if each layer has its own tensors.
-      axis: layer axis of tensors that hold all layers, or None for one tensor per layer.
+      layer: prefix of a layer's tensor names; it contains "{layer}" if each layer has its own
+        tensors.
+      axis: layer axis of tensors that contain all layers, or None for one tensor per layer.
       num_layers: number of layers.
-      joined: True if attention kernels have one axis for both heads and head size.
+      joined: True if attention kernels have a joint axis for heads and head size.
       bias: name of the relative bias.
     """
 
@@ -455,7 +462,7 @@ class Stack:
 
 
 def table(config: T5Config, stacks: Sequence[Stack]) -> list[Rule]:
-    """Return the rules for a model in a layout."""
+    """Return the rules that map T5's parameter paths to the tensor names of a T5X checkpoint."""
     rules = [Rule("token_embedding/table", _EMBEDDING)]
     for stack in stacks:
         rules += _stack_rules(config, stack)
@@ -491,22 +498,24 @@ def _stack_rules(config: T5Config, stack: Stack) -> list[Rule]:
 
 
 def _find_stack(where: str, name: str, tensors: Mapping[str, StoredTensor]) -> Stack:
-    """Return the layout of a stack, from the names of its tensors."""
+    """Return the layout of an encoder or decoder, derived from its tensor names."""
     first_norm = next(iter(_NORMS[name].values()))
     matches = (re.match(rf"{name}/layers_(\d+)/", path) for path in tensors)
     numbers = sorted({int(match[1]) for match in matches if match})
     if numbers:
         layer, axis, num_layers = f"{name}/layers_{LAYER}", None, len(numbers)
         if numbers != list(range(num_layers)):
-            raise InputError(f"{where}: the layers of its {name} are {numbers}: some are missing")
+            raise InputError(
+                f"{where}: some layers of the {name} are missing; its layers are {numbers}"
+            )
     else:
         scanned = (f"{name}/layers", f"{name}/{name}")
         found = [prefix for prefix in scanned if f"{prefix}/{first_norm}/scale" in tensors]
         if not found:
             raise InputError(
-                f"{where}: holds no layers of a T5's {name}, such as {name}/layers_0/mlp; only an "
-                f"encoder-decoder is supported, but this holds {', '.join(sorted(tensors)[:3])}, "
-                "..."
+                f"{where}: contains no layers of a T5 {name}, such as {name}/layers_0/mlp; only "
+                "encoder-decoders are supported, but this checkpoint has "
+                f"{', '.join(sorted(tensors)[:3])}, ..."
             )
         layer, axis = found[0], _SCAN_AXIS
         num_layers = _shape(where, tensors, f"{layer}/{first_norm}/scale")[axis]
@@ -527,12 +536,12 @@ def _find_stack(where: str, name: str, tensors: Mapping[str, StoredTensor]) -> S
 def _sizes(
     where: str, stacks: Sequence[Stack], tensors: Mapping[str, StoredTensor]
 ) -> dict[str, Any]:
-    """Return the fields of T5Config that follow from the shapes."""
+    """Return the fields of T5Config that follow from the tensor shapes."""
     encoder, decoder = stacks
     if encoder.bias_per_layer != decoder.bias_per_layer:
         raise InputError(
-            f"{where}: only one of the stacks has a relative bias per layer: "
-            f"{encoder.bias} and {decoder.bias}"
+            f"{where}: encoder and decoder must both have a relative bias per layer, or "
+            f"neither, but they have {encoder.bias} and {decoder.bias}"
         )
     axis = encoder.axis
     vocab_size, d_model = _shape(where, tensors, _EMBEDDING)
@@ -544,7 +553,7 @@ def _sizes(
         where, tensors, encoder.bias, axis=axis if encoder.bias_per_layer else None
     )
     if encoder.joined and query[1] % num_heads:
-        raise InputError(f"{where}: {num_heads} heads do not divide kernels of shape {query}")
+        raise InputError(f"{where}: the kernel shape {query} is not divisible by {num_heads} heads")
     return {
         "vocab_size": vocab_size,
         "d_model": d_model,
@@ -568,7 +577,7 @@ def _shape(
     ranks: Sequence[int] = (2,),
     axis: int | None = None,
 ) -> tuple[int, ...]:
-    """Return the shape of one layer of a tensor, without the layer axis if it has one."""
+    """Return the shape of one layer of a tensor, without a layer axis."""
     name = name.replace(LAYER, "0")
     if name not in tensors:
         raise InputError(f"{where}: {name} is missing")

@@ -1,18 +1,18 @@
-"""Files of tensors, read as memory maps: safetensors, PyTorch's and Flax's msgpack.
+"""Tensor files, read as memory maps: safetensors, PyTorch archives and Flax msgpack.
 
     tensors = read_tensors(Path("t5-v1_1-small"))
     tensors.arrays["shared.weight"].shape         -> (32128, 512); no weights have been read yet
 
-A Hugging Face directory may hold several formats. `read_tensors` takes the first of safetensors,
-PyTorch's zip archives and Flax's msgpack, each as one file or as shards with an index. Files that
-PyTorch before 1.6 wrote are not supported, and skipped if another format exists. All formats give
-PyTorch's names and shapes: Flax's kernels are transposed.
+A Hugging Face directory may contain several formats. `read_tensors` reads the first of safetensors,
+PyTorch's zip archives and Flax's msgpack, each as one file or as shards with an index. Files of
+PyTorch before 1.6 are not supported, and skipped if another format exists. All formats are
+converted to PyTorch's names and shapes: Flax's kernels are transposed.
 
 A safetensors file is eight bytes of length (little endian), a JSON header {name: {"dtype", "shape",
 "data_offsets"}} and the tensors. Source: huggingface.co/docs/safetensors.
 
 Flax's msgpack files are read as views of the file; flax.serialization would copy every array. A
-file is a tree of maps whose leaves are arrays. An array is an extension of type 1, itself the
+file is a tree of maps with arrays as leaves. An array is an extension of type 1 that contains the
 msgpack of (shape, dtype's name, bytes). Arrays above a gigabyte are split into chunks:
 {"__msgpack_chunked_array__": True, "shape": {"0": ...}, "chunks": {"0": ...}}. Sources: msgpack's
 spec.md; flax/serialization.py.
@@ -53,17 +53,19 @@ _CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
 
 
 def read_msgpack(path: Path) -> dict[str, np.ndarray | LazyArray]:
-    """Return views of the arrays of a flax_model.msgpack, by their keys joined with "."."""
+    """Return views of the arrays in a flax_model.msgpack, by their keys joined with "."."""
     try:
         data = np.memmap(path, np.uint8, mode="r")
         tree = _Reader(data, 0, data.size).value()
         if not isinstance(tree, dict):
-            raise ValueError(f"it holds a {type(tree).__name__}")
+            raise ValueError(f"expected a dict of arrays, found a {type(tree).__name__}")
         return dict(_leaves(tree, ""))
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError,
             RecursionError) as error:  # fmt: skip
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{path}: truncated, or not a tree of arrays ({reason})") from error
+        raise InputError(
+            f"{path}: the file is truncated, or not a tree of arrays ({reason})"
+        ) from error
 
 
 class _Reader:
@@ -76,10 +78,9 @@ class _Reader:
         self._values = 0
 
     def value(self) -> Any:
-        """Read the next value."""
         self._values += 1
         if self._values > _MOST_VALUES:
-            raise ValueError(f"it holds more than {_MOST_VALUES} values")
+            raise ValueError(f"the file has more than {_MOST_VALUES} values")
         code = self._number(1)
         if code <= 0x7F or code >= 0xE0:
             return code if code <= 0x7F else code - 0x100
@@ -112,7 +113,9 @@ class _Reader:
     def _bytes(self, length: int) -> np.ndarray:
         begin, self._position = self._position, self._position + length
         if self._position > self._end:
-            raise ValueError(f"it ends at byte {self._end} of {self._position}")
+            raise ValueError(
+                f"the file ends at byte {self._end}, but should have {self._position} bytes"
+            )
         return self._data[begin : self._position]
 
     def _number(self, length: int, *, signed: bool = False) -> int:
@@ -132,10 +135,10 @@ class _Reader:
         self._bytes(length)
         shape, name, buffer = _Reader(self._data, begin, self._position).value()
         if not _is_shape(shape) or not isinstance(buffer, np.ndarray):
-            raise ValueError("an array without a shape or without bytes")
+            raise ValueError("an array has no shape or no bytes")
         name = name.tobytes().decode() if isinstance(name, np.ndarray) else name
         if name not in (*_DTYPES, "bfloat16"):
-            raise ValueError(f"an array of dtype {name!r}")
+            raise ValueError(f"an array has the unsupported dtype {name!r}")
         dtype = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
         return buffer.view(dtype).reshape(shape)
 
@@ -150,11 +153,11 @@ def _leaves(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, np.ndarray
         elif isinstance(value, np.ndarray):
             yield name, value
         else:
-            raise ValueError(f"{name} is a {type(value).__name__}")
+            raise ValueError(f"{name} must be an array, got a {type(value).__name__}")
 
 
 def _joined(chunked: dict[str, Any]) -> LazyArray:
-    """Return a chunked array, concatenated when it is read."""
+    """Return a chunked array that is concatenated when it is read."""
     shape = [chunked["shape"][str(i)] for i in range(len(chunked["shape"]))]
     chunks = [chunked["chunks"][str(i)].reshape(-1) for i in range(len(chunked["chunks"]))]
     dtypes = {chunk.dtype for chunk in chunks}
@@ -166,7 +169,6 @@ def _joined(chunked: dict[str, Any]) -> LazyArray:
 
 
 def _is_shape(shape: Any) -> bool:
-    """Return whether a value can be the shape of an array."""
     few = isinstance(shape, list) and len(shape) <= _MOST_AXES
     return few and all(type(size) is int and 0 <= size < 1 << 63 for size in shape)
 
@@ -194,11 +196,11 @@ Arrays = Mapping[str, np.ndarray | trees_LazyArray]
 
 @dataclasses.dataclass(frozen=True)
 class Tensors:
-    """The tensors of a directory.
+    """Tensors of a Hugging Face directory.
 
     Attributes:
       where: the file, or the index of the shards.
-      arrays: PyTorch's name -> view, with PyTorch's shape.
+      arrays: views of the tensors by PyTorch's name, with PyTorch's shapes.
     """
 
     where: Path
@@ -206,7 +208,7 @@ class Tensors:
 
 
 def read_tensors(directory: Path) -> Tensors:
-    """Read the tensors of a Hugging Face directory."""
+    """Read the tensors of a Hugging Face directory as views of its files."""
     formats: Sequence[tuple[str, Callable[[Path], Arrays]]] = (
         (SAFETENSORS, read_safetensors),
         ("pytorch_model.bin", read_torch),
@@ -224,7 +226,9 @@ def read_tensors(directory: Path) -> Tensors:
     if legacy is not None:
         return Tensors(legacy, read_torch(legacy))  # raises an error with the remedy
     names = ", ".join(name for name, _ in formats)
-    raise InputError(f"{directory}: holds no weights in a supported format: none of {names}")
+    raise InputError(
+        f"{directory}: contains no weights in a supported format; the supported files are {names}"
+    )
 
 
 def _read_shards(index: Path, read: Callable[[Path], Arrays]) -> Arrays:
@@ -233,7 +237,9 @@ def _read_shards(index: Path, read: Callable[[Path], Arrays]) -> Arrays:
         files = plain_json(index.read_text(encoding="utf-8"))["weight_map"]
         shards = sorted(set(files.values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(f'{index}: not an index of shards: no "weight_map"') from error
+        raise InputError(
+            f'{index}: not an index of shards, because it has no "weight_map"'
+        ) from error
     arrays: dict[str, np.ndarray | trees_LazyArray] = {}
     beside = {path.name for path in index.parent.iterdir() if path.is_file()}
     for shard in shards:
@@ -267,18 +273,22 @@ def _transposed(array: np.ndarray | trees_LazyArray) -> np.ndarray | trees_LazyA
 
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    """Return views of a safetensors file's tensors."""
+    """Return views of a safetensors file's tensors, by name."""
     size = path.stat().st_size
     with open(path, "rb") as file:
         start = 8 + int.from_bytes(file.read(8), "little")
         if size < 8 or start > size:
-            raise InputError(f"{path}: truncated: it has {size} bytes, but its header ends later")
+            raise InputError(
+                f"{path}: the file is truncated; it has {size} bytes, but its header ends later"
+            )
         if start > _LONGEST_HEADER:
-            raise InputError(f"{path}: not a safetensors file (its header has {start - 8} bytes)")
+            raise InputError(
+                f"{path}: not a safetensors file, because its header has {start - 8} bytes"
+            )
         try:
             header = plain_json(file.read(start - 8))
             if not isinstance(header, dict):
-                raise ValueError(f"its header is a {type(header).__name__}")
+                raise ValueError(f"the header must be an object, got a {type(header).__name__}")
             entries = {name: header[name] for name in header if name != _METADATA}
             found = {name: _entry(entry) for name, entry in entries.items()}
         except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -288,7 +298,8 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     for name, (dtype, shape, begin, end) in found.items():
         if start + end > size:
             raise InputError(
-                f"{path}: truncated: {name} ends at byte {start + end}, but the file at {size}"
+                f"{path}: the file is truncated; {name} ends at byte {start + end}, but the "
+                f"file has {size} bytes"
             )
         try:
             arrays[name] = data[start + begin : start + end].view(dtype).reshape(shape)
@@ -300,14 +311,14 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def _entry(entry: Any) -> tuple[np.dtype, tuple[int, ...], int, int]:
-    """Return dtype, shape, begin and end of one tensor."""
+    """Return dtype, shape, begin and end of one tensor in a safetensors header."""
     if entry["dtype"] not in DTYPES:
         raise ValueError(f"dtype {entry['dtype']} is not supported")
     dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
     begin, end = entry["data_offsets"]
     whole = all(type(number) is int and number >= 0 for number in (*shape, begin, end))
     if not whole or end - begin != math.prod(shape) * dtype.itemsize:
-        raise ValueError(f"shape {shape} does not need bytes {begin} to {end}")
+        raise ValueError(f"shape {shape} does not match the data offsets {begin} to {end}")
     return dtype, shape, begin, end
 
 
@@ -318,7 +329,8 @@ def _reason(error: Exception) -> str:
 def write_safetensors(path: Path, arrays: Mapping[str, trees_LazyArray]) -> None:
     """Write a safetensors file, with one tensor in memory at a time.
 
-    The file gets its name when it is complete, so `arrays` may be views of a file that it replaces.
+    The file gets its final name when it is complete, so `arrays` may be views of the file that it
+    replaces.
     """
     codes = {dtype: code for code, dtype in DTYPES.items()}
     header: dict[str, Any] = {_METADATA: {"format": "pt"}}

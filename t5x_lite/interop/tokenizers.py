@@ -3,29 +3,29 @@
 T5 family:
 
     spiece.model                    SentencePiece's own file
-    tokenizer.json                  takes priority for reading text; if spiece.model is missing, its
+    tokenizer.json                  has priority for tokenizing text; without spiece.model, its
                                     pieces and normalizer are converted to a SentencePiece model
     tokenizer_class ByT5Tokenizer   no file: bytes, followed by sentinels
 
-As in seqio, the sentinels `<extra_id_N>` are not in the model but appended (`extra_ids`), unless
-the model holds them (mT5). Tokens that users added come from tokenizer_config.json,
+As in seqio, the sentinels `<extra_id_N>` are appended to the SentencePiece model (`extra_ids`),
+unless it contains them (mT5). Tokens that users added come from tokenizer_config.json,
 added_tokens.json, special_tokens_map.json and tokenizer.json (`data.vocabularies.added_tokens`).
-Files without a tokenizer.json are read as transformers 4.57's Python tokenizers read them. An
+Without tokenizer.json, the files are read like transformers 4.57's Python tokenizers read them. An
 export writes spiece.model, tokenizer_config.json, added_tokens.json and the imported
-tokenizer.json; AutoTokenizer makes a tokenizer with the same ids from them.
+tokenizer.json, from which AutoTokenizer makes a tokenizer with the same ids.
 
 Encoders:
 
     tokenizer.json             complete; written by transformers 5
     vocab.txt                  WordPiece: BERT and ELECTRA
-    spm.model                  SentencePiece: DeBERTa v2 and v3, whose releases lack tokenizer.json
+    spm.model                  SentencePiece: DeBERTa v2 and v3 (releases without tokenizer.json)
     sentencepiece.bpe.model    SentencePiece: XLM-RoBERTa
     vocab.json, merges.txt     byte-level BPE: RoBERTa
 
-An import keeps all tokenizer files of a release unchanged for the export. A vocabulary that was
-trained here is exported as tokenizer.json or vocab.txt, with the names of the special tokens in
-tokenizer_config.json. If its tokenizer.json adds no special tokens to a text, the export makes it
-add [CLS] and [SEP].
+An import keeps all tokenizer files of a release unchanged for the export. A vocabulary that
+t5x_lite trained is exported as tokenizer.json or vocab.txt, with the names of the special tokens in
+tokenizer_config.json. If its tokenizer.json adds no special tokens, the exported one adds [CLS] and
+[SEP].
 """
 
 import base64
@@ -81,7 +81,7 @@ def read_tokenizer(
     sentinels: Layout,
     scratch: Path,
 ) -> Vocabulary:
-    """Read the vocabulary of a T5 directory."""
+    """Read the vocabulary of a Hugging Face T5 directory."""
     path = directory / _TOKENIZER_CONFIG
     said = Stated.of(directory)
     settings = said.config
@@ -99,7 +99,8 @@ def read_tokenizer(
         vocabulary = _bytes(said, sentinels, vocab_size=vocab_size)
     elif model is None and not fast.is_file():
         raise InputError(
-            f"{directory}: holds no tokenizer: copy {SPIECE} of the model it was trained from there"
+            f"{directory}: contains no tokenizer; copy {SPIECE} of the original model into "
+            "the directory"
         )
     else:
         form = fast.name if fast.is_file() else SPIECE
@@ -179,7 +180,6 @@ def _sentencepiece(
 
 
 def _json_tokens(fast: Path) -> list[AddedToken]:
-    """Return the added tokens of a tokenizer.json."""
     entries = read_json(fast).get("added_tokens")
     return [
         as_added(entry, where=fast, number=entry.get("id", "missing"))
@@ -189,7 +189,7 @@ def _json_tokens(fast: Path) -> list[AddedToken]:
 
 
 def _check_pieces(loaded: Any, pieces: list[str], *, fast: Path, spiece: Path) -> None:
-    """Raise InputError if a tokenizer.json and a SentencePiece model hold different pieces."""
+    """Raise InputError if tokenizer.json and the SentencePiece model have different pieces."""
     vocabulary = json.loads(loaded.to_str())["model"].get("vocab")
     theirs = [entry[0] for entry in vocabulary] if isinstance(vocabulary, list) else []
     for i, piece in enumerate(pieces):
@@ -197,18 +197,18 @@ def _check_pieces(loaded: Any, pieces: list[str], *, fast: Path, spiece: Path) -
         # Sentinels of mT5 are pieces with and without the space.
         if other != piece and not (other and _EXTRA_ID.fullmatch(piece) and other in piece):
             raise InputError(
-                f"{fast}: piece {i} is {other!r}, and {piece!r} in {spiece.name}; keep the file "
-                "that the model was trained with"
+                f"{fast}: piece {i} is {other!r}, but {piece!r} in {spiece.name}; remove the "
+                "file that does not belong to the model"
             )
 
 
 def _check_ending(loaded: Any, *, where: Path) -> None:
-    """Raise InputError if a tokenizer.json adds any special token but EOS at the end of a text."""
+    """Raise InputError if tokenizer.json adds other special tokens than EOS at a text's end."""
     around = loaded.encode("", add_special_tokens=True).ids
     if around not in ([EOS_ID], []):
         raise InputError(
-            f"{where}: its post_processor adds the tokens {around} to a text, but a T5 needs "
-            f"[{EOS_ID}] at its end; not supported"
+            f"{where}: the post_processor adds the tokens {around} to a text, but only "
+            f"[{EOS_ID}] at the end is supported"
         )
 
 
@@ -217,7 +217,7 @@ def _check_roles(said: Stated) -> None:
     for name, content in _SPECIAL.items():
         found = said.role(name.removesuffix("_token"))
         if found not in (None, content):
-            raise InputError(f"{said.directory}: {name} is {found!r}; a T5 needs {content!r}")
+            raise InputError(f"{said.directory}: {name} is {found!r}, but a T5 needs {content!r}")
 
 
 def _check_ids(
@@ -234,8 +234,8 @@ def _check_ids(
             )
         if token.content in fixed and ids[token.content] != number:
             raise InputError(
-                f"{where}: the token {token.content!r} has the id {number}; only "
-                f"{ids[token.content]} is supported"
+                f"{where}: the token {token.content!r} has the id {number}, but must have "
+                f"{ids[token.content]}"
             )
 
 
@@ -249,7 +249,6 @@ def _extra_ids(settings: Mapping[str, Any], *, default: int) -> int:
 
 
 def _named_sentinels(settings: Mapping[str, Any]) -> int:
-    """Return the number of sentinels in the lists of special tokens."""
     listed: set[str] = set()
     for name in ("additional_special_tokens", "extra_special_tokens"):
         tokens = settings.get(name)
@@ -266,21 +265,22 @@ def _content(token: Any) -> str | None:
 
 
 def _from_tokenizer_json(path: Path) -> bytes:
-    """Return a SentencePiece model with the pieces, scores and normalizer of a tokenizer.json."""
+    """Convert a tokenizer.json to a SentencePiece model with the same pieces and normalizer."""
     from sentencepiece import sentencepiece_model_pb2
 
     model_pb2: Any = sentencepiece_model_pb2
     content = read_json(path)
     try:
         if content["model"]["type"] != "Unigram":
-            raise ValueError(f"its model is {content['model']['type']}")
+            raise ValueError(f"the model type is {content['model']['type']}")
         vocab = [(str(piece), float(score)) for piece, score in content["model"]["vocab"]]
         for piece, _ in vocab:
             piece.encode()  # half a surrogate pair raises ValueError
         charsmap = _charsmap(content.get("normalizer"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{path}: not a SentencePiece tokenizer ({error}); copy the model's {SPIECE} there"
+            f"{path}: not a SentencePiece tokenizer ({error}); copy the model's {SPIECE} "
+            "into the directory"
         ) from error
     while vocab and _EXTRA_ID.fullmatch(vocab[-1][0]):
         vocab.pop()
@@ -299,7 +299,7 @@ def _from_tokenizer_json(path: Path) -> bytes:
 
 
 def _charsmap(normalizer: Any) -> bytes:
-    """Return the table of SentencePiece's normalizer, or b"" for no normalizer."""
+    """Return the character map of SentencePiece's normalizer, or b"" without a normalizer."""
     if normalizer is None:
         return b""
     steps = normalizer.get("normalizers", [normalizer])
@@ -319,9 +319,9 @@ def _charsmap(normalizer: Any) -> bytes:
 
 
 def _is_spacing(step: Mapping[str, Any]) -> bool:
-    """Return whether a SentencePiece model handles spaces as this step does in any case.
+    """Return True if a normalizer step handles spaces like every SentencePiece model.
 
-    It strips them at both ends, merges repeated ones, and writes "▁" for one.
+    A SentencePiece model strips outer spaces, merges repeated spaces, and writes "▁" for a space.
     """
     if step["type"] == "Strip":
         return True
@@ -335,7 +335,7 @@ def _is_spacing(step: Mapping[str, Any]) -> bool:
 
 
 def write_tokenizer(vocabulary: Vocabulary, directory: Path) -> None:
-    """Write the files from which AutoTokenizer makes a tokenizer with the same ids."""
+    """Write T5 tokenizer files from which AutoTokenizer makes a tokenizer with the same ids."""
     extra_ids = vocabulary.extra_ids
     if isinstance(vocabulary, Bytes) and vocabulary.layout == "seqio":
         extra_ids = 0
@@ -372,7 +372,7 @@ def write_tokenizer(vocabulary: Vocabulary, directory: Path) -> None:
 
 
 def _default_tokens(vocabulary: Vocabulary, extra_ids: int) -> dict[int, AddedToken]:
-    """Return the special tokens of T5Tokenizer or ByT5Tokenizer by id, with the flags there."""
+    """Return the special tokens of T5Tokenizer or ByT5Tokenizer by id, with their flags."""
     is_bytes = isinstance(vocabulary, Bytes)
     common: dict[str, Any] = {"normalized": False, "special": True}
     found: dict[int, AddedToken] = {}
@@ -405,20 +405,20 @@ _FILES = (
 
 
 def read_encoder_tokenizer(directory: Path, *, vocab_size: int, pad_id: int) -> Tokenizer:
-    """Read the vocabulary of an encoder's directory."""
+    """Read the vocabulary of a Hugging Face encoder directory."""
     names = [name for name in ENCODER_FORMS if (directory / name).is_file()]
     if not names:
         raise InputError(
-            f"{directory}: holds no supported tokenizer, none of "
-            f"{', '.join(ENCODER_FORMS)}: "
-            "transformers' AutoTokenizer.from_pretrained(...).save_pretrained writes the first"
+            f"{directory}: contains none of the supported tokenizer files "
+            f"{', '.join(ENCODER_FORMS)}; write the first one with transformers' "
+            "AutoTokenizer.from_pretrained(...).save_pretrained"
         )
     path = directory / names[0]
     vocabulary = ENCODER_FORMS[path.name](path)
     if path.name == TOKENIZER_NAME and _cuts_decomposed(vocabulary):
         _logger.info(
-            "%s: tokenizes decomposed text (NFD) unlike SentencePiece, as transformers' fast "
-            "tokenizers do; pass texts in NFC",
+            "%s: this tokenizer splits decomposed text (NFD) unlike SentencePiece, as in "
+            "transformers' fast tokenizers; pass texts in NFC",
             path,
         )
     if vocabulary.size > vocab_size:
@@ -428,14 +428,14 @@ def read_encoder_tokenizer(directory: Path, *, vocab_size: int, pad_id: int) -> 
         )
     if vocabulary.pad_id != pad_id:
         raise InputError(
-            f"{directory}: the tokenizer pads with {vocabulary.pad_id}, but the model's "
+            f"{directory}: the tokenizer's padding id is {vocabulary.pad_id}, but the model's "
             f"pad_token_id is {pad_id}"
         )
     return vocabulary
 
 
 def _cuts_decomposed(vocabulary: Tokenizer) -> bool:
-    """Return whether a step "Precompiled" gets decomposed letters; NFC or NFKC would prevent it."""
+    """Return True if a normalizer applies "Precompiled" without NFC or NFKC before it."""
     normalizer = vocabulary.description()["normalizer"] or {}
     kinds = [step["type"] for step in normalizer.get("normalizers", [normalizer]) if step]
     before = itertools.takewhile(lambda kind: kind != "Precompiled", kinds)
@@ -443,7 +443,7 @@ def _cuts_decomposed(vocabulary: Tokenizer) -> bool:
 
 
 def kept_files(directory: Path, vocabulary: Tokenizer) -> dict[str, bytes]:
-    """Return the tokenizer files of a directory that the vocabulary would not write identically."""
+    """Return the tokenizer files of a directory that `Tokenizer.files` would not reproduce."""
     found = {
         name: (directory / name).read_bytes() for name in _FILES if (directory / name).is_file()
     }
@@ -454,7 +454,7 @@ def kept_files(directory: Path, vocabulary: Tokenizer) -> dict[str, bytes]:
 def tokenizer_files(
     vocabulary: Tokenizer, kept: Mapping[str, bytes], *, max_length: int
 ) -> dict[str, bytes]:
-    """Return the files from which AutoTokenizer makes a tokenizer with the same ids."""
+    """Return encoder tokenizer files from which AutoTokenizer makes the same tokenizer, by name."""
     files = vocabulary.files()
     kept = {name: content for name, content in kept.items() if name in _FILES}
     if kept:
@@ -475,7 +475,7 @@ def tokenizer_files(
 
 
 def _with_own_tokens(content: bytes, vocabulary: Tokenizer) -> bytes:
-    """Return a kept tokenizer_config.json with the added tokens of the vocabulary."""
+    """Replace the added tokens in a kept tokenizer_config.json by the vocabulary's."""
     config = json.loads(content)
     if not isinstance(config, dict) or "added_tokens_decoder" not in config:
         return content
@@ -485,7 +485,7 @@ def _with_own_tokens(content: bytes, vocabulary: Tokenizer) -> bytes:
 
 
 def _template(vocabulary: Tokenizer) -> dict[str, Any]:
-    """Return the post_processor of tokenizer.json that adds [CLS] and [SEP] to a text or a pair."""
+    """Return a post_processor for tokenizer.json that adds [CLS] and [SEP] to texts and pairs."""
     ids = {vocabulary.names["cls"]: vocabulary.cls_id, vocabulary.names["sep"]: vocabulary.sep_id}
     cls, sep = ids
 

@@ -1,18 +1,18 @@
-"""Reader and writer of PyTorch's zip archives that needs neither PyTorch nor trust in the file.
+"""Reading and writing of PyTorch's zip archives, without PyTorch and without running their code.
 
     write_torch(Path("pytorch_adapter.bin"), {"down.weight": array})
     read_torch(Path("pytorch_adapter.bin"))["down.weight"]
 
-Reading. An archive holds a pickle and the bytes of each storage, uncompressed. A pickle is a
-program, and Python's unpickler calls every function that it names. `_unpickled` executes only the
-few operations that build a dict of tensors: `torch._utils._rebuild_tensor_v2`, the storage types,
-and OrderedDict. A tensor becomes a tuple of numbers, and later a view of the file. Memory is
-bounded: the pickle has a maximum length, and no tensor has more elements than its storage. A nested
-tree, such as `interop.sft` reads, may also hold sizes and NumPy integers.
+Reading: an archive contains a pickle and the uncompressed bytes of each storage. A pickle is a
+program, and Python's unpickler calls every function that the pickle names. `_unpickled` runs only
+the few operations that build a dict of tensors: `torch._utils._rebuild_tensor_v2`, the storage
+types, and OrderedDict. A tensor becomes a tuple of numbers, and later a view of the file. Memory is
+bounded: the pickle has a maximum length, and no tensor has more elements than its storage.
+`read_tree` also allows nested dicts and lists, sizes and NumPy integers.
 
-Writing. The pickle has protocol 2, as torch.save writes it, and holds texts, numbers, dicts and
-tensors. Each function returns the bytes of one value; `tensor` also appends its elements to a list
-of storages.
+Writing: the pickle has protocol 2, as torch.save writes it, and contains strings, numbers, dicts
+and tensors. Each function returns the pickled bytes of one value; `tensor` also appends its
+elements to a list of storages.
 
 Source: torch/serialization.py, torch/_utils.py, pickletools.py.
 """
@@ -80,7 +80,7 @@ class _Storage(NamedTuple):
 
 
 class _View(NamedTuple):
-    """A tensor: a view of a storage."""
+    """Tensor as a strided view of a storage."""
 
     storage: _Storage
     offset: int
@@ -89,7 +89,7 @@ class _View(NamedTuple):
 
 
 def _unpickled(content: bytes, *, where: Path, functions: Mapping[str, Any] = _FUNCTIONS) -> Any:
-    """Return the object of a pickle: a tree of dicts with string keys, of tensors and numbers."""
+    """Return the object of a pickle that contains only dicts, lists, tensors and numbers."""
     stack: list[Any] = []
     memo: dict[int, Any] = {}
     argument: Any
@@ -105,7 +105,7 @@ def _unpickled(content: bytes, *, where: Path, functions: Mapping[str, Any] = _F
             stack.append([])
         elif name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
             index = len(memo) if name == "MEMOIZE" else argument
-            _require(index < len(content), "its memo is larger than the pickle")
+            _require(index < len(content), "the memo is larger than the pickle")
             memo[index] = stack[-1]
         elif name in ("BINGET", "LONG_BINGET"):
             place: Any = argument
@@ -119,11 +119,11 @@ def _unpickled(content: bytes, *, where: Path, functions: Mapping[str, Any] = _F
             return stack.pop()
         elif name not in ("PROTO", "FRAME"):
             _build(name, stack)
-    raise ValueError("its pickle has no end")
+    raise ValueError("the pickle has no end")
 
 
 def _build(operation: str, stack: list[Any]) -> None:
-    """Apply an opcode that combines values on the stack."""
+    """Apply a pickle opcode that combines values on the stack."""
     if operation == "TUPLE":
         stack.append(tuple(_popped(stack)))
     elif operation in _SHORT_TUPLES:
@@ -173,8 +173,8 @@ def _popped(stack: list[Any]) -> list[Any]:
 def _function(name: str, functions: Mapping[str, Any], *, where: Path) -> Any:
     if name not in functions:
         raise InputError(
-            f"{where}: its pickle calls {name.replace(' ', '.')}, and only tensors are "
-            "allowed; do not load this file elsewhere unless you trust it"
+            f"{where}: the pickle calls {name.replace(' ', '.')}, but only tensors are allowed; "
+            "do not load this file elsewhere unless you trust it"
         )
     return functions[name]
 
@@ -222,18 +222,18 @@ def _called(function: Any, arguments: Any) -> Any:
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether a file begins like the zip archives that PyTorch writes since 1.6."""
+    """Return True if a file begins like the zip archives that PyTorch writes since 1.6."""
     with open(path, "rb") as file:
         return file.read(len(_ZIP)) == _ZIP
 
 
 def read_torch(path: Path) -> dict[str, np.ndarray]:
-    """Return views of the tensors of a pytorch_model.bin."""
+    """Return views of the tensors in a PyTorch archive, such as pytorch_model.bin, by name."""
     return read_archive(path, _views)
 
 
 def read_tree(path: Path, *, longest_pickle: int) -> Any:
-    """Return the contents of an archive: dicts and lists of tensors, sizes and integers."""
+    """Return the contents of a PyTorch archive: dicts and lists of tensors, sizes and integers."""
 
     def resolved(path: Path, archive: zipfile.ZipFile, prefix: str, contents: Any) -> Any:
         data = np.memmap(path, np.uint8, mode="r")
@@ -261,7 +261,7 @@ def read_archive(
     """Return the contents of an archive's pickle; `resolve` makes its tensors views of the file."""
     if not is_archive(path):
         raise InputError(
-            f"{path}: not a zip archive: either PyTorch before 1.6 wrote it, or the download is "
+            f"{path}: not a zip archive, because PyTorch before 1.6 wrote it or the download is "
             "truncated; load it with PyTorch and save it as safetensors"
         )
     try:
@@ -273,7 +273,7 @@ def read_archive(
             if f"{prefix}byteorder" in archive.namelist():
                 order = _member(archive, f"{prefix}byteorder")
                 if order != b"little":
-                    raise ValueError(f"its byte order is {order[:20]!r}")
+                    raise ValueError(f"the byte order is {order[:20]!r}, but must be little-endian")
             content = _member(archive, names[0], longest=longest_pickle)
             return resolve(
                 *(path, archive, prefix), _unpickled(content, where=path, functions=functions)
@@ -283,23 +283,24 @@ def read_archive(
     # An unpickler can raise any exception on a damaged pickle.
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise InputError(f"{path}: damaged, or not a dict of tensors ({reason})") from error
+        raise InputError(
+            f"{path}: the file is damaged, or not a dict of tensors ({reason})"
+        ) from error
 
 
 def _member(archive: zipfile.ZipFile, name: str, *, longest: int = _LONGEST_PICKLE) -> bytes:
-    """Read a small file of the archive, which PyTorch does not compress."""
+    """Read a small file of the archive, which must be uncompressed."""
     info = archive.getinfo(name)
     if info.compress_type != zipfile.ZIP_STORED:
         raise ValueError(f"{name} is compressed")
     if info.file_size > longest:
-        raise ValueError(f"{name} has {info.file_size} bytes, and the limit is {longest}")
+        raise ValueError(f"{name} has {info.file_size} bytes, but the limit is {longest}")
     return archive.read(info)
 
 
 def _views(
     path: Path, archive: zipfile.ZipFile, prefix: str, contents: Any
 ) -> dict[str, np.ndarray]:
-    """Return the tensors of the pickle as views of the archive's bytes."""
     if not isinstance(contents, dict):
         raise ValueError(f"expected a dict, found a {type(contents).__name__}")
     data = np.memmap(path, np.uint8, mode="r")
@@ -335,9 +336,9 @@ def _elements(data: np.ndarray, info: zipfile.ZipInfo, storage: _Storage) -> np.
     begin = info.header_offset + _LOCAL_HEADER + name_length + extra_length
     end = begin + storage.size * dtype.itemsize
     if info.compress_type != zipfile.ZIP_STORED or info.file_size != end - begin:
-        raise ValueError(f"the storage {storage.key} is compressed or of another size")
+        raise ValueError(f"the storage {storage.key} is compressed or has the wrong size")
     if end > data.size:
-        raise ValueError(f"truncated in the storage {storage.key}")
+        raise ValueError(f"the file ends within the storage {storage.key}")
     return data[begin:end].view(dtype)
 
 
@@ -346,9 +347,9 @@ def _strided(elements: np.ndarray, view: _View) -> np.ndarray:
         (size - 1) * stride for size, stride in zip(view.shape, view.strides, strict=True)
     )
     if math.prod(view.shape) and last >= elements.size:
-        raise ValueError(f"a tensor {view.shape} reaches beyond its storage")
+        raise ValueError(f"a tensor of shape {view.shape} reaches beyond its storage")
     if math.prod(view.shape) > elements.size:  # a stride of 0 could repeat one element without end
-        raise ValueError(f"a tensor {view.shape} has more elements than its storage")
+        raise ValueError(f"a tensor of shape {view.shape} has more elements than its storage")
     return np.lib.stride_tricks.as_strided(
         elements[view.offset :],
         view.shape,
@@ -366,7 +367,10 @@ _STORAGE_NAMES = {
 
 
 def write_torch(path: Path, arrays: Mapping[str, np.ndarray], *, keep_dtype: bool = False) -> None:
-    """Write a dict of tensors in float32; with `keep_dtype`, float16 and bfloat16 are kept."""
+    """Write a dict of tensors as a PyTorch archive, in float32.
+
+    With `keep_dtype`, float16 and bfloat16 are kept.
+    """
     storages: list[bytes] = []
     items = [
         (name, tensor(array, storages, keep_dtype=keep_dtype)) for name, array in arrays.items()
@@ -375,7 +379,7 @@ def write_torch(path: Path, arrays: Mapping[str, np.ndarray], *, keep_dtype: boo
 
 
 def write_archive(path: Path, pickled: bytes, storages: Sequence[bytes]) -> None:
-    """Write a pickled value and the storages of its tensors."""
+    """Write a pickled value and the storages of its tensors as a PyTorch archive."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr("archive/data.pkl", b"\x80\x02" + pickled + b".")
         archive.writestr("archive/byteorder", b"little")
@@ -385,7 +389,7 @@ def write_archive(path: Path, pickled: bytes, storages: Sequence[bytes]) -> None
 
 
 def tensor(array: np.ndarray, storages: list[bytes], *, keep_dtype: bool = False) -> bytes:
-    """Return the bytes of a tensor, and add its elements to the storages."""
+    """Pickle a tensor, and append its elements to the storages."""
     dtype = array.dtype if keep_dtype and array.dtype in _STORAGE_NAMES else np.dtype(np.float32)
     array = np.ascontiguousarray(array, dtype)
     storages.append(array.tobytes())
@@ -401,21 +405,21 @@ def tensor(array: np.ndarray, storages: list[bytes], *, keep_dtype: bool = False
 
 
 def mapping(items: Sequence[tuple[str, bytes]]) -> bytes:
-    """Return the bytes of a dict of texts to values."""
+    """Pickle a dict of strings to pickled values."""
     return b"}(" + b"".join(text(key) + value for key, value in items) + b"u"
 
 
 def text(value: str) -> bytes:
-    """Return the bytes of a string."""
+    """Pickle a string."""
     content = value.encode()
     return b"X" + struct.pack("<I", len(content)) + content
 
 
 def number(value: int) -> bytes:
-    """Return the bytes of an integer below 2^31."""
+    """Pickle an integer below 2^31."""
     return b"J" + struct.pack("<i", value)
 
 
 def numbers(values: Sequence[int]) -> bytes:
-    """Return the bytes of a tuple of integers."""
+    """Pickle a tuple of integers."""
     return b"(" + b"".join(map(number, values)) + b"t"

@@ -1,16 +1,14 @@
-"""The ASGI application, and the page to try it.
+"""ASGI application of the server, and a web page to try it.
 
     POST /predict {"inputs": ["..."]}  ->  {"results": [{"prediction": "..."}]}
-    GET /health   200 while the process lives        GET /ready   200 when each endpoint answers
-    GET /metrics  for Prometheus                     GET /        a page to try it
+    GET /health   200 while the process lives        GET /ready   200 when each endpoint can respond
+    GET /metrics  for Prometheus                     GET /        web page to try the endpoints
 
 Every error is {"error": "one sentence"}. /health, /ready and / need no token.
 
-The page to try a server in a browser: one file of HTML, with no asset from outside.
-
-It is made of the endpoints' examples: a field that is a list is an area with one text a line, a
-truth value a box, and another field is one line. Colours follow the reader's light or dark
-preference.
+The web page is a single HTML file without external assets. It is generated from the endpoints'
+example requests: a list becomes a text area with one text per line, a boolean a check box, and
+other fields one line.
 """
 
 import asyncio
@@ -169,7 +167,7 @@ PAGE_HEADERS = {
 
 
 def page(title: str, examples: Mapping[str, Mapping[str, Any]], *, needs_token: bool) -> str:
-    """Return the document."""
+    """Return the HTML of the web page with a form for each endpoint and its example request."""
     tabs = "".join(
         f'<button type="button" role="tab" data-name="{_text(name)}">{_text(name)}</button>'
         for name in examples
@@ -223,18 +221,18 @@ def _text(value: object) -> str:
 
 
 _ARRIVING = 64
-"""Maximum incomplete bodies in memory at a time, in multiples of the largest size."""
+"""Maximum bytes of incomplete request bodies in memory, in multiples of `Limits.max_body`."""
 _CLOSED = 499
-"""The client went before its answer; only the metrics show it."""
+"""HTTP status in the metrics for a client that disconnected before the response."""
 
 
 @runtime_checkable
 class Endpoint(Protocol):
-    """A kind of question, such as predict.
+    """Interface of an HTTP endpoint, such as predict: request to batch rows to results.
 
     Attributes:
-      fields: that a request may have.
-      example: a request, for the page and for errors.
+      fields: names of the fields that a request may have.
+      example: example request, for the web page.
     """
 
     @property
@@ -243,33 +241,35 @@ class Endpoint(Protocol):
     def example(self) -> Mapping[str, Any]: ...
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
-        """Return the rows of a request, checked; called in a thread."""
+        """Check a request and return its texts as rows of a batch; called in a thread."""
         ...
 
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> Sequence[Any]:
-        """Return an outcome for each payload: a JSON object, or an exception Refused."""
+        """Run the model on a batch; return a JSON object or a `Refused` for each row."""
         ...
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Return the outcomes of a request's rows as its results, one for each text."""
+        """Combine the outcomes of a request's rows into one result for each text."""
         ...
 
 
 class Service:
-    """The answering service; `app` is its ASGI application.
+    """HTTP service of the endpoints; `app` is its ASGI application.
 
     Args:
-      endpoints: the table, by name: POST /NAME.
-      batcher: started by whoever made it.
+      endpoints: endpoints by name; each is served as POST /NAME.
+      batcher: batcher of the rows; the caller starts it.
+      counts: counters for Prometheus.
+      is_ready: function that returns True when every endpoint can respond.
       limits: limits of requests.
-      token: token that requests must bring; if None, only this machine is served.
-      title: title of the page, such as the checkpoint's name; only admitted requests see it.
-      absent: names of endpoints that this checkpoint has not, and why.
-      answers: function that returns True for an endpoint with a program; if None, all have one when
-        ready.
-      programs: gives how many programs are compiled, and how many there are.
+      token: access token that requests must have; None serves only this machine, without a token.
+      title: title of the page, such as the checkpoint's name, shown only to admitted requests.
+      absent: error sentence of each endpoint that is not served, by name.
+      programs: function that returns the numbers of compiled programs and of all programs.
+      answers: function that returns True if an endpoint has a compiled program; if None,
+        `is_ready`.
     """
 
     def __init__(
@@ -340,7 +340,7 @@ class Service:
         return Response(self._counts.text(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _ask(self, name: str, request: Request) -> Response:
-        """Answer a POST in bounded time, and count it."""
+        """Respond to a POST within the time limit, and count the request."""
         start = time.monotonic()
         try:
             async with asyncio.timeout(self._limits.timeout):
@@ -349,7 +349,7 @@ class Service:
             response = _refusal(refused)
         except TimeoutError:
             seconds = f"{self._limits.timeout:g}"
-            response = _refusal(Refused(504, f"The answer took longer than {seconds} s."))
+            response = _refusal(Refused(504, f"The response took longer than {seconds} s."))
         except ClientDisconnect:
             response = Response(status_code=_CLOSED)
         seconds = time.monotonic() - start
@@ -368,8 +368,8 @@ class Service:
         try:
             rows = await run_in_threadpool(endpoint.rows, record)
         except InputError as error:  # raised by the vocabulary; its message names a local path
-            _logger.error("a text for %s cannot be encoded: %s", name, error)
-            sentence = "The tokenizer cannot encode this text; the server's log says why."
+            _logger.error("cannot encode a text for the endpoint %s: %s", name, error)
+            sentence = "The tokenizer cannot encode this text; see the server's log."
             raise Refused(400, sentence) from error
         outcomes = await self._outcomes(name, rows, request)
         for outcome in outcomes:
@@ -378,12 +378,12 @@ class Service:
         return endpoint.results(record, outcomes)
 
     def _admit(self, request: Request) -> None:
-        """Reject who has no token; without one, pages of other sites that a browser has open."""
+        """Raise `Refused` for a wrong token, or if no token is set and the host is not local."""
         if self._token is None:
             host = request.headers.get("host", "")
             name = host.rsplit(":", 1)[0] if host.rpartition(":")[2].isdigit() else host
             if not is_loopback(name):
-                raise Refused(403, "The host of the request is not this machine.")
+                raise Refused(403, "The request names a host other than this machine.")
             return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(
@@ -400,7 +400,9 @@ class Service:
         if kind != "application/json":
             raise Refused(415, "The request needs the header Content-Type: application/json.")
         most = self._limits.max_body
-        too_large = Refused(413, f"A body may have {most} bytes; send several requests.")
+        too_large = Refused(
+            413, f"The request body may have at most {most} bytes; send several requests."
+        )
         length = request.headers.get("content-length", "")
         if length.isdigit() and len(length) < 20 and int(length) > most:
             raise too_large
@@ -413,7 +415,7 @@ class Service:
                     if len(body) > most:
                         raise too_large
                     if self._arriving > _ARRIVING * most:
-                        raise Refused(503, "Too many requests arrive.", {"Retry-After": "1"})
+                        raise Refused(503, "Too many requests are arriving.", {"Retry-After": "1"})
         except TimeoutError:
             seconds = f"{self._limits.body_timeout:g}"
             raise Refused(
@@ -424,7 +426,7 @@ class Service:
         return bytes(body)
 
     async def _outcomes(self, name: str, rows: Sequence[Row], request: Request) -> list[Any]:
-        """Wait for the batches; if the client disconnects, the request leaves the queue."""
+        """Wait for the results of the rows; dequeue the rows if the client disconnects."""
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[list[Any]] = loop.create_future()
 
@@ -447,7 +449,7 @@ class Service:
                 self._batcher.drop(ticket)
 
     async def _not_served(self, request: Request, error: Exception) -> Response:
-        """404 and 405 of the router."""
+        """Return the JSON error of an unknown path (404) or method (405)."""
         assert isinstance(error, HTTPException)
         known = ", ".join(f"POST /{name}" for name in self._endpoints)
         sentence = f"{error.detail}; this server has {known}, GET /health, /ready, /metrics and /."
@@ -457,7 +459,7 @@ class Service:
 
 async def _failed(request: Request, error: Exception) -> Response:
     _logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return _json({"error": "The server failed; its log says why."}, 500)
+    return _json({"error": "The server failed; see its log."}, 500)
 
 
 def _refusal(refused: Refused) -> Response:

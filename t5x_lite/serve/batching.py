@@ -1,20 +1,20 @@
-"""Texts of many requests in batches of few static shapes.
+"""Batching of texts from many requests into batches of few static shapes.
 
     batcher = Batcher({"predict": answer}, sizes=(1, 8, 32), queue=1024, wait=0.005)
     batcher.start()
     batcher.submit("predict", [Row((128,), tokens)], on_done=tell)   # tell([Outcome]) in the thread
-    batcher.close()         # everything that was accepted is answered
+    batcher.close()         # finishes all accepted requests
 
-A batch is formed around the text that waited longest. It takes texts of the same kind with at most
-the same length, oldest first. It starts when it is full or when its first text has waited for
-`wait` seconds. While the device works, the next texts accumulate, so batches fill up under load.
+A batch starts with the text that has waited longest, and adds texts of the same endpoint with the
+same or a smaller length, oldest first. It runs when it is full, or when its first text has waited
+for `wait` seconds. While the device is busy, the next texts accumulate, so batches fill up under
+load.
 
-The number of rows on the device is one of `sizes`, and the lengths are the first row's: there are
-no other shapes, and none is compiled after the start. While programs are still compiled
-(`compiling`), a batch uses the smallest compiled shape that holds it, and a kind without any waits.
-Between two sizes, the batcher takes the one with more answers per second, by the time that each
-took before. Example: of five texts, a batch of four goes first if a batch of sixteen takes much
-longer.
+A batch has one of the `sizes` and the static lengths of its first row, so no other shapes are
+compiled. While programs are still compiling, a batch uses the smallest compiled shape that fits,
+and endpoints without a compiled program wait. The batcher selects the size with the most texts per
+second, measured on earlier batches. Example: of five texts, a batch of four runs first if a batch
+of sixteen takes much longer.
 
 All programs can be compiled at the start because batches have few static shapes:
 
@@ -39,7 +39,7 @@ SHORTEST = 16
 
 
 def sizes(largest: int) -> tuple[int, ...]:
-    """Return rows of a batch: powers of four, and the largest itself."""
+    """Return the batch sizes to compile: powers of four, and the largest size itself."""
     result = [1]
     while result[-1] * 4 < largest:
         result.append(result[-1] * 4)
@@ -47,7 +47,7 @@ def sizes(largest: int) -> tuple[int, ...]:
 
 
 def lengths(longest: int) -> tuple[int, ...]:
-    """Tokens of a row: powers of two, each a quarter of the next; the last one holds `longest`."""
+    """Return the static lengths to compile for `longest` tokens, each four times the previous."""
     result = [1 << (max(longest, SHORTEST) - 1).bit_length()]
     while result[0] // 4 >= SHORTEST:
         result.insert(0, result[0] // 4)
@@ -55,16 +55,16 @@ def lengths(longest: int) -> tuple[int, ...]:
 
 
 def fit(choices: Sequence[int], needed: int) -> int:
-    """Return the smallest of the ascending choices that holds so many, or the last one."""
+    """Return the smallest of the ascending choices that is at least `needed`, or the last one."""
     return next((choice for choice in choices if choice >= needed), choices[-1])
 
 
 class Row(NamedTuple):
-    """One text on its way.
+    """One text of a request, to be batched with texts of other requests.
 
     Attributes:
-      lengths: static lengths that hold it, such as those for its input and its target.
-      payload: input of the function.
+      lengths: static lengths that hold the row, such as one for its input and one for its target.
+      payload: input of the endpoint's function.
     """
 
     lengths: tuple[int, ...]
@@ -72,31 +72,31 @@ class Row(NamedTuple):
 
 
 Outcome = Any
-"""Result of the function for one row, or an exception Refused."""
+"""Result of an endpoint for one row: a JSON object or an exception `Refused`."""
 
 Answer = Callable[..., Sequence[Outcome]]
-"""(payloads, size=, lengths=) -> the outcome of each payload."""
+"""Function (payloads, size=, lengths=) that returns the outcome of each payload of a batch."""
 
 Done = Callable[[list[Outcome]], object]
-"""Called once, in the thread, with the outcomes of all rows of a request in their order."""
+"""Function that the batch thread calls once with the ordered outcomes of a request's rows."""
 
 
 @runtime_checkable
 class Observer(Protocol):
-    """A listener for the batches' progress."""
+    """Listener that is called after every batch, for metrics."""
 
     def batch(self, kind: str, *, rows: int, size: int, seconds: float) -> None: ...
 
 
 @dataclasses.dataclass
 class Ticket:
-    """A request that is being answered.
+    """State of one request with rows that are waiting or running.
 
     Attributes:
-      outcomes: outcomes of its rows.
-      missing: rows without outcome.
-      on_done: called when none is missing.
-      dropped: nobody waits for it; rows that are not on the device yet are omitted.
+      outcomes: outcomes of the request's rows, in order.
+      missing: number of rows without an outcome.
+      on_done: function that is called when every row has an outcome.
+      dropped: True if the client has disconnected; rows that are still waiting are skipped.
     """
 
     outcomes: list[Outcome]
@@ -113,14 +113,14 @@ class _Waiting(NamedTuple):
 
 
 class Batcher:
-    """A queue, and the thread that empties it.
+    """Queue of texts, and the thread that runs them in batches.
 
     Args:
-      functions: function by kind that answers a batch.
-      sizes: rows of a batch, ascending.
-      queue: maximum waiting rows.
-      wait: maximum seconds that a text waits for others, while nothing else is done.
-      observer: told of every batch.
+      functions: function by endpoint name that runs a batch.
+      sizes: static batch sizes, ascending.
+      queue: maximum number of waiting rows.
+      wait: maximum seconds that a text waits for a fuller batch while the device is idle.
+      observer: listener that is called after every batch.
     """
 
     def __init__(
@@ -148,15 +148,15 @@ class Batcher:
 
     @property
     def num_waiting(self) -> int:
-        """Rows that wait."""
+        """Number of rows that wait in the queue."""
         return self._num_waiting
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread that runs the batches."""
         self._thread.start()
 
     def close(self) -> None:
-        """Reject new requests, answer the accepted ones, and end the thread."""
+        """Reject new requests, finish the accepted requests, and end the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -164,7 +164,7 @@ class Batcher:
             self._thread.join()
 
     def learn(self, kind: str, lengths: tuple[int, ...], *, size: int, seconds: float) -> None:
-        """Note how long a batch of a shape took, by which sizes are chosen."""
+        """Record how long a batch of a compiled shape took, to select later batch sizes."""
         key = kind, lengths, size
         with self._changed:
             self._seconds[key] = 0.8 * self._seconds.get(key, seconds) + 0.2 * seconds
@@ -172,18 +172,18 @@ class Batcher:
 
     @property
     def answerable(self) -> frozenset[str]:
-        """Kinds that have a program."""
+        """Names of the endpoints that have a compiled program."""
         with self._changed:
             return frozenset(kind for kind, _, _ in self._seconds)
 
     def compiling(self, under_way: bool) -> None:
-        """Record whether programs are being compiled; then only those from `learn` are used."""
+        """Set whether programs are still compiling; if so, batches use only compiled shapes."""
         with self._changed:
             self._compiling = under_way
             self._changed.notify_all()
 
     def submit(self, kind: str, rows: Sequence[Row], *, on_done: Done) -> Ticket:
-        """Queue the rows of a request."""
+        """Add the rows of a request to the queue; raise `Refused` if the queue is full."""
         ticket = Ticket([None] * len(rows), len(rows), on_done)
         now = time.monotonic()
         with self._changed:
@@ -203,7 +203,7 @@ class Batcher:
         return ticket
 
     def drop(self, ticket: Ticket) -> None:
-        """Forgets a request: its rows leave the queue, and `on_done` is not called."""
+        """Remove a request's rows from the queue; its `on_done` is not called."""
         with self._changed:
             ticket.dropped = True
             for line in self._lines.values():
@@ -213,7 +213,7 @@ class Batcher:
                 line.extend(kept)
 
     def _retry_after(self) -> int:
-        """Seconds after which the queue is probably empty, from 1 to 60."""
+        """Return the seconds until the queue is probably empty, from 1 to 60."""
         if not self._rows_per_second:
             return 1
         return min(60, max(1, round(self._num_waiting / self._rows_per_second)))
@@ -241,8 +241,8 @@ class Batcher:
             assert len(outcomes) == len(rows), "an outcome for each row"
             return outcomes
         except Exception:
-            _logger.exception("a batch of %d texts for %s failed", len(rows), kind)
-            return [Refused(500, "The model failed on this batch; the server's log says why.")] * (
+            _logger.exception("a batch of %d texts for the endpoint %s failed", len(rows), kind)
+            return [Refused(500, "The model failed on this batch; see the server's log.")] * (
                 len(rows)
             )
 
@@ -281,7 +281,7 @@ class Batcher:
     def _program(
         self, kind: str, lengths: tuple[int, ...]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the lengths of a row's program, and its sizes; () until one is compiled."""
+        """Return the smallest compiled lengths that hold a row, and their batch sizes or ()."""
         sizes = self._compiled(kind, lengths)
         if sizes:
             return lengths, sizes

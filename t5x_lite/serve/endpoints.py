@@ -1,11 +1,10 @@
-"""The endpoints of `t5x-lite serve`: predict, score, embed, rerank.
+"""Endpoints of `t5x-lite serve`: predict, score, embed, rerank.
 
     ENDPOINTS["predict"](model, Asked(decoding=Decoding(num_beams=4)))
 
-An endpoint converts a request's texts into rows, and rows into outcomes, in static shapes: a batch
-of
-`size` rows with tokens padded to `lengths`. To add one, write its class and put it into ENDPOINTS;
-the routes, the batches, the warm-up, the metrics and the page follow.
+An endpoint converts the texts of a request into rows, and rows into outcomes, in static shapes: a
+batch of `size` rows with tokens padded to `lengths`. To add an endpoint, write its class and add it
+to ENDPOINTS. Routes, batches, warm-up, metrics and the web page follow from the table.
 """
 
 import dataclasses
@@ -32,20 +31,20 @@ from t5x_lite.serve.requests import Refused
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Options of a server's answers; one set for all requests, as each choice is a program.
+    """Options of all endpoints of a server; every combination of options needs compiled programs.
 
     Attributes:
-      decoding: decoding of predictions.
-      lengths: tokens that inputs are padded to, ascending; None is three powers of two or so.
-      targets_length: maximum tokens of a target or a candidate, its end included.
+      decoding: options for decoding predictions.
+      lengths: static input lengths in tokens, ascending; None selects about three powers of two.
+      targets_length: maximum tokens of a target or candidate, including EOS.
       long_inputs: "cut" truncates longer inputs and marks the result; "refuse" rejects them.
-      max_rows: maximum texts of a request.
-      pooling: pooling of vectors; if None, the checkpoint's.
-      normalize: True if vectors have length 1; if None, the checkpoint's choice, or else True.
-      role: role of the texts that are embedded, for a retriever with two encoders or two
-        projections.
-      head: head of an encoder that predicts; None is the one that its objective trained.
-      answers: options of its answers.
+      max_rows: maximum number of texts of a request.
+      pooling: pooling of vectors; None uses the checkpoint's setting.
+      normalize: True to scale vectors to length 1; None uses the checkpoint's setting, or True.
+      role: role of the embedded texts, for a retriever with separate encoders or projections for
+        queries and passages.
+      head: encoder head that predicts; None selects the head that the objective trained.
+      answers: options for the predictions of an encoder head.
     """
 
     decoding: Decoding = dataclasses.field(default_factory=Decoding)
@@ -60,7 +59,7 @@ class Asked:
     answers: Answers = dataclasses.field(default_factory=Answers)
 
     def static_lengths(self, longest: int) -> tuple[int, ...]:
-        """Return the static lengths that are needed for rows of up to `longest` tokens."""
+        """Return the static lengths to compile for inputs of up to `longest` tokens."""
         if self.lengths is None:
             return lengths(longest)
         shorter = [one for one in self.lengths if one < longest]
@@ -68,7 +67,10 @@ class Asked:
 
 
 class Predict:
-    """{"inputs"} -> "prediction" and "score", and "predictions" where there are several."""
+    """Endpoint predict of a text-to-text model: {"inputs"} -> "prediction" and "score".
+
+    If decoding returns several predictions, the result also has "predictions".
+    """
 
     fields = frozenset({"inputs", "seed"})
 
@@ -81,15 +83,15 @@ class Predict:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """The static lengths of rows."""
+        """Static lengths of the inputs, one program each."""
         return [(length,) for length in self._lengths]
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
-        """Return a payload that fills a shape."""
+        """Return a dummy payload of a static shape, for compilation."""
         return np.ones(shape[0], np.int32), 0, False
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
-        """Return one for each input."""
+        """Tokenize the inputs of a request into one row each."""
         inputs = requests.texts(record, "inputs", most=self._asked.max_rows)
         seed = requests.optional_number(record, "seed", below=NUM_SEEDS)
         rows, cut = _tokens(self._model, inputs, self._asked)
@@ -104,7 +106,7 @@ class Predict:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
-        """Return the predictions of a batch."""
+        """Return the predictions for a batch of inputs."""
         rows, seeds, cut = zip(*payloads, strict=True)
         found = self._model.predictions(
             self._generators.get(size), _filled(rows, lengths[0]), seeds=seeds
@@ -122,18 +124,18 @@ class Predict:
         return _with_cut(result, cut)
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Return the results of the rows."""
+        """Return the predictions of a request, one for each input."""
         del record
         return list(outcomes)
 
 
 class PredictByHead:
-    """The fields of a head (`inference.answers`) -> its answer, such as {"prediction": label}.
+    """Endpoint predict of an encoder head, such as a classifier: texts -> {"prediction": label}.
 
-    A request has one text in each field, or lists of one length: {"inputs", "second"} of a
-    classifier, {"inputs"} of a tagger, {"question", "context"} of a span. Of multiple choice it has
-    one "inputs" and its "choices", or lists of both. With "probabilities" true, an answer of a
-    classifier or a choice lists all of them.
+    A field holds one text, or a list of texts; all lists of a request have the same length. A
+    classifier reads {"inputs", "second"}, a tagger {"inputs"}, and a span head {"question",
+    "context"}. Multiple choice reads one "inputs" with its "choices", or lists of both. With
+    "probabilities" true, classifiers and multiple choice return the probability of each label.
     """
 
     def __init__(self, model: Checkpoint, asked: Asked):
@@ -169,15 +171,15 @@ class PredictByHead:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """The static lengths of rows."""
+        """Static lengths of the inputs, one program each."""
         return [(length,) for length in self._lengths]
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
-        """Return a payload that fills a shape."""
+        """Return a dummy payload of a static shape, for compilation."""
         return np.ones(shape[0], np.int32), shape[0], None
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
-        """Return one for each text, pair, choice or window."""
+        """Tokenize a request into one row for each text, text pair, choice or context window."""
         encoded = self._encoded(record)
         cut = [place for place, one in enumerate(encoded) if one.cut]
         _check_cut(cut, self._asked, length=self._first.length)
@@ -191,7 +193,7 @@ class PredictByHead:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[tuple[np.ndarray, Encoded | None] | Refused]:
-        """Return the logits of a batch, each with what its row is of."""
+        """Return the logits of a batch, each with the encoded text that its row belongs to."""
         rows, seconds, encoded = zip(*payloads, strict=True)
         if size not in self._answerers:
             self._answerers[size] = self._model.answerer(
@@ -204,7 +206,7 @@ class PredictByHead:
         return list(zip(found, encoded, strict=True))
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Return the answers, one for each text or question."""
+        """Return the predictions of a request, one for each text or question."""
         listed = record.get("probabilities") is True
         place, results = 0, []
         while place < len(outcomes):
@@ -251,7 +253,7 @@ class PredictByHead:
 
 
 class Score:
-    """{"inputs", "targets"} -> "log_likelihood"; {"inputs", "candidates"} -> "prediction"."""
+    """Endpoint score: log-likelihood of "targets" given "inputs", or the likeliest candidate."""
 
     fields = frozenset({"inputs", "targets", "candidates"})
 
@@ -265,16 +267,16 @@ class Score:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """The static lengths of inputs and of targets."""
+        """Static lengths of inputs and targets, one program for each pair."""
         return list(itertools.product(self._lengths, self._target_lengths))
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
-        """Return a payload that fills a shape."""
+        """Return a dummy payload of a static shape, for compilation."""
         rows = [np.ones(length, np.int32) for length in shape]
         return *rows, False
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
-        """Return one for each input and target, or for each input and each of the candidates."""
+        """Tokenize a request into one row for each input and target, or input and candidate."""
         if ("targets" in record) == ("candidates" in record):
             raise Refused(400, 'The request must have either "targets" or "candidates".')
         most = self._asked.max_rows
@@ -286,7 +288,9 @@ class Score:
         else:
             written = requests.texts(record, "targets", most=most)
             if len(written) != len(inputs):
-                raise Refused(400, f"There are {len(inputs)} inputs and {len(written)} targets.")
+                raise Refused(
+                    400, f"The request has {len(inputs)} inputs, but {len(written)} targets."
+                )
             targets = self._targets(written)
         rows, cut = _tokens(self._model, inputs, self._asked)
         each = len(targets) // len(inputs)
@@ -302,7 +306,7 @@ class Score:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
-        """Return the log-likelihoods of a batch."""
+        """Return the log-likelihoods of a batch of targets."""
         rows, targets, cut = zip(*payloads, strict=True)
         scores = self._scorers.get(size).run(
             self._model.params, _filled(rows, lengths[0]), _filled(targets, lengths[1])
@@ -313,7 +317,7 @@ class Score:
         ]
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Return the results of the rows, or the likeliest candidate after each input."""
+        """Return the log-likelihood of each target, or the likeliest candidate of each input."""
         if "candidates" not in record:
             return list(outcomes)
         candidates = requests.texts(record, "candidates", most=self._asked.max_rows)
@@ -332,13 +336,15 @@ class Score:
         for i, row in enumerate(rows):
             if len(row) > longest:
                 raise Refused(
-                    413, f"Target {i} is longer than {longest} tokens (serve --targets-length)."
+                    413,
+                    f"Target {i} is longer than {longest} tokens, the limit of `serve "
+                    "--targets-length`.",
                 )
         return rows
 
 
 class Embed:
-    """{"texts"} -> "vector"; with "prompt", the name of a prompt, or "prefix", any text."""
+    """Endpoint embed: {"texts"} -> "vector"; "prompt" names a prompt, "prefix" is any text."""
 
     fields = frozenset({"texts", "prompt", "prefix"})
 
@@ -356,15 +362,15 @@ class Embed:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """The static lengths of rows."""
+        """Static lengths of the texts, one program each."""
         return [(length,) for length in self._lengths]
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
-        """Return a payload that fills a shape."""
+        """Return a dummy payload of a static shape, for compilation."""
         return np.ones(shape[0], np.int32), False
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
-        """Return one for each text."""
+        """Tokenize the texts of a request into one row each, after the prompt or the prefix."""
         texts = requests.texts(record, "texts", most=self._asked.max_rows)
         prompt = requests.optional_text(record, "prompt")
         prefix = requests.optional_text(record, "prefix")
@@ -379,7 +385,7 @@ class Embed:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
-        """Return the vectors of a batch."""
+        """Return the vectors of a batch of texts."""
         del lengths  # the embedder pads to the first of its lengths that holds the rows
         rows, cut = zip(*payloads, strict=True)
         embedder = self._embedders.get(size)
@@ -390,19 +396,21 @@ class Embed:
         ]
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Return the results of the rows."""
+        """Return the vectors of a request, one for each text."""
         del record
         return list(outcomes)
 
 
 class Rerank:
-    """{"query", "passages"} -> "score" and "rank"; the score is the cross-encoder's raw logit."""
+    """Endpoint rerank: {"query", "passages"} -> "score", a cross-encoder's logit, and "rank"."""
 
     fields = frozenset({"query", "passages"})
 
     def __init__(self, model: Checkpoint, asked: Asked):
         if len(model.members) > 1:
-            raise InputError("rerank takes one checkpoint: an ensemble of rankers is not served")
+            raise InputError(
+                "the endpoint rerank takes one checkpoint, got several; pass a single --checkpoint"
+            )
         self._asked = asked
         self._encoders = _BySize(lambda size: model.pair_scorer(batch_size=size))
         self._encoder: CrossEncoder = self._encoders.get(1)  # raises if the head is missing
@@ -414,18 +422,18 @@ class Rerank:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """The static lengths of rows."""
+        """Static lengths of query and passage together, one program each."""
         return [(length,) for length in self._lengths]
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
-        """Return a payload that fills a shape."""
+        """Return a dummy payload of a static shape, for compilation."""
         return np.ones(shape[0], np.int32), False
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
-        """Return one for each passage."""
+        """Tokenize a request into one row for each pair of the query and a passage."""
         query = requests.optional_text(record, "query")
         if not query:
-            raise Refused(400, 'The request must have "query", a string with something in it.')
+            raise Refused(400, 'The request must have "query", a string that is not empty.')
         passages = requests.texts(record, "passages", most=self._asked.max_rows)
         rows = self._encoder.rows_and_cuts([(query, passage) for passage in passages])
         cut = [place for place, (_, is_cut) in enumerate(rows) if is_cut]
@@ -435,7 +443,7 @@ class Rerank:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
-        """Return the scores of a batch."""
+        """Return the scores of a batch of query and passage pairs."""
         rows, cut = zip(*payloads, strict=True)
         encoder = self._encoders.get(size)
         scores = encoder.scorer.of(encoder.loaded.params, rows, static_length=lengths[0])
@@ -445,7 +453,7 @@ class Rerank:
         ]
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Return the results of the passages in their order; the best passage has rank 1."""
+        """Return score and rank of each passage, in the order of the request; 1 is the best."""
         del record
         order = np.argsort([-outcome["score"] for outcome in outcomes], kind="stable")
         ranks = np.argsort(order, kind="stable") + 1
@@ -456,7 +464,7 @@ class Rerank:
 
 
 def predict(model: Checkpoint, asked: Asked) -> "Predict | PredictByHead":
-    """Return the endpoint of a model that generates text, or of an encoder's head."""
+    """Return the endpoint predict of a text-to-text model or of an encoder head."""
     by_head = asked.head is not None or answering_heads(model.members[0].experiment)
     return PredictByHead(model, asked) if by_head else Predict(model, asked)
 
@@ -476,7 +484,7 @@ ENDPOINTS: dict[str, Callable[[Checkpoint, Asked], Any]] = {
 
 
 class _BySize:
-    """A cache with one value for each size of a batch."""
+    """Cache of one object for each batch size."""
 
     def __init__(self, make: Callable[[int], Any]):
         self._make, self._made = make, {}
@@ -501,7 +509,7 @@ def _check_cut(cut: Sequence[int], asked: Asked, *, length: int) -> None:
 
 
 def _filled(rows: Sequence[np.ndarray], length: int) -> list[np.ndarray]:
-    """Return the rows; the first is padded to a static length."""
+    """Pad the first row to a static length, so that the batch gets this length."""
     first, *others = rows
     return [np.pad(first, (0, length - len(first))), *others]
 

@@ -1,9 +1,9 @@
-"""The JSON of a request, and its bounds.
+"""Parsing and checking of JSON requests.
 
     record = parse(b'{"inputs": "dogs bark"}', fields={"inputs", "seed"})
     texts(record, "inputs", most=128)        # ["dogs bark"]
 
-Every error is a sentence that names the field.
+Every error is a complete sentence that names the field.
 """
 
 import dataclasses
@@ -17,14 +17,14 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import AtLeast, Count, check_bounds, did_you_mean
 
 SHORTEST_TOKEN = 16
-"""Characters of an access token at least."""
+"""Minimum length of an access token, in characters."""
 
 
 class Refused(Exception):
-    """A request that is not answered.
+    """Exception for a request that is rejected with an HTTP error.
 
     Attributes:
-      status: the HTTP status.
+      status: HTTP status.
       headers: additional headers of the response.
     """
 
@@ -36,15 +36,16 @@ class Refused(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits of one server.
+    """Limits of a server on requests, connections and times.
 
     Attributes:
-      max_body: maximum bytes of a request's body.
+      max_body: maximum bytes of a request body.
       max_rows: maximum texts of a request; for ranked candidates, texts times candidates.
-      queue: maximum waiting texts; a request that exceeds it is rejected.
-      connections: maximum open connections.
-      timeout: maximum seconds from a request's headers to its answer.
-      body_timeout: seconds that a request's headers, and then its body, may take to arrive.
+      queue: maximum texts that wait in the queue; requests beyond it are rejected.
+      connections: maximum number of open connections.
+      timeout: maximum seconds from the headers of a request to its response.
+      body_timeout: maximum seconds to receive the headers of a request, and again to receive its
+        body.
     """
 
     max_body: Count = 1 << 20
@@ -58,29 +59,30 @@ class Limits:
         check_bounds(self)
         if self.max_rows > self.queue:
             raise InputError(
-                f"a request may have {self.max_rows} texts, and the queue holds {self.queue}: "
-                "raise the queue, or lower max_rows"
+                f"a request may have {self.max_rows} texts, but the queue holds only "
+                f"{self.queue}; increase the queue, or decrease max_rows"
             )
 
 
 def check_address(host: str, token: str | None) -> None:
-    """Reject an address that others reach without a token, and a token that is short."""
+    """Raise InputError if the host is public and no token is set, or if the token is too short."""
     if token is not None and len(token) < SHORTEST_TOKEN:
         raise InputError(
-            f"the access token has {len(token)} characters: it must have {SHORTEST_TOKEN} or more; "
-            'make one by python -c "import secrets; print(secrets.token_urlsafe())"'
+            f"the access token has {len(token)} characters, but needs at least {SHORTEST_TOKEN}; "
+            'make one with python -c "import secrets; print(secrets.token_urlsafe())"'
         )
     if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
         raise InputError("the access token must be printable ASCII without spaces")
     if token is None and not is_loopback(host):
         raise InputError(
-            f"--host {host} is reached from other machines: set an access token in the environment "
-            "variable T5X_LITE_TOKEN or by --token-file, or serve on 127.0.0.1"
+            f"--host {host} is reachable from other machines, but no access token is set; set "
+            "one in the environment variable T5X_LITE_TOKEN or by --token-file, or serve on "
+            "127.0.0.1"
         )
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if a host's name or address is reachable only from this machine."""
+    """Return True if a host name or address is reachable only from this machine."""
     if host.lower() == "localhost":
         return True
     try:
@@ -90,7 +92,7 @@ def is_loopback(host: str) -> bool:
 
 
 def parse(body: bytes, *, fields: Collection[str]) -> dict[str, Any]:
-    """Return the object that a body holds."""
+    """Parse a request body as a JSON object with known fields."""
     try:
         record = json.loads(body.decode(), parse_constant=_no_number, parse_float=_finite)
     except UnicodeDecodeError as error:
@@ -99,9 +101,9 @@ def parse(body: bytes, *, fields: Collection[str]) -> dict[str, Any]:
         what = f"{error.msg.removesuffix(' at')} at character {error.pos}"
         raise Refused(400, f"The body is not JSON: {what}.") from error
     except (RecursionError, ValueError) as error:  # brackets without end, a number of 5000 digits
-        raise Refused(400, "The body is JSON with a number or a depth that cannot be read.") from (
-            error
-        )
+        raise Refused(
+            400, "The JSON body has an invalid or too large number, or is nested too deeply."
+        ) from (error)
     if not isinstance(record, dict):
         raise Refused(400, f"The body must be a JSON object, got {_kind(record)}.")
     for name in record:
@@ -113,7 +115,7 @@ def parse(body: bytes, *, fields: Collection[str]) -> dict[str, Any]:
 
 
 def texts(record: Mapping[str, Any], name: str, *, most: int) -> list[str]:
-    """Return the texts of a field, which is a string or a list of strings."""
+    """Return the texts of a request field that is a string or a list of strings."""
     if name not in record:
         raise Refused(400, f'The request must have "{name}", a string or a list of strings.')
     value = record[name]
@@ -131,21 +133,25 @@ def texts(record: Mapping[str, Any], name: str, *, most: int) -> list[str]:
 
 
 def check_rows(number: int, *, most: int) -> None:
-    """Raise Refused with status 413 if a request has too many texts."""
+    """Raise `Refused` with status 413 if a request has too many texts."""
     if number > most:
-        raise Refused(413, f"A request may have {most} texts, got {number}; send several.")
+        raise Refused(
+            413, f"A request may have at most {most} texts, got {number}; send several requests."
+        )
 
 
 def check_text(text: str, where: str) -> None:
-    """Raise Refused with status 400 for half a surrogate pair, which UTF-8 cannot encode."""
+    """Raise `Refused` with status 400 if a text has half a surrogate pair, which is not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise Refused(400, f"{where} has half of a surrogate pair, which is not text.") from error
+        raise Refused(
+            400, f"{where} contains half of a surrogate pair, which is not valid Unicode."
+        ) from error
 
 
 def optional_text(record: Mapping[str, Any], name: str) -> str | None:
-    """Return a field that is a string, or omitted, or null."""
+    """Return a string field of a request, or None if it is omitted or null."""
     value = record.get(name)
     if value is not None and not isinstance(value, str):
         raise Refused(400, f'"{name}" must be a string, got {_kind(value)}.')
@@ -155,7 +161,7 @@ def optional_text(record: Mapping[str, Any], name: str) -> str | None:
 
 
 def optional_number(record: Mapping[str, Any], name: str, *, below: int) -> int | None:
-    """Return a field that is a whole number from 0, or omitted, or null."""
+    """Return a field of a request that is an integer of at least 0, or None if omitted or null."""
     value = record.get(name)
     if value is None:
         return None

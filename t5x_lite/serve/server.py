@@ -1,16 +1,15 @@
-"""HTTP connections of the server and their limits, and counters for Prometheus.
+"""HTTP connections of the server with their time limits, and counters for Prometheus.
 
-On SIGTERM, SIGHUP or Ctrl-C, the server accepts no new connections, answers all its requests, and
-ends; a second signal ends it at once.
+On SIGTERM, SIGHUP or Ctrl-C, the server accepts no new connections, finishes all accepted requests,
+and ends; a second signal ends it at once.
 
-uvicorn limits the time that an idle connection is kept, but not the time for receiving headers or
-for sending an answer. Here a connection has a time limit for the headers of a request, and another
-from there until its answer is sent; then it is closed. Beyond a maximum number, connections are
-rejected. HTTP errors are JSON like all others.
+uvicorn limits the time of idle connections, but not the time to receive headers or to send a
+response. This module adds both limits, and closes connections that exceed them. Connections above a
+maximum number are rejected. HTTP errors are JSON, like all other errors.
 
 A few connections above the maximum are reserved for GET /health and GET /ready, so that a monitor
-does not restart a server that is occupied by other clients. Such a connection has one second, and
-the newest one replaces the oldest.
+does not restart a server that is occupied by other clients. Such a connection is closed after one
+second, and the newest connection replaces the oldest.
 
 Counters have the text format of Prometheus.
 """
@@ -40,20 +39,20 @@ from t5x_lite.serve.requests import Limits
 _logger = logging.getLogger(__name__)
 
 RESERVE = 16
-"""Connections above the limit that are kept for /health and /ready."""
+"""Number of connections above the limit that may only read /health and /ready."""
 _RESERVE_SECONDS = 1.0
 _HEALTH = ("/health", "/ready")
 _TOO_MANY = "Too many connections are open."
 
 
 class GuardedConnection(H11Protocol):
-    """One connection; `guarded` makes the class with its limits.
+    """HTTP connection with time limits; `guarded` creates subclasses with the limits set.
 
     Attributes:
-      header_seconds: for the headers of a request.
-      request_seconds: from the headers until the answer has been sent.
-      most: connections at the same time, without the reserve.
-      reserve: the connections above the limit, the oldest first.
+      header_seconds: maximum seconds to receive the headers of a request.
+      request_seconds: maximum seconds from the headers of a request to the end of the response.
+      most: maximum number of connections, without the reserved connections.
+      reserve: connections above the maximum that may only read /health and /ready, oldest first.
     """
 
     header_seconds: float
@@ -113,7 +112,7 @@ class GuardedConnection(H11Protocol):
             self._limit = self.loop.call_later(seconds, self.transport.abort)
 
     def _refuse(self) -> None:
-        """End a connection of the reserve: by 503 if it has not asked anything."""
+        """Close a reserved connection, with status 503 if it has not sent a request."""
         self.reserve.pop(self, None)
         if self.cycle is None:
             self.transport.write(_plain_response(503, _TOO_MANY))
@@ -124,10 +123,10 @@ class GuardedConnection(H11Protocol):
 
 
 class _Checked:
-    """The application behind a check that a request has one length only (RFC 9112, 6.1).
+    """ASGI wrapper that rejects requests with two body lengths (RFC 9112, 6.1).
 
-    A proxy before the server may take the other length, and then a stranger's request hides in
-    another one's body.
+    A proxy before the server may use the other length, so an attacker could hide a request in
+    another request's body.
     """
 
     def __init__(self, app: Any):
@@ -148,7 +147,7 @@ class _Checked:
 
 
 class _HealthOnly:
-    """The application for /health and /ready, one request a connection."""
+    """ASGI wrapper that serves only /health and /ready, one request per connection."""
 
     def __init__(self, app: Any):
         self._app = app
@@ -166,7 +165,7 @@ class _HealthOnly:
 
 
 async def _answer(send: Any, status: int, sentence: str) -> None:
-    """Send an error and close the connection."""
+    """Send a JSON error and close the connection."""
     body = json.dumps({"error": sentence}).encode()
     headers = [
         (b"content-type", b"application/json"),
@@ -179,7 +178,7 @@ async def _answer(send: Any, status: int, sentence: str) -> None:
 
 
 def guarded(*, header_seconds: float, request_seconds: float, most: int) -> type[GuardedConnection]:
-    """Return the class of connections with these limits."""
+    """Return a subclass of `GuardedConnection` with these limits."""
     limits = {"header_seconds": header_seconds, "request_seconds": request_seconds, "most": most}
     return type("GuardedConnection", (GuardedConnection,), {**limits, "reserve": {}})
 
@@ -195,11 +194,11 @@ def _plain_response(status: int, sentence: str) -> bytes:
 
 
 _KEEP_ALIVE = 30
-"""Seconds that an idle connection is kept."""
+"""Seconds before an idle connection is closed."""
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, that ends by a signal without passing it on."""
+    """uvicorn server that shuts down on a signal without raising the signal again."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -218,14 +217,16 @@ class _Server(uvicorn.Server):
         del frame
         leave_terminal(sig)
         if self.should_exit:
-            _logger.warning("received a second signal; dropping the waiting requests")
+            _logger.warning(
+                "received a second signal; exiting without finishing the waiting requests"
+            )
             os._exit(128 + sig)
         _logger.info("received signal %d; finishing the accepted requests, rejecting new ones", sig)
         self.should_exit = True
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket at an address."""
+    """Return a socket bound to a host and port; raise InputError if the port is taken."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         found = socket.socket(family, socket.SOCK_STREAM)
@@ -233,13 +234,13 @@ def bind(host: str, port: int) -> socket.socket:
         found.bind(address)
     except OSError as error:
         raise InputError(
-            f"cannot serve on {host} port {port} ({error.strerror}): choose another --port"
+            f"cannot serve on {host} port {port} ({error.strerror}); choose another --port"
         ) from error
     return found
 
 
 def listen(address: socket.socket, *, limits: Limits) -> None:
-    """Accept connections, which wait for `run`: a client that reads the log may connect at once."""
+    """Start to accept connections, so that clients can connect before `run` serves them."""
     address.listen(_backlog(limits))
 
 
@@ -254,7 +255,7 @@ def run(
     limits: Limits,
     on_start: Callable[[Callable[[], None]], None] | None = None,
 ) -> int:
-    """Serve until a signal comes, and answer what was accepted."""
+    """Serve requests until a signal arrives, finish accepted requests, and return their number."""
     config = uvicorn.Config(
         app,
         http=guarded(
@@ -288,45 +289,47 @@ _ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 
 class Counts:
-    """The numbers of one server.
+    """Prometheus metrics of the server.
 
     Args:
-      num_waiting: texts in the queue now.
-      is_ready: True if each endpoint has a program.
+      num_waiting: function that returns the number of texts in the queue.
+      is_ready: function that returns True if each endpoint has a compiled program.
     """
 
     def __init__(self, *, num_waiting: Callable[[], int], is_ready: Callable[[], bool]):
         self._registry = CollectorRegistry()
-        self._requests = self._counter("requests", "Requests answered.", "endpoint", "status")
-        self._texts = self._counter("texts", "Texts that went through the model.", "endpoint")
+        self._requests = self._counter(
+            "requests", "Number of finished requests.", "endpoint", "status"
+        )
+        self._texts = self._counter("texts", "Number of texts processed by the model.", "endpoint")
         self._padding = self._counter(
-            "padding_rows", "Rows of batches that held no text.", "endpoint"
+            "padding_rows", "Number of padding rows in batches.", "endpoint"
         )
         self._latency = self._histogram(
-            "request_seconds", "From a request's headers to its answer.", _SECONDS
+            "request_seconds", "Seconds from the headers of a request to its response.", _SECONDS
         )
-        self._batch_rows = self._histogram("batch_rows", "Texts of a batch.", _ROWS)
+        self._batch_rows = self._histogram("batch_rows", "Number of texts in a batch.", _ROWS)
         self._batch_seconds = self._histogram(
-            "batch_seconds", "A batch on the device, with its tokens made text.", _SECONDS
+            "batch_seconds", "Seconds to run a batch, including detokenization.", _SECONDS
         )
-        self._gauge("queue_texts", "Texts that wait.", num_waiting)
-        self._gauge("ready", "1 when each endpoint answers.", is_ready)
+        self._gauge("queue_texts", "Number of texts in the queue.", num_waiting)
+        self._gauge("ready", "1 if every endpoint is ready, else 0.", is_ready)
 
     def request(self, endpoint: str, *, status: int, seconds: float) -> None:
-        """Count an answer."""
+        """Count a response, and its seconds if it was successful."""
         self._requests.labels(endpoint, str(status)).inc()
         if status == 200:
             self._latency.labels(endpoint).observe(seconds)
 
     def batch(self, kind: str, *, rows: int, size: int, seconds: float) -> None:
-        """Count a batch; see `batching.Observer`."""
+        """Count the texts, padding rows and seconds of a batch; see `batching.Observer`."""
         self._texts.labels(kind).inc(rows)
         self._padding.labels(kind).inc(size - rows)
         self._batch_rows.labels(kind).observe(rows)
         self._batch_seconds.labels(kind).observe(seconds)
 
     def text(self) -> bytes:
-        """Return the page that Prometheus reads."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def _counter(self, name: str, about: str, *labels: str) -> Counter:

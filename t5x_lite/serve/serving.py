@@ -1,8 +1,8 @@
-"""`t5x-lite serve`: a checkpoint that answers over HTTP, without TensorFlow.
+"""Command `t5x-lite serve`: serves a checkpoint over HTTP, without TensorFlow.
 
-It listens at once. There is a program for each endpoint, size of a batch and static length. It is
-ready when each endpoint has its first one, which holds the longest text, and answers by that one
-while the others are compiled. When all are, nothing is compiled any more, whatever is asked.
+The server listens at once. Each endpoint has a program for each batch size and static length. The
+server is ready when each endpoint has its first program, for one text of the maximum length, and
+uses it while the other programs compile. After that, no request triggers a compilation.
 """
 
 import dataclasses
@@ -35,10 +35,10 @@ class Address:
     """Address of a server, and its access token.
 
     Attributes:
-      host: a name or an address; any but this machine's own needs a token.
-      port: 0 is any free one, which the log says.
-      token_file: a file with the access token; None is the environment variable T5X_LITE_TOKEN,
-        and where that is not set either, no token is needed.
+      host: host name or address; every host except this machine needs an access token.
+      port: port number; 0 selects a free port, which is logged.
+      token_file: file with the access token; None reads the environment variable T5X_LITE_TOKEN. If
+        neither is set, no token is needed.
     """
 
     host: str = "127.0.0.1"
@@ -46,7 +46,7 @@ class Address:
     token_file: str | None = None
 
     def token(self) -> str | None:
-        """Return the access token."""
+        """Return the access token, or None; raise InputError if the host needs a token."""
         token = os.environ.get(TOKEN_VARIABLE)
         if self.token_file is not None:
             try:
@@ -54,7 +54,7 @@ class Address:
                     token = file.read(4096).strip()
             except (OSError, UnicodeDecodeError) as error:
                 raise InputError(
-                    f"{self.token_file}: cannot be read as a token: {error}"
+                    f"{self.token_file}: the access token cannot be read: {error}"
                 ) from error
         check_address(self.host, token)
         return token
@@ -74,7 +74,7 @@ def serve(
     asked: Asked,
     limits: Limits,
 ) -> None:
-    """Answer requests until SIGTERM or SIGINT, and then the requests already accepted."""
+    """Serve checkpoints over HTTP until SIGTERM or SIGINT, then finish the accepted requests."""
     _check_extra()
     from t5x_lite.serve.server import bind, listen, run
 
@@ -100,10 +100,10 @@ def serve(
 
 
 class _Answering:
-    """The batches of a table of endpoints, and the compilation of their programs.
+    """Batcher of a table of endpoints, with a thread that compiles their programs.
 
     Attributes:
-      failure: error of the compilation.
+      failure: exception of the compilation, or None.
     """
 
     def __init__(self, table: Mapping[str, Any], *, batch_size: int, wait: float, limits: Limits):
@@ -129,7 +129,9 @@ class _Answering:
         from t5x_lite.serve.app import Service
 
         absent = {
-            name: f"This server does not answer {name}; it answers {', '.join(self._table)}."
+            name: (
+                f"This server has no endpoint {name}; its endpoints are {', '.join(self._table)}."
+            )
             for name in ENDPOINTS
             if name not in self._table
         }
@@ -147,7 +149,7 @@ class _Answering:
         ).app
 
     def start(self, end: Callable[[], None]) -> None:
-        """Compile in its own thread; batches are answered as soon as a program fits."""
+        """Start the batcher and the compilation, each in its own thread."""
         self._end = end
         self._batcher.compiling(True)
         self._batcher.start()
@@ -162,13 +164,14 @@ class _Answering:
         return self._num_compiled, len(list(self._programs()))
 
     def _is_ready(self) -> bool:
-        """Return True if each endpoint has a program that holds any of its texts."""
+        """Return True if each endpoint has a program for its longest texts."""
         return self._batcher.answerable >= set(self._table)
 
     def _programs(self) -> Iterator[tuple[str, tuple[int, ...], int]]:
-        """One of each endpoint that holds any text; then the largest, which may exceed the memory.
+        """Yield (endpoint, lengths, batch size) of each program to compile, most urgent first.
 
-        The first one has a batch of one text, so that it answers soon.
+        First is a batch of one text of maximum length for each endpoint. Then come the largest
+        programs, which may run out of memory.
         """
         first = [(name, each.shapes[-1], self._sizes[0]) for name, each in self._table.items()]
         yield from first
@@ -202,7 +205,7 @@ class _Answering:
                         ready = True
                         seconds = time.monotonic() - start
                         _logger.info(
-                            "ready to answer after %.1f s; compiling the remaining programs",
+                            "ready for requests after %.1f s; compiling the remaining programs",
                             seconds,
                         )
         except Exception as error:
@@ -227,7 +230,7 @@ def _usual(model: Checkpoint) -> tuple[str, ...]:
 def _check_names(endpoints: Sequence[str]) -> None:
     for name in endpoints:
         if name not in ENDPOINTS:
-            hint = did_you_mean(name, ENDPOINTS) or f"; one of {', '.join(ENDPOINTS)}"
+            hint = did_you_mean(name, ENDPOINTS) or f"; the endpoints are {', '.join(ENDPOINTS)}"
             raise InputError(f"unknown endpoint {name}{hint}")
 
 

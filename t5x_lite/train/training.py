@@ -481,7 +481,7 @@ def _check_metrics(experiment: Experiment, names: Sequence[str]) -> list[str]:
             refuse_test(field, metric)
         if not set(matched) & set(names):
             raise InputError(
-                f"{field} {name!r} is not a metric of the evaluation; the metrics are "
+                f"{field} is {name!r}, but the evaluation has the metrics "
                 f"{', '.join(names) or 'none'}"
             )
         against = contradiction(mode_field, matched, mode)

@@ -108,7 +108,7 @@ def test_where_it_is_looked_for(base, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     again = base.candidates(step.relative_to(tmp_path))
     assert [os.fspath(path.relative_to(tmp_path)) for path in again] == found
-    assert str(base.missing(step)).endswith(f"a link to it at {tmp_path / links[1]}")
+    assert str(base.missing(step)).endswith(f"a link at {tmp_path / links[1]}")
 
 
 def test_a_directory_that_is_given_is_the_only_one(base, tmp_path):
@@ -117,7 +117,7 @@ def test_a_directory_that_is_given_is_the_only_one(base, tmp_path):
     (tmp_path / "link").symlink_to(given)
     with base_at(str(given)):
         assert list(base.candidates(step)) == [given]
-        assert f"and {given} holds no checkpoint" in str(base.missing(step))
+        assert f"but {given} holds no checkpoint" in str(base.missing(step))
         assert str(given) not in map(str, base.candidates(given / "checkpoints" / "20"))
         assert len(list(base.candidates(tmp_path / "link" / "checkpoints" / "20"))) > 1
         assert list(base.candidates(epath.Path("gs://bucket/lora/5"))) == [given]

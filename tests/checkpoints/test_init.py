@@ -43,8 +43,8 @@ def test_the_first_rule_that_matches_is_used_and_a_pattern_matches_whole_paths()
     [
         (["x.* -> y"], [], r"init\.rename: no weights of the checkpoint match 'x\.\*'"),
         ([], ["x.*"], r"init\.fresh: no parameters of the model match 'x\.\*'"),
-        (["model/.* -> same"], [], "gives model/a/kernel and model/b/kernel the same name same"),
-        (["a"], [], "init.rename 'a' must be \"their path -> our path\", or"),
+        (["model/.* -> same"], [], "maps both model/a/kernel and model/b/kernel to same"),
+        (["a"], [], "init.rename 'a' must be \"checkpoint path -> model path\", or"),
         (["-> a"], [], "must be"),
         (["a( -> b"], [], r"init\.rename 'a\( -> b': not a regular expression"),
         ([r"a -> \1"], [], "invalid group reference"),

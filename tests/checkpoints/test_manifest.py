@@ -83,13 +83,13 @@ def test_every_damage_is_found(step, name, damage):
     assert find_damage(step, parts={"params", "files"} - {part}) is None
     with pytest.raises(InputError) as raised:
         verify(step)
-    assert str(raised.value) == f"checkpoint {step} is damaged ({found}); use another one"
+    assert str(raised.value) == f"checkpoint {step} is damaged ({found}); use another checkpoint"
 
 
 def test_what_is_said(step):
     write(step)
     (step / "files" / "config.json").write_bytes(b"{}")
-    assert find_damage(step) == "files/config.json has 2 bytes and should have 12"
+    assert find_damage(step) == "files/config.json has 2 bytes, but should have 12"
     (step / "files" / "config.json").write_bytes(b'{"steps": 4}')
     assert find_damage(step) == "files/config.json: its SHA-256 differs"
     (step / "files" / "config.json").unlink()
@@ -118,7 +118,9 @@ def test_a_file_that_is_not_in_the_manifest_is_not_looked_at(step, name):
 
 def test_a_step_without_a_manifest_is_no_checkpoint(step):
     assert find_damage(step) == "manifest.json is missing"
-    with pytest.raises(InputError, match=r"has no manifest\.json: its saving was interrupted, or"):
+    with pytest.raises(
+        InputError, match=r"has no manifest\.json, because the save was interrupted or"
+    ):
         verify(step)
 
 
@@ -263,7 +265,7 @@ def test_where_there_is_no_time_sizes_alone_are_compared(step):
     flip(step / "params/d/abc")  # which nothing finds
     assert find_damage(step) is None
     truncate(step / "params/d/abc")
-    assert find_damage(step) == "params/d/abc has 2999999 bytes and should have 3000000"
+    assert find_damage(step) == "params/d/abc has 2999999 bytes, but should have 3000000"
     (step / "params/d/abc").unlink()
     assert find_damage(step) == "params/d/abc is missing"
     checkpoint_manifest.add(step, "files/config.json")

@@ -48,8 +48,9 @@ def test_find_step_says_what_is_wrong(saved, tmp_path):
 
     assert message(tmp_path / "none").endswith("none: no such directory")
     assert message("google/flan-t5-small") == (
-        "checkpoint google/flan-t5-small: no such directory; if it is a model of the Hub, run "
-        "`t5x-lite import hf google/flan-t5-small work/flan-t5-small` and give work/flan-t5-small"
+        "checkpoint google/flan-t5-small: no such directory; for a model of the Hugging Face "
+        "Hub, run `t5x-lite import hf google/flan-t5-small work/flan-t5-small` and pass "
+        "work/flan-t5-small instead"
     )
     assert "import hf bert-base-uncased" in message("bert-base-uncased")
     assert message("tests/none").endswith("no such directory")
@@ -57,15 +58,15 @@ def test_find_step_says_what_is_wrong(saved, tmp_path):
     (tmp_path / "checkpoint_7").mkdir()
     for directory in (tmp_path, tmp_path / "checkpoint_7"):
         assert message(directory) == (
-            f"checkpoint {directory}: a checkpoint of T5X; run `t5x-lite import t5x {directory} "
-            "DST --vocabulary FILE` and give DST"
+            f"checkpoint {directory}: a T5X checkpoint, not a checkpoint of t5x_lite; run "
+            f"`t5x-lite import t5x {directory} DST --vocabulary FILE` and pass DST instead"
         )
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     assert message(tmp_path) == (
-        f"checkpoint {tmp_path}: a model of Hugging Face; run `t5x-lite import hf {tmp_path} DST` "
-        "and give DST"
+        f"checkpoint {tmp_path}: a Hugging Face model, not a checkpoint of t5x_lite; run "
+        f"`t5x-lite import hf {tmp_path} DST` and pass DST instead"
     )
-    assert message(saved, step=7).endswith("has no step 7: it has [5, 10]")
+    assert message(saved, step=7).endswith("has no step 7; its steps are [5, 10]")
     assert message(saved / "checkpoints" / "5", step=10).endswith(
         "is a single checkpoint directory, but not of step 10"
     )
@@ -91,7 +92,10 @@ def test_parameters_take_the_wanted_dtype_and_sharding(saved):
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ({"model": {"kernel": (2, 4)}}, "model/kernel has shape (2, 3) there and (2, 4) here"),
+        (
+            {"model": {"kernel": (2, 4)}},
+            "model/kernel has shape (2, 3) in the checkpoint, but (2, 4) in the model",
+        ),
         ({"model": {"bias": (2, 3)}}, "missing: model/bias; unexpected: model/kernel"),
     ],
 )
@@ -167,10 +171,12 @@ def test_steps_without_a_manifest_are_no_checkpoints(saved, tmp_path, caplog):
     assert [record.getMessage() for record in caplog.records if record.name[:8] == "t5x_lite"] == [
         f"checkpoint {run}/checkpoints/10 has no manifest; using step 5 instead"
     ]
-    with pytest.raises(InputError, match=r"has no step 10: it has \[5\]"):
+    with pytest.raises(InputError, match=r"has no step 10; its steps are \[5\]"):
         find_step(run, step=10)
     shutil.rmtree(run / "checkpoints" / "5")
-    with pytest.raises(InputError, match=r"checkpoints/10 has no manifest\.json: its saving was"):
+    with pytest.raises(
+        InputError, match=r"checkpoints/10 has no manifest\.json, because the save was"
+    ):
         find_step(run)
 
 

@@ -114,7 +114,7 @@ def test_steps_from_before_a_best_metric_was_asked_for_do_not_pile_up(tmp_path):
 def test_a_best_metric_that_is_not_measured_is_refused(tmp_path):
     with Checkpoints(tmp_path, best="acuracy") as manager:
         save(manager, 1)  # not evaluated
-        with pytest.raises(InputError, match=r"'acuracy' is not a metric .* which has \['accuracy"):
+        with pytest.raises(InputError, match=r"is 'acuracy', but .* has the metrics \['accuracy"):
             save(manager, 2, accuracy=1.0)
 
 
@@ -198,7 +198,7 @@ def test_what_goes_wrong_in_the_background_is_told_at_the_next_save(tmp_path, mo
         save(manager, 2)
     assert str(raised.value) == (
         f"the last checkpoint in {tmp_path}/checkpoints could not be saved ([Errno 28] No space "
-        "left on device); earlier ones are complete"
+        "left on device); earlier checkpoints are complete"
     )
     manager.close()
     assert steps(tmp_path) == []
@@ -262,10 +262,10 @@ def test_a_process_that_does_not_finish_is_named(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError) as raised:
         manager.wait()
     assert str(raised.value) == (
-        f"the last checkpoint in {tmp_path}/checkpoints could not be saved (not all processes were "
-        "done after 1 s: step 5 has no manifest of the processes 1, 3, 4, 5 and 2 more; check "
+        f"the last checkpoint in {tmp_path}/checkpoints could not be saved (not all processes "
+        "finished after 1 s: step 5 has no manifests of the processes 1, 3, 4, 5 and 2 more; check "
         "that all processes share the work directory, or set a longer --checkpoints.timeout for a "
-        "slow store); earlier ones are complete"
+        "slow store); earlier checkpoints are complete"
     )
     manager.close()
 
@@ -291,7 +291,7 @@ def test_a_damaged_step_is_passed_over_and_kept(run):
             manager.files(10)
         assert str(raised.value) == (
             f"checkpoint {directory}/10 cannot be restored ({reason}); move it away to resume from "
-            "an earlier one"
+            "an earlier checkpoint"
         )
         assert_restores(manager, 5)
         assert manager.set_aside(rejected) == [
@@ -419,7 +419,7 @@ def test_a_step_that_was_never_finished_is_deleted(run):
         step, rejected = manager.resume_point()
         assert (step, rejected) == (5, [Rejected(10, "manifest.json is missing", unfinished=True)])
         [told] = manager.set_aside(rejected)
-        assert told.endswith("10 was never finished (manifest.json is missing) and is deleted")
+        assert told.endswith("10 is unfinished (manifest.json is missing) and is deleted")
         save(manager, 10)
     assert sorted(path.name for path in directory.iterdir()) == ["10", "5"]
 
@@ -445,7 +445,7 @@ def test_a_save_that_was_killed_before_anything_had_its_name_is_told_as_well(run
         step, rejected = manager.resume_point()
         assert (step, rejected) == (10, [Rejected(12, "manifest.json is missing", unfinished=True)])
         [told] = manager.set_aside(rejected)
-        assert told.endswith("12 was never finished (manifest.json is missing) and is deleted")
+        assert told.endswith("12 is unfinished (manifest.json is missing) and is deleted")
         save(manager, 12)
     assert sorted(path.name for path in directory.iterdir()) == ["10", "12", "5"]
 

@@ -18,7 +18,7 @@ def exported(tmp_path):
     (directory / "model.safetensors").write_bytes(bytes(2000))
     (directory / "1_Pooling" / "config.json").write_text("{}")
     (directory / ".hidden").write_text("secret")
-    (directory / "README.md").write_text("---\n# license: say which\n---\n")
+    (directory / "README.md").write_text("---\n# license: add one\n---\n")
     return directory
 
 

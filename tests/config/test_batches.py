@@ -134,10 +134,10 @@ def test_every_batch_fits_one_device(tiny_experiment):
     ("changes", "message"),
     [
         ({}, None),
-        ({"inputs_length": 9}, "data.inputs_length 9 is above the 8 positions of model: shorten"),
+        ({"inputs_length": 9}, "data.inputs_length is 9 tokens, but model has only 8 positions"),
         (
             {"targets_length": 9, "layout": layouts.Groups(), "pack": False},
-            "data.targets_length 9 is above the 8 positions of model: shorten it",
+            "data.targets_length is 9 tokens, but model has only 8 positions",
         ),
     ],
 )
@@ -156,7 +156,7 @@ def test_rows_longer_than_the_table_of_positions(tiny_experiment, changes, messa
         check_batch(experiment, mesh)
         short = Electra(generator=model.replace(max_positions=7), sharing="nes")
         experiment = dataclasses.replace(experiment, objective=short)
-        message = "above the 7 positions of objective.generator"
+        message = "but objective.generator has only 7 positions"
     with pytest.raises(InputError, match=re.escape(message)):
         check_batch(experiment, mesh)
 
@@ -189,7 +189,9 @@ def test_every_shape_of_batches_must_divide(tiny_experiment):
     with pytest.raises(InputError, match=re.escape(message)):
         check_batch(experiment, mesh_of(1, sequence=3))
     long = dataclasses.replace(model, max_positions=7)
-    with pytest.raises(InputError, match=r"data\.inputs_length 8 is above the 7 positions"):
+    with pytest.raises(
+        InputError, match=r"data\.inputs_length is 8 tokens, but model has only 7 positions"
+    ):
         check_batch(
             dataclasses.replace(experiment, model=long), make_mesh(MeshConfig(), devices=devices)
         )

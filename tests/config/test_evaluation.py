@@ -36,7 +36,7 @@ def test_examples_are_shown_for_task_metrics():
 
 
 def test_metrics_of_classes_have_names():
-    with pytest.raises(InputError, match=r"macro_f1, weighted_f1: got 'macro_F1'; .*macro_f1"):
+    with pytest.raises(InputError, match=r"macro_f1, weighted_f1, got 'macro_F1'; .*macro_f1"):
         Evaluation(class_metrics=("macro_F1",))
 
 

@@ -181,8 +181,8 @@ def test_minutes_between_saves_are_more_than_none(minutes):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"coordinator": "a:1"}, "hosts.process_id are given together: got 'a:1', None and None"),
-        ({"num_processes": 2, "process_id": 0}, "are given together: got '', 2 and 0"),
+        ({"coordinator": "a:1"}, "hosts.process_id must be set together, got 'a:1', None and None"),
+        ({"num_processes": 2, "process_id": 0}, "must be set together, got '', 2 and 0"),
         (
             {"coordinator": "a", "num_processes": 2, "process_id": 0},
             "hosts.coordinator must be HOST:PORT, got 'a'",
@@ -221,7 +221,10 @@ def test_a_part_of_a_wrong_type_is_refused_with_the_line():
 def test_a_bag_of_words_is_not_of_packed_rows():
     data = dataclasses.replace(EXPERIMENT.data, layout=layouts.Encoder(), pack=True)
     parts = _parts(objective=RetroMAE(bag_of_words=0.1), data=data)
-    with pytest.raises(InputError, match=r"must be of one document: set --data\.pack False$"):
+    with pytest.raises(
+        InputError,
+        match=r"but data\.pack is True; set --data\.pack False for one document per example$",
+    ):
         Experiment(**parts)
     Experiment(**{**parts, "data": dataclasses.replace(data, pack=False)})
 
@@ -306,8 +309,9 @@ def test_a_workdir_of_another_experiment_is_refused_naming_every_difference():
     with pytest.raises(InputError) as raised:
         check_same_experiment(other, EXPERIMENT, "work/a")
     assert str(raised.value) == (
-        "work/a belongs to another experiment: model.d_model is 64 there and 16 here, "
-        "optimizer is AdamW there and Adafactor here, seed is 2 there and 0 here; "
+        "work/a belongs to another experiment: model.d_model is 64 in the saved config and 16 now, "
+        "optimizer is AdamW in the saved config and Adafactor now, seed is 2 in the saved config "
+        "and 0 now; "
         "use another --workdir or the same settings"
     )
 
@@ -316,10 +320,10 @@ def test_what_differs_in_a_list_is_said_by_its_place():
     there = dataclasses.replace(EXPERIMENT, adapters=Adapters(add=("rte = lora(r=2)",)))
     here = dataclasses.replace(EXPERIMENT, adapters=Adapters(add=("rte=lora(rank=4)",)))
     assert differences(there, here, fields=("adapters",)) == [
-        "adapters.add.0 is 'rte = lora(rank=2)' there and 'rte = lora(rank=4)' here"
+        "adapters.add.0 is 'rte = lora(rank=2)' in the saved config and 'rte = lora(rank=4)' now"
     ]
     assert differences(there, EXPERIMENT, fields=("adapters",)) == [
-        "adapters.add is ['rte = lora(rank=2)'] there and [] here"
+        "adapters.add is ['rte = lora(rank=2)'] in the saved config and [] now"
     ]
 
 
@@ -336,7 +340,7 @@ def test_modules_are_set_by_options_and_compared_by_their_meaning():
     assert differences(made, plainer, fields=("adapters",)) == []
     with pytest.raises(InputError, match=r"adapters.add: column 7 of .* lorra; did you mean lora"):
         load(file, ["--adapters.add", "rte = lorra()"])
-    with pytest.raises(InputError, match=r"train and adapters.train both set the trained parts"):
+    with pytest.raises(InputError, match=r"both select the parameters to train"):
         load(file, ["--adapters.add", lines[0], "--adapters.train", "rte", "--train", "model"])
 
 
@@ -348,8 +352,8 @@ def test_configs_of_different_types_are_named_by_their_classes():
     with pytest.raises(InputError) as raised:
         check_same_experiment(there, here, "w")
     assert str(raised.value) == (
-        "w belongs to another experiment: optimizer.schedule is Constant there and "
-        "InverseSquareRoot here; use another --workdir or the same settings"
+        "w belongs to another experiment: optimizer.schedule is Constant in the saved config "
+        "and InverseSquareRoot now; use another --workdir or the same settings"
     )
 
 
@@ -444,7 +448,7 @@ def test_a_search_needs_its_checkpoint():
     model = BertConfig(vocab_size=384, d_model=8, d_ff=8, num_heads=1, num_layers=1)
     parts = {"model": model, "objective": Contrastive(), "data": data}
     _ = dataclasses.replace(EXPERIMENT, checkpoints=Checkpoints(period=10), **parts)
-    with pytest.raises(InputError, match=r"refresh\.period 30 needs a checkpoint at each"):
+    with pytest.raises(InputError, match=r"refresh\.period is 30 steps, but must be a multiple of"):
         dataclasses.replace(EXPERIMENT, checkpoints=Checkpoints(period=20), **parts)
 
 

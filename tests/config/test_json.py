@@ -82,7 +82,7 @@ def test_a_missing_field_takes_its_default():
         ),
         ({"type": f"{HERE}:Prat"}, f"config.json: {HERE} has no config Prat; did you mean Part?"),
         ({"type": f"{HERE}:math"}, f"config.json: {HERE} has no config math"),
-        ({"type": "no_such_module:A"}, "config.json: no_such_module cannot be imported"),
+        ({"type": "no_such_module:A"}, "config.json: cannot import no_such_module"),
         ({"type": 3}, 'config.json: "type" must be "module:Class", got 3'),
         ({}, 'config.json: "type" must be "module:Class", got None'),
         ([], "config.json: not a config"),
@@ -92,7 +92,10 @@ def test_a_missing_field_takes_its_default():
             {"type": f"{HERE}:Whole", "part": {"type": f"{HERE}:Part", "size": 0}},
             "config.json: part: size must be at least 1",
         ),
-        ({"type": f"{HERE}:Part", "size": {"type": "float"}}, "config.json: size: not a float"),
+        (
+            {"type": f"{HERE}:Part", "size": {"type": "float"}},
+            "config.json: size: expected a float",
+        ),
         (
             {"type": f"{HERE}:Part", "size": {"type": "float", "value": "inf"}},
             "config.json: Part: size must be a whole number, got inf",
@@ -138,8 +141,10 @@ def test_a_checkpoint_names_classes_of_t5x_lite_alone():
         text = to_json(Whole(part=Part(), value=value)).replace(f"{HERE}:Whole", "t5x_lite.x:Y", 1)
         with pytest.raises(InputError) as raised:
             from_json(text, source="c.json")
-        assert str(raised.value).startswith(f"c.json: names the class {HERE}:Part, which is not of")
-        assert "give --trust-project" in str(raised.value)
+        assert str(raised.value).startswith(
+            f"c.json: the config uses the class {HERE}:Part, which is not part of"
+        )
+        assert "pass --trust-project" in str(raised.value)
     with project.trusting_checkpoints(True):
         assert from_json(to_json(Part()), source="c.json") == Part()
     project.name([HERE])  # as the config of the command does
@@ -148,5 +153,7 @@ def test_a_checkpoint_names_classes_of_t5x_lite_alone():
 
 def test_a_value_that_is_nested_deeply_is_one_line():
     text = json.dumps({"type": f"{HERE}:Whole", "value": "X"}).replace('"X"', "[" * 700 + "]" * 700)
-    with pytest.raises(InputError, match=r"^config\.json: not a config: it is nested too deeply$"):
+    with pytest.raises(
+        InputError, match=r"^config\.json: not a config: the JSON is nested too deeply$"
+    ):
         from_json(text, source="config.json", any_module=True)

@@ -41,7 +41,7 @@ def test_patterns():
         ("a: length_penalty=high", "length_penalty must be a number or None, got high"),
         ("a: max_examples='x'", "max_examples must be a whole number or None, got 'x'"),
         ("a: examples_of=glue", "examples_of must be a string, got glue"),
-        ("a: inputs_length=0", "inputs_length must be at least 1: got 0"),
+        ("a: inputs_length=0", "inputs_length must be at least 1, got 0"),
     ],
 )
 def test_what_is_no_line(text, message):

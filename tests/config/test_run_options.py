@@ -67,7 +67,7 @@ def test_no_metric_never_ends():
 
 def test_an_unknown_metric():
     patience = Patience(EarlyStopping(metric="validation/los"))
-    with pytest.raises(InputError, match="'validation/los' is not a metric of the evaluation: it"):
+    with pytest.raises(InputError, match="'validation/los', but the evaluation has the metrics"):
         patience.add({"validation/loss": 1.0})
 
 

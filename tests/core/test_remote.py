@@ -99,7 +99,7 @@ def test_checkpoints_in_a_bucket_are_found_and_verified(bucket, tmp_path):  # no
         step_files(found)
     assert str(raised.value) == (
         "checkpoint gs://bucket/run/checkpoints/20 is damaged (files/config.json: its SHA-256 "
-        "differs); use another one"
+        "differs); use another checkpoint"
     )
     assert checkpoint_manifest.find_damage(found, parts=["params"]) is None
     with pytest.raises(InputError, match="gs://bucket/none: no such directory"):
@@ -171,7 +171,7 @@ def test_a_step_in_a_store_is_compared_by_what_the_store_says(store, tmp_path): 
     assert checkpoint_manifest.find_damage(step, process=1, processes=2) is None
     assert checkpoint_manifest.find_damage(step, parts=["files"]) is None
     put(here / "params/d/b", b"")
-    assert checkpoint_manifest.find_damage(step) == "params/d/b has 0 bytes and should have 90"
+    assert checkpoint_manifest.find_damage(step) == "params/d/b has 0 bytes, but should have 90"
     (here / "params/d/b").unlink()
     assert checkpoint_manifest.find_damage(step) == "params/d/b is missing"
     put(here / "files/metrics.json", b"{}")

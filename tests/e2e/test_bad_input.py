@@ -93,13 +93,13 @@ def write(path, content):
             "--data.task text",
             "data.task must be module:function, such as tasks.glue:sst2, got 'text'",
         ),
-        (
-            "--data.layout lm",
-            "--data.layout: the config file says it, as layout=layouts.",
-        ),
-        ("--data.negatives 3", "--data.negatives is --data.layout.negatives now"),
+        ("--data.layout lm", "option --data.layout does not exist; set layout=layouts."),
+        ("--data.negatives 3", "option --data.negatives was renamed to --data.layout.negatives"),
         ("--evaluation.split dev", "has no split 'dev': there are train, validation"),
-        ("--checkpoints.best validation/los", "'validation/los' is not a metric of the evaluation"),
+        (
+            "--checkpoints.best validation/los",
+            "'validation/los', but the evaluation has the metrics",
+        ),
         ("--mesh.data 3", "needs 3 devices, but 1 are available; set one of --mesh.* to -1"),
     ],
 )
@@ -303,13 +303,14 @@ def other_vocabulary(english_lines):
 def test_initial_weights_that_do_not_fit(refused, run, english_lines):
     line = "train tiny.json --workdir w --init"
     assert refused(f"{line} none") == (
-        "checkpoint none: no such directory; if it is a model of the Hub, run "
-        "`t5x-lite import hf none work/none` and give work/none"
+        "checkpoint none: no such directory; for a model of the Hugging Face Hub, run "
+        "`t5x-lite import hf none work/none` and pass work/none instead"
     )
     message = refused(f"{line} run --model.d-ff 48")
     assert message.startswith("checkpoint run/checkpoints/10 does not fit the model: model/")
     assert message.endswith(
-        " there and (1, 16, 48) here; --model init takes family and sizes from the checkpoint"
+        " in the checkpoint, but (1, 16, 48) in the model; pass --model init to use the "
+        "checkpoint's model family and sizes"
     )
     other = other_vocabulary(english_lines)
     message = refused(f"{line} run --data.vocabulary {other}")
@@ -350,7 +351,7 @@ def test_a_work_directory_with_something_else_in_it(refused):
     [
         ("--checkpoint none", "checkpoint none: no such directory"),
         ("--checkpoint run run", "has no metrics, and an ensemble has no held-out loss"),
-        ("--checkpoint run --step 7", "checkpoint run has no step 7: it has [5, 10]"),
+        ("--checkpoint run --step 7", "checkpoint run has no step 7; its steps are [5, 10]"),
         (
             "--checkpoint run --data.extra-ids 90",
             "differs from the vocabulary of the checkpoint run/",

@@ -121,7 +121,7 @@ def test_a_base_that_is_gone_or_another_one(part, place, tmp_path):
     hidden = (place / "t5").rename(place / "hidden")
     try:
         with pytest.raises(
-            InputError, match=r"holds only the trained parameters, and its base .*/10 is"
+            InputError, match=r"holds only the trained parameters, but its base checkpoint .*/10 is"
         ):
             params(alone)
         (alone / "base").mkdir()  # nothing that could be meant
@@ -133,7 +133,7 @@ def test_a_base_that_is_gone_or_another_one(part, place, tmp_path):
         (alone / "base").unlink()
         (alone / "base").symlink_to(hidden / "checkpoints" / "5")
         with pytest.raises(
-            InputError, match=r"base is not the base of .*: model/\S+ has other val"
+            InputError, match=r"base is not the base of .*: model/\S+ differ; use the base"
         ):
             params(alone)
         (alone / "checkpoints" / "base").symlink_to(hidden / "checkpoints" / "10")

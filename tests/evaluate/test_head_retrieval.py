@@ -85,5 +85,5 @@ def test_a_checkpoint_is_measured_by_each_way(tmp_path, compile_once):
     assert made["dense/ndcg_at_10"] == made["ndcg_at_10"]
     assert made["all/recall_at_100"] == 1.0
     assert set(runs) == {"dense", "all"}
-    with pytest.raises(InputError, match=r"ways are some of dense, lexical, .* got 'best'"):
+    with pytest.raises(InputError, match=r"ways must be among dense, lexical, .* got 'best'"):
         Retrieval(ways=("best",))

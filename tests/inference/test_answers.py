@@ -279,7 +279,7 @@ def test_texts_that_are_cut_are_named_or_refused(checkpoint, tmp_path, caplog):
         ("classes", {"inputs": "a", "probabilities": "yes"}, "must be true or false"),
         ("classes", {"inputs": ["a", ""]}, "Text 1: .inputs. is empty"),
         ("choice", {"inputs": "a", "choices": ["b"]}, "at least 2 texts"),
-        ("classes", {"inputs": ["a"] * 9}, "may have 8 texts, got 9"),
+        ("classes", {"inputs": ["a"] * 9}, "may have at most 8 texts, got 9"),
     ],
 )
 def test_requests_that_are_refused(checkpoint, kind, request_, sentence):

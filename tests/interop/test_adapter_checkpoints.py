@@ -85,7 +85,7 @@ def test_a_classifier_comes_along_with_its_objective(base, tmp_path):
         np.testing.assert_array_equal(found[f"base_model.model.{name}"], array)
     short = {n: a for n, a in kept.items() if n.startswith("classifier")}
     source = write(tmp_path / "short", config, bert_lora(size=12) | short)
-    with pytest.raises(InputError, match=r"lacks heads/classifier/dense/bias, which the dir"):
+    with pytest.raises(InputError, match=r"lacks heads/classifier/dense/bias, which the ad"):
         import_adapter(source, tmp_path / "other", base=base)
     assert not (tmp_path / "other").exists()
 
@@ -94,7 +94,7 @@ def test_another_base_is_refused(base, source, tmp_path):
     shutil.copytree(base, tmp_path / "base")
     import_adapter(source, tmp_path / "ours", base=tmp_path / "base")
     shutil.rmtree(tmp_path / "base")
-    with pytest.raises(InputError, match="holds only the trained parameters, and its base"):
+    with pytest.raises(InputError, match="holds only the trained parameters, but its base"):
         Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
     write_checkpoint(tmp_path, "roberta")
     (tmp_path / "roberta").rename(tmp_path / "base")
@@ -105,9 +105,7 @@ def test_another_base_is_refused(base, source, tmp_path):
         import_adapter(wide, tmp_path / "none", base=base)
     theirs, _, _ = library.tensors_of("bert", "seq_bn")
     narrow = library.write(tmp_path / "narrow", "seq_bn", library.CONFIGS["seq_bn"], theirs)
-    with pytest.raises(
-        InputError, match=r"narrow: adapters/\S+ has shape .*, but such an adapter on"
-    ):
+    with pytest.raises(InputError, match=r"narrow: adapters/\S+ has shape .*, but this adapter on"):
         import_adapter(narrow, tmp_path / "none", base=base)
     assert not (tmp_path / "none").exists()
 
@@ -116,18 +114,18 @@ def test_commands(base, source, tmp_path, capsys):
     ours, back = str(tmp_path / "ours"), str(tmp_path / "back")
     assert main(["import", "adapter", str(source), ours, "--base", str(base)]) == 0
     assert main(["export", "adapter", ours, back, "--format", "peft", "--no-head"]) == 0
-    assert f"{ours}: adapter of {source}" in capsys.readouterr().err
+    assert f"{ours}: imported adapter adapter from {source}" in capsys.readouterr().err
     assert main(["import", "adapter", ours, str(tmp_path / "x"), "--base", str(base)]) == 2
     message = capsys.readouterr().err
-    assert "holds no adapter_config.json" in message
+    assert "contains no adapter_config.json" in message
     assert message.count("\n") == 1
     assert main(["export", "adapter", str(base), str(tmp_path / "x")]) == 2
-    assert "has no adapter: `t5x-lite export hf` writes the model" in capsys.readouterr().err
+    assert "has no adapter; export the model with `t5x-lite export hf`" in capsys.readouterr().err
     assert main(["export", "adapter", ours, str(tmp_path / "x"), "--name", "adaptor"]) == 2
     assert "has no adapter 'adaptor'; did you mean" in capsys.readouterr().err
     again = ["import", "adapter", str(source), str(tmp_path / "x"), "--base", ours]
     assert main(again) == 2
-    assert "has adapters itself" in capsys.readouterr().err
+    assert "already has adapters" in capsys.readouterr().err
 
 
 def test_a_head_that_no_directory_holds(base, source, tmp_path):
@@ -147,7 +145,7 @@ def test_arrays_of_the_base_that_trained_beside_it(base, source, tmp_path):
     path.write_text(json.dumps(experiment))
     manifest.write(tmp_path / "ours")
     with pytest.raises(
-        InputError, match=r"ours: model/.* was trained together with the adapter, and"
+        InputError, match=r"ours: model/.* was trained together with the adapter, but"
     ):
         export_adapter(tmp_path / "ours", tmp_path / "back")
 

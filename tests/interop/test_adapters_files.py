@@ -29,9 +29,9 @@ def test_a_union_has_complete_members(tmp_path):
 @pytest.mark.parametrize(
     ("config", "match"),
     [
-        ({"architecture": "prompt_tuning"}, "lacks prompt_length"),
+        ({"architecture": "prompt_tuning"}, "lacks the required field prompt_length"),
         ({"architecture": "prefix_tuning", "other": 1}, "other '1' is not supported"),
-        ({**BN, "mh_adapter": None}, "lacks mh_adapter"),
+        ({**BN, "mh_adapter": None}, "lacks the required field mh_adapter"),
     ],
 )
 def test_what_is_missing_or_unknown(tmp_path, config, match):
@@ -40,9 +40,9 @@ def test_what_is_missing_or_unknown(tmp_path, config, match):
 
 
 def test_files_that_are_missing_or_damaged(tmp_path):
-    with pytest.raises(InputError, match=r"holds no adapter_config.json"):
+    with pytest.raises(InputError, match=r"contains no adapter_config.json"):
         read_module(tmp_path)
-    with pytest.raises(InputError, match=r"holds neither a.safetensors nor a.bin"):
+    with pytest.raises(InputError, match=r"contains neither a.safetensors nor a.bin"):
         tensors_of(tmp_path, "a.safetensors", "a.bin")
     write_tensors(tmp_path / "a.safetensors", {"x": np.array([np.nan], np.float32)})
     with pytest.raises(InputError, match="x"):

@@ -67,7 +67,7 @@ def test_a_classifier_of_two_layers(tmp_path):
 def test_a_head_like_none_of_ours_is_left_out(tmp_path, changes, caplog):
     found = library_head(saved(tmp_path / "in", {**TWO, **changes}))
     assert found.beside(MODULE) == MODULE
-    assert "skipping the head, which has no counterpart here" in caplog.text
+    assert "skipping the head, which t5x_lite does not support" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,15 @@ def test_a_damaged_config(tmp_path, changes, match):
 
 def test_tensors_that_are_not_those_of_the_config(tmp_path):
     few = library_head(saved(tmp_path / "few", TWO, {"1.weight": (4, 4)}))
-    with pytest.raises(InputError, match=r"a Classifier has heads.m.1.bias"):
+    with pytest.raises(
+        InputError, match=r"a Classifier head must have exactly the tensors heads.m.1.bias"
+    ):
         few.beside(MODULE)
     more = library_head(saved(tmp_path / "more", {**TWO, "num_labels": 5}))
     with pytest.raises(InputError, match=r"heads.m has 3 outputs, but its config has 5"):
         more.beside(MODULE)
     (tmp_path / "more" / "head_config.json").write_text(json.dumps({"name": "m"}))
-    with pytest.raises(InputError, match="must have the head's name, and its config as an object"):
+    with pytest.raises(InputError, match="must have the head's name and its config as an object"):
         read_head(tmp_path / "more")
 
 
@@ -223,7 +225,7 @@ def test_without_the_base_s_pooler_the_head_is_left_out(golden, tmp_path, caplog
     name = "bert_classes"
     source, base = theirs_and_base(golden, name, tmp_path, without=("pooler", "classifier"))
     import_adapter(source, tmp_path / "ours", base=base)
-    assert "skipping the head: checkpoint" in caplog.text
+    assert "importing the adapter without its head: base checkpoint" in caplog.text
     assert "lacks heads/classifier/dense/" in caplog.text
     assert not [path for path in lazy_params(tmp_path / "ours" / "params") if "heads" in path]
 
@@ -233,8 +235,8 @@ def test_without_the_base_s_pooler_the_head_is_left_out(golden, tmp_path, caplog
     [
         ({"num_labels": "x"}, "num_labels must be a whole number, got 'x'"),
         ({"label2id": ["a"]}, "label2id must be an object of whole numbers"),
-        ({"model_class": None}, "must have the head's name, and its config as an object; or"),
-        ({"config": {}}, "must have the head's name, and its config as an object; or"),
+        ({"model_class": None}, "must have the head's name and its config as an object, or"),
+        ({"config": {}}, "must have the head's name and its config as an object, or"),
     ],
 )
 def test_a_damaged_config_of_a_class_head(tmp_path, changes, match):

@@ -126,15 +126,15 @@ def test_damaged_and_missing_parts_of_a_composition(golden, base, tmp_path):
     with pytest.raises(InputError, match="temperature True of a fusion is not supported"):
         read_setup(source)
     shutil.rmtree(fusion.parent)
-    with pytest.raises(InputError, match=r"holds no adapter_fusion_config.json, which"):
+    with pytest.raises(InputError, match=r"contains no adapter_fusion_config.json, which"):
         read_setup(source)
     shutil.rmtree(source / "other")
-    with pytest.raises(InputError, match=r"other: holds no adapter_config.json"):
+    with pytest.raises(InputError, match=r"other: contains no adapter_config.json"):
         read_setup(source)
     assert not (tmp_path / "ours").exists()
     for wrong, match in (
-        ({"type": "Sum", "children": []}, "a block 'Sum' is not one of Stack, Fuse"),
-        ([], "must have types and children"),
+        ({"type": "Sum", "children": []}, "block type 'Sum' is not supported, only Stack, Fuse"),
+        ([], "must have a type and children"),
         (
             {"type": "Average", "children": [], "kwargs": {"other": 1}},
             "Average with other is not supported",
@@ -162,13 +162,16 @@ def test_damaged_and_missing_parts_of_a_composition(golden, base, tmp_path):
     ("tree", "match"),
     [
         (Stack(("a", Drop(("b",), layers=(0,)))), "`adapters` has no Drop"),
-        (Fuse(("a", Average(("b", "c")))), "`adapters` has no Average in a Fuse"),
-        (Average(("a", "b"), weights=(1.0, 1.0)), "weights of `adapters` must sum to 1"),
-        (Split(("a", "b"), splits=(2, "rest")), "`adapters` needs splits of Split as numbers"),
+        (Fuse(("a", Average(("b", "c")))), "the library `adapters` has no Average inside a Fuse"),
+        (
+            Average(("a", "b"), weights=(1.0, 1.0)),
+            "weights of the library `adapters` must sum to 1",
+        ),
+        (Split(("a", "b"), splits=(2, "rest")), "needs explicit numbers as splits of Split"),
         (*parse_trees("MultiTask(a, None)"), "`adapters` has no None"),
         (
             *parse_trees("Average(Split(Average(a, b), c, splits=(1, 2)), d)"),
-            "blocks two deep, and below them only Stack",
+            "allows only Stack below two nested blocks",
         ),
     ],
 )

@@ -104,15 +104,18 @@ def test_an_invertible_adapter_comes_along(tmp_path):
     [
         (Prefix(name="lora", place="left"), "`adapters` has no prefix with place='left'"),
         (Prefix(name="lora", gate="real_tokens"), "has no prefix with gate='real_tokens'"),
-        (Prompt(name="lora", init="vocab"), "it holds differences from token embeddings"),
-        (Norms(name="lora"), "`adapters` has no counterpart of this Norms"),
+        (
+            Prompt(name="lora", init="vocab"),
+            "the prompt is stored as differences from token embeddings",
+        ),
+        (Norms(name="lora"), "the library `adapters` has no Norms"),
         (Lora(dora=True), "DoRA cannot be exported"),
         (Lora(gate="real_tokens"), "no LoRA with gate='real_tokens'"),
         (seq_bn(name="lora", reads="normed"), "no bottleneck with reads='normed'"),
         (seq_bn(name="lora", gate="real_tokens"), "no bottleneck with gate='real_tokens'"),
         (par_bn(name="lora", ln_before=True), "a parallel one with norms"),
         (Ia3(name="lora"), "before its activation"),
-        (hyper(name="lora"), "`adapters` has no counterpart of this Hyper"),
+        (hyper(name="lora"), "the library `adapters` has no Hyper"),
     ],
 )
 def test_what_the_library_does_not_have(adapter, message, tmp_path):
@@ -130,5 +133,5 @@ def test_lora_in_one_stack_alone_has_no_name_there(tmp_path):
     source = write(tmp_path / "theirs", "lora", CONFIGS["lora"], theirs)
     module = to_module(read_library(source), layers, name="lora")
     some = {path: x for path, x in module.arrays.items() if "/encoder/" in path}
-    with pytest.raises(InputError, match="selects layers of all stacks"):
+    with pytest.raises(InputError, match="supports LoRA only on query"):
         written(tmp_path / "out", dataclasses.replace(module, arrays=some), layers)

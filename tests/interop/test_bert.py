@@ -181,7 +181,7 @@ def test_an_encoder_alone_has_no_prefix_and_no_head(release):
     [
         (dict, {"position_embedding_type": "relative_key"}, "position_embedding_type"),
         (dict, {"is_decoder": True}, "is_decoder True is not supported"),
-        (dict, {"hidden_act": "silu"}, "hidden_act 'silu' is not one of"),
+        (dict, {"hidden_act": "silu"}, "hidden_act 'silu' is not supported, only"),
         (dict, {"hidden_size": None}, "hidden_size is missing"),
         (dict, {"hidden_size": "12"}, "hidden_size must be a whole number, got '12'"),
         (dict, {"num_attention_heads": 5}, "d_model must be a multiple of model.num_heads"),
@@ -197,7 +197,7 @@ def test_an_encoder_alone_has_no_prefix_and_no_head(release):
         (
             lambda arrays: {**arrays, "cls.predictions.bias": np.zeros(40, np.int32)},
             {},
-            "cls.predictions.bias holds int32, not weights",
+            "cls.predictions.bias has dtype int32, but weights",
         ),
     ],
 )
@@ -243,9 +243,9 @@ def test_the_class_that_a_model_becomes(model, head, earlier, expected):
 @pytest.mark.parametrize(
     ("model", "head", "message"),
     [
-        (SMALL.replace(positions="relative_bias"), None, "relative bias"),
-        (SMALL.replace(position_offset=3), None, "begin at 3 .*there it is 1"),
-        (SMALL.replace(position_offset=1), Rtd(kind="electra"), "begin at 1 .*there it is 0"),
+        (SMALL.replace(positions="relative_bias"), None, "relative positions"),
+        (SMALL.replace(position_offset=3), None, "begin at 3 .*, but .* needs 1"),
+        (SMALL.replace(position_offset=1), Rtd(kind="electra"), "begin at 1 .*, but .* needs 0"),
         (SMALL.replace(embedding_size=2, activation="relu"), Mlm(), "uses gelu"),
     ],
 )

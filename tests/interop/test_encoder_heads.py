@@ -62,12 +62,12 @@ def test_the_head_of_a_directory(config, found, expected):
 @pytest.mark.parametrize(
     ("config", "found", "message"),
     [
-        (named("ForTokenClassification"), {}, "a ForTokenClassification without the tensor class"),
+        (named("ForTokenClassification"), {}, "needs the tensor classifier.weight"),
         (named("ForTokenClassification"), tensors("classifier.weight", classes=1), "at least 2"),
         (named("ForSequenceClassification", id2label={"0": "a"}), tensors(*POOLED),
          "id2label has the classes 0, but the weights have 3 classes, from 0"),
-        (named("ForSequenceClassification", id2label=["a"]), tensors(*POOLED), "must be an object"),
-        (named("ForSequenceClassification", id2label={"0": 1}), tensors(*POOLED), "object of name"),
+        (named("ForSequenceClassification", id2label=["a"]), tensors(*POOLED), "must map class"),
+        (named("ForSequenceClassification", id2label={"0": 1}), tensors(*POOLED), "to names"),
         (named("ForSequenceClassification", classifier_dropout=True), tensors(*POOLED),
          "classifier_dropout must be a rate below 1 or null, got True"),
         (named("ForSequenceClassification", problem_type="ranking"), tensors(*POOLED),
@@ -137,7 +137,7 @@ def test_what_is_written_of_a_head():
     check_activation(head, wanted="tanh", architecture="X")
     check_activation(Span(), wanted="tanh", architecture="X")
     with pytest.raises(
-        InputError, match=r"X of transformers has gelu .* this one has tanh \(head 'bert'"
+        InputError, match=r"transformers' X has .* gelu .* this head has tanh \(kind 'bert'"
     ):
         check_activation(head, wanted="gelu", architecture="X")
 

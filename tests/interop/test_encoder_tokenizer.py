@@ -23,7 +23,7 @@ def test_a_tokenizer_json_comes_before_a_vocab_txt(tmp_path):
     ("vocab_size", "pad_id", "message"),
     [
         (20, 0, "tokens, but the model's embedding has 20 rows"),
-        (200, 1, "pads with 0, but the model's pad_token_id is 1"),
+        (200, 1, "padding id is 0, but the model's pad_token_id is 1"),
     ],
 )
 def test_a_tokenizer_of_another_model(tmp_path, vocab_size, pad_id, message):
@@ -33,7 +33,7 @@ def test_a_tokenizer_of_another_model(tmp_path, vocab_size, pad_id, message):
 
 
 def test_no_tokenizer(tmp_path):
-    with pytest.raises(InputError, match=r"no supported tokenizer.*AutoTokenizer"):
+    with pytest.raises(InputError, match=r"none of the supported tokenizer files .*AutoTokenizer"):
         read_encoder_tokenizer(tmp_path, vocab_size=9, pad_id=0)
 
 
@@ -45,7 +45,7 @@ def test_a_tokenizer_json_that_cuts_decomposed_text_is_told(
     with caplog.at_level(logging.INFO):
         found = read_encoder_tokenizer(tmp_path / "saved", vocab_size=400, pad_id=0)
     assert found.encode("caf\u00e9") == found.encode("cafe\u0301") or not compose
-    assert ["tokenizes decomposed text" in message for message in caplog.messages] == [True] * (
+    assert ["splits decomposed text" in message for message in caplog.messages] == [True] * (
         not compose
     )
 

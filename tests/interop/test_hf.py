@@ -239,9 +239,9 @@ NORM = "encoder.final_layer_norm.weight"
             {"decoder__embed_tokens__weight": HEAD},
             "separate embeddings of encoder and decoder are not",
         ),
-        ("t5", {NORM: np.ones(17, np.float32)}, r"has shape \(17,\), .* config says \(16,\)"),
+        ("t5", {NORM: np.ones(17, np.float32)}, r"has shape \(17,\), .* config requires \(16,\)"),
         ("t5", {"config": {"vocab_size": 512}}, r"shared\.weight has shape \(400, 16\)"),
-        ("t5", {NORM: np.ones(16, np.int8)}, "holds int8, not weights"),
+        ("t5", {NORM: np.ones(16, np.int8)}, "has dtype int8, but weights"),
     ],
 )
 def test_tensors_that_do_not_fit(release, variant, changes, message):

@@ -30,7 +30,7 @@ def test_a_run_s_card(tiny_experiment):
     card = model_card(ORIGIN, tiny_experiment, architecture="T5ForConditionalGeneration")
     head = head_of(card)
     assert "license" not in head
-    assert "# license: say which" in card
+    assert "# license: add one" in card
     assert head["pipeline_tag"] == "text2text-generation"
     assert head["base_model"] == "google/flan-t5-small"
     (entry,) = head["model-index"]

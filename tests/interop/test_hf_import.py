@@ -160,11 +160,11 @@ def spoil_vocabulary(source):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (spoil_config, r"holds no config\.json"),
-        (spoil_tokenizer, "holds no tokenizer"),
+        (spoil_config, r"contains no config\.json"),
+        (spoil_tokenizer, "contains no tokenizer"),
         (spoil_weights, "truncated"),
         (spoil_numbers, "holds 1 of .* weights that are NaN or infinite"),
-        (spoil_pickle, r"its pickle calls os\.system"),
+        (spoil_pickle, r"the pickle calls os\.system"),
         (spoil_vocabulary, "tokenizer has 401 tokens .* embedding has 400"),
     ],
 )
@@ -190,7 +190,7 @@ def test_what_is_there_is_not_overwritten(release, tmp_path):
 
 def test_checkpoints_that_cannot_be_exported(release, tmp_path):
     _, source = release("t5")
-    with pytest.raises(InputError, match="a model of Hugging Face; run `t5x-lite import hf"):
+    with pytest.raises(InputError, match=r"a Hugging Face model, .*; run `t5x-lite import hf"):
         export_hf(source, tmp_path / "theirs")
     import_hf(source, tmp_path / "ours")
     path = tmp_path / "ours" / "files" / "config.json"
@@ -313,8 +313,8 @@ def test_a_vocabulary_that_is_too_small_is_named(tiny_vocabulary, caplog):
     assert caplog.messages == []
     hf_import._warn_of_few_tokens("src", pieces_alone, vocab_size=428)
     assert caplog.messages == [
-        "src: the vocabulary has 300 tokens and the model's embedding 428 rows; is it the one that "
-        "the model was trained with?"
+        "src: the vocabulary has 300 tokens, but the model's embedding has 428 rows; check that "
+        "the model was trained with this vocabulary"
     ]
 
 

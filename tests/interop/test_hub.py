@@ -72,7 +72,7 @@ def test_a_directory_of_that_name_wins(tmp_path, monkeypatch, api):
     monkeypatch.chdir(tmp_path)
     assert hub.find_source("google/flan") == hub.Found(directory=Path("google/flan"))
     assert api.asked == []
-    with pytest.raises(InputError, match="--revision is for models of the hub"):
+    with pytest.raises(InputError, match="--revision applies only to models of the hub"):
         hub.find_source("google/flan", revision="main")
 
 
@@ -117,7 +117,7 @@ def test_online_it_is_downloaded(api):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("RepositoryNotFoundError", "no such model at the hub; a private one"),
+        ("RepositoryNotFoundError", "no such model at the hub; run `hf auth login`"),
         ("GatedRepoError", "is gated: request access"),
         ("RevisionNotFoundError", "has no revision v9 at the hub"),
     ],
@@ -182,7 +182,7 @@ def test_names_of_the_hub(name, is_id):
 def test_a_hub_that_takes_no_connection_is_not_asked(api, monkeypatch):
     monkeypatch.setattr(hub, "why_unreachable", lambda endpoint: f"{endpoint}: refused")
     with pytest.raises(
-        InputError, match=r"has no copy of it \(https://hub\.example: refused\): run `hf "
+        InputError, match=r"no copy in the hub's cache \(https://hub\.example: refused\); run `hf "
     ):
         hub.find_source("google/flan")
     assert api.asked == []

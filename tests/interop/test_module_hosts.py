@@ -58,5 +58,5 @@ def test_models_without_names():
     language_model = LMConfig(**SIZES, d_kv=4, num_layers=2)
     with pytest.raises(InputError, match="only a T5Config or an encoder"):
         hosts_of(language_model, None, where="work")
-    with pytest.raises(InputError, match="work shares its layers or tables"):
+    with pytest.raises(InputError, match="work shares parameters between layers"):
         refuse_views("work", ["a view"])

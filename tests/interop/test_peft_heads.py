@@ -48,5 +48,7 @@ def test_what_is_of_no_head(tmp_path):
     assert head_of(file.config_file, LORA, file.kept(), model=MODELS["t5"], **options) is None
     assert head_of(file.config_file, LORA, {}, model=MODELS["t5"], **options) is None
     said = {**LORA, "task_type": "SEQ_CLS"}
-    with pytest.raises(InputError, match=r"lm_head\.weight belongs to no task head"):
+    with pytest.raises(
+        InputError, match=r"lm_head\.weight in modules_to_save belongs to no supported task head"
+    ):
         head_of(file.config_file, said, file.kept(), model=MODELS["bert"], **options)

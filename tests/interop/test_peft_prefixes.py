@@ -104,13 +104,13 @@ def test_what_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"but .* has 3 virtual tokens"):
         read_prefix(write(tmp_path / "a", num_virtual_tokens=3))
     with pytest.raises(
-        InputError, match=r"other.weight is neither prompt_embeddings nor a head tensor"
+        InputError, match=r"other.weight is neither prompt_embeddings nor a tensor of a head"
     ):
         read_prefix(write(tmp_path / "b", head={"other.weight": ROWS}))
     narrow = read_prefix(write(tmp_path / "c", ROWS[:, :30]))
     with pytest.raises(InputError, match="has 30 columns, but 6 keys and values of size 6"):
         narrow.module(hosts("t5"), name="rte", norms=no_norms)
-    with pytest.raises(InputError, match="PEFT has no prefixes for deberta"):
+    with pytest.raises(InputError, match="PEFT does not support prefixes for deberta"):
         narrow.module(hosts("deberta"), name="rte", norms=no_norms)
     file = read_prefix(write(tmp_path / "d", OF_BERT, **BERT))
     made = file.module(hosts("bert"), name="rte", norms=no_norms)
@@ -135,5 +135,5 @@ def test_an_even_number_of_layers_shares_pairs(tmp_path):
     np.testing.assert_array_equal(tensors["prompt_embeddings"][:, :12], rows[:, :12])
     assert not tensors["prompt_embeddings"][:, 12:].any()
     other = {**made.arrays, f"{own}/keys": keys * np.array([1, 2], np.float32)[:, None, None, None]}
-    with pytest.raises(InputError, match=r"for layer l and for layer l \+ 1"):
+    with pytest.raises(InputError, match=r"in layer l and layer l \+ 1"):
         written(tmp_path / "differs", made.adapter, other, two)

@@ -59,11 +59,11 @@ def test_the_first_of_two_prompts_is_read(tmp_path):
 
 def test_what_is_refused(tmp_path):
     file = read_prompt(write(tmp_path / "in"))
-    with pytest.raises(InputError, match="prompts can be converted only for T5"):
+    with pytest.raises(InputError, match="prompts of PEFT can be converted only for T5"):
         file.module(hosts("bert"), name="rte", norms=no_norms)
-    with pytest.raises(InputError, match="prompts can be converted only for T5"):
+    with pytest.raises(InputError, match="prompts of PEFT can be converted only for T5"):
         written(tmp_path / "bert", Prompt(length=2), ROWS[:2], model="bert")
-    with pytest.raises(InputError, match="holds differences from token embeddings"):
+    with pytest.raises(InputError, match="stores differences from token embeddings"):
         written(tmp_path / "vocab", Prompt(length=2, init="vocab"), ROWS[:2])
     with pytest.raises(InputError, match=r"has shape \(4, 8\), but .* has 3 virtual tokens"):
         read_prompt(write(tmp_path / "other", num_virtual_tokens=3))

@@ -38,7 +38,7 @@ def test_twice_as_many_rows_where_they_may_be(tmp_path):
 @pytest.mark.parametrize(
     ("number", "tensors", "match"),
     [
-        (4, {"other": ROWS}, "holds no prompt_embeddings"),
+        (4, {"other": ROWS}, "contains no tensor prompt_embeddings"),
         (4, {"prompt_embeddings": ROWS * np.nan}, "prompt_embeddings"),
         (4, {"prompt_embeddings": ROWS[:, 0]}, r"has shape \(4,\)"),
         (0, {"prompt_embeddings": ROWS}, "num_virtual_tokens"),

@@ -48,7 +48,7 @@ def test_a_pooler_is_a_projection(tmp_path, tied):
 def test_what_is_no_pooler(tmp_path):
     assert read_pooler(tmp_path, d_model=4) is None
     write_pooler(tmp_path, "linear_q", "linear_p", tied=True)
-    with pytest.raises(InputError, match=r"says tied, but linear_q.weight and linear_p.weight dif"):
+    with pytest.raises(InputError, match=r"linear_q.weight and linear_p.weight must be equal"):
         read_pooler(tmp_path, d_model=4)
     with pytest.raises(InputError, match="input_dim is 4, but the encoder's states have 5"):
         read_pooler(tmp_path, d_model=5)
@@ -56,8 +56,10 @@ def test_what_is_no_pooler(tmp_path):
     with pytest.raises(InputError, match=r"missing: linear_p.bias, linear_p.weight"):
         read_pooler(tmp_path, d_model=4)
     (tmp_path / "pooler_config.json").write_text('{"input_dim": 4}')
-    with pytest.raises(InputError, match="output_dim must be at least 1: got None"):
+    with pytest.raises(
+        InputError, match="output_dim must be a whole number of at least 1, got None"
+    ):
         read_pooler(tmp_path, d_model=4)
     (tmp_path / "pooler_config.json").unlink()
-    with pytest.raises(InputError, match=r"pooler_config.json: there is no such file"):
+    with pytest.raises(InputError, match=r"pooler_config.json: no such file"):
         read_pooler(tmp_path, d_model=4)

@@ -65,7 +65,7 @@ def test_back_and_forth_is_the_identity(case):
 
 
 def test_a_rule_has_its_layers_in_one_place():
-    with pytest.raises(ValueError, match="in the name or on an axis"):
+    with pytest.raises(ValueError, match="in the name or on stack_axis"):
         Rule("a", "b.{layer}", stack_axis=0)
 
 
@@ -75,7 +75,7 @@ def test_a_rule_has_its_layers_in_one_place():
         ([Rule("a", "x")], "missing: b"),
         ([Rule("a", "x"), Rule("b", "y"), Rule("c", "z")], "unexpected: c"),
         ([Rule("a", "x"), Rule("a", "y"), Rule("b", "z")], r"twice: \['a'\]"),
-        ([Rule("a", "x"), Rule("b", "x")], "one tensor to two arrays"),
+        ([Rule("a", "x"), Rule("b", "x")], "two rules have the same tensor name"),
     ],
 )
 def test_a_table_names_each_array_once(table, message):
@@ -109,7 +109,9 @@ def test_names_that_are_missing_and_unexpected_are_listed():
 
 def test_a_wrong_shape_is_named():
     check_shape("f", WANTED[1], (3,))
-    with pytest.raises(InputError, match=r"^f: norm\.0 has shape \(4,\), and its config says \(3,"):
+    with pytest.raises(
+        InputError, match=r"^f: norm\.0 has shape \(4,\), but the config requires \(3,"
+    ):
         check_shape("f", WANTED[1], (4,))
 
 

@@ -61,10 +61,10 @@ def test_a_projection_without_a_bias(tmp_path):
 def test_a_projection_that_cannot_be_read(tmp_path):
     head = Dense(pooling="cls", projection=3)
     source = directory_of(head, tmp_path, weight=WEIGHT, bias=np.ones(2, np.float32)) / "2_Dense"
-    with pytest.raises(InputError, match=r"linear.bias has shape \(2,\), not \(3,\)"):
+    with pytest.raises(InputError, match=r"linear.bias has shape \(2,\), but must have \(3,\)"):
         read_projection(source, d_model=4)
     with pytest.raises(
-        InputError, match=r"has shape \(3, 4\), but the encoder's states have size 5"
+        InputError, match=r"has shape \(3, 4\), but the encoder's hidden states have size 5"
     ):
         read_projection(source, d_model=5)
     config = json.loads((source / "config.json").read_text())
@@ -73,7 +73,7 @@ def test_a_projection_that_cannot_be_read(tmp_path):
         read_projection(source, d_model=4)
     (source / "model.safetensors").unlink()
     (source / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match="holds neither model"):
+    with pytest.raises(InputError, match="contains neither model"):
         read_projection(source, d_model=4)
     with pytest.raises(InputError, match="activation tanh needs a projection"):
         Dense(activation="tanh")

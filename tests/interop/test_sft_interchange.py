@@ -50,10 +50,12 @@ def test_out_and_in_again(host, tmp_path):
 def test_what_is_refused(tmp_path):
     base = write_base(tmp_path / "base", "bert")
     lora, _ = write_run(tmp_path / "lora", "bert", base, "m = lora(r=2)")
-    with pytest.raises(InputError, match="is a LowRank, and an sft file holds only sparse sums"):
+    with pytest.raises(
+        InputError, match="is a LowRank, but an sft file can store only sparse changes"
+    ):
         export_sft(lora, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    with pytest.raises(InputError, match="has adapters itself: merge them"):
+    with pytest.raises(InputError, match="already has adapters; merge them"):
         import_sft(tmp_path, tmp_path / "in", base=lora)
     with pytest.raises(InputError, match=r"has no pytorch_diff.bin"):
         import_sft(tmp_path, tmp_path / "in", base=base[0])

@@ -164,7 +164,7 @@ def test_what_no_checkpoint_says_can_be_given(tmp_path):
     write_legacy(tmp_path, T5_1_1, inline=ALL)
     config = read_t5x(tmp_path, dropout_rate=0.0, relative_max_distance=64, unroll=True).config
     assert config == CONFIG.replace(dropout_rate=0.0, relative_max_distance=64, unroll=True)
-    with pytest.raises(InputError, match=r"has shape \(8, 6\), and its config says \(8, 8\)"):
+    with pytest.raises(InputError, match=r"has shape \(8, 6\), but the config requires \(8, 8\)"):
         read_t5x(tmp_path, d_kv=4)
 
 
@@ -299,13 +299,13 @@ def test_a_tensor_that_says_the_sizes_is_missing(tmp_path, path):
 def test_a_layer_is_missing(tmp_path):
     decoder = {key: value for key, value in T5_1_1["decoder"].items() if key != "layers_1"}
     text = message(tmp_path, {**T5_1_1, "decoder": decoder})
-    assert "the layers of its decoder are [0, 2]: some are missing" in text
+    assert "some layers of the decoder are missing; its layers are [0, 2]" in text
 
 
 def test_scanned_tensors_of_other_numbers_of_layers(tmp_path):
     path = ("decoder", "decoder", "mlp", "wo", "kernel")
     target = changed(scanned(T5_1_1), path, lambda kernel: kernel[:, :2])
-    assert "mlp/wo/kernel has shape (12, 2, 8), and its config says (12, 3, 8)" in message(
+    assert "mlp/wo/kernel has shape (12, 2, 8), but the config requires (12, 3, 8)" in message(
         tmp_path, target
     )
 
@@ -316,7 +316,7 @@ def test_scanned_tensors_of_other_numbers_of_layers(tmp_path):
         (
             ("encoder", "layers_1", "mlp", "wo", "kernel"),
             lambda kernel: kernel[:11],
-            "encoder/layers_1/mlp/wo/kernel has shape (11, 8), and its config says (12, 8)",
+            "encoder/layers_1/mlp/wo/kernel has shape (11, 8), but the config requires (12, 8)",
         ),
         (
             ("encoder", "layers_0", "attention", "query", "kernel"),
@@ -331,7 +331,7 @@ def test_scanned_tensors_of_other_numbers_of_layers(tmp_path):
         (
             ("decoder", "layers_0", "mlp", "wo", "kernel"),
             lambda kernel: kernel.astype(np.int32),
-            "decoder/layers_0/mlp/wo/kernel holds int32, which are not weights",
+            "decoder/layers_0/mlp/wo/kernel has dtype int32, but weights must be floating-point",
         ),
         (
             ("decoder", "layers_0", "mlp", "wo", "kernel"),
@@ -352,10 +352,10 @@ def test_a_tensor_that_is_not_as_it_should_be(tmp_path, path, change, expected):
 
 def test_a_model_without_an_encoder(tmp_path):
     text = message(tmp_path, {"decoder": T5_1_1["decoder"]})
-    assert "holds no layers of a T5's encoder" in text
+    assert "contains no layers of a T5 encoder" in text
 
 
 def test_relative_biases_per_layer_in_one_stack_alone(tmp_path):
-    assert "only one of the stacks has a relative bias per layer" in message(
+    assert "must both have a relative bias per layer" in message(
         tmp_path, {**T5_1_1, "encoder": UMT5["encoder"]}
     )

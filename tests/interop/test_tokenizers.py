@@ -89,7 +89,7 @@ def test_extra_ids_are_compared_with_the_model_before_they_are_made(directory, e
 
 
 def test_no_tokenizer(tmp_path):
-    with pytest.raises(InputError, match=r"no tokenizer: copy spiece\.model"):
+    with pytest.raises(InputError, match=r"contains no tokenizer; copy spiece\.model"):
         read(tmp_path)
 
 
@@ -280,7 +280,10 @@ def test_a_text_in_a_graph_has_the_same_added_tokens(directory):
     [
         ({"added_tokens.json": {"<sep>": 400}}, "'<sep>' has the id 400, but .* 400 rows"),
         ({"added_tokens.json": {"<sep>": -1}}, "'<sep>' has the id -1"),
-        ({"added_tokens.json": {"<extra_id_0>": 7}}, "'<extra_id_0>' has the id 7; only 399"),
+        (
+            {"added_tokens.json": {"<extra_id_0>": 7}},
+            "'<extra_id_0>' has the id 7, but must have 399",
+        ),
         ({"added_tokens.json": {"a": 300, "b": 300}}, "both have the id 300"),
         ({"special_tokens_map.json": {"eos_token": "<eos>"}}, "eos_token is '<eos>'"),
         ({"tokenizer_config.json": {"bos_token": "<s>"}}, "'<s>' has the id 400"),

@@ -23,9 +23,9 @@ def test_a_tree_has_sizes_and_its_pickle_a_limit(tmp_path):
     tree = read_tree(path, longest_pickle=1000)
     assert (tree["a"]["size"], tree["b"]) == ((2, 3), [7])
     np.testing.assert_array_equal(tree["a"]["values"], FLOATS)
-    with pytest.raises(InputError, match=r"data.pkl has \d+ bytes, and the limit is 10"):
+    with pytest.raises(InputError, match=r"data.pkl has \d+ bytes, but the limit is 10"):
         read_tree(path, longest_pickle=10)
-    with pytest.raises(InputError, match=r"its pickle calls torch.Size, and only tensors"):
+    with pytest.raises(InputError, match=r"the pickle calls torch.Size, but only tensors"):
         read_torch(path)
 
 
@@ -54,7 +54,7 @@ def test_tensors_and_their_views(tmp_path):
 def test_the_old_format(tmp_path):
     path = tmp_path / "pytorch_model.bin"
     path.write_bytes(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.")
-    with pytest.raises(InputError, match=r"not a zip archive: either PyTorch before 1\.6"):
+    with pytest.raises(InputError, match=r"not a zip archive, because PyTorch before 1\.6"):
         read_torch(path)
 
 
@@ -63,7 +63,7 @@ def test_a_truncated_archive(tmp_path):
     path = archive(tmp_path / "f.bin", state_dict(w=whole), {"0": FLOATS.tobytes()})
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
-    with pytest.raises(InputError, match=r"f\.bin: damaged, .*not a zip file"):
+    with pytest.raises(InputError, match=r"f\.bin: the file is damaged, .*not a zip file"):
         read_torch(path)
 
 
@@ -78,7 +78,7 @@ def test_an_evil_pickle_runs_nothing(tmp_path, name):
     with pytest.raises(InputError) as error:
         read_torch(path)
     asked = name.replace("\n", ".")
-    assert f"its pickle calls {asked}, and only tensors are allowed" in str(error.value)
+    assert f"the pickle calls {asked}, but only tensors are allowed" in str(error.value)
     assert "\n" not in str(error.value)
     assert os.listdir(tmp_path) == ["f.bin"]
 
@@ -95,7 +95,7 @@ W = tensor("0", "FloatStorage", 6, shape=(2, 3), strides=(3, 1))
         (state_dict(w=storage("0", "FloatStorage", 6)), "'w' is not a tensor"),
         (state_dict(w=tensor("0", "FloatStorage", 6, shape=(3, 3), strides=(3, 1))), "beyond"),
         (state_dict(w=tensor("0", "FloatStorage", 6, shape=(2,), strides=(-1,))), "strides"),
-        (state_dict(w=tensor("0", "FloatStorage", 9, shape=(2,), strides=(1,))), "another size"),
+        (state_dict(w=tensor("0", "FloatStorage", 9, shape=(2,), strides=(1,))), "the wrong size"),
         (state_dict(w=tensor("9", "FloatStorage", 6, shape=(2,), strides=(1,))), "no item named"),
         (state_dict(w=W)[:-30], "damaged"),
         # An attribute of a tensor, and of the function that makes it.
@@ -120,9 +120,9 @@ def laughs(value, *, times):
 @pytest.mark.parametrize(
     ("pickled", "reason"),
     [
-        (b"\x80\x02}" + b"r" + struct.pack("<I", 1 << 27) + b".", "its memo is larger"),
+        (b"\x80\x02}" + b"r" + struct.pack("<I", 1 << 27) + b".", "the memo is larger"),
         (b"\x80\x04\x96" + struct.pack("<Q", 1 << 40) + b".", "damaged"),
-        (b"\x80\x02}" * (1 << 20), "has 3145728 bytes, and the limit is 2097152"),
+        (b"\x80\x02}" * (1 << 20), "has 3145728 bytes, but the limit is 2097152"),
         (
             state_dict(w=tensor("0", "FloatStorage", 6, shape=(100_000, 100_000), strides=(0, 0))),
             r"\(100000, 100000\) has more elements than its storage",

@@ -72,7 +72,7 @@ def test_equal_encoders_are_one(two, tmp_path):
 def test_a_pooler_beside_the_two(two, tmp_path, caplog):
     source = copy_of(two[1], tmp_path / "source")
     write_pooler(source, "linear_q", "linear_p", tied=False, size=12)
-    with pytest.raises(InputError, match="both define how vectors are computed"):
+    with pytest.raises(InputError, match="both define how text vectors are computed"):
         read_towers(source, directories_of(source))
     for role in ("query", "passage"):
         (source / f"{role}_model/modules.json").unlink()
@@ -83,7 +83,7 @@ def test_a_pooler_beside_the_two(two, tmp_path, caplog):
     (source / "pooler_config.json").unlink()
     towers = read_towers(source, directories_of(source))
     assert towers.head == Dense(pooling="cls", normalize=False)
-    assert "no file defines how vectors are computed" in caplog.text
+    assert "no file defines how text vectors are computed" in caplog.text
 
 
 def test_what_is_refused(two, tmp_path):
@@ -97,7 +97,9 @@ def test_what_is_refused(two, tmp_path):
     with pytest.raises(InputError, match="are for one model"):
         import_hf(source, tmp_path / "ours", skip_from=1)
     (source / "passage_model/modules.json").unlink()
-    with pytest.raises(InputError, match=r"only one of the two directories has a modules.json"):
+    with pytest.raises(
+        InputError, match=r"only one of the two encoder directories has a modules.json"
+    ):
         import_hf(source, tmp_path / "ours")
     shutil.rmtree(source / "passage_model")
     with pytest.raises(InputError, match="has no passage_model"):

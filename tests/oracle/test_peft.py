@@ -347,7 +347,7 @@ def test_arrays_of_a_t5_that_trained_in_modules_to_save(tmp_path, tiny_vocabular
 def test_embeddings_of_encoder_and_decoder_that_differ(t5, tmp_path):
     lora = peft.LoraConfig(r=2, target_modules=["q"], modules_to_save=["embed_tokens"])
     moved(peft.get_peft_model(goldens.load(t5 / "base"), lora)).save_pretrained(tmp_path / "theirs")
-    with pytest.raises(InputError, match="embeddings of encoder and decoder differ"):
+    with pytest.raises(InputError, match=r"embeddings of encoder and decoder .* must be equal"):
         import_adapter(tmp_path / "theirs", tmp_path / "ours", base=t5 / "ours")
     assert not (tmp_path / "ours").exists()
 
@@ -373,7 +373,7 @@ def test_an_embedding_with_added_tokens(tmp_path):
     model = moved(peft.get_peft_model(base, lora))
     model.save_pretrained(tmp_path / "theirs")
     with pytest.raises(
-        InputError, match=r"embedding has 42 rows, but the base has 40, and there is no"
+        InputError, match=r"embedding has 42 rows, but the base has 40 and the tokenizer is missing"
     ):
         import_adapter(tmp_path / "theirs", tmp_path / "ours", base=tmp_path / "plain")
     (tmp_path / "theirs" / "vocab.txt").write_text("\n".join([*words, "x", "y"]) + "\n")

@@ -216,7 +216,7 @@ def test_a_projection_comes_in_and_goes_out(tmp_path, activation, bias):
             lambda d: change(d / "1_Pooling/config.json", pooling_mode="max"),
             "pooling max.* not supp",
         ),
-        (lambda d: (d / "1_Pooling/config.json").unlink(), "must describe the pooling"),
+        (lambda d: (d / "1_Pooling/config.json").unlink(), "must define the pooling"),
         (lambda d: (d / "modules.json").write_text("{}"), "must be a list of"),
     ],
 )

@@ -81,7 +81,7 @@ def test_a_score_of_late_interaction():
 def test_what_cannot_be():
     with pytest.raises(InputError, match="nothing of the head 'lexical': embed it with --heads"):
         Finder(Corpus(lacks="lexical"), Ways())
-    with pytest.raises(InputError, match=r"ways are some of dense, .* got 'sparse'"):
+    with pytest.raises(InputError, match=r"ways must be among dense, .* got 'sparse'"):
         Ways(names=("sparse",))
     with pytest.raises(InputError, match="weights must be at least 0"):
         Ways(weights=(1.0, -1.0, 1.0))

@@ -110,7 +110,7 @@ def serving(
         limits=bounds,
         token=token,
         title="a <tiny> model",
-        absent={"embed": "This server does not answer embed."},
+        absent={"embed": "This server has no endpoint embed."},
     )
     address = server.bind("127.0.0.1", 0)
     end, result = threading.Event(), SimpleNamespace()

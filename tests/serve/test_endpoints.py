@@ -131,7 +131,7 @@ def test_ranks_are_those_of_the_cross_encoder(ranker):
         ({"query": ["a"], "passages": "a"}, '"query" must be a string, got a list'),
         ({"query": "a"}, 'must have "passages"'),
         ({"query": "a", "passages": []}, "at least one text"),
-        ({"query": "a", "passages": ["a"] * 9}, "may have 8 texts, got 9"),
+        ({"query": "a", "passages": ["a"] * 9}, "may have at most 8 texts, got 9"),
         ({"query": "a", "passages": ["a", "b " * 20]}, "Text 1 is longer than 12 tokens"),
     ],
 )
@@ -156,7 +156,11 @@ def test_only_one_cross_encoder_ranks(ranker, bert):
         ("score", {"inputs": "a"}, 'either "targets" or "candidates"'),
         ("score", {"inputs": "a", "targets": "a", "candidates": ["a"]}, 'either "targets" or'),
         ("score", {"inputs": ["a", "b"], "targets": "a"}, "2 inputs and 1 targets"),
-        ("score", {"inputs": ["a"] * 3, "candidates": ["a"] * 3}, "may have 8 texts, got 9"),
+        (
+            "score",
+            {"inputs": ["a"] * 3, "candidates": ["a"] * 3},
+            "may have at most 8 texts, got 9",
+        ),
         ("score", {"inputs": "a", "targets": "the " * 20}, "Target 0 is longer than 8 tokens"),
         ("predict", {"inputs": ["a", "the " * 40]}, "Text 1 is longer than 32 tokens"),
         ("predict", {"inputs": "a", "seed": "7"}, "a whole number"),

@@ -25,7 +25,7 @@ def test_limits_are_positive(field, value):
 
 
 def test_the_queue_holds_the_largest_request():
-    with pytest.raises(InputError, match="may have 9 texts, and the queue holds 8"):
+    with pytest.raises(InputError, match="may have 9 texts, but the queue holds only 8"):
         Limits(max_rows=9, queue=8)
 
 

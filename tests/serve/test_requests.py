@@ -19,10 +19,13 @@ def test_an_object_with_known_fields():
         (b"null", "got null."),
         (b"7", "got a number."),
         (b"true", "got a truth value."),
-        (b'{"a": NaN}', "a number or a depth that cannot be read."),
-        (b'{"a": 1e999}', "a number or a depth that cannot be read."),
-        (b'{"a": ' + b"9" * 9999 + b"}", "a number or a depth that cannot be read."),
-        (b"[" * 200_000, "a number or a depth that cannot be read."),
+        (b'{"a": NaN}', "an invalid or too large number, or is nested too deeply."),
+        (b'{"a": 1e999}', "an invalid or too large number, or is nested too deeply."),
+        (
+            b'{"a": ' + b"9" * 9999 + b"}",
+            "an invalid or too large number, or is nested too deeply.",
+        ),
+        (b"[" * 200_000, "an invalid or too large number, or is nested too deeply."),
         (b'{"input": "a"}', "unknown field 'input'; did you mean inputs?"),
         (b'{"x\\n": "a"}', r"unknown field 'x\n'; it may have inputs"),
     ],
@@ -48,7 +51,7 @@ def test_texts_are_one_or_several():
         ({"inputs": []}, 400, "at least one text"),
         ({"inputs": ["a", 1]}, 400, '"inputs"[1] must be a string, got a number.'),
         ({"inputs": ["\ud800"]}, 400, "surrogate"),
-        ({"inputs": ["a"] * 3}, 413, "may have 2 texts, got 3"),
+        ({"inputs": ["a"] * 3}, 413, "may have at most 2 texts, got 3"),
     ],
 )
 def test_texts_that_are_refused(record, status, sentence):

@@ -175,7 +175,7 @@ def test_the_token_is_of_a_file_or_the_environment(tmp_path, monkeypatch):
     file = tmp_path / "token"
     file.write_text("a-token-of-the-file\n")
     assert Address(token_file=str(file)).token() == "a-token-of-the-file"
-    with pytest.raises(InputError, match="cannot be read as a token"):
+    with pytest.raises(InputError, match="the access token cannot be read"):
         Address(token_file=str(tmp_path / "missing")).token()
     monkeypatch.setenv("T5X_LITE_TOKEN", "")
     with pytest.raises(InputError, match="has 0 characters"):

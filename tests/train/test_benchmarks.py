@@ -186,7 +186,7 @@ def test_one_command_trains_measures_and_submits(variant, checkpoint, directory,
     assert file.is_file()
     assert (tmp_path / "mrpc" / "metrics.jsonl").read_bytes() == before
     assert glued(*arguments, "--seed", "7") == 2
-    message = "has a finished run with other settings (seed is 0 there and 7 here)"
+    message = "has a finished run with other settings (seed is 0 in the saved config and 7 now)"
     assert message in capsys.readouterr().err
 
 

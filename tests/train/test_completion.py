@@ -223,7 +223,10 @@ def test_train_by_epochs_and_resume(experiment, tmp_path, capsys):
     assert main([*command, "--epochs", "1", "--workdir", experiment.workdir]) == 0
     assert "is at step 6 of 6: done" in capsys.readouterr().err
     assert main([*command, "--epochs", "2", "--workdir", experiment.workdir]) == 2
-    assert "optimizer.schedule.total_steps is 6 there and 11 here" in capsys.readouterr().err
+    assert (
+        "optimizer.schedule.total_steps is 6 in the saved config and 11 now"
+        in capsys.readouterr().err
+    )
 
 
 def test_balanced_weights_of_words_count_tokens(experiment, monkeypatch):

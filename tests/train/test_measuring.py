@@ -311,7 +311,9 @@ def test_rows_longer_than_the_table_of_positions_are_refused(tmp_path):
     checkpoint = write_checkpoint(tmp_path, "bert")
     own = Loaded.from_checkpoint(str(checkpoint), step=None).experiment
     longer = dataclasses.replace(own, data=dataclasses.replace(own.data, inputs_length=1000))
-    with pytest.raises(InputError, match=r"inputs_length 1000 is above the \d+ positions of model"):
+    with pytest.raises(
+        InputError, match=r"inputs_length is 1000 tokens, but model has only \d+ positions"
+    ):
         evaluate(longer, [str(checkpoint)])
 
 

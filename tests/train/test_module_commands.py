@@ -82,7 +82,7 @@ def test_a_base_elsewhere(place, tmp_path, capsys):
             assert run(name, f"{name}.moved", "--base", str(moved)) == 0
             assert written(name, tmp_path / f"{name}.moved") == expected
             for more, message in (
-                ((), "holds only the trained parameters, and its base"),
+                ((), "holds only the trained parameters, but its base"),
                 (("--base", str(moved / "checkpoints" / "5")), "is not the base of"),
                 (("--base", str(place / "none")), "none: no such directory"),
             ):

@@ -202,7 +202,7 @@ def test_what_two_towers_refuse(two, tmp_path):
     with pytest.raises(InputError, match="has parameters for two towers"):
         with_loaded(single, earlier=None)
     merge(str(run), str(tmp_path / "merged"))
-    with pytest.raises(InputError, match="holds the adapter of one encoder, but checkpoint"):
+    with pytest.raises(InputError, match="holds an adapter for one encoder, but checkpoint"):
         import_adapter(tmp_path / "peft" / "query", tmp_path / "none", base=tmp_path / "merged")
     with pytest.raises(InputError, match="changes one encoder"):
         export_sft(run, tmp_path / "none")

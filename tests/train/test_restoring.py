@@ -83,7 +83,10 @@ def test_a_step_of_another_run_is_moved_aside(save, tmp_path, tiny_experiment, s
     assert step.is_dir()
     save_step(tmp_path, another, step=3)
     assert resume(tmp_path, another, state)[1] == b"there"
-    assert "is damaged (it is of another experiment: seed is 0 there and 5 here)" in caplog.text
+    assert (
+        "is damaged (it is of another experiment: seed is 0 in the saved config and 5 now)"
+        in caplog.text
+    )
     assert "and is now 7.damaged; training resumes from step 3" in caplog.text
 
 

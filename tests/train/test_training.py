@@ -330,7 +330,7 @@ def test_a_best_metric_that_does_not_exist_is_refused_before_training(train, tol
     with pytest.raises(InputError) as raised:
         train(checkpoints=Checkpoints(best="validation/acuracy"))
     assert str(raised.value) == (
-        "checkpoints.best 'validation/acuracy' is not a metric of the evaluation; the metrics are "
+        "checkpoints.best is 'validation/acuracy', but the evaluation has the metrics "
         "validation/loss, validation/cross_entropy, validation/token_accuracy, validation/z_loss"
     )
     assert not (tmp_path / "run").exists()
