@@ -99,7 +99,7 @@ def test_what_does_not_fit_is_refused(shards, tmp_path):
     with pytest.raises(InputError, match="from number 0 on: the vector of a document is not"):
         search_shards(VectorShards.open([str(tmp_path / "bad.npy")]), QUERIES, depth=1)
     (tmp_path / "state").write_text("text")
-    with pytest.raises(InputError, match="not the state of a search"):
+    with pytest.raises(InputError, match="not the saved state of a search"):
         search_shards(shards, QUERIES, depth=1, state=str(tmp_path / "state"))
 
 

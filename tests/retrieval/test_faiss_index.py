@@ -102,8 +102,8 @@ def test_fewer_documents_than_are_asked_for(tmp_path, shards):
     ("kind", "message"),
     [
         ("Tree", "no index 'Tree'"),
-        ("IVF16,PQ7", "the bytes of PQ must divide them"),
-        ("IVF4000,Flat", "needs at least 4000 vectors, and there are 3000"),
+        ("IVF16,PQ7", "the number of PQ bytes must divide"),
+        ("IVF4000,Flat", "needs at least 4000 vectors, but the corpus has 3000"),
     ],
 )
 def test_a_kind_that_is_none(tmp_path, shards, kind, message):
@@ -171,7 +171,7 @@ def test_a_flipped_bit_is_refused_and_not_a_changed_result(tmp_path, shards, kin
     content = bytearray(file.read_bytes())
     content[-3] ^= 1
     file.write_bytes(content)
-    with pytest.raises(InputError, match=rf"{name}: damaged \(another SHA-256\)"):
+    with pytest.raises(InputError, match=rf"{name} is damaged \(its SHA-256 differs"):
         FaissIndex.open(str(tmp_path / "index"))
 
 

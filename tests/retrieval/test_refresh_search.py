@@ -183,7 +183,7 @@ def test_answers_that_are_not_in_the_pool_are_counted(tmp_path, encoder, caplog)
     queries = queries_of(encoder, [Pairs("o", ["a b", "k k"]), Pairs("m", ["c"])], pool)
     assert (queries.num_answers, queries.num_unknown) == (3, 1)
     queries.tell()
-    assert "1 of 3 answers (33.3 %) are not among the passages" in caplog.text
+    assert "1 of 3 positives (33.3 %) are not in the passage files" in caplog.text
     caplog.clear()
     queries_of(encoder, [Pairs("o", ["c"])], pool).tell()
     assert not caplog.text
