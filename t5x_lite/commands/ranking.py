@@ -375,10 +375,10 @@ def hybrid(
 ) -> Path:
     """Rank documents by the heads of a BGE-M3, each one separately and in weighted sums.
 
-    The command writes a run OUTPUT/NAME.trec for each name in --ways. dense and lexical rank all
-    documents; dense_lexical ranks the top documents of both runs by a weighted sum; multi_vector
-    and all (the weighted sum of all three scores) rank the top documents of dense. evaluate-run
-    compares the runs.
+    The command writes a run OUTPUT/NAME.trec for each name in --ways. The runs dense and lexical
+    rank all documents by one head. The run dense_lexical ranks the top documents of both runs by a
+    weighted sum. The run multi_vector ranks the top documents of dense by one head, and the run all
+    ranks them by the weighted sum of all three heads. evaluate-run compares the runs.
 
     Example:
         t5x-lite hybrid --corpus work/corpus --queries work/queries --output work/runs

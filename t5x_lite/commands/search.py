@@ -96,11 +96,11 @@ def search(
 
     Args:
       vectors: vector files of the corpus (.npy or .parquet), as `t5x-lite embed` writes them.
-      ids: text files that the .npy files of --vectors were encoded from, in order, to read document
-        ids from; default: numbers from 0.
+      ids: text files that `t5x-lite embed` encoded as --vectors, which contain the document ids;
+        default: numbers from 0.
       queries: file with query texts, if --checkpoint is given, otherwise file with query vectors.
-      query_ids: text files that the query vectors were encoded from, in order, to read query ids
-        from; default: numbers from 0.
+      query_ids: text files that `t5x-lite embed` encoded as --queries, which contain the query ids;
+        default: numbers from 0.
       output: run file to write, with the ranked documents of each query.
       encoder: options of the encoder that turns query texts into vectors.
       depth: maximum number of documents per query.
@@ -129,9 +129,7 @@ def search(
     shards = VectorShards.open(vectors, ids=ids)
     full = VectorShards.open(rescore) if rescore else None
     asked = encoder.read(queries, ids=query_ids)
-    _logger.info(
-        "searching the documents of %d queries among %d documents", len(asked.ids), len(shards)
-    )
+    _logger.info("searching for %d queries in %d documents", len(asked.ids), len(shards))
     searched = depth if full is None else depth * rescore_factor
     names = asked.ids if same_ids == "drop" else None
     state = f"{output}.partial.npz" if is_resumable(output) else None
@@ -181,8 +179,8 @@ def index_build(
 
     Args:
       vectors: vector files of the corpus (.npy or .parquet), as `t5x-lite embed` writes them.
-      ids: text files that the .npy files of --vectors were encoded from, in order, to read document
-        ids from; default: numbers from 0.
+      ids: text files that `t5x-lite embed` encoded as --vectors, which contain the document ids;
+        default: numbers from 0.
       output: output directory of the index.
       kind: type of the index: Flat (exact), IVFn,Flat (n lists), IVFn,PQm (m bytes per vector),
         PQm, or HNSWm,Flat (m neighbors per node); default: IVF with about 4 sqrt(N) lists.
@@ -241,8 +239,8 @@ def index_search(
     Args:
       index: index directory as written by `t5x-lite index build`.
       queries: file with query texts, if --checkpoint is given, otherwise file with query vectors.
-      query_ids: text files that the query vectors were encoded from, in order, to read query ids
-        from; default: numbers from 0.
+      query_ids: text files that `t5x-lite embed` encoded as --queries, which contain the query ids;
+        default: numbers from 0.
       output: run file to write, with the ranked documents of each query.
       encoder: options of the encoder that turns query texts into vectors.
       depth: maximum number of documents per query.

@@ -61,7 +61,7 @@ class Vectors:
         normalize: bool | None = None,
         dimensions: int | None = None,
     ) -> "Vectors":
-        """Return the requested settings; the head "dense" replaces settings of None.
+        """Return the requested settings; None is replaced by the setting of the head "dense".
 
         Raises:
           InputError: if the pooling is unknown, or needs a [CLS] token that the model lacks.

@@ -222,7 +222,7 @@ def _inner(row: np.ndarray) -> bytes:
 
 
 def _contains(outer: bytes, inner: bytes, *, full: int) -> bool:
-    """Return True if a text contains another text, or its start before the text is truncated."""
+    """Return True if a row contains another text, or its start if the row is truncated."""
     head = inner[: 4 * _LEAST_TOKENS]
     if len(head) < 4 * _LEAST_TOKENS:
         return False
