@@ -73,8 +73,8 @@ def import_hf(
       part: model to import from a DeBERTaV3 release: "model", or "generator" for its generator
         (pytorch_model.generator.bin).
       revision: branch, tag or commit of a model at the Hugging Face Hub; default: main.
-      skip_from: number of the encoder layer that feeds the head of a Condenser (model.pt), such as
-        6 in the paper's 12-layer model; default: no Condenser head.
+      skip_from: number of the encoder layer that feeds the head of a Condenser, such as 6 in the
+        paper's 12-layer model; needed only for a source with a Condenser's head (model.pt).
 
     Returns:
       The path of the written directory.

@@ -163,7 +163,7 @@ def test_beam_that_is_missing_is_named(wet, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     monkeypatch.delitem(sys.modules, "t5x_lite.c4.beam", raising=False)
     monkeypatch.delattr("t5x_lite.c4.beam", raising=False)
-    with pytest.raises(InputError, match=r"missing: pip install .*\[c4,beam\]"):
+    with pytest.raises(InputError, match=r"missing; run pip install .*\[c4,beam\]"):
         run(wet, tmp_path / "out", workers=None, runner="FlinkRunner")
 
 

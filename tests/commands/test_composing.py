@@ -250,7 +250,7 @@ def test_what_is_wrong_is_said_before_anything_is_read(place, tmp_path):
         ("tie(a)", places, "column 1: no function is called tie; did you mean ties?"),
         ("a", [*places, "b=nowhere"], "--delta b is not used in the expression 'a'"),
         ("a", ["a"], "--delta must be NAME=DIR, such as a=work/a, got 'a'"),
-        ("a", [*places, *places], "--delta a is given twice"),
+        ("a", [*places, *places], "--delta has the name a twice"),
         ("a", ["a=nowhere"], "nowhere: no such directory"),
     ):
         with pytest.raises(InputError, match=reason.replace("?", r"\?")):

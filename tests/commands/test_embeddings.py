@@ -51,7 +51,9 @@ def test_vectors_are_in_the_order_of_the_file(embed, checkpoint, tmp_path, monke
     with caplog.at_level(logging.INFO):
         found = embed()
     output = tmp_path / "out.npy"
-    assert caplog.messages[-1] == (f"{output}: 5 vectors of 12 numbers (pooling mean, of length 1)")
+    assert caplog.messages[-1] == (
+        f"{output}: wrote 5 vectors of 12 dimensions (pooling mean, scaled to length 1)"
+    )
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected(checkpoint, TEXTS), atol=1e-5)
     monkeypatch.setattr(embeddings, "CHUNK_BATCHES", 1)

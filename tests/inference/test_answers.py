@@ -205,9 +205,9 @@ def test_a_killed_command_resumes(checkpoint, tmp_path, monkeypatch):
         ("classes", {"inputs": " "}, '"inputs" is empty; add a text or remove the line'),
         ("classes", {"inputs": "a", "second": ""}, '"second" is empty'),
         ("classes", {"inputs": 3}, '"inputs" must be a string, got int'),
-        ("classes", {"inputs": "a", "choices": ["b", "c"]}, 'has "choices", and head'),
-        ("tags", {"inputs": "a", "second": "b"}, "has \"second\", and head 'token' tags the words"),
-        ("tags", {}, 'must have "inputs", a string; it has nothing'),
+        ("classes", {"inputs": "a", "choices": ["b", "c"]}, 'has "choices", but head'),
+        ("tags", {"inputs": "a", "second": "b"}, "has \"second\", but head 'token' tags the words"),
+        ("tags", {}, 'must have "inputs", a string, but has nothing'),
         ("choice", {"inputs": "a"}, 'must have "inputs", a string, and "choices", a list'),
         ("choice", {"inputs": "a", "choices": ["b"]}, "at least 2 texts, got 1"),
         (

@@ -62,5 +62,5 @@ def test_documents_without_a_pair_are_counted(tmp_path):
 
 
 def test_a_rule_that_is_none():
-    with pytest.raises(InputError, match="unknown rule 'x': give one of title_body"):
+    with pytest.raises(InputError, match="unknown --rule 'x'; give one of title_body"):
         PairReader(["a.txt"], rule="x")

@@ -79,7 +79,7 @@ def test_a_search_has_the_nearest_passages_without_the_answers(tmp_path, compile
 
 def test_a_checkpoint_that_is_gone(monkeypatch):
     monkeypatch.setattr(reading, "saved_steps", lambda path: [4, 6])
-    with pytest.raises(InputError, match="the checkpoint of step 2 is gone"):
+    with pytest.raises(InputError, match="the checkpoint of step 2 was deleted"):
         refresh_search.wait_for("w", 2, once=False)
     assert refresh_search.wait_for("w", 4, once=False)
     assert not refresh_search.wait_for("w", 8, once=True)
