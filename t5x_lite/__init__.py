@@ -10,11 +10,11 @@ import sys
 
 
 def _drop_current_directory() -> None:
-    """Remove the current directory from sys.path, where `python -m t5x_lite` has put it.
+    """Remove the current directory, which `python -m t5x_lite` adds, from sys.path.
 
-    A command runs in any directory, and a file there, such as typing.py, must not be imported
-    instead of a module. If the directory is a checkout that is not installed, it is moved to the
-    end of sys.path, like an installed package.
+    A command runs in any directory, in which a file such as typing.py must not replace a Python
+    module. If the directory is a checkout of t5x_lite that is not installed, it moves to the end of
+    sys.path.
     """
     if sys.flags.safe_path:
         return
@@ -25,7 +25,7 @@ def _drop_current_directory() -> None:
 
 
 def _runs_as_module() -> bool:
-    """Return True if this process is `python -m t5x_lite` or one of its modules."""
+    """Return True if this process is `python -m t5x_lite` or `python -m t5x_lite.MODULE`."""
     # sys.argv[0] is "-m" until Python has found the module to run; the other arguments follow.
     if sys.argv[:1] != ["-m"] or len(sys.orig_argv) <= len(sys.argv):
         return False
@@ -35,7 +35,7 @@ def _runs_as_module() -> bool:
 
 
 def _end_at_signals() -> None:
-    """Make Ctrl-C and SIGTERM end this process with one line, also while it imports modules."""
+    """Make Ctrl-C and SIGTERM end this process with one line, also while modules are imported."""
     from t5x_lite.core import signals
 
     signals.at_start()
@@ -50,7 +50,7 @@ from typing import TYPE_CHECKING, Any  # noqa: E402
 
 
 class _FormerNames:
-    """Import hook for names of modules in earlier versions; it comes after all other hooks."""
+    """Import hook that finds modules by their names in earlier versions, after all other hooks."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""Python API: a checkpoint as an object that generates, predicts, scores, ranks and encodes.
+"""Python API: a `Model` loaded from a checkpoint generates, predicts, scores, ranks and encodes.
 
     import t5x_lite
 
@@ -45,10 +45,10 @@ _logger = logging.getLogger(__name__)
 
 
 class Ranking(NamedTuple):
-    """Ranked candidates for one input.
+    """Candidates ranked for one input.
 
     Attributes:
-      prediction: the likeliest candidate.
+      prediction: the most likely candidate.
       scores: log-likelihood of each candidate, in the order of the candidates.
     """
 
@@ -58,7 +58,7 @@ class Ranking(NamedTuple):
 
 @dataclasses.dataclass
 class _Programs:
-    """A model with some adapters in use, and the compiled programs for it."""
+    """Model with some of its adapters in use, and the programs compiled for it."""
 
     model: Checkpoint
     generators: dict[Decoding, Generator] = dataclasses.field(default_factory=dict)
@@ -80,25 +80,25 @@ def load(
     use: str | None = None,
     trust_project: bool = False,
 ) -> "Model":
-    """Load a checkpoint, or several as an ensemble that averages their logits.
+    """Load a checkpoint, or several checkpoints as an ensemble that averages their logits.
 
     Args:
-      *checkpoints: work directories, checkpoint directories, or outputs of `t5x-lite import`.
-      step: checkpoint to load from a work directory: a step number, "best" (by the run's own
-        evaluations), or None for the newest.
-      batch_size: number of rows in a batch of the model.
+      *checkpoints: work directories, checkpoint directories, or imported checkpoints.
+      step: checkpoint to load from a work directory: a step number, "best" (by the evaluations
+        during training), or None for the newest.
+      batch_size: number of examples per batch.
       inputs_length: maximum input length, in tokens; longer inputs are truncated with a warning.
-        None is the length that the model was trained with.
-      base: directory of the base, for a checkpoint that holds only its trained parameters. None is
-        the directory from which the run read the base.
-      use: adapters of the checkpoint to use, in the syntax of `Model.use`. None uses all of them,
-        composed as in training. Load other adapters by `Model.add_adapter`.
-      trust_project: True to let a checkpoint's config name classes outside of t5x_lite, including
+        None uses the maximum length in training.
+      base: directory of the base model, for a checkpoint that stores only its trained parameters.
+        None uses the base directory recorded in the checkpoint.
+      use: adapters of the checkpoint to use, in the syntax of `Model.use`. None uses all adapters,
+        composed as in training. `Model.add_adapter` loads adapters of other checkpoints.
+      trust_project: True to let a checkpoint's config import classes outside of t5x_lite, such as
         your project in the current directory. Their code runs when the config is read.
 
     Raises:
-      InputError: if a checkpoint does not exist or is incomplete, checkpoints do not fit together,
-        or one names a class that is not trusted.
+      InputError: if a checkpoint does not exist or is incomplete, the checkpoints cannot form an
+        ensemble, or a config has a class that is not trusted.
     """
     directories = [os.fspath(checkpoint) for checkpoint in checkpoints]
     where = None if base is None else os.fspath(base)
@@ -108,9 +108,9 @@ def load(
 
 
 class Model:
-    """A checkpoint that is ready for use, or an ensemble; `t5x_lite.load` returns it.
+    """Loaded checkpoint, or an ensemble of checkpoints, as returned by `t5x_lite.load`.
 
-    Compiled programs are kept, and used again by calls with the same decoding options.
+    Compiled programs are kept and reused by calls with the same decoding options.
     """
 
     def __init__(self, model: Checkpoint, *, batch_size: int):
@@ -122,7 +122,7 @@ class Model:
         self._programs = _Programs(model)
 
     def __repr__(self) -> str:
-        """Return Model(T5, 1,869,568 parameters, vocabulary 4,224, step 120, work/sst2)."""
+        """Return text like "Model(T5, 1,869,568 parameters, vocabulary 4,224, work/sst2)"."""
         members = self._model.members
         first, directory = members[0], members[0].directory
         words = [
@@ -138,33 +138,32 @@ class Model:
         return f"Model({ensemble}{', '.join(words)})"
 
     def add_adapter(self, name: str, directory: str | os.PathLike[str]) -> None:
-        """Read an adapter that was trained with the same base; `use` puts it into the model.
+        """Load an adapter that was trained with the same base model; activate it by `use`.
 
         Args:
-          name: name of the adapter in this model. The checkpoint must have an adapter of this name,
-            or only one adapter.
-          directory: a work directory or a checkpoint directory.
+          name: name of the adapter, also in the checkpoint, unless that has only one adapter.
+          directory: work directory or checkpoint directory of the adapter.
 
         Raises:
-          InputError: if there is no such adapter, this model already has one of this name, it was
-            trained with another base, or this is an ensemble.
+          InputError: if the checkpoint has no such adapter, the name is in use, the adapter was
+            trained with another base model, or this model is an ensemble.
         """
         self._modules = self._of_checkpoint().adding(name, os.fspath(directory))
 
     def use(self, modules: str = "") -> None:
-        """Put adapters into the model for all further calls.
+        """Set the adapters that the model uses in all further calls.
 
-        Programs that were compiled for the same adapters are used again.
+        Programs compiled earlier for the same adapters are reused.
 
         Args:
-          modules: names separated by commas, "rte" or "rte, style", or blocks of them, such as
-            "Average(rte, style)"; "" is the base without adapters.
+          modules: names of adapters separated by commas, such as "rte" or "rte, style", or
+            compositions, such as "Average(rte, style)"; "" uses the base model without adapters.
 
         Raises:
-          InputError: if an adapter is unknown, or two adapters share a site.
+          InputError: if an adapter is unknown, or two adapters change the same layer.
         """
         if not isinstance(modules, str):
-            raise InputError(f"modules must be a string, such as 'rte, style': got {modules!r}")
+            raise InputError(f"modules must be a string, such as 'rte, style', got {modules!r}")
         trees = parse_trees(modules)
         held = self._of_checkpoint()
         if trees not in self._used:
@@ -198,20 +197,20 @@ class Model:
         seeds: Sequence[int | None] | None = None,
         **decoding: Any,
     ) -> list[str]:
-        """Return the best output for each text.
+        """Return the best generated output for each text.
 
         Args:
-          texts: the inputs; an empty input is only the end-of-sequence token.
-          prompts: beginning of the outputs, one for all or one for each; its maximum length is the
-            maximum input length.
+          texts: input texts; an empty text becomes a single end-of-sequence token.
+          prompts: text that the outputs begin with, one for all texts or one for each text; at most
+            as long as the maximum input length.
           seeds: random seeds for sampling, one for each text: text i gets the result of
-            `generate([text], seed=seeds[i])`. A text with None is sampled by `seed` and its index
-            in the list.
+            `generate([text], seed=seeds[i])`. A text with seed None is sampled by `seed` and its
+            index in the list.
           **decoding: fields of `t5x_lite.api.Decoding`, such as num_beams=4 or temperature=0.8.
 
         Raises:
-          InputError: if the texts are not a sequence, options contradict each other, or a score is
-            not finite, which means broken weights.
+          InputError: if texts is not a list, the options contradict each other, or a score is NaN
+            or infinite because of broken weights.
         """
         found = self._predictions(texts, prompts=prompts, seeds=seeds, **decoding)
         return [best.text for best, *_ in found]
@@ -231,30 +230,30 @@ class Model:
         texts.
 
         Args:
-          texts: the inputs. A head also accepts a pair (text, second text), for question answering
+          texts: input texts. A head also accepts a pair (text, second text), for question answering
             (question, context), or a dict such as {"inputs": ..., "choices": [...]}.
-          prompts: as for `generate`; only for models that generate text.
-          seeds: as for `generate`; only for models that generate text.
-          head: name of an encoder's head; None is the head that its objective trained, or the only
-            one.
+          prompts: text that the outputs begin with; only for models that generate text.
+          seeds: random seeds for sampling, as for `generate`; only for models that generate text.
+          head: name of an encoder's head; None uses the head that the training objective trained,
+            or the only head.
           **options: for models that generate text, fields of `t5x_lite.api.Decoding`; for a head,
-            probabilities, threshold, doc_stride, longest_answer and impossible_answers
-            (`t5x_lite.inference.answers.Asked`).
+            fields of `t5x_lite.inference.answers.Asked`, such as probabilities or threshold.
 
         Returns:
-          For a model that generates text, the num_return best outputs of each text as
-          `Prediction`s, best first. For a head, a dict for each text, {"prediction": ...}, as in
-          the output of `t5x-lite predict`.
+          For a model that generates text, a list of the num_return best `Prediction`s for each
+          text, best first. For a head, a dict {"prediction": ...} for each text, as in the output
+          of `t5x-lite predict`.
 
         Raises:
-          InputError: if the head does not accept a text, or the model does not have an option.
+          InputError: if the head does not accept a text, or the model does not support an option.
         """
         members = self._model.members
         if head is None and not all(answering_heads(one.experiment) for one in members):
             return self._predictions(texts, prompts=prompts, seeds=seeds, **options)
         if prompts or seeds is not None:
             raise InputError(
-                "prompts and seeds need a model that writes text; a head does not use them"
+                "prompts and seeds need a model that generates text, but this model predicts "
+                "with a head"
             )
         asked = _asked(options)
         answerers = self._programs.answerers
@@ -284,7 +283,10 @@ class Model:
             generators[how] = self._model.generator(how, batch_size=self._batch_size)
         given = [prompts] * len(texts) if isinstance(prompts, str) else list(prompts)
         if len(given) != len(texts):
-            raise InputError(f"there are {len(texts)} texts and {len(given)} prompts")
+            raise InputError(
+                f"prompts must have one prompt for each text, but there are {len(texts)} texts "
+                f"and {len(given)} prompts"
+            )
         _check_seeds(seeds, num=len(texts))
         found = self._model.predictions(
             generators[how],
@@ -299,8 +301,8 @@ class Model:
     def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """Return the log-likelihood of each (input, target), summed over target tokens and EOS.
 
-        An empty target has one token, EOS. A cross-encoder returns its raw score of each (query,
-        passage) instead.
+        An empty target has one token, EOS. A cross-encoder instead returns its raw score of each
+        (query, passage) pair.
         """
         if (scorer := self._cross_encoder()) is not None:
             return scorer.scores(list(pairs)).tolist()
@@ -312,9 +314,9 @@ class Model:
         return scores
 
     def rank(self, texts: Sequence[str], candidates: Sequence[str]) -> list[Ranking]:
-        """Return the likeliest candidate for each text, and the scores of all candidates.
+        """Return the most likely candidate for each text, and the scores of all candidates.
 
-        A cross-encoder ranks the candidates as passages for each text, by its raw scores.
+        A cross-encoder ranks the candidates as passages for each text, by raw scores.
         """
         _check_texts(texts)
         _check_texts(candidates)
@@ -358,25 +360,26 @@ class Model:
         dimensions: int | None = None,
         role: Role = "query",
     ) -> np.ndarray | list[np.ndarray]:
-        """Return the encoder's vector of each text, or its hidden states.
+        """Return one vector for each text, or the hidden states of its tokens.
 
         Args:
-          texts: the inputs.
+          texts: texts to encode.
           per_token: True to return the hidden state of each token instead of one vector per text.
-          pooling: "mean" over a text's tokens, including [CLS], [SEP] or EOS; or "cls", the [CLS]
-            hidden state, which T5 does not have. None is the checkpoint's pooling, as a retriever
-            has it, and otherwise "mean".
-          normalize: True to scale vectors to length 1. None is the checkpoint's choice, and
-            otherwise False.
-          dimensions: number of leading dimensions that a vector keeps; None keeps all.
-          role: role of the texts, for a retriever with two encoders or two projections.
+          pooling: "mean" averages the hidden states of all tokens, including [CLS], [SEP] or EOS;
+            "cls" takes the [CLS] hidden state, which T5 does not have. None uses the pooling of a
+            retriever's checkpoint, and "mean" for other models.
+          normalize: True to scale vectors to length 1. None uses the setting of a retriever's
+            checkpoint, and False for other models.
+          dimensions: number of leading dimensions to keep of each vector; None keeps all.
+          role: kind of the texts, "query" or "passage", for a retriever with two encoders or two
+            projections.
 
         Returns:
-          float32 [n, d_model], one vector per text; with per_token, an array [tokens, d_model] for
+          One vector per text, float32 [n, d_model]; with per_token, an array [tokens, d_model] for
           each text.
 
         Raises:
-          InputError: if the model has no encoder, has no [CLS] for pooling "cls", or is an
+          InputError: if the model has no encoder, has no [CLS] token for pooling "cls", or is an
             ensemble.
         """
         _check_texts(texts)
@@ -411,7 +414,8 @@ class Model:
     def _tell_cut(self, cut: Sequence[int], *, length: int) -> None:
         if cut:
             _logger.warning(
-                "%d inputs were truncated to %d tokens, first text %d (load(..., inputs_length=N))",
+                "truncated %d inputs to %d tokens, the first of them text %d; to change the "
+                "maximum length, use load(..., inputs_length=N)",
                 len(cut),
                 length,
                 cut[0],
@@ -429,21 +433,21 @@ class Model:
 
 
 def _decoding(options: Mapping[str, Any]) -> Decoding:
-    """Return the decoding options, after a check of their names."""
+    """Return decoding options from keyword arguments; raise InputError for an unknown name."""
     known = [field.name for field in dataclasses.fields(Decoding)]
     for name in options:
         if name not in (*known, "max_length"):  # `Decoding` gives the new name of the latter
-            near = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+            near = did_you_mean(name, known) or f"; the decoding options are {', '.join(known)}"
             raise InputError(f"unknown keyword {name}{near}")
     return Decoding(**options)
 
 
 def _asked(options: Mapping[str, Any]) -> Asked:
-    """Return the options of a head's predictions, after a check of their names."""
+    """Return a head's options from keyword arguments; raise InputError for an unknown name."""
     known = [field.name for field in dataclasses.fields(Asked)]
     for name in options:
         if name not in known:
-            near = did_you_mean(name, known) or f"; a head has {', '.join(known)}"
+            near = did_you_mean(name, known) or f"; the options of a head are {', '.join(known)}"
             raise InputError(f"unknown keyword {name}{near}")
     return Asked(**options)
 
@@ -451,7 +455,7 @@ def _asked(options: Mapping[str, Any]) -> Asked:
 def _records(
     texts: Sequence[str | tuple[str, str] | Mapping[str, Any]], answerer: Answerer
 ) -> list[Mapping[str, Any]]:
-    """Convert the texts of a call to the records that a head reads."""
+    """Convert texts, pairs and dicts to the records that an encoder's head reads."""
     _check_texts(texts)
     pair = ("question", "context") if kind_of(answerer.head) == "span" else ("inputs", "second")
     found: list[Mapping[str, Any]] = []
@@ -473,13 +477,18 @@ def _check_seeds(seeds: Sequence[int | None] | None, *, num: int) -> None:
     if seeds is None:
         return
     if len(seeds) != num:
-        raise InputError(f"there are {num} texts and {len(seeds)} seeds")
+        raise InputError(
+            f"seeds must have one seed for each text, but there are {num} texts and "
+            f"{len(seeds)} seeds"
+        )
     for seed in seeds:
         if seed is not None:
             Decoding(seed=seed)
 
 
 def _check_texts(texts: Sequence[Any]) -> None:
-    """Raise InputError for a single str, which is also a sequence of strings."""
+    """Raise InputError if a single string is given instead of a list of strings."""
     if isinstance(texts, str):
-        raise InputError(f"give a list of texts, not one: [{texts[:40]!r}]")
+        raise InputError(
+            f"texts must be a list of strings, but is a single string; give [{texts[:40]!r}]"
+        )

@@ -1,9 +1,10 @@
-"""The command line `t5x-lite COMMAND ...`; `t5x_lite.commands` implements the commands.
+"""The program `t5x-lite COMMAND ...`; `t5x_lite.commands` implements the commands.
 
-JAX and TensorFlow are imported only after a command is chosen. Exit codes: 0 success; 1 the run
-failed; 2 wrong usage or bad input; 129, 130 and 143 on SIGHUP, SIGINT and SIGTERM. On a signal,
-`train` saves before it exits, and other commands remove unfinished files. An error is one line on
-standard error. Standard output holds only data. `--debug` anywhere adds the traceback.
+JAX and TensorFlow are imported only after the command is known. The exit codes are 0 for success, 1
+for a failed run, 2 for wrong usage or invalid input, and 129, 130 and 143 after SIGHUP, SIGINT and
+SIGTERM. On a signal, `train` saves a checkpoint before it exits, and other commands remove
+unfinished files. An error is printed as one line on standard error; `--debug` adds the traceback.
+Standard output contains only data.
 """
 
 import codecs
@@ -38,14 +39,14 @@ Pretrain, fine-tune, evaluate, use and serve text-to-text models of the T5 famil
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Run one command and return its exit code.
 
     Args:
-      argv: arguments after the program's name. If None, the arguments of this process are used, and
-        the process exits here after a signal (`t5x_lite.core.signals`).
+      argv: arguments after the program's name. None uses the arguments of this process, which then
+        exits here after a signal (`t5x_lite.core.signals`).
 
     Returns:
-      The exit code.
+      The exit code of the command.
 
     Raises:
       SystemExit: with code 0 after --help and --version.
@@ -59,10 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _enter_utf8_mode() -> None:
-    """Restart this process in Python's UTF-8 mode if Python takes file names for ASCII.
+    """Restart this process in Python's UTF-8 mode if Python's file system encoding is ASCII.
 
-    Python does so under LC_ALL=C with PYTHONUTF8=0. TensorStore, TensorFlow and faiss then reject
-    names with other characters, because Python's strings for them are not UTF-8.
+    The encoding is ASCII under LC_ALL=C with PYTHONUTF8=0. TensorStore, TensorFlow and faiss then
+    reject file names with other characters, because Python does not pass the names as UTF-8.
     """
     if codecs.lookup(sys.getfilesystemencoding()).name != "ascii":
         return
@@ -73,9 +74,9 @@ def _enter_utf8_mode() -> None:
 
 
 def _run(args: Sequence[str], watch: signals.Watch | None = None) -> int:
-    """Run one command, report its error, and return the exit code.
+    """Run one command, report an error, and return the exit code.
 
-    If the process only runs this command (`watch` is given), it exits here after a signal.
+    If `watch` is given, the process only runs this command, and exits here after a signal.
     """
     debug = "--debug" in args
     args = [arg for arg in args if arg != "--debug"]
@@ -110,24 +111,24 @@ def _run(args: Sequence[str], watch: signals.Watch | None = None) -> int:
 
 
 def _never_silent(args: Sequence[str]) -> contextlib.AbstractContextManager[None]:
-    """Report the progress of slow commands, except for commands that wait for work."""
+    """Report the progress of a slow command, unless it is a command that waits for work."""
     name, _ = _command_name(args)
     return contextlib.nullcontext() if name in _WAITING else never_silent(name)
 
 
 _WAITING = ("serve", "refresh")
-"""Commands that wait for work, and log it themselves."""
+"""Commands that wait for work and log their work themselves."""
 
 
 def _as_signal(error: BaseException, watch: signals.Watch) -> BaseException:
-    """Return the signal's exception if one came: libraries raise other errors when it comes."""
+    """Return the exception of a signal that came before this error, or else the error itself."""
     if not watch.signum or isinstance(error, Interrupted):
         return error
     return signals.interruption(watch.signum)
 
 
 class _TellingHandler(logging.StreamHandler):
-    """Log handler that also notes the time of the last message."""
+    """Log handler that also records the time of the last message."""
 
     def emit(self, record: logging.LogRecord) -> None:
         told()
@@ -136,10 +137,10 @@ class _TellingHandler(logging.StreamHandler):
 
 @contextlib.contextmanager
 def _messages() -> Iterator[None]:
-    """Show the package's log messages as plain lines on standard error.
+    """Print the package's log messages as plain lines on standard error.
 
-    Otherwise only warnings and errors would appear, because absl, which Orbax imports, configures
-    the root logger.
+    Without this, only warnings and errors would be printed, because absl, which Orbax imports,
+    configures the root logger.
     """
     logger = logging.getLogger("t5x_lite")
     handler = _TellingHandler(sys.stderr)
@@ -156,9 +157,9 @@ def _messages() -> Iterator[None]:
 
 
 def _parse_command(args: Sequence[str]) -> tuple[Any, list[str]]:
-    """Return the chosen command and the config overrides that follow it."""
+    """Return the command with its parsed options, and the config overrides that follow them."""
     if not args:
-        raise OptionError(f"which command? one of {', '.join(COMMANDS)}; see {PROG} --help")
+        raise OptionError(f"missing command; give one of {', '.join(COMMANDS)}; see {PROG} --help")
     if args[0] == "--version":
         print(f"{PROG} {t5x_lite.__version__}")
         raise SystemExit(0)
@@ -177,7 +178,9 @@ def _parse_command(args: Sequence[str]) -> tuple[Any, list[str]]:
     config_first = bool(rest) and not rest[0].startswith("-")
     instead = any(arg.partition("=")[0] == _INSTEAD_OF_CONFIG.get(name) for arg in rest)
     if rest and not (config_first or asks_help or instead):
-        raise OptionError(f"CONFIG comes first: {prog} CONFIG [--FIELD VALUE ...]")
+        raise OptionError(
+            f"{name} needs CONFIG as the first argument: {prog} CONFIG [--FIELD VALUE ...]"
+        )
     if name == "train" and config_first and asks_help:
         return command(config=rest[0]), [*rest[1:], *last]
     parsed, others = parse(command, rest, prog=prog, other_options=None, arrange=command.help)
@@ -185,11 +188,11 @@ def _parse_command(args: Sequence[str]) -> tuple[Any, list[str]]:
 
 
 _INSTEAD_OF_CONFIG = {"cache": "--convert"}
-"""Options that make a command run without CONFIG."""
+"""Command -> option with which the command runs without CONFIG."""
 
 
 def _refuse_output_as_input(command: Any) -> None:
-    """Raise OptionError if --output names a file that the command reads."""
+    """Raise OptionError if --output is a file that the command reads."""
     if getattr(command, "output", None):
         from t5x_lite.commands.options import refuse_output_as_input
 
@@ -197,7 +200,7 @@ def _refuse_output_as_input(command: Any) -> None:
 
 
 def _command_name(args: Sequence[str]) -> tuple[str, list[str]]:
-    """Split the arguments into the command, of one or two words, and the rest."""
+    """Split the arguments into the command's name (one or two words) and its arguments."""
     for words in (2, 1):
         name = " ".join(args[:words])
         if name in COMMANDS:
@@ -206,13 +209,16 @@ def _command_name(args: Sequence[str]) -> tuple[str, list[str]]:
     if second and {"-h", "--help"} & set(args):
         _print_help()
     if second:
-        raise OptionError(f"{first} what? {' or '.join(second)}; see {PROG} {second[0]} --help")
-    suggestion = did_you_mean(first, COMMANDS) or f"; one of {', '.join(COMMANDS)}"
+        raise OptionError(
+            f"the command {first} is incomplete; give {' or '.join(second)}; see {PROG} "
+            f"{second[0]} --help"
+        )
+    suggestion = did_you_mean(first, COMMANDS) or f"; the commands are {', '.join(COMMANDS)}"
     raise OptionError(f"unknown command {first}{suggestion}")
 
 
 def _print_help() -> None:
-    """Print the commands and raise SystemExit(0)."""
+    """Print the groups of commands with their summaries, and exit with code 0."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode
     width = max(map(len, COMMANDS))
@@ -228,7 +234,7 @@ def _print_help() -> None:
 
 
 def _report_error(error: BaseException) -> int:
-    """Write one line about an error to standard error and return the exit code."""
+    """Print one line about an error to standard error and return the exit code."""
     if isinstance(error, BrokenPipeError):  # the reader of our output has closed it, as head does
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -136,24 +136,27 @@ def test_the_step_may_be_the_best(line, capsys):
     [
         (
             "",
-            "which command? one of init, train, finetune, glue, evaluate, predict",
+            "missing command; give one of init, train, finetune, glue, evaluate, predict",
         ),
         ("trian tiny.py", "unknown command trian; did you mean train?"),
         (
             "zzz",
-            "unknown command zzz; one of init, train, finetune, glue, evaluate, predict",
+            "unknown command zzz; the commands are init, train, finetune, glue, evaluate, predict",
         ),
         (
             "import",
-            "import what? import hf or import t5x or import adapter; see t5x-lite import hf --help",
+            "the command import is incomplete; give import hf or import t5x or import adapter; "
+            "see t5x-lite import hf --help",
         ),
         (
             "import pt a b",
-            "import what? import hf or import t5x or import adapter; see t5x-lite import hf --help",
+            "the command import is incomplete; give import hf or import t5x or import adapter; "
+            "see t5x-lite import hf --help",
         ),
         (
             "export t5x a b",
-            "export what? export hf or export adapter; see t5x-lite export hf --help",
+            "the command export is incomplete; give export hf or export adapter; "
+            "see t5x-lite export hf --help",
         ),
         ("import hf a", "missing DST; see t5x-lite import hf --help"),
         ("import t5x a b", "missing --vocabulary; see t5x-lite import t5x --help"),
@@ -198,10 +201,13 @@ def test_the_step_may_be_the_best(line, capsys):
         ("score --input x --output y --checkpoint z --step last", "--step: no type matching"),
         ("vocab --output x --size 3 --input", "--input needs at least one file"),
         ("vocab --output x --size 0 --input y", "--size must be at least 1, got 0"),
-        ("report", "missing WORKDIR; see t5x-lite report --help"),
+        ("report", "report needs at least one WORKDIR; see t5x-lite report --help"),
         ("export hf a b c", "unexpected argument 'c'"),
         ("train", "missing CONFIG; see t5x-lite train --help"),
-        ("train --seed 1 tiny.py", "CONFIG comes first: t5x-lite train CONFIG [--FIELD VALUE ...]"),
+        (
+            "train --seed 1 tiny.py",
+            "train needs CONFIG as the first argument: t5x-lite train CONFIG [--FIELD VALUE ...]",
+        ),
         ("train tiyn.py", "tiyn.py does not exist; did you mean tiny.py?"),
         ("train tiny.py --model.d-modle 3", "unknown option --model.d-modle; did you mean --model"),
         ("evaluate tiny.py", "missing --checkpoint; see t5x-lite evaluate --help"),
@@ -421,6 +427,6 @@ def test_an_output_that_is_an_input_is_refused(capsys, monkeypatch, tmp_path, li
     (tmp_path / "link").symlink_to("F")
     assert main(line.split()) == 2
     assert capsys.readouterr().err == (
-        f"error: --output F is also a file of {option}; name a new file\n"
+        f"error: --output F is also an input file ({option}); give a new output file\n"
     )
     assert (tmp_path / "F").read_text() == "kept"

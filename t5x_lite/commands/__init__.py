@@ -1,7 +1,7 @@
-"""The commands of the command line: functions (`commands.command`) with options as parameters.
+"""Commands of the command line, written as functions with their options as parameters.
 
-A command's module is imported when the command is called, and JAX when it runs, so that a start
-costs only what the command needs.
+A command's module is imported when the command is called, and JAX when the command runs, so that
+the program starts fast.
 
     COMMANDS["search"]           # the options of t5x_lite.commands.search.search, a dataclass
     summaries()                  # group -> name -> first line of its docstring; nothing is imported
@@ -85,13 +85,13 @@ _GROUPS = {
         "completion": "shell:completion",
     },
 }
-"""Title in the help -> name -> module of this package, and function in it."""
+"""Title of a group in the help -> command name -> "module:function" in this package."""
 
 _PLACES = {name: place for group in _GROUPS.values() for name, place in group.items()}
 
 
 class _Commands(Mapping[str, Any]):
-    """The options of commands by name; a command is imported when it is asked for."""
+    """Mapping from command name to options class; a lookup imports the command's module."""
 
     def __getitem__(self, name: str) -> Any:
         module, _, command = _PLACES[name].partition(":")
@@ -111,7 +111,7 @@ COMMANDS: Mapping[str, Any] = _Commands()
 
 
 def summaries() -> dict[str, dict[str, str]]:
-    """Return title -> command -> first line of its docstring, read from the sources."""
+    """Return group title -> command -> first docstring line, without importing commands."""
     return {
         title: {name: _summary(place) for name, place in group.items()}
         for title, group in _GROUPS.items()

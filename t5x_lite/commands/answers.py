@@ -1,4 +1,4 @@
-"""Commands that use a checkpoint on a file: predict, score."""
+"""Commands that apply a checkpoint to the lines of a file: predict, score."""
 
 import dataclasses
 from typing import Annotated, Literal
@@ -63,64 +63,66 @@ def predict(
     impossible_answers: bool = False,
     trust_project: bool = False,
 ) -> None:
-    """Answer inputs: JSON lines {"inputs"} to {"inputs", "prediction"}.
+    """Predict an output for each input: JSON lines {"inputs"} get {"inputs", "prediction"}.
 
-    An encoder answers by its head. A classifier reads {"inputs"}, or {"inputs", "second"} for a
-    pair, a tagger {"inputs"}, multiple choice {"inputs", "choices"}, and extractive question
-    answering {"question", "context"}.
+    An encoder predicts with one of its heads. A classifier reads {"inputs"}, or {"inputs",
+    "second"} for a pair, a tagger {"inputs"}, multiple choice {"inputs", "choices"}, and extractive
+    question answering {"question", "context"}.
 
-    A model that writes text is greedy, unless --num-beams or --temperature are given; it reads an
-    empty input as a single end-of-sequence token. The same command resumes after a kill; an
-    output that exists is replaced when the new one is complete.
+    A model that generates text decodes greedily, unless --num-beams or --temperature is given; an
+    empty input becomes a single end-of-sequence token. If the command is killed, run it again to
+    resume. An existing output file is replaced when the new output is complete.
 
     Example:
         t5x-lite predict --checkpoint work/reviews --input inputs.jsonl --output answers.jsonl
 
     Args:
-      checkpoint: a work directory or a checkpoint directory; several are an ensemble, which
-        averages their logits.
-      input: a file of JSON lines; - is standard input.
-      output: the file to write; - is standard output.
-      step: step number of the checkpoint in a work directory, or best for the run's best
-        checkpoint; default: the newest.
-      base: directory of the base model, for a checkpoint that holds only trained parameters;
-        default: the recorded base.
-      adapters: the adapters to use.
-      prompt: text that every prediction begins with; a line's own field "prompt" replaces it.
-      batch_size: inputs decoded at once.
-      inputs_length: maximum tokens of an input, or of a prompt; longer prompts are rejected;
-        default: the config's data.inputs_length.
-      long_inputs: "cut" truncates longer inputs and warns; "refuse" rejects them.
-      longest_line: maximum bytes of a line; longer lines are rejected before they are read.
-      max_decode_length: maximum tokens of a prediction, without its prompt.
-      num_beams: width of the beam search; 1 disables it.
-      length_rule: length normalization of beam scores: T5X's (t5x) or transformers' (hf).
-      length_penalty: exponent of the length rule; default: 0.6 for t5x and 1.0 for hf.
-      early_stopping: with length rule hf, stop at num_beams finished outputs (True), when no better
-        beam is likely (False), or when no better beam is possible (never).
-      num_return: number of predictions per input; if it is above 1, each line holds a list
-        "predictions", best first.
-      temperature: sampling temperature, at least 1e-6; 0 takes the likeliest token.
-      top_k: samples among the K likeliest tokens; 0 uses all.
-      top_p: nucleus sampling: keeps the smallest set of tokens with probability X; 1 keeps all.
-      min_p: samples only tokens with at least X times the probability of the likeliest token.
-      seed: random seed for sampling, below 2**32. Each line is sampled by this seed and its line
-        number, or by its own field "seed".
-      min_length: minimum tokens of a prediction.
-      no_repeat_ngram: forbids repeated sequences of N tokens in a prediction and its prompt; 0
-        allows repeats.
-      head: name of the head that predicts, for an encoder with several heads.
-      probabilities: writes the probability of each label or choice.
+      checkpoint: work directory or checkpoint directory of the model; several directories form an
+        ensemble that averages the models' logits.
+      input: input file with one JSON object per line; "-" reads standard input.
+      output: output file with one JSON object per line; "-" writes to standard output.
+      step: step number of the checkpoint to load from a work directory, or "best" for the
+        checkpoint with the best evaluation result; default: the newest checkpoint.
+      base: directory of the base model, for a checkpoint that stores only its trained parameters;
+        default: the base directory recorded in the checkpoint.
+      adapters: adapters of the checkpoint to use; default: all adapters.
+      prompt: text that every prediction begins with; a field "prompt" of an input line replaces it.
+      batch_size: number of inputs per batch.
+      inputs_length: maximum number of tokens of an input or prompt; default: the length used in
+        training. A longer prompt is an error.
+      long_inputs: treatment of inputs longer than --inputs-length: "cut" truncates them with a
+        warning, "refuse" stops with an error.
+      longest_line: maximum length of an input line in bytes; a longer line is an error.
+      max_decode_length: maximum number of tokens in a prediction, not counting its prompt.
+      num_beams: number of beams of the beam search; 1 disables beam search.
+      length_rule: normalization of beam scores by length, as in T5X (t5x) or transformers (hf).
+      length_penalty: exponent of the length normalization of beam scores; default: 0.6 with
+        --length-rule t5x, 1.0 with --length-rule hf.
+      early_stopping: end of beam search with --length-rule hf: at num_beams finished outputs
+        (True), when a better output is unlikely (False), or when a better output is impossible
+        ("never").
+      num_return: number of predictions per input; if it is above 1, each output line has a list
+        "predictions", sorted from best to worst.
+      temperature: sampling temperature, at least 1e-6; 0 always picks the most probable token.
+      top_k: number of most probable tokens to sample from; 0 samples from all tokens.
+      top_p: total probability of the tokens for nucleus sampling; 1 samples from all tokens.
+      min_p: minimum probability of a sampled token, as a fraction of the most probable token's; 0
+        sets no minimum.
+      seed: random seed for sampling, below 2**32; a field "seed" of an input line replaces it.
+      min_length: minimum number of tokens in a prediction.
+      no_repeat_ngram: length of token sequences that must not repeat; 0 allows repetition.
+      head: name of the encoder head that predicts; default: the trained head, or the only head.
+      probabilities: add the probability of each label or choice to the output.
       threshold: minimum probability of a label in multi-label classification; default: 0.5.
-      doc_stride: overlap of the windows of a long text, in tokens; default: 128 for question
-        answering; a tagger truncates instead.
-      longest_answer: maximum tokens of an answer span; default: 15.
-      impossible_answers: allows the empty answer "", as in SQuAD 2.0.
-      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
+      doc_stride: number of tokens that two neighboring windows of a long text share; default: 128
+        for question answering, while a tagger truncates long texts.
+      longest_answer: maximum number of tokens of an answer in question answering; default: 15.
+      impossible_answers: allow the empty answer "" in question answering, as in SQuAD 2.0.
+      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
 
     Raises:
-      InputError: the checkpoint or a line is wrong, or the score of a prediction is not a number;
-        the output is not written then.
+      InputError: if the checkpoint or an input line is invalid, or the score of a prediction is NaN
+        or infinite; no output is written then.
     """
     some_directory(checkpoint)
     from t5x_lite.checkpoints.base import base_at
@@ -219,37 +221,39 @@ def score(
     longest_line: Positive = LONGEST_LINE,
     trust_project: bool = False,
 ) -> None:
-    """Log-likelihood of targets: JSON lines {"inputs", "targets"} get "log_likelihood".
+    """Compute the log-likelihood of targets: JSON lines {"inputs", "targets"} get "log_likelihood".
 
-    The log-likelihood is a sum over the targets' tokens and their end; "num_tokens" counts them. An
-    empty string is encoded as a single end-of-sequence token. The same command resumes after a
-    kill; an output that exists is replaced when the new one is complete.
+    The log-likelihood is summed over the target's tokens and the end-of-sequence token;
+    "num_tokens" is the number of these tokens. An empty string is encoded as a single
+    end-of-sequence token. If the command is killed, run it again to resume. An existing output file
+    is replaced when the new output is complete.
 
     Example:
         t5x-lite score --checkpoint work/t5 --input pairs.jsonl --output scores.jsonl
 
     Args:
-      checkpoint: a work directory or a checkpoint directory; several are an ensemble, which
-        averages their logits.
-      input: a file of JSON lines; - is standard input.
-      output: the file to write; - is standard output.
-      step: step number of the checkpoint in a work directory, or best for the run's best
-        checkpoint; default: the newest.
-      base: directory of the base model, for a checkpoint that holds only trained parameters;
-        default: the recorded base.
-      adapters: the adapters to use.
-      candidates: a file with one candidate per line. Each input line {"inputs"} gets "prediction",
-        the likeliest candidate, and "scores", the log-likelihood of each candidate.
-      batch_size: examples scored at once.
-      inputs_length: maximum tokens of an input; default: the config's data.inputs_length.
-      targets_length: maximum tokens of a target, including EOS; default: unlimited. The
-        log-likelihood of a truncated target covers only the tokens that remain.
-      long_inputs: "cut" truncates longer inputs and targets and warns; "refuse" rejects them.
-      longest_line: maximum bytes of a line; longer lines are rejected before they are read.
-      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
+      checkpoint: work directory or checkpoint directory of the model; several directories form an
+        ensemble that averages the models' logits.
+      input: input file with one JSON object per line; "-" reads standard input.
+      output: output file with one JSON object per line; "-" writes to standard output.
+      step: step number of the checkpoint to load from a work directory, or "best" for the
+        checkpoint with the best evaluation result; default: the newest checkpoint.
+      base: directory of the base model, for a checkpoint that stores only its trained parameters;
+        default: the base directory recorded in the checkpoint.
+      adapters: adapters of the checkpoint to use; default: all adapters.
+      candidates: file with one candidate target per line; each input line {"inputs"} then gets
+        "prediction", the most likely candidate, and "scores", the log-likelihood of each candidate.
+      batch_size: number of examples per batch.
+      inputs_length: maximum number of tokens of an input; default: the length used in training.
+      targets_length: maximum number of tokens of a target, including EOS; the log-likelihood of a
+        truncated target covers only the kept tokens; default: unlimited.
+      long_inputs: treatment of inputs and targets that are too long: "cut" truncates them with a
+        warning, "refuse" stops with an error.
+      longest_line: maximum length of an input line in bytes; a longer line is an error.
+      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
 
     Raises:
-      InputError: the checkpoint or a line is wrong; the output is not written then.
+      InputError: if the checkpoint or an input line is invalid; no output is written then.
     """
     some_directory(checkpoint)
     from t5x_lite.checkpoints.base import base_at

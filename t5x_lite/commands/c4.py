@@ -1,4 +1,4 @@
-"""The command that makes C4 of files of Common Crawl, on this machine or on a cluster: c4."""
+"""The command c4, which builds C4 from files of Common Crawl on one machine or on a cluster."""
 
 import dataclasses
 import logging
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from t5x_lite.core.progress import Row
 
 BYTES_OF_A_SHARD = 1 << 28
-"""Bytes of stored input per shard; a crawl of 8 TB has the 1024 shards of the release."""
+"""Bytes of stored input per output shard; a crawl of 8 TB gets 1024 shards, like released C4."""
 MAX_SHARDS = 1024
 _VALIDATION_PAGES = 10
 
@@ -37,7 +37,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Rules:
-    """Prefix `--cleaning` of the options of the rules."""
+    """Wrapper that gives the options of the cleaning rules their prefix --cleaning."""
 
     cleaning: Cleaning
 
@@ -62,10 +62,10 @@ def c4(
 ) -> dict[str, Any]:
     r"""Build C4 from Common Crawl WET or WARC files: clean, deduplicate, and report.
 
-    Kept pages go to OUTPUT in shards, with report.html and stats.json about what was dropped and
-    why, and manifest.json, written last. A killed run continues when the same command is run
-    again. --cleaning.RULE VALUE changes a rule, such as --cleaning.min-words 3; the guide of C4
-    lists them. Options of Apache Beam follow "--", with each --runner except local.
+    The kept pages are written to OUTPUT in shards. report.html and stats.json count the dropped
+    pages by reason, and manifest.json is written last. If the command is killed, run it again to
+    resume. --cleaning.RULE VALUE changes a rule, such as --cleaning.min-words 3; the guide of C4
+    lists the rules. Options of Apache Beam follow "--", with each --runner except local.
 
     Example:
         t5x-lite c4 --input crawl/*.warc.wet.gz --output c4 --bad-words en.txt
@@ -73,35 +73,35 @@ def c4(
             -- --project=P --region=R --temp_location=gs://B/tmp
 
     Args:
-      input: WET or WARC files (plain or .gz), patterns, directories, gs:// or s3:// paths, or a
-        list of such files (*.paths, *.paths.gz or *.txt).
-      overrides: cleaning rules as --cleaning.RULE VALUE; options of Beam follow "--".
-      output: the output directory, which is new or holds unfinished output of the same command.
-      preset: cleaning rules of the published C4 or of the paper's first version.
-      variant: the variant of C4.
-      bad_words: a file with one bad word per line, or for multilingual a directory of such files;
-        default: none.
-      domains: for realnewslike, a JSON file {domain: true or a list of its subdomains}.
-      urls: for webtextlike, a file with one URL per line.
-      base: prefix of relative paths in a list of paths, such as s3://commoncrawl.
-      num_shards: number of shards of the training split; default: chosen by the input's size (1024
-        for a whole crawl).
-      array_record: also writes ArrayRecord files.
-      workers: number of processes, only with --runner local; default: one per core.
-      memory: maximum memory of deduplication in GiB before it spills to disk, only with --runner
-        local.
-      runner: local, or a runner of Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, ...
+      input: WET or WARC files (plain or .gz), file patterns, directories, gs:// or s3:// paths, or
+        text files with one such path per line (*.paths, *.paths.gz or *.txt).
+      overrides: cleaning rules as --cleaning.RULE VALUE; options of Apache Beam follow "--".
+      output: output directory, which is new or contains unfinished output of the same command.
+      preset: cleaning rules as in the released C4, or as in the first version of the paper.
+      variant: variant of C4 to build, such as realnewslike or multilingual.
+      bad_words: file with one bad word per line, or for the variant multilingual a directory of
+        such files; pages with a bad word are dropped; default: keep these pages.
+      domains: JSON file for the variant realnewslike: {domain: true, or a list of subdomains}.
+      urls: file with one URL per line, for the variant webtextlike.
+      base: prefix that is put before relative paths in a list of paths, such as s3://commoncrawl.
+      num_shards: number of shards of the training split; default: in proportion to the input's
+        size, with 1024 shards for a complete crawl.
+      array_record: also write the pages as ArrayRecord files.
+      workers: number of worker processes of --runner local; default: one per CPU core.
+      memory: memory limit of deduplication in GiB, before it spills to disk; with --runner local.
+      runner: "local" for processes on this machine, or the name of an Apache Beam runner, such as
+        DirectRunner, DataflowRunner or FlinkRunner.
 
     Returns:
-      The sizes of the corpus, as printed: a table on a terminal, a line of JSON elsewhere.
-
-    Raises:
-      InputError: if an input, a list or the output is wrong, or if no input has a record.
+      The sizes of the corpus, which the command also prints.
     """
     if not input:
         raise OptionError("--input needs at least one file")
     if runner != "local" and workers is not None:
-        raise OptionError("--workers is for --runner local; other runners have their own")
+        raise OptionError(
+            "--workers is supported only with --runner local; set the workers of Apache Beam "
+            "by options after --"
+        )
     changes, beam_options = before_beam(overrides, runner=runner)
     lists = {"bad_words": bad_words, "domains": domains, "urls": urls}
     given = {name: path for name, path in lists.items() if path is not None}
@@ -154,14 +154,16 @@ def c4(
         )
     found = _summary(output, tally)
     if not found["pages_kept"]:
-        _logger.warning("no page was kept; see the counts in %s", found["report"])
+        _logger.warning(
+            "the cleaning rules dropped every page; see the counts by reason in %s", found["report"]
+        )
     _warn_of_empty_validation(found["pages"], cleaning.validation_modulus)
     print_result(found, _rows(found), indent=None)
     return found
 
 
 def _changed(rules: Cleaning, changes: Sequence[str]) -> Cleaning:
-    """Change rules by options such as --cleaning.min-words 3."""
+    """Return the cleaning rules, changed by options such as --cleaning.min-words 3."""
     found, _ = parse(
         _Rules,
         changes,
@@ -173,17 +175,17 @@ def _changed(rules: Cleaning, changes: Sequence[str]) -> Cleaning:
 
 
 def _check_lists(cleaning: Cleaning, variant: str) -> None:
-    """Reject a variant without the list that makes it; name languages without a list."""
+    """Raise InputError if the C4 variant lacks its list; warn if no bad words are given."""
     for name in missing_lists(cleaning, variant):
         if name != "bad_words":
-            raise InputError(f"--variant {variant} needs a list: give --{name} FILE")
+            raise InputError(f"--variant {variant} needs a list of pages; pass --{name} FILE")
         _logger.warning(
             "no --bad-words FILE is set, so pages with bad words are kept, unlike in C4"
         )
 
 
 def default_shards(files: "Sequence[Input]") -> int:
-    """Shards of the training split by the size of the input."""
+    """Return the number of training shards for the total size of the input files."""
     return max(1, min(MAX_SHARDS, sum(file.size for file in files) // BYTES_OF_A_SHARD))
 
 
@@ -212,15 +214,15 @@ def _rows(found: Mapping[str, Any]) -> "Iterator[Row]":
 
 
 def _warn_of_empty_validation(pages: Mapping[str, int], modulus: int) -> None:
-    """Warn that a split has no validation pages, and name an option that gives it some."""
+    """Warn about each split without validation pages, and suggest an option that gives it some."""
     for split, kept in pages.items():
         validation = "validation" if split == "train" else f"{split}-validation"
         if modulus and kept and not split.endswith("validation") and not pages.get(validation):
             smaller = max(2, min(modulus - 1, kept // _VALIDATION_PAGES))
             _logger.warning(
-                "split %s is empty: it gets 1 in %d pages, chosen by URL, and there are only %d; "
-                "run again with --cleaning.validation-modulus %d and a new --output, or train "
-                "with --evaluation.loss False",
+                "split %s is empty, because it gets 1 in %d pages (chosen by URL) and only %d "
+                "pages were kept; run again with --cleaning.validation-modulus %d and a new "
+                "--output, or train with --evaluation.loss False",
                 validation,
                 modulus,
                 kept,

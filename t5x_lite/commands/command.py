@@ -1,4 +1,4 @@
-"""A command is a function: its parameters are the options, and its docstring is their help.
+"""Framework of the commands: a command is a function with options as parameters.
 
     @command
     def fuse(runs: Files, *, output: File, depth: Positive = 1000) -> None: ...
@@ -6,19 +6,19 @@
     fuse(["a", "b"], output="c")      # from Python
     fuse.options                      # the frozen dataclass that tyro, completion and docs read
 
-`--help` shows the docstring's paragraphs, its section "Example:", and the options; if there are
-many, those in `GROUPS` follow below a title.
+`--help` shows the paragraphs of the function's docstring, its section "Example:", and its options.
+If a command has many options, the options in `GROUPS` are shown in groups with titles.
 
-Options that several commands share are a dataclass: a parameter that is annotated with it and
-`SHARED` adds its fields to the command's options. A parameter `overrides: Overrides` gets all other
-arguments: options that are fields of a config, and arguments after "--".
+Options that several commands share are the fields of a dataclass; a parameter annotated with the
+dataclass and `SHARED` adds them to the command's options. A parameter `overrides: Overrides`
+receives all other arguments: config fields, and arguments after "--".
 
     @command
     def train(config: Config, overrides: Overrides = (), *, dry_run: bool = False) -> None: ...
 
     train("configs/tiny_pretrain.py", ["--steps", "100"])
 
-A command imports its dependencies in its body, so that `--help` does not pay for them.
+A command imports its dependencies in its body, so that `--help` is fast.
 """
 
 import collections.abc
@@ -64,19 +64,19 @@ GROUPS = {
         "queue max-texts max-body connections timeout body-timeout compilation-cache"
     ),
 }
-"""Title -> the options below it, in the help of a command with more than `_MANY` options.
+"""Group title -> options listed below the title, in the help of commands with over `_MANY` options.
 
-A title with only one option is not shown: that option stays below "options".
+A group with only one of the command's options gets no title; the option stays below "options".
 """
 
 _MANY = 12
 
 _CONTINUED = re.compile(r"\n {8,}")
-"""A line break inside a description; tyro keeps those before signs such as "--"."""
+"""Line break inside an option's description; tyro keeps line breaks before signs such as "--"."""
 
 
 class Command(Generic[Parameters, Result]):
-    """A function with checks of its bounds, and with a dataclass of its options."""
+    """Function that is a command: it checks its arguments' bounds and has a class of options."""
 
     def __init__(self, function: Callable[Parameters, Result]):
         self.function = function
@@ -86,7 +86,7 @@ class Command(Generic[Parameters, Result]):
         """Call the function.
 
         Raises:
-          OptionError: if an argument is unknown or outside of its bounds.
+          OptionError: if an argument is unknown or out of bounds.
         """
         for old, new in former_names(self.function).items():
             if old in kwargs:
@@ -103,7 +103,7 @@ class Command(Generic[Parameters, Result]):
 
     @functools.cached_property
     def _shared(self) -> dict[str, type]:
-        """Parameter -> the dataclass with fields that are options."""
+        """Parameter name -> dataclass of options, for parameters annotated with `SHARED`."""
         return {
             name: typing.get_args(hint)[0]
             for name, hint in self._hints.items()
@@ -121,7 +121,7 @@ class Command(Generic[Parameters, Result]):
 
     @functools.cached_property
     def options(self) -> type:
-        """The dataclass of the options; its `run` calls the function."""
+        """Dataclass with the command's options as fields; its method `run` calls the function."""
         text, _, args = (self.function.__doc__ or "").partition("Args:\n")
         about, _, example = text.partition("Example:\n")
         example = textwrap.dedent(example).strip()
@@ -168,11 +168,11 @@ class Command(Generic[Parameters, Result]):
 
 
 def arranged(text: str, *, example: str) -> str:
-    """Return the help that tyro wrote with wrapped paragraphs, an example, and options in groups.
+    """Return the help text written by tyro, with wrapped paragraphs, an example and option groups.
 
     Args:
-      text: usage, paragraphs, and boxes of options.
-      example: lines to show after the paragraphs, or "".
+      text: help text of tyro: usage, paragraphs, and boxes of options.
+      example: lines of the example to insert after the paragraphs, or "" for no example.
     """
     columns = shutil.get_terminal_size().columns
     at = re.search(r"^(╭| [\w.]+ (options|arguments) *$| options *$)", text, re.MULTILINE)
@@ -184,7 +184,7 @@ def arranged(text: str, *, example: str) -> str:
 
 
 def _grouped(boxes: str) -> str:
-    """Divide the box of the options by `GROUPS`, unless there are few of them."""
+    """Divide the box of options into one box per group of `GROUPS`, if there are many options."""
     lines = boxes.splitlines()
     entries = _entries(lines)
     if len(entries) <= _MANY:
@@ -203,14 +203,14 @@ def _grouped(boxes: str) -> str:
 
 
 def _title(entry: list[str], title_of: Mapping[str, str]) -> str:
-    """Return the title for an option's rows; required options are below "options"."""
+    """Return the title of an option's group; a required option is always listed below "options"."""
     required = any("(required)" in line for line in entry)
     name = re.split(r"[\s,]", entry[0][2:])[0]
     return "options" if required else title_of.get(name, "options")
 
 
 def _entries(lines: list[str]) -> list[list[str]]:
-    """Return the rows of each option."""
+    """Return the help lines of each option."""
     entries: list[list[str]] = []
     for line in lines:
         if re.match(r"(│ |  )--?\w", line):
@@ -221,7 +221,7 @@ def _entries(lines: list[str]) -> list[list[str]]:
 
 
 def _box(title: str, rows: list[str], *, width: int, plain: bool) -> list[str]:
-    """Frame options as tyro does, by Unicode lines or plain ones."""
+    """Return help lines in a titled frame like tyro's, of Unicode line characters or plain."""
     if plain:
         return [f" {title}".ljust(width), " " + "-" * (width - 2) + " ", *rows, " " * width]
     top = f"╭─ {title} ".ljust(width - 1, "─") + "╮"
@@ -229,7 +229,7 @@ def _box(title: str, rows: list[str], *, width: int, plain: bool) -> list[str]:
 
 
 def command(function: Callable[Parameters, Result]) -> Command[Parameters, Result]:
-    """Make a command of a function."""
+    """Turn a function into a command."""
     return Command(function)
 
 
@@ -250,9 +250,9 @@ def _check_bounds(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
 
 
 def _for_tyro(hint: Any, default: Any = dataclasses.MISSING) -> Any:
-    """Return an annotation as tyro reads it: a sequence is a tuple, and a path is a string.
+    """Return an annotation in tyro's terms: a sequence becomes a tuple, and a path a string.
 
-    An empty default is not shown; the option's description covers it.
+    An empty default is hidden in the help; the option's description explains it.
     """
     if default is None or default in ("", ()):
         return Annotated[_for_tyro(hint), tyro.conf.arg(help_behavior_hint="")]

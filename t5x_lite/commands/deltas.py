@@ -1,12 +1,12 @@
-"""Commands that combine, merge, measure and extend checkpoints.
+"""Commands that combine, merge, analyze and extend checkpoints.
 
-compose and merge are about deltas: adapters, task vectors and other changes of a base. The rest
-write next to a checkpoint:
+compose and merge work on deltas: adapters, task vectors and other changes of a base model. fisher
+and heads write these files:
 
-    work/rte_fisher/params/fisher/model/...       fisher: the diagonal, float32, of each array
-    work/rte_fisher/files/fisher.json             the checkpoint, the number of examples, the labels
-    work/pruned/params/adapters/heads/...         heads: masks of 0 and 1, float32 [N, H]
-    work/pruned/files/heads.json                  importance of each head of each layer, share kept
+    work/rte_fisher/params/fisher/model/...       Fisher diagonal of each array, float32
+    work/rte_fisher/files/fisher.json             checkpoint, number of examples, kind of labels
+    work/pruned/params/adapters/heads/...         head masks of 0 and 1, float32 [N, H]
+    work/pruned/files/heads.json                  importance of each head, fraction of kept heads
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 Expression = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="EXPRESSION")]
 Named = Annotated[Sequence[str], tyro.conf.arg(metavar="NAME=DIR [NAME=DIR ...]")]
 _MASKS = "heads"
-"""Name of the adapter that `heads` writes."""
+"""Name of the adapter that the command `heads` writes."""
 _POSITIONS = "model/embedding/position"
 
 _logger = logging.getLogger(__name__)
@@ -63,27 +63,26 @@ def compose(
     allow_other_base: bool = False,
     trust_project: bool = False,
 ) -> None:
-    """Add, subtract and merge adapters, task vectors and other deltas of one base.
+    """Add, subtract and merge adapters, task vectors and other deltas of one base model.
 
-    'ties(a, b, density=0.2) - 0.5 * c' is an expression; linear, average, svd, ties, dare, fisher,
-    sparsify, factor, materialize and without_heads are its functions.
+    An example of an expression is 'ties(a, b, density=0.2) - 0.5 * c'. Its functions are linear,
+    average, svd, ties, dare, fisher, sparsify, factor, materialize and without_heads.
 
     Example:
         t5x-lite compose "0.7 * rte + 0.3 * mnli" work/both --delta rte=work/rte mnli=work/mnli
 
     Args:
-      expression: arithmetic of names, numbers, + - * / and functions.
-      destination: the directory to write, a delta; new or empty.
-      delta: NAME=DIR for each name in the expression; DIR is a delta, a run that trained adapters,
-        or with --base any run.
-      fisher: NAME=DIR of the Fisher diagonals that the function fisher weights its deltas by.
-      base: the checkpoint that all deltas were trained from; default: the recorded base.
-      allow_other_base: uses --base even if a different base was recorded, with a warning.
-      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
+      expression: arithmetic of delta names, numbers, + - * / and functions, such as "a - 0.5 * b".
+      destination: output directory of the composed delta, which must be new or empty.
+      delta: name and directory of each delta in the expression, as NAME=DIR. DIR is a delta or a
+        run that trained adapters; with --base, any run.
+      fisher: name of a delta and directory of its Fisher diagonal, as NAME=DIR, for fisher(...).
+      base: checkpoint that all deltas were trained from; default: the base recorded in the deltas.
+      allow_other_base: use --base with a warning even if a different base was recorded.
+      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
 
     Raises:
-      InputError: if the expression is wrong, with the column; if a directory is wrong; if the
-        bases differ; or if the destination exists.
+      InputError: if the expression or a delta is invalid, the bases differ, or the output exists.
     """
     _check_base(base, allowed=allow_other_base)
     from t5x_lite.adapters.expression import Names, check, evaluate, names_in
@@ -93,11 +92,15 @@ def compose(
         places = _named(delta, option="--delta")
         check(expression, places)
         if unused := sorted(places.keys() - set(names_in(expression))):
-            raise InputError(f"--delta {unused[0]} is not in the expression {expression!r}")
+            raise InputError(
+                f"--delta {unused[0]} is not used in the expression {expression!r}; remove the "
+                "option or use the name"
+            )
         fisher_places = _named(fisher, option="--fisher")
         if unknown := [name for name in fisher_places if name not in places]:
             raise InputError(
-                f"--fisher {unknown[0]}: no --delta is called so{did_you_mean(unknown[0], places)}"
+                f"--fisher {unknown[0]} must have the name of a "
+                f"--delta{did_you_mean(unknown[0], places)}"
             )
         diagonals = {name: _diagonal(where) for name, where in fisher_places.items()}
         _refuse_existing(destination)
@@ -113,7 +116,7 @@ def compose(
         made = evaluate(expression, names)
         files = delta_files.files_for(made, list(opened.values()))
         delta_files.save(made, destination, files=files)
-    _logger.info("wrote %s: %s, %s", destination, _contents(made), _in_bytes(made.nbytes))
+    _logger.info("wrote the delta %s: %s, %s", destination, _contents(made), _in_bytes(made.nbytes))
 
 
 def _check_base(base: str | None, *, allowed: bool) -> None:
@@ -126,9 +129,11 @@ def _named(pairs: Sequence[str], *, option: str) -> dict[str, str]:
     for pair in pairs:
         name, equals, directory = pair.partition("=")
         if not (equals and name.isidentifier() and directory):
-            raise InputError(f"{option} is NAME=DIR, such as a=work/a: got {pair!r}")
+            raise InputError(f"{option} must be NAME=DIR, such as a=work/a, got {pair!r}")
         if name in places:
-            raise InputError(f"{option} {name} is given twice")
+            raise InputError(
+                f"{option} has the name {name} twice; give each directory a different name"
+            )
         places[name] = directory
     return places
 
@@ -136,7 +141,7 @@ def _named(pairs: Sequence[str], *, option: str) -> dict[str, str]:
 def _refuse_existing(destination: str | Path) -> None:
     target = Path(destination)
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
-        raise InputError(f"{destination} exists and is not empty; give another name")
+        raise InputError(f"destination {destination} exists and is not empty; give a new directory")
 
 
 def _diagonal(where: str) -> Mapping[str, Any]:
@@ -150,7 +155,9 @@ def _diagonal(where: str) -> Mapping[str, Any]:
     start = "fisher/"
     diagonal = {p.removeprefix(start): a.read() for p, a in arrays.items() if p.startswith(start)}
     if not diagonal:
-        raise InputError(f"{where} holds no Fisher diagonal: `t5x-lite fisher` writes one")
+        raise InputError(
+            f"{where} contains no Fisher diagonal; give a directory that `t5x-lite fisher` wrote"
+        )
     return diagonal
 
 
@@ -169,7 +176,7 @@ def _titled(module: "Module") -> str:
 
 
 def _in_bytes(number: int) -> str:
-    """Return a size with three digits, in the largest unit that leaves it at 1 or more."""
+    """Return a number of bytes as text with three digits, such as "1.24 GB"."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if number >= size:
             return f"{number / size:.3g} {unit}"
@@ -188,28 +195,27 @@ def merge(
     allow_other_base: bool = False,
     trust_project: bool = False,
 ) -> None:
-    """Make a plain checkpoint of a base and a delta, or of a run that trained adapters.
+    """Merge a delta, or the adapters of a run, into the base model, and write a plain checkpoint.
 
-    predict, score, evaluate, train --init and export take what it writes.
+    The written checkpoint can be given to predict, score, evaluate, train --init and export.
 
     Example:
         t5x-lite merge work/rte work/merged
 
     Args:
-      source: a delta, or a work directory or checkpoint directory of a run that trained adapters;
-        with --base, of any run.
-      destination: the directory to write, new or empty.
-      step: step number of the checkpoint in a work directory, or best for the run's best
-        checkpoint; default: the newest.
-      base: the checkpoint that the source was trained from; default: the recorded base.
-      adapters: adapters of a run to merge.
-      dtype: dtype of the stored weights; for bfloat16 the log shows the relative error.
-      allow_other_base: uses --base even if a different base was recorded, with a warning.
-      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
+      source: delta, or checkpoint of a run that trained adapters; with --base, of any run.
+      destination: output directory, which must be new or empty.
+      step: step number of the checkpoint to load from a work directory, or "best" for the
+        checkpoint with the best evaluation result; default: the newest checkpoint.
+      base: checkpoint that the source was trained from; default: the base recorded in the source.
+      adapters: adapters of the run to merge; default: all adapters.
+      dtype: data type of the stored weights; with bfloat16, the log shows the rounding error.
+      allow_other_base: use --base with a warning even if a different base was recorded.
+      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
 
     Raises:
-      InputError: if the source or its base is missing, damaged or another one, or if the
-        destination exists; nothing is left behind then.
+      InputError: if the source or its base is missing or damaged, the base is not the recorded one,
+        or the destination exists; no output is left behind then.
     """
     _check_base(base, allowed=allow_other_base)
     from t5x_lite.checkpoints.items import write_step
@@ -227,7 +233,8 @@ def merge(
         write_step(directory, files, merged)
     if opened.delta.config:
         _logger.info(
-            "no kernel can hold %s; it stays an adapter of %s, next to the merged weights",
+            "%s cannot be merged into a kernel and is stored as an adapter of %s, next to the "
+            "merged weights",
             ", ".join(_titled(module) for module in opened.delta.config),
             destination,
         )
@@ -248,26 +255,27 @@ def fisher(
     step: Step = None,
     trust_project: bool = False,
 ) -> None:
-    """Measure how much each weight of a tuned model matters, for compose 'fisher(a, b)'.
+    """Compute the Fisher diagonal, the importance of each weight, for compose 'fisher(a, b)'.
 
-    It is the mean of squared gradients over training examples, one at a time.
+    The Fisher diagonal is the mean squared gradient of each weight over training examples, computed
+    one example at a time.
 
     Example:
         t5x-lite fisher work/rte work/rte_fisher --examples 1024
 
     Args:
-      source: a work directory or a checkpoint directory.
-      destination: the directory to write, new or empty.
-      examples: number of examples to measure on.
-      labels: empirical uses the labels of the data; expected weights all classes of a classifier by
-        their probabilities.
-      step: step number of the checkpoint in a work directory, or best for the run's best
-        checkpoint; default: the newest.
-      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
+      source: work directory or checkpoint directory of the model.
+      destination: output directory, which must be new or empty.
+      examples: number of training examples to compute the gradients on.
+      labels: labels of the loss: "empirical" uses the labels of the data; "expected" averages over
+        all classes of a classifier, weighted by their predicted probabilities.
+      step: step number of the checkpoint to load from a work directory, or "best" for the
+        checkpoint with the best evaluation result; default: the newest checkpoint.
+      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
 
     Raises:
-      InputError: if the checkpoint does not exist, if its data are missing, if expected labels are
-        requested without a classifier, or if the destination exists.
+      InputError: if the checkpoint or its data is missing, expected labels are requested without a
+        classifier, or the destination exists.
     """
     from t5x_lite.checkpoints.items import write_step
     from t5x_lite.core.files import new_directory
@@ -294,7 +302,7 @@ def fisher(
 
 
 def _merged_learner(loaded: "Loaded") -> "tuple[Learner, Params]":
-    """Return a checkpoint's learner and parameters, adapters merged into kernels if possible."""
+    """Return a checkpoint's learner and parameters, with adapters merged where possible."""
     from t5x_lite.adapters.delta import Delta
     from t5x_lite.core import trees
     from t5x_lite.inference.delta_files import plain
@@ -312,7 +320,7 @@ def _merged_learner(loaded: "Loaded") -> "tuple[Learner, Params]":
 
 
 def _rows(loaded: "Loaded", *, examples: int) -> Any:
-    """Batches of one row of a checkpoint's training data, sampled by its seed as training does."""
+    """Return batches of one training example, sampled as in the checkpoint's training."""
     from t5x_lite.data import batches as data_batches
     from t5x_lite.data.config import Fixed
 
@@ -331,26 +339,27 @@ def heads(
     step: Step = None,
     trust_project: bool = False,
 ) -> None:
-    """Measure which attention heads matter least, and write an adapter that masks them.
+    """Rank attention heads by importance, and write an adapter that masks the least important.
 
-    Importance is the mean over training examples of the absolute gradient of a head's mask, divided
-    by the length of its layer's importances. `t5x-lite merge` writes the pruned model.
+    The importance of a head is the mean absolute gradient of its mask over training examples,
+    divided by the L2 norm of all importances in its layer. `t5x-lite merge` writes the pruned
+    model.
 
     Example:
         t5x-lite heads work/sst2 work/sst2_half --keep 0.5 --examples 1024
 
     Args:
-      source: a work directory or a checkpoint directory, without adapters.
-      destination: the directory to write, new or empty.
-      examples: number of examples to measure on.
-      keep: fraction of heads to keep, above 0; 1 only measures.
-      step: step number of the checkpoint in a work directory, or best for the run's best
-        checkpoint; default: the newest.
-      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
+      source: work directory or checkpoint directory of a model without adapters.
+      destination: output directory, which must be new or empty.
+      examples: number of training examples to compute the gradients on.
+      keep: fraction of attention heads to keep, above 0; 1 only computes their importance.
+      step: step number of the checkpoint to load from a work directory, or "best" for the
+        checkpoint with the best evaluation result; default: the newest checkpoint.
+      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
 
     Raises:
-      InputError: if the checkpoint does not exist, if it has modules or shared arrays, if its data
-        are missing, or if the destination exists; nothing is left behind then.
+      InputError: if the checkpoint or its data is missing, the checkpoint has adapters or shared
+        arrays, or the destination exists; no output is left behind then.
     """
     from t5x_lite.adapters.base import ADAPTERS
     from t5x_lite.adapters.config import Adapters
@@ -372,8 +381,8 @@ def heads(
         where, learner = loaded.directory, loaded.learner
         if learner.adapters:
             raise InputError(
-                f"checkpoint {where} has modules itself: merge them by `t5x-lite merge` and give "
-                "what that writes"
+                f"checkpoint {where} has adapters, but heads needs a model without adapters; "
+                "merge the adapters by `t5x-lite merge` and give the merged checkpoint"
             )
         refuse_views(where, learner.views)
         files = checkpointing.step_files(where)
@@ -409,7 +418,7 @@ def heads(
     total = sum(mask.size for mask in masks.values())
     kept = round(sum(float(mask.sum()) for mask in masks.values()))
     _logger.info(
-        "%s: kept %d of %d attention heads, measured on %d examples",
+        "%s: kept the most important %d of %d attention heads, by gradients on %d examples",
         destination,
         kept,
         total,
@@ -442,29 +451,31 @@ def extend(
     step: Step = None,
     trust_project: bool = False,
 ) -> Path:
-    """Give an encoder more positions, so that it reads longer texts.
+    """Add position embeddings to an encoder, so that it accepts longer texts.
 
-    The rows of its table stay, and texts of the old length have the states that they had.
+    The existing position embeddings do not change, so texts up to the former maximum length keep
+    their hidden states.
 
     Example:
         t5x-lite extend work/xlmr work/xlmr_long --positions 8192
 
     Args:
-      source: a work directory or a checkpoint directory.
-      destination: the directory to write, new or empty.
-      positions: maximum tokens of a text, such as 8192.
-      new_rows: repeat copies the existing position embeddings; random initializes new ones.
-      seed: random seed for new position embeddings.
-      step: step number of the checkpoint in a work directory, or best for the run's best
-        checkpoint; default: the newest.
-      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
+      source: work directory or checkpoint directory of the encoder.
+      destination: output directory, which must be new or empty.
+      positions: new maximum number of tokens of a text, such as 8192.
+      new_rows: initialization of the new position embeddings: "repeat" copies the existing
+        embeddings, "random" samples new ones.
+      seed: random seed of --new-rows random.
+      step: step number of the checkpoint to load from a work directory, or "best" for the
+        checkpoint with the best evaluation result; default: the newest checkpoint.
+      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
 
     Returns:
-      The directory that was made.
+      The path of the written directory.
 
     Raises:
-      InputError: if the checkpoint has no table of positions, one that is as long already, or
-        modules; or if the destination exists.
+      InputError: if the checkpoint has no position embeddings, already accepts texts of this
+        length, or has adapters; or if the destination exists.
     """
     import numpy as np
 
@@ -487,17 +498,20 @@ def extend(
         experiment = read_experiment(where, files)
         model: Any = experiment.model
         if not is_encoder(model) or not model.position_rows:
-            raise InputError(f"checkpoint {where}: has no table of positions that could be longer")
+            raise InputError(
+                f"checkpoint {where} has no absolute position embeddings, so it cannot be extended"
+            )
         first, rows = model.first_position, model.position_rows
         if positions + first <= rows:
             raise InputError(
-                f"checkpoint {where}: reads texts of {rows - first} tokens already, and "
-                f"{positions} are asked for"
+                f"checkpoint {where} already accepts texts of {rows - first} tokens, but "
+                f"--positions is {positions}; give a larger number"
             )
         if experiment.adapters.modules or views_of(model, experiment.objective):
             raise InputError(
-                f"checkpoint {where} has modules or shared arrays: merge the modules by `t5x-lite "
-                "merge`, or export and import the model"
+                f"checkpoint {where} has adapters or shared arrays, which extend does not "
+                "support; merge the adapters by `t5x-lite merge`, or export and import the "
+                "model"
             )
         longer = dataclasses.replace(
             experiment,
@@ -509,7 +523,8 @@ def extend(
         changed = [path for path, shape in shapes.items() if shape != arrays[path].shape]
         if changed != [_POSITIONS]:
             raise InputError(
-                f"checkpoint {where}: more than the table changes: {', '.join(changed)}"
+                f"checkpoint {where} has more arrays than the position embeddings with a size "
+                f"that depends on the maximum length: {', '.join(changed)}"
             )
         old, rng = arrays[_POSITIONS], np.random.default_rng(seed)
         stddev = model.initializer_stddev
@@ -529,7 +544,8 @@ def extend(
         with new_directory(destination) as directory:
             write_step(directory, contents, {path: arrays[path] for path in shapes})
     _logger.info(
-        "%s: extended to %d tokens per text, from %d (new rows: %s)",
+        "%s: extended the maximum length of a text to %d tokens, from %d (new position "
+        "embeddings: %s)",
         *(destination, positions, rows - first, new_rows),
     )
     return Path(destination)
@@ -542,18 +558,18 @@ def extended(
     first: int,
     draw: "Callable[[tuple[int, int]], np.ndarray] | None" = None,
 ) -> "np.ndarray":
-    """Return a table of positions [R, D] with more rows.
+    """Return a position embedding table [rows, D]: the given table [R, D] with rows appended.
 
         table of 512 + 2 rows, 8,194 wanted:   row 2 + i of the new table = row 2 + (i mod 512)
 
-    Existing rows do not change, so texts of the old length keep their hidden states. The
-    initialization of XLM-R's new rows by BGE-M3's authors is not published; "random" samples them.
+    Existing rows do not change, so short texts keep their hidden states. BGE-M3's authors do not
+    publish how they initialized XLM-R's new rows.
 
     Args:
-      table: the one that there is.
-      rows: rows of the new table.
-      first: the row of a text's first token; those before it are as they were.
-      draw: makes new rows of a shape; None repeats the rows from `first` on.
+      table: existing position embeddings [R, D].
+      rows: number of rows of the new table.
+      first: row of a text's first token; earlier rows are reserved and not repeated.
+      draw: function from a shape to random new rows; None repeats the rows from `first` on.
     """
     import numpy as np
 

@@ -1,8 +1,8 @@
-"""embed: the texts of a file as vectors, without TensorFlow.
+"""The command embed: encode the texts of a file as vectors, without importing TensorFlow.
 
-A file of any size streams through in constant memory, in chunks of batches with texts sorted by
-length. All devices share a batch. The output appears when it is complete, and a killed command
-resumes after the last complete chunk.
+Files of any size are read in constant memory, in chunks of several batches; the texts of a chunk
+are sorted by length. Each batch is divided among all devices. The output file appears when it is
+complete, and a killed command resumes after the last complete chunk.
 """
 
 import contextlib
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from t5x_lite.models.vector_heads import Role
 
 CHUNK_BATCHES = 32
-"""Batches that are held at a time."""
+"""Number of batches per chunk of texts that is encoded and written together."""
 
 _logger = logging.getLogger(__name__)
 
 
 class Chunk(NamedTuple):
-    """Texts, and their tokens."""
+    """Chunk of text records with the token ids of each text."""
 
     records: list["TextRecord"]
     rows: list["np.ndarray"]
@@ -91,68 +91,69 @@ def embed(
     text: Text = "{text}",
     trust_project: bool = False,
 ) -> Path:
-    """Turn texts into vectors by an encoder: text, JSON lines or tables to .npy or .parquet.
+    """Encode texts as vectors: text files, JSON lines or tables become .npy or .parquet files.
 
-    All devices share a batch. The output appears when it is complete; a killed command continues,
-    but with standard input or .parquet it begins again.
+    Each batch is divided among all devices. The output appears when it is complete. If the command
+    is killed, run it again to resume; with standard input or a .parquet output it starts again.
 
     Example:
         t5x-lite embed --checkpoint work/encoder --input corpus.jsonl --output corpus.npy
 
     Args:
-      checkpoint: a work directory or a checkpoint directory.
-      input: texts to encode: a file with one text per line; JSON lines {"text"}, optionally with
+      checkpoint: work directory or checkpoint directory of the encoder.
+      input: input texts: a file with one text per line; JSON lines {"text"}, optionally with
         "title" and "_id", such as BEIR's corpus.jsonl; tab-separated passages, such as MS MARCO's
-        collection.tsv and DPR's psgs_w100.tsv; Parquet or Arrow; a directory or a pattern;
-        hf://NAME or tfds://NAME; - is standard input.
-      output: FILE.npy, float32 [N, D] in the order of the input, or FILE.parquet with columns id
-        and vector (needs pyarrow); an existing file is replaced.
-      step: step number of the checkpoint in a work directory, or best for the run's best
-        checkpoint; default: the newest.
-      base: directory of the base model, for a checkpoint that holds only trained parameters;
-        default: the recorded base.
-      adapters: the adapters to use.
-      format: format of the input; auto infers it from the file name.
-      pooling: the [CLS] hidden state, or the mean of all hidden states; default: the checkpoint's
-        setting, or mean with a warning.
-      normalize: scales vectors to length 1; default: the checkpoint's setting, or True.
-      dimensions: keeps only the first N dimensions of each dense vector, for models trained with
+        collection.tsv and DPR's psgs_w100.tsv; Parquet or Arrow files; a directory or file pattern;
+        hf://NAME or tfds://NAME; "-" reads standard input.
+      output: output file: FILE.npy, float32 [N, D] in the order of the input, or FILE.parquet with
+        columns id and vector (needs pyarrow); an existing file is replaced.
+      step: step number of the checkpoint to load from a work directory, or "best" for the
+        checkpoint with the best evaluation result; default: the newest checkpoint.
+      base: directory of the base model, for a checkpoint that stores only its trained parameters;
+        default: the base directory recorded in the checkpoint.
+      adapters: adapters of the checkpoint to use; default: all adapters.
+      format: format of the input file; "auto" infers the format from the file name.
+      pooling: pooling of hidden states into a vector: "cls" takes the [CLS] hidden state, "mean"
+        averages all hidden states; default: the checkpoint's setting, or mean with a warning.
+      normalize: scale vectors to length 1; default: the checkpoint's setting, or else True.
+      dimensions: number of leading dimensions to keep of each dense vector, for models trained with
         the objective Matryoshka; default: all.
-      precision: type of dense vectors in a .npy file: float32, float16, or binary, which keeps only
-        the signs (uint8 [N, D / 8]); search reads all three, and its --rescore scores with float
-        vectors.
-      prefix: string put before every text, such as "query: "; default: the checkpoint's prompt.
-      prompt: name of one of the checkpoint's prompts, such as query or document; default: the
-        checkpoint's default prompt, if any.
-      role: kind of the texts, query or passage, for a retriever with a separate passage encoder or
-        projection.
-      batch_size: texts encoded at once.
-      inputs_length: maximum tokens of a text; default: the model's training length.
-      long_inputs: "cut" truncates longer texts and warns; "refuse" rejects them.
-      longest_line: maximum bytes of a line; longer lines are rejected before they are read.
-      bag_top: for DupMAE, number of entries of the bag of words to keep. The bag holds each
-        vocabulary token's highest masked language model logit over the text, and follows the [CLS]
-        hidden state in the vector; all but its largest entries are set to 0. 0 disables the bag.
-      heads: output per text: dense, lexical (weights of its tokens) and multi_vector (vectors of
-        its tokens), in one pass. For dense only, the output is a file; otherwise a new directory
-        with ids.txt, dense.npy, lexical.jsonl and multi_vector.npy, which hybrid reads.
-      mcls: inserts a [CLS] before every N tokens of a text and averages the [CLS] hidden states
-        (BGE-M3 uses 256 for long texts); default: one [CLS].
-      vector_numbers: type of token vectors: float16, float32, or int8 with one scale per vector.
-      shard: I/N, such as 2/8: embeds only shard I of N, for N hosts; pass the files of all shards,
-        in order, to search as --vectors.
-      compute_dtype: dtype of the encoder's activations; default: the dtype that the checkpoint was
-        trained with.
-      text: column with the text in JSON lines and tables, or a template with columns in braces;
-        with the default "{text}", a title is put before the text.
-      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
+      precision: data type of dense vectors in a .npy file: float32, float16, or binary, which
+        stores only the sign of each dimension (uint8 [N, D / 8]); search reads all three types.
+      prefix: text put before every input, such as "query: "; default: the checkpoint's prompt.
+      prompt: name of the checkpoint's prompt to put before every text, such as query or document;
+        default: the checkpoint's default prompt, if any.
+      role: kind of the texts, query or passage; a retriever with a separate passage encoder or
+        projection uses it for passages.
+      batch_size: number of texts per batch.
+      inputs_length: maximum number of tokens of a text; default: the length used in training.
+      long_inputs: treatment of texts longer than --inputs-length: "cut" truncates them with a
+        warning, "refuse" stops with an error.
+      longest_line: maximum length of an input line in bytes; a longer line is an error.
+      bag_top: number of the largest bag-of-words values (DupMAE) to keep in the vector, after the
+        [CLS] hidden state; a value is the maximum logit of a vocabulary token over the text; 0
+        omits the bag of words.
+      heads: outputs per text: dense (one vector), lexical (weights of its tokens) and multi_vector
+        (a vector per token). With dense only, the output is a file; otherwise a new directory with
+        ids.txt, dense.npy, lexical.jsonl and multi_vector.npy, the input of `t5x-lite hybrid`.
+      mcls: number of tokens after which a further [CLS] token is inserted, to average the hidden
+        states of all [CLS] tokens (BGE-M3 uses 256 for long texts); default: one [CLS] token per
+        text.
+      vector_numbers: data type of token vectors: float16, float32, or int8 with a scale per vector.
+      shard: shard to encode, as I/N, such as 2/8 for the second of 8 shards, to divide the texts
+        among N hosts; default: all texts. Give the vector files of all shards, in order, to search
+        --vectors.
+      compute_dtype: data type of the activations; default: the data type used in training.
+      text: name of the column with the text in JSON lines and tables, or a template with column
+        names in braces; the default "{text}" puts the title, if any, before the text.
+      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
 
     Returns:
-      The file or directory that was written.
+      The path of the written file or directory.
 
     Raises:
-      InputError: if the checkpoint or a line is wrong, the checkpoint has no encoder, or a vector
-        is not finite; the output is as it was then.
+      InputError: if the checkpoint or an input line is invalid, the checkpoint has no encoder, or a
+        vector is NaN or infinite; an existing output does not change then.
     """
     from t5x_lite.checkpoints.base import base_at
     from t5x_lite.core.jobs import resumable_directory
@@ -168,7 +169,10 @@ def embed(
     share = None if shard is None else Share.of_text(shard)
     several = tuple(heads) != ("dense",)
     if several and precision != "float32":
-        raise InputError("--precision is for dense vectors only, not for several --heads")
+        raise InputError(
+            "--precision is supported only for --heads dense, but --heads has others; remove "
+            "one of the options"
+        )
     _check_heads(heads, bag_top=bag_top, mcls=mcls, role=role)
     _check_files(input, output, is_directory=several)
     with trusting_checkpoints(trust_project), base_at(base):
@@ -181,7 +185,10 @@ def embed(
         size = CHUNK_BATCHES * batch_size
         if share is not None:
             if several or input == "-":
-                raise InputError("--shard goes with a file of texts, and with one file of vectors")
+                raise InputError(
+                    "--shard needs an input file and --heads dense, but --input is standard "
+                    "input or --heads has other heads"
+                )
             bounds = share.bounds(sum(1 for _ in read()), whole=size, what="texts")
             records, total = itertools.islice(records, *bounds), bounds[1] - bounds[0]
         identity = {
@@ -229,7 +236,7 @@ def embed(
             records = itertools.islice(records, file.done, None)
             first = next(records, None)  # a wrong input is seen before a large model is loaded
             if first is None and not file.done:
-                raise InputError(f"{input}: no text to read")
+                raise InputError(f"input {input} contains no text")
             encoder = Checkpoint.load(
                 [str(directory)],
                 use=adapters.use,
@@ -256,20 +263,22 @@ def embed(
                     vectors = vectors_of(chunk.rows)
                     _check_finite(vectors, chunk.records)
                     file.write([record.id for record in chunk.records], vectors)
-                    numbers = f" of {vectors.shape[1]} numbers"
+                    numbers = f" of {vectors.shape[1]} dimensions"
                     advance(len(vectors))
             done = file.done
     cut.report()
     if several:
-        _logger.info("%s: encoded %d texts with the heads %s", output, done, ", ".join(heads))
+        _logger.info(
+            "%s: encoded %d texts with the encoder heads %s", output, done, ", ".join(heads)
+        )
         return Path(output)
     _logger.info(
-        "%s: %d vectors%s (pooling %s, %s)",
+        "%s: wrote %d vectors%s (pooling %s, %s)",
         output,
         done,
         numbers,
         encoder.vectors.pooling,
-        "of length 1" if encoder.vectors.normalize else "not normalized",
+        "scaled to length 1" if encoder.vectors.normalize else "not normalized",
     )
     return Path(output)
 
@@ -355,12 +364,12 @@ def _write_heads(
 
 
 class Cutter:
-    """Tokenizer of texts that reports the ones that are too long.
+    """Tokenizer of texts that truncates long texts or rejects them, and counts truncated texts.
 
     Args:
-      encoder: encoder of the rows.
+      encoder: encoder with the vocabulary and the maximum length.
       long_inputs: "cut" truncates longer texts; "refuse" rejects them.
-      mcls: tokens after each [CLS] of a row; None has one [CLS].
+      mcls: number of tokens between inserted [CLS] tokens; None inserts one [CLS] per text.
     """
 
     def __init__(self, encoder: "TextEncoder", long_inputs: LongInputs, *, mcls: int | None = None):
@@ -369,10 +378,10 @@ class Cutter:
         self._num = 0
 
     def chunk(self, records: list["TextRecord"], *, prefix: str) -> Chunk:
-        """Return the tokens of some texts.
+        """Return the token ids of text records, each text with the prefix before it.
 
         Raises:
-          InputError: if one is too long, and `long_inputs` rejects it.
+          InputError: if a text is too long and `long_inputs` is "refuse".
         """
         rows, longer = self._encoder.rows(
             [prefix + record.text for record in records], mcls=self._mcls
@@ -380,11 +389,13 @@ class Cutter:
         if longer and self._refuses:
             raise InputError(
                 f"{records[longer[0]].where}: the text is longer than {self._encoder.length} "
-                "tokens; shorten it, raise --inputs-length, or have it cut by --long-inputs cut"
+                "tokens; shorten it, raise --inputs-length, or set --long-inputs cut to "
+                "truncate it"
             )
         if longer and not self._num:
             _logger.warning(
-                "%s: the text is truncated to %d tokens, like all longer texts (--inputs-length)",
+                "%s: truncating this text and all further long texts to %d tokens "
+                "(--inputs-length)",
                 records[longer[0]].where,
                 self._encoder.length,
             )
@@ -392,9 +403,9 @@ class Cutter:
         return Chunk(records, rows)
 
     def report(self) -> None:
-        """Log the number of truncated texts, if there are others than the first."""
+        """Log the number of truncated texts, if more than one was truncated."""
         if self._num > 1:
-            _logger.warning("%d texts were truncated", self._num)
+            _logger.warning("truncated %d texts that were longer than --inputs-length", self._num)
 
 
 def _chunks(
@@ -406,14 +417,19 @@ def _chunks(
 
 def _check_heads(heads: Sequence[str], *, bag_top: int, mcls: int | None, role: "Role") -> None:
     if not heads or len(set(heads)) < len(heads):
-        raise InputError(f"heads are one or more different names: got {', '.join(heads) or 'none'}")
+        raise InputError(
+            f"--heads must be one or more different names, got {', '.join(heads) or 'none'}"
+        )
     apart = tuple(heads) != ("dense",) or mcls is not None
     if apart and (bag_top or role != "query"):
-        raise InputError("--heads and --mcls do not go with --bag-top or --role passage")
+        raise InputError(
+            "--bag-top and --role passage cannot be combined with --mcls or with --heads other "
+            "than dense"
+        )
 
 
 def _check_files(input: str, output: str, *, is_directory: bool = False) -> None:
-    """Raise InputError for what cannot be written, before the work and not after it."""
+    """Raise InputError before encoding if the output cannot be written or is the input."""
     if is_directory:
         return  # the directory's job checks it
     from t5x_lite.data.formats.vectors import check_vector_file
@@ -421,12 +437,14 @@ def _check_files(input: str, output: str, *, is_directory: bool = False) -> None
     check_vector_file(output)
     folder = Path(output).absolute().parent
     if not folder.is_dir():
-        raise InputError(f"{output}: cannot be written ({folder} is not a directory)")
+        raise InputError(f"output {output} cannot be written, because {folder} is not a directory")
     if Path(output).is_dir():
-        raise InputError(f"{output}: cannot be written (it is a directory)")
+        raise InputError(
+            f"output {output} cannot be written, because it is a directory; give the path of a file"
+        )
     both = input != "-" and Path(input).exists() and Path(output).exists()
     if both and os.path.samefile(input, output):
-        raise InputError(f"--input and --output are one file, {input}")
+        raise InputError(f"--input and --output are the same file, {input}; give another --output")
 
 
 def _check_finite(vectors: "np.ndarray", records: list["TextRecord"]) -> None:
@@ -435,6 +453,6 @@ def _check_finite(vectors: "np.ndarray", records: list["TextRecord"]) -> None:
     broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if broken.size:
         raise InputError(
-            f"{records[broken[0]].where}: the vector is not finite: the checkpoint's weights are "
-            "broken, or the compute dtype is too narrow for them"
+            f"{records[broken[0]].where}: the vector of this text is NaN or infinite; check the "
+            "checkpoint's weights, or set --compute-dtype float32"
         )

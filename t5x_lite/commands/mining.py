@@ -1,23 +1,22 @@
-"""Hard negatives of queries, of a finished search or while a run continues: mine, refresh.
+r"""Commands that mine hard negatives, from a finished search or during training: mine, refresh.
 
     mine("pairs.jsonl", output="mined.jsonl", checkpoint="work/retriever")
     mine("scifact", output="mined.jsonl", rankings="bm25.trec")    # BEIR
     refresh("work/run", passages=["corpus.jsonl"])
 
 `mine` writes the input of `tasks.pairs`: {"query", "pos", "neg", "pos_ids", "neg_ids",
-"pos_scores", "neg_scores"} and all other fields of a line. OUTPUT.settings.json next to it lists
-the settings, and how many candidates each rule dropped. `retrieval.mining` has the rules. The slow
-parts, the vectors of the pool and the search, are kept in OUTPUT.partial until the output is
-complete, so a killed command resumes.
+"pos_scores", "neg_scores"} and all other fields of the input line. OUTPUT.settings.json lists the
+settings, and the number of candidates that each rule of `retrieval.mining` dropped. The passage
+vectors and the search results are kept in OUTPUT.partial until the output is complete, so a killed
+command resumes.
 
-`refresh` searches with the checkpoints of a run that needs hard negatives of them (ANCE):
+`refresh` searches for hard negatives with the checkpoints of a training run that uses them (ANCE):
 
     t5x-lite train CONFIG --workdir W --data.cache C --data.refresh.period 1000 \
         --data.refresh.directory W/refresh
     t5x-lite refresh W --passages corpus.jsonl          # meanwhile, here or on another machine
 
-The search of a step is either complete or absent; a killed command resumes with the step that it
-was at.
+The result of a search is written when it is complete; a killed command repeats its last search.
 """
 
 import contextlib
@@ -59,7 +58,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _Ranked(NamedTuple):
-    """A query's ranking, and the scores of its answers; None are not known."""
+    """Ranking of a query, and the scores of the query's positives, each None if unknown."""
 
     candidates: list[Candidate]
     answers: list[float | None]
@@ -79,41 +78,44 @@ def mine(
     rescore: bool = False,
     encoder: Annotated[PairEncoder, SHARED] = _ENCODER,
 ) -> None:
-    r"""Find hard negatives: passages ranked high for a query that do not answer it.
+    r"""Find hard negatives: passages ranked high for a query that are not among its positives.
 
-    Answers, by id and by their words, the query's own words and duplicates are never taken. The
-    same files give the same negatives; a killed command continues.
+    A passage with the id or the words of a positive, a passage with the words of the query, and a
+    duplicate of another negative are never negatives. The same files and options give the same
+    negatives. If the command is killed, run it again to resume.
 
     Example:
         t5x-lite mine --input pairs/train.jsonl --checkpoint work/encoder --passages corpus.jsonl \
             --output mined/train.jsonl
 
     Args:
-      input: JSON lines {"query", "pos"}, or a directory in BEIR's format.
-      output: the same lines with "neg", ids and scores; OUTPUT.settings.json is written next to it.
-      checkpoint: encoder to search with; not used with --rankings.
-      rankings: a run of bm25 search, search, fuse or rerank; its query ids are the input's "id".
-      passages: passage files to search; default: the passages of the input.
-      vectors: vectors of the passages as written by the command embed, in the same order.
-      split: relevance judgments (qrels) of a BEIR directory: train, validation or test.
-      rules: rules for negatives.
-      rescore: replaces "pos_scores" of the input with scores of the search; default: keep them.
-      encoder: encoding of the texts.
-
-    Raises:
-      InputError: a file is wrong, a run names what the input does not have, or what is there of the
-        output is of another command.
+      input: queries with positives: JSON lines {"query", "pos"}, or a directory in BEIR's format.
+      output: output file with the input lines and their negatives: "neg", ids and scores. The
+        settings are written to OUTPUT.settings.json.
+      checkpoint: checkpoint of the encoder that searches for candidates, instead of --rankings.
+      rankings: run file of bm25 search, search, fuse or rerank with the candidates, instead of
+        --checkpoint; its query ids are the "id" fields of the input.
+      passages: passage files to take negatives from; default: the passages of the input.
+      vectors: vector files of the passages, in the same order; default: encode the passages.
+      split: split of a BEIR directory with the relevance judgments (qrels) that define the
+        positives.
+      rules: options of the rules that choose negatives.
+      rescore: replace the "pos_scores" of the input by scores of the search; default: keep them.
+      encoder: options of the encoding of queries and passages.
     """
     from t5x_lite.checkpoints.base import base_at
     from t5x_lite.data.formats.lines import writer
     from t5x_lite.retrieval.mining_inputs import read_inputs
 
     if (checkpoint is None) == (rankings is None):
-        raise OptionError("pass --checkpoint DIR or --rankings FILE")
+        raise OptionError("mine needs exactly one of --checkpoint DIR and --rankings FILE")
     if vectors and checkpoint is None:
         raise OptionError("--vectors needs --checkpoint, which encodes the queries")
     if output == "-":
-        raise InputError("--output must be a file: its settings are written next to it")
+        raise InputError(
+            "--output must be a file, but is standard output; the settings are written to "
+            "OUTPUT.settings.json"
+        )
     with (
         trusting_checkpoints(encoder.trust_project),
         base_at(encoder.base),
@@ -154,7 +156,7 @@ def _digest_of(path: str) -> str:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        raise InputError(f"run file {path} cannot be read ({error.strerror})") from error
 
 
 def _of_run(path: str, inputs: "Inputs", rules: Rules) -> Iterator[_Ranked]:
@@ -164,25 +166,32 @@ def _of_run(path: str, inputs: "Inputs", rules: Rules) -> Iterator[_Ranked]:
     scores: dict[str, dict[int, float | None]] = {}
     places = {one.id: one for one in inputs.asked}
     if len(places) < len(inputs.asked):
-        raise InputError('an id of a query comes twice: give each line a different "id"')
+        raise InputError('two input lines have the same query id; give each line a different "id"')
     for ranking in read_run(path):
         if ranking.query not in places:
-            raise InputError(f"{path} names the query {ranking.query!r}, which the input lacks")
+            raise InputError(
+                f"run file {path} has the query {ranking.query!r}, but --input does not contain "
+                "this query"
+            )
         found = []
         for one in ranking.documents:
             number = inputs.pool.number(one.document)
             if number is None:
                 raise InputError(
-                    f"{path} names the document {one.document!r}, which the passages lack"
+                    f"run file {path} has the document {one.document!r}, but the passages do "
+                    "not contain this document"
                 )
             if one.score is None and rules.scored:
-                raise InputError(f"{path} has no scores: a margin or a limit needs TREC's form")
+                raise InputError(
+                    f"run file {path} has no scores, but --margin, --relative-margin, "
+                    "--min-score and --max-score need them; give a run in TREC format"
+                )
             found.append(Candidate(number, one.score))
         rankings[ranking.query] = found[: rules.last]
         answers = {number for number in places[ranking.query].positives if number is not None}
         scores[ranking.query] = {number: score for number, score in found if number in answers}
     if not rankings:
-        raise InputError(f"{path}: no ranking")
+        raise InputError(f"run file {path} contains no ranking")
     for one in inputs.asked:
         own = scores.get(one.id, {})
         answers = [
@@ -224,10 +233,10 @@ def _records(
 def _record(
     one: "Asked", ranked: _Ranked, chosen: Chosen, pool: "Pool", *, rescore: bool
 ) -> dict[str, Any]:
-    """Return the line of a query.
+    """Return the output line of a query.
 
-    Without `rescore` "pos_scores" of the input stay, and a new negative has the score that the
-    input has for its text, or null: two scales in one line would mislead a student.
+    Without `rescore`, the input's "pos_scores" are kept, and a negative gets its score of the input
+    or null, because scores of two scales in one line would mislead a student model.
     """
     record = {key: value for key, value in one.record.items() if not key.startswith("neg")}
     record["neg"] = [pool.text(number) for number in chosen.numbers]
@@ -247,7 +256,7 @@ def _record(
 
 
 class _Report:
-    """Counts of the candidates that each rule dropped, and of queries with too few negatives."""
+    """Counts of the candidates dropped by each rule, and of queries with too few negatives."""
 
     def __init__(self):
         self._queries = self._negatives = self._few = self._none = self._filled = 0
@@ -275,7 +284,8 @@ class _Report:
     def tell(self, output: str) -> None:
         dropped = [f"{num} {why}" for why, num in sorted(self._dropped.items())]
         _logger.info(
-            "%s: wrote %d queries with %d mined and %d random negatives; dropped candidates: %s",
+            "%s: wrote %d queries with %d mined and %d random negatives; dropped candidates by "
+            "rule: %s",
             output,
             self._queries,
             self._negatives,
@@ -284,7 +294,8 @@ class _Report:
         )
         if self._few:
             _logger.warning(
-                "%d queries have fewer mined negatives than --negatives, and %d have none",
+                "%d queries have fewer mined negatives than --negatives, and %d queries have "
+                "no mined negative",
                 self._few,
                 self._none,
             )
@@ -299,23 +310,21 @@ def refresh(
     once: bool = False,
     trust_project: bool = False,
 ) -> None:
-    """Search for hard negatives with the checkpoints of a run that continues (ANCE).
+    """Search for hard negatives with each new checkpoint of a running training (ANCE).
 
-    For runs with --data.refresh.period. Which negatives a step has does not depend on how fast this
-    is: training waits for a search that is late. It ends when no search is needed any more.
+    The training run must set --data.refresh.period. Training waits for a search that is late, so
+    the negatives of a step do not depend on the speed of this command. The command ends after the
+    last search that the run needs.
 
     Example:
         t5x-lite refresh work/ance --passages corpus.jsonl
 
     Args:
-      workdir: work directory of the run.
-      passages: passage files to search.
-      batch_size: texts encoded at once.
-      once: processes the existing checkpoints and exits, instead of waiting for new ones.
-      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
-
-    Raises:
-      InputError: the config has no refresh, or a file or the cache is wrong.
+      workdir: work directory of the training run.
+      passages: passage files to search for negatives.
+      batch_size: number of texts per batch.
+      once: process the existing checkpoints and exit; default: wait for new checkpoints.
+      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
     """
     from t5x_lite.config import load
     from t5x_lite.data.batches import open_sources
@@ -330,7 +339,10 @@ def refresh(
         experiment = load(str(Path(workdir) / "config.json"))
         data = experiment.data
         if not data.refresh.period:
-            raise InputError(f"{workdir}: its config has no data.refresh.period: nothing is needed")
+            raise InputError(
+                f"the config of {workdir} has no data.refresh.period, so its training uses no "
+                "refreshed negatives"
+            )
         vocabulary = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
         pool = refresh_search.tokenized_passages(data, vocabulary, passages)
         (source,) = open_sources(data, vocabulary, split="train")
@@ -352,4 +364,8 @@ def refresh(
             top, digest = data.refresh.top, cache.digest
             settings = {"top": top, "passages": len(pool), "cache": digest}
             refreshes.write(data.refresh.directory, step, numbers, settings=settings)
-            _logger.info("step %d: searched in %.0f s", step, time.monotonic() - started)
+            _logger.info(
+                "searched with the checkpoint of step %d in %.0f s",
+                step,
+                time.monotonic() - started,
+            )

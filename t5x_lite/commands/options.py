@@ -1,4 +1,4 @@
-"""Options of several commands: their checks, and the config that they name."""
+"""Options that several commands share: their checks, and loading the config that CONFIG names."""
 
 import glob
 import importlib
@@ -16,34 +16,37 @@ _logger = logging.getLogger(__name__)
 
 
 def some_directory(directories: Sequence[str]) -> None:
-    """Raise OptionError where --checkpoint names no directory."""
+    """Raise OptionError if --checkpoint was given without a directory."""
     if not directories:
         raise OptionError("--checkpoint needs at least one directory")
 
 
 def before_beam(overrides: Sequence[str], *, runner: str) -> tuple[list[str], tuple[str, ...]]:
-    """Split arguments at "--": the command's own, and the options of Beam.
+    """Split arguments at "--" into the command's arguments and the options of Apache Beam.
 
     Raises:
-      OptionError: if there are options for Beam, but the runner is not Beam's.
+      OptionError: if there are options after "--", but the runner is local.
     """
     end = overrides.index("--") if "--" in overrides else len(overrides)
     beam_options = tuple(overrides[end + 1 :])
     if beam_options and runner == "local":
-        raise OptionError("options after -- are for Apache Beam; choose a --runner")
+        raise OptionError(
+            "the options after -- are for Apache Beam, but --runner is local; set --runner to "
+            "an Apache Beam runner"
+        )
     return list(overrides[:end]), beam_options
 
 
 def load_driver(module: str, *, runner: str, extras: str) -> ModuleType:
-    """Import a module that runs on Apache Beam.
+    """Import and return a module that runs on Apache Beam.
 
     Args:
-      module: its full name.
-      runner: the runner that was asked for, for messages.
-      extras: the extras of this package that have what the module needs.
+      module: full name of the module.
+      runner: name of the Beam runner, for messages.
+      extras: extras of this package to install for the module, separated by commas.
 
     Raises:
-      InputError: if Beam, or what else the module needs, is missing.
+      InputError: if Beam or another dependency of the module is not installed.
     """
     silent = logging.NullHandler()
     logging.root.addHandler(silent)  # Beam warns at its import of what only BigQuery needs
@@ -51,17 +54,17 @@ def load_driver(module: str, *, runner: str, extras: str) -> ModuleType:
         found = importlib.import_module(module)
     except ImportError as error:
         raise InputError(
-            f"--runner {runner} needs Apache Beam, which is missing: "
+            f"--runner {runner} needs Apache Beam, which is missing; run "
             f"{install_command(*extras.split(','))}"
         ) from error
     finally:
         logging.root.removeHandler(silent)
-    _logger.info("submitting the pipeline to %s and waiting until it ends", runner)
+    _logger.info("submitting the Beam pipeline to %s and waiting for its end", runner)
     return found
 
 
 def load_config(path: str, overrides: Sequence[str], *, command: type) -> Any:
-    """Return the experiment of a command that adds its own options to the config's fields."""
+    """Return the experiment of a config file, for a command with additional options."""
     from t5x_lite import config
 
     return config.load(
@@ -72,7 +75,7 @@ def load_config(path: str, overrides: Sequence[str], *, command: type) -> Any:
 def with_epochs_of(
     path: str, overrides: Sequence[str], *, command: type, may_lack_data: bool = False
 ) -> Any:
-    """Return the experiment of a command that trains, with the steps of its epochs."""
+    """Return the experiment of a config file, with its number of epochs converted to steps."""
     experiment = load_config(path, overrides, command=command)
     if experiment.epochs is None:
         return experiment
@@ -82,7 +85,7 @@ def with_epochs_of(
 
 
 def refuse_output_as_input(command: Any) -> None:
-    """Raise OptionError if the file of --output is also a file that the command reads."""
+    """Raise OptionError if the file of --output is also an input file of the command."""
     options = vars(command)
     output = options.get("output")
     if not isinstance(output, str) or not os.path.isfile(output):
@@ -92,11 +95,13 @@ def refuse_output_as_input(command: Any) -> None:
         for path in _paths(values) if name not in ("output", "config") else ():
             if os.path.isfile(path) and os.path.samefile(path, output):
                 option = f"--{name.replace('_', '-')}"
-                raise OptionError(f"--output {output} is also a file of {option}; name a new file")
+                raise OptionError(
+                    f"--output {output} is also an input file ({option}); give a new output file"
+                )
 
 
 def _paths(values: Sequence[Any]) -> Iterator[str]:
-    """Yield the paths that options name: PATH, PATTERN, NAME=PATH or PATH=WEIGHT."""
+    """Yield the paths in option values of the form PATH, PATTERN, NAME=PATH or PATH=WEIGHT."""
     for value in values:
         if isinstance(value, str):
             name, _, rest = value.partition("=")

@@ -1,14 +1,14 @@
-"""Training data from text: pairs, synthesize requests, synthesize collect.
+"""Commands that make training pairs from text: pairs, synthesize requests, synthesize collect.
 
-    requests    articles -> {"id", "lang", "text", "prompt"}, from which a generator makes
+    requests    articles -> {"id", "lang", "text", "prompt"}; a generator model answers with
                 {"id", "question"}
-    collect     articles and these answers -> {"query", "pos": [the whole article], "id"}
+    collect     articles and the answers -> {"query", "pos": [the complete article], "id"}
 
-All three write pairs that `tasks.pairs` and `mine` read, or requests for them, in the order of the
-inputs; the outputs are functions of the inputs and the seed. OUTPUT.report.json lists how many
-pairs each rule dropped; its counts add up:
+The pairs have the format of `tasks.pairs` and of the command `mine`, in the order of the inputs.
+The same inputs and seed give the same output. OUTPUT.report.json counts the pairs that each rule
+dropped:
 
-    pairs == kept + the sum of dropped
+    pairs == kept + sum of dropped
 """
 
 import itertools
@@ -86,34 +86,31 @@ def pairs(
     seed: Natural = 0,
     text: Text = "{text}",
 ) -> None:
-    """Make pairs of queries and passages from unlabeled text, by a rule and filters.
+    """Make query-passage pairs from unlabeled text by a rule, and filter them.
 
-    RULE is title_body, title_abstract, question_answer, instruction_output, heading_section,
-    sentences, ict, code_docstring or parallel.
+    The rules are title_body, title_abstract, question_answer, instruction_output, heading_section,
+    sentences, ict, code_docstring and parallel.
 
-    OUTPUT.report.json lists how many pairs each filter dropped. The same files give the same pairs;
-    a killed command resumes.
+    OUTPUT.report.json counts the pairs that each filter dropped. The same files and options give
+    the same pairs. If the command is killed, run it again to resume.
 
     Example:
         t5x-lite pairs --input corpus.jsonl --rule title_body --output pairs/train.jsonl
 
     Args:
-      input: WET or WARC files, directories or lists (*.paths) of them; JSON lines, Parquet, Arrow;
-        text files with blank lines between documents; directories and patterns of these; hf://NAME
-        or tfds://NAME. For parallel two text files may be translations line by line, or *.tsv has
-        source TAB target, or score TAB source TAB target, or NLLB's columns.
-      output: JSON lines {"query", "pos", "source", "lang"}, as training reads them.
-      rule: rule that makes queries and passages from a document.
-      languages: the two languages of aligned files or of *.tsv; for other inputs, one language for
-        records without a language field.
-      min_score: minimum score of a *.tsv line; lines below it are dropped.
-      filters: filters of pairs.
-      seed: random seed for sentences sampled by the rule ict.
+      input: input documents: WET or WARC files, directories or lists (*.paths) of them; JSON lines,
+        Parquet or Arrow; text files with blank lines between documents; directories and patterns of
+        these files; hf://NAME or tfds://NAME. For --rule parallel, either two text files that are
+        translations line by line, or a *.tsv file with the columns source and target, or score,
+        source and target, or the columns of NLLB.
+      output: output file with JSON lines {"query", "pos", "source", "lang"}, which training reads.
+      rule: name of the rule that makes queries and passages from a document, such as title_body.
+      languages: the two languages of aligned files or of *.tsv; for other inputs, the language of
+        records without a language field; default: none.
+      min_score: minimum score of a line in *.tsv; other lines are dropped; default: no minimum.
+      filters: options of the filters of pairs.
+      seed: random seed with which the rule ict samples sentences.
       text: column with the text in JSON lines and tables, or a template with columns in braces.
-
-    Raises:
-      InputError: if a file or a line is wrong, the rule is unknown, or an unfinished output belongs
-        to another command.
     """
     from t5x_lite.core.jobs import resumable_writer
     from t5x_lite.data.formats.documents import TEXT, as_template
@@ -122,7 +119,10 @@ def pairs(
     if not input:
         raise OptionError("--input needs at least one file")
     if output == "-":
-        raise InputError("--output must be a file: its report is written next to it")
+        raise InputError(
+            "--output must be a file, but is standard output; the report is written to "
+            "OUTPUT.report.json"
+        )
     template = as_template(text)
     reader = PairReader(
         input, rule=rule, languages=languages, template=template, seed=seed, min_score=min_score
@@ -148,8 +148,8 @@ def pairs(
             file.write(*some)
         if not file.done and not sieve.seen:
             raise InputError(
-                f"{input[0]}: the rule {rule} found no pair in {reader.num} documents"
-                f"{reader.fields()}"
+                f"input {input[0]}: the rule {rule} found no pair in {reader.num} "
+                f"documents{reader.fields()}"
             )
         report = {
             "documents": reader.num,
@@ -164,7 +164,7 @@ def pairs(
         _write_report(output, report)
     told = [f"{num} {why}" for why, num in sorted(sieve.dropped.items())]
     _logger.info(
-        "%s: wrote %d of %d pairs from %d documents; dropped: %s",
+        "%s: wrote %d of %d pairs from %d documents; dropped pairs by filter: %s",
         output,
         sieve.kept,
         sieve.seen,
@@ -194,19 +194,17 @@ def synthesize_requests(
     prompt: OptionalFile = None,
     excerpts: Annotated[Excerpts, SHARED] = _EXCERPTS,
 ) -> None:
-    """Write requests for a generator to ask questions about long articles.
+    """Write requests for a generator model, which asks it for questions about long articles.
 
     Example:
         t5x-lite synthesize requests --articles articles.jsonl --output requests.jsonl
 
     Args:
-      articles: JSON lines {"id", "text"}, optionally with "title" and "lang".
-      output: JSON lines {"id", "lang", "text", "prompt"}.
-      prompt: template file; {text} is replaced by the excerpt.
-      excerpts: selection of articles and excerpts.
-
-    Raises:
-      InputError: a file or a line is wrong, or no article is long enough.
+      articles: article files: JSON lines {"id", "text"}, optionally with "title" and "lang".
+      output: output file with JSON lines {"id", "lang", "text", "prompt"}, one request per article.
+      prompt: file with the template of the request, in which {text} is replaced by an excerpt of
+        the article; default: a built-in template.
+      excerpts: options of the selection of articles and excerpts.
     """
     from t5x_lite.data.formats.lines import writer
 
@@ -221,7 +219,7 @@ def synthesize_requests(
             num += 1
             advance(1)
             if sampled is not None and article.id not in sampled:
-                dropped["too short, or not drawn"] += 1
+                dropped["too short, or not sampled"] += 1
                 continue
             request = request_of(article, excerpts, template)
             if request is None:
@@ -230,8 +228,8 @@ def synthesize_requests(
             file.write(request)
         if num == dropped.total():
             raise InputError(
-                f"{articles[0]}: none of {num} articles has {excerpts.min_words} words: give "
-                "longer ones, or lower --min-words"
+                f"articles {articles[0]}: none of {num} articles has {excerpts.min_words} "
+                "words; give longer articles, or lower --min-words"
             )
         _report(output, {"articles": num, "requests": num - dropped.total()}, dropped)
 
@@ -246,23 +244,20 @@ def synthesize_collect(
     max_words: Positive = 64,
     languages_by: Identifier = None,
 ) -> None:
-    r"""Make pairs of the questions that a generator wrote and the whole articles.
+    r"""Make training pairs of the questions that a generator model wrote and their articles.
 
     Example:
         t5x-lite synthesize collect --articles articles.jsonl --answers answers.jsonl \
             --output long/train.jsonl
 
     Args:
-      articles: the article files that were passed to synthesize requests.
-      answers: JSON lines {"id", "question"}.
-      output: JSON lines {"query", "pos", "id", "lang"}, as training reads them.
-      min_words: minimum words of a question.
-      max_words: maximum words of a question.
-      languages_by: detector, langdetect or cld3, that drops questions in a language other than the
-        article's.
-
-    Raises:
-      InputError: if a file or a line is wrong, or an answer belongs to no article.
+      articles: the article files that were given to `t5x-lite synthesize requests`.
+      answers: file with the generator's answers: JSON lines {"id", "question"}.
+      output: output file with JSON lines {"query", "pos", "id", "lang"}, which training reads.
+      min_words: minimum number of words of a question; shorter questions are dropped.
+      max_words: maximum number of words of a question; longer questions are dropped.
+      languages_by: language detector, langdetect or cld3; questions in a language other than the
+        article's are dropped; default: no detection.
     """
     from t5x_lite.c4.cleaning import identifier
     from t5x_lite.data.formats.lines import writer
@@ -295,10 +290,13 @@ def synthesize_collect(
             file.write({**record, **({"lang": article.language} if article.language else {})})
         if questions:
             raise InputError(
-                f"{answers} has an answer to {min(questions)!r}, which the articles do not have"
+                f"answers {answers}: an answer has the id {min(questions)!r}, but no article "
+                "has this id"
             )
         if not kept:
-            raise InputError(f"{answers}: no question is left; {dict(dropped)}")
+            raise InputError(
+                f"answers {answers}: every question was dropped, by reason: {dict(dropped)}"
+            )
         _report(output, {"answers": kept + dropped.total(), "kept": kept}, dropped)
 
 
@@ -308,9 +306,11 @@ def _template(path: str) -> str:
     try:
         text = read_whole(path, most=LONGEST_LINE).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({error})") from error
+        raise InputError(f"prompt template {path} cannot be read ({error})") from error
     if "{text}" not in text:
-        raise InputError(f"{path}: must have {{text}}, where the excerpt goes")
+        raise InputError(
+            f"prompt template {path} must contain {{text}}, which is replaced by the excerpt"
+        )
     return text
 
 

@@ -1,4 +1,4 @@
-"""The texts of the project that `t5x-lite init` writes: README, configs and a task."""
+"""Contents of the files that `t5x-lite init` writes: README, configs and a task."""
 
 README = """\
 # {name}
@@ -158,4 +158,4 @@ FILES = {
     "configs/finetune.py": FINETUNE,
     "tasks/packages.py": TASK,
 }
-"""Unchanged content of files, by path."""
+"""Path -> content of the files that `t5x-lite init` writes without changes."""

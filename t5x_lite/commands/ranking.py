@@ -1,16 +1,16 @@
-"""Rank by slower scores: rerank and score-pairs, by a cross-encoder; hybrid, by a BGE-M3's heads.
+"""Commands that rescore candidates: rerank and score-pairs by a cross-encoder, hybrid by BGE-M3.
 
-rerank scores several queries at a time, in order; a killed command resumes after the last ones that
-are written (`data.formats.rankings`). Only the texts of the passages to score are held in memory.
+rerank scores the queries in order, and a killed command resumes after the last written query
+(`data.formats.rankings`). Only the texts of the passages to score are in memory.
 
-score-pairs writes the input of distillation (`objectives.ranker`, data.layout
-Groups(teacher=True)). All other fields are kept; existing scores are replaced.
+score-pairs writes the training data of distillation (`objectives.ranker`, data.layout
+Groups(teacher=True)). It replaces existing scores and keeps all other fields.
 
     {"query": "q", "pos": ["a"], "neg": ["b", "c"]}
     {"query": "q", "pos": ["a"], "neg": ["b", "c"], "pos_scores": [9.5], "neg_scores": [0.25, -1]}
 
-hybrid reads all dense vectors of a corpus for each query, so it is for corpora of up to some
-millions of documents; `search` distributes them over the devices.
+hybrid reads all dense vectors of the corpus for each query, which is fast enough for a few million
+documents; for a larger corpus, `search` distributes the vectors over the devices.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from t5x_lite.inference.pairs import CrossEncoder, HeadScorer
 
 _RERANKED_AT_A_TIME = 8
-"""Number of queries with passages that are scored together, and sorted by length."""
+"""Number of queries that are scored together, with their passages sorted by length."""
 _SCORED_AT_A_TIME = 16
 
 _logger = logging.getLogger(__name__)
@@ -74,42 +74,38 @@ def rerank(
     query_length: OptionalPositive = None,
     trust_project: bool = False,
 ) -> None:
-    r"""Rerank the first passages of a run with a cross-encoder.
+    r"""Rerank the top passages of a run with a cross-encoder.
 
-    The same command resumes after a kill.
+    If the command is killed, run it again to resume.
 
     Example:
         t5x-lite rerank --checkpoint work/ranker --input run.trec --beir BEIR/scifact \
             --output reranked.trec
 
     Args:
-      checkpoint: a work directory or a checkpoint directory of a cross-encoder.
-      input: first-stage run in TREC or MS MARCO format, or as JSON lines {"query", "documents",
-        "scores"}; - is standard input.
-      output: the reranked run: MS MARCO format for .tsv, JSON lines for .jsonl, and TREC format
-        otherwise.
-      beir: directory with the texts to score: corpus.jsonl and queries.jsonl.
-      queries: queries with ids, instead of --beir: JSON lines {"_id", "text"}, or id TAB text.
-      passages: passages with ids and optional titles, instead of --beir: JSON lines, MS MARCO's
+      checkpoint: work directory or checkpoint directory of the cross-encoder.
+      input: run to rerank, in TREC or MS MARCO format, or as JSON lines {"query", "documents",
+        "scores"}; "-" reads standard input.
+      output: reranked run file to write, in the format of --format.
+      beir: directory in BEIR's format with the texts: queries.jsonl and corpus.jsonl.
+      queries: query texts, instead of --beir: JSON lines {"_id", "text"}, or id TAB text.
+      passages: file with the passage texts, instead of --beir: JSON lines, MS MARCO's
         collection.tsv, or DPR's psgs_w100.tsv.
-      depth: number of documents per query to rerank; lower-ranked documents keep their order below
-        them.
-      sigmoid: writes probabilities instead of logits.
-      format: format of the output; default: inferred from the file name.
-      tag: run name in the last column of the TREC format.
-      step: step number of the checkpoint in a work directory, or best for the run's best
-        checkpoint; default: the newest.
-      base: directory of the base model, for a checkpoint that holds only trained parameters;
-        default: the recorded base.
-      adapters: the adapters to use.
-      batch_size: pairs scored at once.
-      inputs_length: maximum tokens of query and passage together; only the passage is truncated;
-        default: the model's training length.
-      query_length: maximum tokens of a query; default: the model's training length.
-      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
-
-    Raises:
-      InputError: if the checkpoint, a file or a line is wrong, or a text is missing.
+      depth: number of top documents per query to rerank; other documents keep their order below.
+      sigmoid: write probabilities (the sigmoid of the logits) instead of logits.
+      format: format of the output: trec, marco (the three columns of MS MARCO) or jsonl; default:
+        marco for an output name ending in .tsv, jsonl for .jsonl, otherwise trec.
+      tag: name of the run, written to the last column of the TREC format.
+      step: step number of the checkpoint to load from a work directory, or "best" for the
+        checkpoint with the best evaluation result; default: the newest checkpoint.
+      base: directory of the base model, for a checkpoint that stores only its trained parameters;
+        default: the base directory recorded in the checkpoint.
+      adapters: adapters of the checkpoint to use; default: all adapters.
+      batch_size: number of query-passage pairs per batch.
+      inputs_length: maximum number of tokens of query and passage together; only the passage is
+        truncated; default: the length used in training.
+      query_length: maximum number of tokens of a query; default: the length used in training.
+      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
     """
     from t5x_lite.checkpoints.base import base_at
     from t5x_lite.core.sharding import MeshConfig, make_mesh
@@ -123,7 +119,7 @@ def rerank(
         directory = find_step(checkpoint, step=step)
         rankings = list(read_run(input))
         if not rankings:
-            raise InputError(f"{input}: no ranking")
+            raise InputError(f"run file {input} contains no ranking")
         texts = _texts(
             rankings, depth=depth, beir=beir, queries=queries, passages=passages, run=input
         )
@@ -165,7 +161,7 @@ def rerank(
                 )
                 advance(len(some))
     _logger.info(
-        "%s: reranked %d queries, the first %d documents of each with %s",
+        "%s: reranked %d queries, with up to %d documents each, by checkpoint %s",
         output,
         len(rankings),
         depth,
@@ -174,7 +170,7 @@ def rerank(
 
 
 class _Texts(NamedTuple):
-    """The texts of queries and of passages, by their ids."""
+    """Texts of the queries and of the passages, by id."""
 
     queries: Mapping[str, str]
     passages: Mapping[str, str]
@@ -203,15 +199,18 @@ def _texts(
         where = (queries, passages)
     else:
         raise InputError(
-            "the texts are missing; pass --beir DIR, or --queries FILE and --passages FILE"
+            "rerank needs the texts of queries and passages; pass either --beir DIR, or both "
+            "--queries FILE and --passages FILE"
         )
     lacking = [ranking.query for ranking in rankings if ranking.query not in found.queries]
     if lacking:
-        raise InputError(f"{run} names the query {lacking[0]!r}, which {where[0]} does not have")
+        raise InputError(
+            f"run {run} has the query {lacking[0]!r}, but {where[0]} does not contain its text"
+        )
     if missing := sorted(names - found.passages.keys()):
         raise InputError(
-            f"{run} names the document {missing[0]!r}, which {where[1]} does not have; "
-            f"{len(missing)} are missing"
+            f"run {run} has the document {missing[0]!r}, but {where[1]} does not contain its "
+            f"text; {len(missing)} documents are missing"
         )
     return found
 
@@ -223,7 +222,7 @@ def _read(path: str, wanted: Collection[str]) -> dict[str, str]:
 
 
 def _digest(rankings: Sequence["Ranking"], texts: _Texts, *, depth: int) -> str:
-    """Return a digest of the input: names, order, and the texts to be scored."""
+    """Return a digest of the input of rerank: ids, order, and the texts to score."""
     found = hashlib.sha256()
     for ranking in rankings:
         found.update(f"{ranking.query}\0{texts.queries[ranking.query]}\0".encode())
@@ -250,36 +249,31 @@ def score_pairs(
     weights: Three = (1.0, 1.0, 1.0),
     trust_project: bool = False,
 ) -> None:
-    """Write scores next to the passages of a file of pairs, to distil from.
+    """Add scores to the passages of training pairs, as targets of distillation.
 
-    The scores are a cross-encoder's, or from the heads of a BGE-M3. The same command resumes after
-    a kill.
+    The scores come from a cross-encoder, or from the heads of a BGE-M3. If the command is killed,
+    run it again to resume.
 
     Example:
         t5x-lite score-pairs --checkpoint work/ranker --input mined.jsonl --output scored.jsonl
 
     Args:
-      checkpoint: a work directory or a checkpoint directory of a cross-encoder, or of a BGE-M3 with
-        --heads.
-      input: JSON lines {"query", "pos", "neg"}; - is standard input.
-      output: the input lines with "pos_scores" and "neg_scores" added; - is standard output.
-      negatives_top: scores only the first N negatives per query and writes null for the rest;
-        default: all.
-      step: step number of the checkpoint in a work directory, or best for the run's best
-        checkpoint; default: the newest.
-      base: directory of the base model, for a checkpoint that holds only trained parameters;
-        default: the recorded base.
-      adapters: the adapters to use.
-      batch_size: number of pairs scored at once; with --heads, number of texts.
-      inputs_length: maximum tokens of query and passage together, or with --heads of a passage;
-        longer passages are truncated; default: the model's training length.
-      query_length: maximum tokens of a query; default: the model's training length.
-      heads: the heads of a BGE-M3 to score with: any of dense, lexical and multi_vector.
-      weights: weights of the dense, lexical and multi-vector scores in the weighted mean.
-      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
-
-    Raises:
-      InputError: if the checkpoint or a line is wrong.
+      checkpoint: checkpoint of a cross-encoder, or of a BGE-M3 with --heads.
+      input: input file with JSON lines {"query", "pos", "neg"}; "-" reads standard input.
+      output: input lines with "pos_scores" and "neg_scores"; "-" writes to standard output.
+      negatives_top: number of negatives per query to score; others get null; default: all.
+      step: step number of the checkpoint to load from a work directory, or "best" for the
+        checkpoint with the best evaluation result; default: the newest checkpoint.
+      base: directory of the base model, for a checkpoint that stores only its trained parameters;
+        default: the base directory recorded in the checkpoint.
+      adapters: adapters of the checkpoint to use; default: all adapters.
+      batch_size: number of query-passage pairs per batch; with --heads, number of texts per batch.
+      inputs_length: maximum number of tokens of query and passage together, or with --heads of a
+        passage; longer passages are truncated; default: the length used in training.
+      query_length: maximum number of tokens of a query; default: the length used in training.
+      heads: BGE-M3 heads to score with: dense, lexical, multi_vector; default: a cross-encoder.
+      weights: weights of the dense, lexical and multi-vector scores in their weighted mean.
+      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
     """
     from t5x_lite.checkpoints.base import base_at
     from t5x_lite.core.jobs import is_resumable, resumable_writer
@@ -323,8 +317,8 @@ def score_pairs(
                 done += len(some)
                 advance(len(some))
             if not done and not file.done:
-                raise InputError(f"{input}: no query")
-    _logger.info("%s: wrote %d queries with scores of %s", output, file.done, directory)
+                raise InputError(f"input {input} contains no query")
+    _logger.info("%s: wrote %d queries with scores of checkpoint %s", output, file.done, directory)
 
 
 def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -362,7 +356,7 @@ def _file_digest(path: str) -> str:
         with Path(path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+        raise InputError(f"input {path} cannot be read ({error.strerror})") from error
 
 
 @command
@@ -379,36 +373,36 @@ def hybrid(
     same_ids: Literal["keep", "drop"] = "keep",
     tag: Text = "t5x_lite",
 ) -> Path:
-    """Find documents by each head of a BGE-M3, and by several together.
+    """Rank documents by the heads of a BGE-M3, each one separately and in weighted sums.
 
-    Writes OUTPUT/WAY.trec for each way: dense and lexical over all documents; dense_lexical over
-    the best of both; multi_vector and all, the weighted sum of three scores, over the best of
-    dense. evaluate-run measures and compares the runs.
+    The command writes a run OUTPUT/NAME.trec for each name in --ways. The runs dense and lexical
+    rank all documents by one head. The run dense_lexical ranks the top documents of both runs by a
+    weighted sum. The run multi_vector ranks the top documents of dense by one head, and the run all
+    ranks them by the weighted sum of all three heads. evaluate-run compares the runs.
 
     Example:
         t5x-lite hybrid --corpus work/corpus --queries work/queries --output work/runs
 
     Args:
-      corpus: directory with the documents' vectors as written by embed --heads dense lexical
-        multi_vector.
-      queries: directory with the queries' vectors as written by the same command.
-      output: a new directory.
-      ways: the runs to write: single heads or their weighted sums.
-      weights: weights of the dense, lexical and multi-vector scores in the run "all"; the paper
-        uses .15 .5 .35 for long documents.
-      pair_weights: weights of the dense and lexical scores in the run "dense_lexical"; the paper
-        uses .2 .8 for long documents.
-      depth: maximum documents per query.
-      rerank: number of top documents of the dense ranking that the runs multi_vector and all
-        rescore.
-      same_ids: keeps documents that have the same id as the query.
-      tag: run name in the last column of the TREC format.
+      corpus: directory with the documents' vectors, as `t5x-lite embed --heads ...` writes it.
+      queries: directory with the queries' vectors, as `t5x-lite embed --heads ...` writes it.
+      output: output directory for the runs, which must not exist.
+      ways: names of the runs to write, some of dense, lexical, multi_vector, dense_lexical and all.
+      weights: weights of the dense, lexical and multi-vector scores in the run "all"; the BGE-M3
+        paper uses .15 .5 .35 for long documents.
+      pair_weights: weights of the dense and lexical scores in the run "dense_lexical"; the BGE-M3
+        paper uses .2 .8 for long documents.
+      depth: maximum number of documents per query.
+      rerank: number of top documents of the dense run that the runs multi_vector and all rescore.
+      same_ids: treatment of documents with the same id as the query: "keep" keeps them in the
+        results, "drop" removes them, as BEIR's evaluation does.
+      tag: name of the run, written to the last column of the TREC format.
 
     Returns:
-      The directory that was made.
+      The path of the output directory.
 
     Raises:
-      InputError: if a directory lacks what a head made, or the output exists.
+      InputError: if a directory lacks the vectors of a requested head, or the output exists.
     """
     from t5x_lite.config.evaluation import Ways
     from t5x_lite.core.files import new_directory
@@ -417,7 +411,7 @@ def hybrid(
     from t5x_lite.retrieval.fusion import Finder
 
     if not ways:
-        raise OptionError("--ways needs at least one")
+        raise OptionError("--ways needs at least one name of a run")
     asks = Ways(
         names=tuple(ways), weights=weights, pair_weights=pair_weights, depth=depth, rerank=rerank
     )
@@ -427,15 +421,15 @@ def hybrid(
         for where, one in ((corpus, documents), (queries, asked)):
             if not one.has(head):
                 raise InputError(
-                    f"{where}: has nothing of the head {head!r}: embed it with --heads "
-                    f"{' '.join(asks.heads)}"
+                    f"{where} has no output of the head {head!r}; encode its texts by `t5x-lite "
+                    f"embed --heads {' '.join(asks.heads)}`"
                 )
     if not asked.ids or not documents.ids:
-        raise InputError(f"{corpus if asked.ids else queries}: no text")
+        raise InputError(f"{corpus if asked.ids else queries} contains no text")
     for where, one in ((corpus, documents), (queries, asked)):
         if len(set(one.ids)) < len(one.ids):
             twice = next(name for name in one.ids if one.ids.count(name) > 1)
-            raise InputError(f"{where}: the id {twice!r} comes twice")
+            raise InputError(f"{where}: two texts have the id {twice!r}")
     finder, found = Finder(documents, asks), {name: [] for name in asks.names}
     terms = asked.terms() if "lexical" in asks.heads else None
     with (
@@ -456,5 +450,10 @@ def hybrid(
             advance(1)
         for name, rankings in found.items():
             write_run(str(directory / f"{name}.trec"), rankings, tag=tag)
-    _logger.info("%s: ranked %d queries with %s", output, len(asked.ids), ", ".join(asks.names))
+    _logger.info(
+        "%s: ranked the documents for %d queries and wrote the runs %s",
+        output,
+        len(asked.ids),
+        ", ".join(asks.names),
+    )
     return Path(output)

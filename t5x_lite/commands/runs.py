@@ -1,4 +1,4 @@
-"""Commands about a run: train, finetune, glue, evaluate, plan, report, info."""
+"""Commands on training runs: train, finetune, glue, evaluate, plan, report, info."""
 
 import logging
 import os
@@ -46,30 +46,28 @@ def train(
     dry_run: bool = False,
     trust_project: bool = False,
 ) -> "Trained | None":
-    """Pretrain or fine-tune; resumes from the newest checkpoint of the work directory.
+    """Pretrain or fine-tune a model; resumes from the newest checkpoint of the work directory.
 
-    --FIELD VALUE after CONFIG changes a field of the config, such as --objective.z-loss 0;
-    t5x-lite train CONFIG --help lists them. --epochs N counts the training data and sets steps and
-    schedules. --model init takes the model's family and sizes from the checkpoint of --init; the
-    config's dropout and kind of attention stay.
+    --FIELD VALUE after CONFIG changes a field of the config, such as --objective.z-loss 0; t5x-lite
+    train CONFIG --help lists the fields. --epochs N counts the training examples and sets the steps
+    and schedules. --model init takes the model's family and sizes from the checkpoint of --init,
+    but dropout and the kind of attention from the config.
 
     Example:
         t5x-lite train configs/tiny_pretrain.py --steps 200 --workdir work/tiny
 
     Args:
-      config: a Python file that defines `experiment`, or the config.json of a work directory.
-      dry_run: prints sizes, memory, steps and the first batch as text, and stops; nothing is
-        written.
-      trust_project: allows a checkpoint's config to import any class; default: only classes of
+      config: path of a Python file that defines `experiment`, or of a work directory's config.json.
+      dry_run: print sizes, memory, steps and the first batch, then exit without writing anything.
+      trust_project: allow a checkpoint's config to import any class; default: only classes of
         t5x_lite and of packages that CONFIG names.
-      overrides: fields of the config as --FIELD VALUE.
+      overrides: changed config fields as --FIELD VALUE.
 
     Returns:
-      The last step with its metrics, and the work directory; None of a dry run.
+      The last step with its metrics, and the work directory; None for a dry run.
 
     Raises:
-      InputError: a file or an option of the config is wrong.
-      Interrupted: a signal came; the same command resumes.
+      Interrupted: if a signal ends the run; run the same command again to resume.
     """
     with trusting_checkpoints(trust_project):
         experiment = with_epochs_of(config, overrides, command=train.options)
@@ -103,11 +101,11 @@ def finetune(
     dry_run: bool = False,
     overrides: Overrides = (),
 ) -> "Trained | None":
-    r"""Fine-tune a checkpoint, a T5 or an encoder, on your own table, without a config.
+    r"""Fine-tune a T5 or an encoder on a table of your own, without a config.
 
-    Sizes and vocabulary are the checkpoint's; lengths, labels and steps come from the table, and
-    are printed. --FIELD VALUE changes a field of the config, as for train: --adapters.add 'reviews
-    = lora(r=8)' trains an adapter instead of the model.
+    The sizes and the vocabulary come from the checkpoint; text lengths, labels and steps come from
+    the table and are printed. --FIELD VALUE changes a config field, as for train: --adapters.add
+    'reviews = lora(r=8)' trains an adapter instead of the model.
 
     Example:
         t5x-lite import hf google/flan-t5-small work/flan
@@ -115,32 +113,34 @@ def finetune(
             --targets '{stars}' --workdir work/reviews
 
     Args:
-      init: checkpoint to start from: imported, a work directory or a checkpoint directory.
+      init: checkpoint to fine-tune: imported checkpoint, work directory or checkpoint directory.
       table: training data: a directory with train and validation files (CSV, TSV, JSONL, Parquet,
-        Arrow), a file, a quoted pattern, a directory of Hugging Face's datasets, a bucket, or
-        hf://NAME. Without validation files, one row in ten is held out.
-      inputs: template of the input text, with columns in braces.
-      targets: template of the target text or label, such as '{stars}'.
-      workdir: work directory of the run; the same command resumes.
-      second: template of the second text, for text pairs and an encoder.
-      labels: the labels as in the table, each with an optional name (0=negative 1=positive);
-        default: all labels of the training rows.
-      task: kind of task. auto chooses classify if there are few distinct targets; otherwise
+        Arrow), a single file, a quoted file pattern, a directory of Hugging Face datasets, a gs://
+        or s3:// path, or hf://NAME. Without validation files, one row in ten is used for
+        validation.
+      inputs: template of the input text, with column names in braces, such as 'review: {text}'.
+      targets: template of the target text or label, with column names in braces, such as '{stars}'.
+      workdir: work directory of the run; the same command resumes a killed run.
+      second: template of the second text of text pairs, only for encoders; default: no second text.
+      labels: labels as in the table, each with an optional name, such as 0=negative 1=positive;
+        default: all labels in the training rows.
+      task: kind of task; "auto" chooses classify for few distinct targets, and otherwise
         text_to_text for a T5 and regress for an encoder.
       epochs: number of passes over the training rows; default: 3, unless --steps is given.
-      dry_run: prints sizes, memory, steps and the first batch as text, and stops; nothing is
-        written.
-      overrides: fields of the config as --FIELD VALUE.
+      dry_run: print sizes, memory, steps and the first batch, then exit without writing anything.
+      overrides: changed config fields as --FIELD VALUE.
 
     Returns:
-      As `train`.
+      The last step with its metrics, and the work directory; None for a dry run.
 
     Raises:
-      InputError: the checkpoint, the table or an option is wrong.
-      Interrupted: a signal came; the same command resumes.
+      Interrupted: if a signal ends the run; run the same command again to resume.
     """
     if epochs is not None and "--steps" in given_options(overrides):
-        raise OptionError(f"--steps and --epochs {epochs} both set the run's length; give one")
+        raise OptionError(
+            f"--steps and --epochs {epochs} both set the length of the run; give only one of "
+            "the two"
+        )
     from t5x_lite.core.devices import keep_freed_memory
 
     keep_freed_memory()
@@ -183,40 +183,38 @@ def glue(
     dry_run: bool = False,
     overrides: Overrides = (),
 ) -> dict[str, Any]:
-    """Fine-tune a checkpoint, an encoder or a T5, on all of GLUE or SuperGLUE, and measure it.
+    """Fine-tune a checkpoint, an encoder or a T5, on all of GLUE or SuperGLUE, and evaluate it.
 
-    Each task has a run in WORKDIR/TASK, and its classes, head and metrics follow from the task. The
-    command prints each task's metrics and the average, and writes metrics.json and the submission.
-    The same command resumes, and finished tasks are not repeated. --FIELD VALUE changes a field of
-    the config of each run, as for train: --steps 300, --optimizer.schedule.peak 2e-5.
+    Each task is trained in its own run in WORKDIR/TASK; the task sets the classes, the head and the
+    metrics. The command prints the metrics of each task and the average, and writes metrics.json
+    and the submission files. If the command is killed, run it again to resume; finished tasks are
+    not repeated. --FIELD VALUE changes a config field of each run, as for train: --steps 300,
+    --optimizer.schedule.peak 2e-5.
 
     Example:
         t5x-lite import hf bert-base-uncased work/bert
         t5x-lite glue --init work/bert --directory GLUE --workdir work/glue
 
     Args:
-      init: checkpoint to start from: imported, a work directory or a checkpoint directory.
-      directory: directory of the benchmark's official files with a folder per task, or of
-        TensorFlow Datasets.
-      workdir: parent directory of the runs.
-      benchmark: name of the benchmark.
-      tasks: the tasks to train, such as sst2 mrpc rte; all if not given.
-      together: trains all tasks in one run; an encoder gets one head per task, a T5 trains on a
-        mixture.
-      epochs: number of passes over each task's training data; default: as in the benchmark's
-        recipe.
-      output: directory for metrics.json and the submission files; default: the workdir.
-      dry_run: prints sizes, memory, steps and the first batch of each run, and stops; nothing is
-        written.
-      overrides: fields of each run's config as --FIELD VALUE.
+      init: checkpoint to fine-tune: imported checkpoint, work directory or checkpoint directory.
+      directory: directory with the official files of the benchmark, one folder per task, or with
+        the benchmark's TensorFlow Datasets.
+      workdir: parent directory of the tasks' work directories.
+      benchmark: name of the benchmark, glue or super_glue.
+      tasks: names of the tasks to train, such as sst2 mrpc rte; default: all tasks.
+      together: train all tasks in one run: an encoder with one head per task, a T5 on a mixture.
+      epochs: number of passes over each task's training data; default: set by the benchmark.
+      output: directory for metrics.json and submission files; default: the --workdir.
+      dry_run: print sizes, memory, steps and the first batch of each run, then exit.
+      overrides: changed config fields of each run as --FIELD VALUE.
 
     Returns:
-      What is printed: the average, and the metrics of each task.
+      The average and the metrics of each task, which the command also prints.
 
     Raises:
-      InputError: the checkpoint, the files, a task or an option is wrong, or a finished task has
-        other settings.
-      Interrupted: a signal came; the same command resumes.
+      InputError: if the checkpoint, the files, a task or an option is invalid, or a finished task
+        was trained with other settings.
+      Interrupted: if a signal ends the run; run the same command again to resume.
     """
     from t5x_lite.core.devices import keep_freed_memory
 
@@ -228,8 +226,8 @@ def glue(
     check_options(overrides, epochs)
     if output is None and is_remote(workdir):
         raise InputError(
-            f"--workdir {workdir} is in a bucket, but submission files need a local directory; "
-            "pass --output DIR"
+            f"--workdir {workdir} is in object storage, but submission files need a local "
+            "directory; pass --output DIR"
         )
     check_files(suite, chosen, directory)
     recipe = Recipe.of(suite, init, directory=directory, epochs=epochs, options=overrides)
@@ -255,35 +253,33 @@ def evaluate(
     output: OptionalDirectory = None,
     trust_project: bool = False,
 ) -> dict[str, float]:
-    """Measure a checkpoint on a config's task: held-out loss and the task's metrics.
+    """Evaluate a checkpoint on the task of a config: held-out loss and the task's metrics.
 
-    With --evaluation.retrieval.directory DIR, also how an encoder retrieves the documents of a
-    directory in BEIR's format: nDCG@10, MRR@10, Recall@100.
+    With --evaluation.retrieval.directory DIR, the command also evaluates an encoder on retrieval
+    from a data set in BEIR's format: nDCG@10, MRR@10, Recall@100.
 
-    --FIELD VALUE changes a field of the config, as for train. Several checkpoints are an ensemble
-    that averages their logits; only the task's metrics are measured then.
+    --FIELD VALUE changes a config field, as for train. Several checkpoints form an ensemble that
+    averages their logits, which is evaluated only by the task's metrics.
 
     Example:
         t5x-lite evaluate configs/tiny_finetune.py --checkpoint work/run --step best
 
     Args:
-      config: a Python file that defines `experiment`, or the config.json of a work directory.
-      checkpoint: a work directory or a checkpoint directory; several are an ensemble.
-      step: step number of the checkpoint in a work directory, or best for the run's best
-        checkpoint; default: the newest.
-      base: directory of the base model, for a checkpoint that holds only trained parameters;
-        default: the recorded base.
-      adapters: the adapters to use.
-      output: directory for metrics.json and the predictions or rankings; default: write no files.
-      trust_project: allows a checkpoint's config to import any class; default: only classes of
+      config: path of a Python file that defines `experiment`, or of a work directory's config.json.
+      checkpoint: work directory or checkpoint directory of the model; several directories form an
+        ensemble that averages the models' logits.
+      step: step number of the checkpoint to load from a work directory, or "best" for the
+        checkpoint with the best evaluation result; default: the newest checkpoint.
+      base: directory of the base model, for a checkpoint that stores only its trained parameters;
+        default: the base directory recorded in the checkpoint.
+      adapters: adapters of the checkpoint to use; default: the config's adapters.use.
+      output: directory for metrics.json and the predictions or rankings; default: no files.
+      trust_project: allow a checkpoint's config to import any class; default: only classes of
         t5x_lite and of packages that CONFIG names.
-      overrides: fields of the config as --FIELD VALUE.
+      overrides: changed config fields as --FIELD VALUE.
 
     Returns:
-      The printed metrics, without the step.
-
-    Raises:
-      InputError: the checkpoint or the data are wrong.
+      The printed metrics, without the step number.
     """
     some_directory(checkpoint)
     experiment = load_config(config, overrides, command=evaluate.options)
@@ -310,26 +306,25 @@ def plan(
 ) -> None:
     """Compile a config's train step for devices that are not attached: memory, time, traffic.
 
-    Exit code 1 if the step does not fit.
+    The exit code is 1 if the train step does not fit into device memory.
 
     Example:
         t5x-lite plan configs/pretrain/t5_1_1_base.py --topology v5e:4x4
 
     Args:
-      config: a Python file that defines `experiment`, or the config.json of a work directory.
-      topology: a TPU slice, such as v5e:4x4.
-      devices: cpu:N plans for N simulated CPU devices, instead of a topology.
-      attached: plans for the attached devices of all hosts; with a topology, also checks that they
-        match it.
-      json: prints one line of JSON.
-      hbm: memory per device in GiB; default: the memory of the device's kind.
-      operations: number of operations with the longest estimated time to list.
-      overrides: fields of the config as --FIELD VALUE.
+      config: path of a Python file that defines `experiment`, or of a work directory's config.json.
+      topology: TPU slice to plan for, such as v5e:4x4.
+      devices: simulated CPU devices to plan for, as cpu:N, instead of --topology.
+      attached: plan for the attached devices of all hosts, which must match --topology, if given.
+      json: print the result as one line of JSON instead of as text.
+      hbm: memory per device in GiB; default: the memory of this kind of device.
+      operations: number of operations to list, by descending estimated time.
+      overrides: changed config fields as --FIELD VALUE.
 
     Raises:
-      InputError: the topology is not known, libtpu is missing, another slice is attached, or the
-        config does not fit the mesh.
-      DoesNotFit: after printing.
+      InputError: if the topology is unknown, libtpu is missing, the attached devices do not match
+        the topology, or the config does not fit the mesh.
+      DoesNotFit: if the train step does not fit into device memory; raised after printing.
     """
     experiment = with_epochs_of(config, overrides, command=plan.options, may_lack_data=True)
     from t5x_lite.train import planning
@@ -352,30 +347,27 @@ def report(
     group: Literal["seed"] | None = None,
     output: OptionalFile = None,
 ) -> Path:
-    """Write one HTML page about a work directory: the task's metric, curves, samples, options.
+    """Write an HTML page about a run: the task's metric, curves, samples and options.
 
-    For several work directories the page compares them: final metrics, the settings that differ,
-    and all curves in one chart. With --group seed, runs that differ only in their seed form a
-    group, and the command also prints mean and standard deviation.
+    For several work directories, the page compares the runs: final metrics, different settings, and
+    all curves in one chart. With --group seed, runs that differ only in their seed form a group,
+    and the command also prints the mean and standard deviation of each group.
 
     Example:
         t5x-lite report work/a.0 work/a.1 work/b.0 work/b.1 --group seed
 
     Args:
-      workdirs: the work directory, or several to compare.
-      group: seed shows the mean and sample standard deviation over seeds, and curves with error
-        bands.
-      output: the page to write; default: report.html in the work directory, or for several
-        directories compare.html next to the first one.
+      workdirs: work directory of the run, or several work directories to compare.
+      group: "seed" groups runs that differ only in their seed, and shows the mean and sample
+        standard deviation of each group, and curves with error bands; default: no groups.
+      output: path of the written page; default: report.html in the work directory, or for several
+        work directories compare.html next to the first one.
 
     Returns:
       The path of the page.
-
-    Raises:
-      InputError: if a directory holds no run, or the page cannot be written.
     """
     if not workdirs:
-        raise OptionError(f"missing WORKDIR; see {PROG} report --help")
+        raise OptionError(f"report needs at least one WORKDIR; see {PROG} report --help")
     from t5x_lite.core.progress import print_result
     from t5x_lite.report.compare import compare, compare_seeds
     from t5x_lite.report.runs import write_report
@@ -385,8 +377,8 @@ def report(
     if group is not None:
         if not several:
             raise InputError(
-                f"--group {group} compares several runs, and {directories[0]} is one; give the "
-                "work directory of each seed"
+                f"--group {group} needs several runs, but {directories[0]} is the only one; "
+                "give the work directory of each seed"
             )
         path, groups = compare_seeds(directories, output)
         print_result({"page": os.fspath(path), "groups": groups}, _seed_rows(groups))
@@ -414,22 +406,19 @@ def _seed_rows(groups: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 def info(
     directory: SomeDirectory, *, json: bool = False, trust_project: bool = False
 ) -> dict[str, Any]:
-    """Describe a directory: family, parameters, vocabulary, step, heads, adapters, metrics.
+    """Describe a directory: model family, parameters, vocabulary, step, heads, adapters, metrics.
 
     Example:
         t5x-lite info work/run
 
     Args:
-      directory: a work directory, a checkpoint directory, an imported checkpoint, a delta or a
-        cache.
-      json: prints one line of JSON.
-      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
+      directory: directory to describe: a work directory, a checkpoint directory, an imported
+        checkpoint, a delta or a cache.
+      json: print the result as one line of JSON instead of as text.
+      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
 
     Returns:
-      The printed description.
-
-    Raises:
-      InputError: if the directory is of another kind, or its config is damaged.
+      The description, which the command also prints.
     """
     from json import dumps
 

@@ -1,4 +1,4 @@
-"""Find documents and measure what was found: search, index, bm25, fuse, evaluate-run."""
+"""Commands that search and evaluate the results: search, index, bm25, fuse, evaluate-run."""
 
 import hashlib
 import itertools
@@ -60,9 +60,9 @@ METRICS = (
     "hole@10",
 )
 CURVE_CUTS = (1, 2, 3, 5, 10, 20, 30, 50, 70, 100)
-"""Ranks at which the curves of the page have points."""
+"""Ranks K at which the curves of metrics on the report page have points."""
 _VECTORS = QueryEncoder()
-"""Queries are vectors."""
+"""Query encoder for query files that already contain vectors."""
 _CHUNK = 64
 
 _logger = logging.getLogger(__name__)
@@ -85,37 +85,37 @@ def search(
     tag: Text = "t5x_lite",
     shard: Annotated[OptionalText, Formerly("part")] = None,
 ) -> None:
-    r"""Find the nearest vectors of a corpus for queries, exactly.
+    r"""Find the nearest vectors of a corpus for each query, by exact search.
 
-    All devices share the corpus, which may be larger than memory. Documents with equal scores have
-    the order of the corpus. The same command resumes after a kill.
+    The corpus is divided among all devices and may be larger than memory. Documents with equal
+    scores keep the order of the corpus. If the command is killed, run it again to resume.
 
     Example:
         t5x-lite search --vectors corpus.npy --queries queries.jsonl --checkpoint work/encoder \
             --output run.trec
 
     Args:
-      vectors: corpus vectors: .npy or .parquet files of embed, in order.
-      ids: the text files that the .npy files were encoded from, in order, to read document ids
-        from; default: ids are numbers from 0.
-      queries: a file of query texts with --checkpoint, otherwise a file of query vectors.
-      query_ids: the text files that query vectors were encoded from, in order; they hold the query
-        ids.
-      output: the run file to write.
-      encoder: encoder of text queries.
-      depth: maximum documents per query.
-      rescore: float vectors of the same corpus, in the same order, that rescore the documents found
-        with binary --vectors.
-      rescore_factor: number of candidates to find per document that remains after --rescore.
-      same_ids: keeps documents that have the same id as the query; BEIR excludes them.
-      format: trec, marco (MS MARCO's three columns) or jsonl; default: inferred from the output
-        name, marco for .tsv, jsonl for .jsonl, and trec otherwise.
-      tag: run name in the last column of the TREC format.
-      shard: I/N, such as 2/8: searches only shard I of N, to divide a corpus among N hosts; combine
-        the runs with fuse --method merge.
-
-    Raises:
-      InputError: a file is wrong, or what is there of the output is of another command.
+      vectors: vector files of the corpus (.npy or .parquet), as `t5x-lite embed` writes them.
+      ids: text files that `t5x-lite embed` encoded as --vectors, which contain the document ids;
+        default: numbers from 0.
+      queries: file with query texts, if --checkpoint is given, otherwise file with query vectors.
+      query_ids: text files that `t5x-lite embed` encoded as --queries, which contain the query ids;
+        default: numbers from 0.
+      output: run file to write, with the ranked documents of each query.
+      encoder: options of the encoder that turns query texts into vectors.
+      depth: maximum number of documents per query.
+      rescore: vector files of the same corpus in float32 or float16, in the same order, which
+        rescore the documents found with binary --vectors; default: no rescoring.
+      rescore_factor: number of candidates to search for each returned document, if --rescore is
+        given.
+      same_ids: treatment of documents with the same id as the query: "keep" keeps them in the
+        results, "drop" removes them, as BEIR's evaluation does.
+      format: format of the output: trec, marco (the three columns of MS MARCO) or jsonl; default:
+        marco for an output name ending in .tsv, jsonl for .jsonl, otherwise trec.
+      tag: name of the run, written to the last column of the TREC format.
+      shard: shard of the corpus to search, as I/N, such as 2/8 for the second of 8 shards, to
+        divide a corpus among N hosts; `t5x-lite fuse --method merge` combines the runs; default:
+        the complete corpus.
     """
     from t5x_lite.core.jobs import is_resumable
     from t5x_lite.core.sharding import MeshConfig, make_mesh
@@ -129,7 +129,7 @@ def search(
     shards = VectorShards.open(vectors, ids=ids)
     full = VectorShards.open(rescore) if rescore else None
     asked = encoder.read(queries, ids=query_ids)
-    _logger.info("searching %d queries in %d documents", len(asked.ids), len(shards))
+    _logger.info("searching for %d queries in %d documents", len(asked.ids), len(shards))
     searched = depth if full is None else depth * rescore_factor
     names = asked.ids if same_ids == "drop" else None
     state = f"{output}.partial.npz" if is_resumable(output) else None
@@ -170,28 +170,28 @@ def index_build(
     seed: Count = 0,
     threads: Positive = 1,
 ) -> None:
-    """Index vectors for approximate search by faiss (extra index).
+    """Build a faiss index of vectors for approximate search (needs the extra "index").
 
-    The directory appears when it is complete.
+    The output directory appears when the index is complete.
 
     Example:
         t5x-lite index build --vectors corpus.npy --output corpus.hnsw --kind HNSW32,Flat
 
     Args:
-      vectors: corpus vectors: .npy or .parquet files of embed, in order.
-      ids: the text files that the .npy files were encoded from, in order, to read document ids
-        from; default: ids are numbers from 0.
-      output: the directory of the index.
-      kind: Flat (exact), IVFn,Flat (n lists), IVFn,PQm (m bytes per vector), PQm, or HNSWm,Flat (m
-        neighbors per node); default: IVF with about 4 sqrt(N) lists.
-      train_vectors: number of vectors that IVF and PQ are trained on; default: 64 per list, and at
-        least 65536.
-      ef_construction: number of candidates from which HNSW chooses neighbors.
-      seed: random seed for the sample of training vectors.
-      threads: number of faiss threads; HNSW indexes are reproducible only with 1.
+      vectors: vector files of the corpus (.npy or .parquet), as `t5x-lite embed` writes them.
+      ids: text files that `t5x-lite embed` encoded as --vectors, which contain the document ids;
+        default: numbers from 0.
+      output: output directory of the index.
+      kind: type of the index: Flat (exact), IVFn,Flat (n lists), IVFn,PQm (m bytes per vector),
+        PQm, or HNSWm,Flat (m neighbors per node); default: IVF with about 4 sqrt(N) lists.
+      train_vectors: number of vectors to train IVF and PQ on; default: 64 per list, at least 65536.
+      ef_construction: number of candidates from which HNSW chooses the neighbors of a node.
+      seed: random seed of the sample of training vectors.
+      threads: number of CPU threads for faiss; HNSW indexes are reproducible only with 1 thread.
 
     Raises:
-      InputError: as `retrieval.faiss_index.build`.
+      InputError: if a file is invalid, faiss is missing, or the index cannot be built
+        (`retrieval.faiss_index.build`).
     """
     from t5x_lite.data.formats.vectors import VectorShards
     from t5x_lite.retrieval.faiss_index import FaissIndex, Settings, build, usual_kind
@@ -204,7 +204,7 @@ def index_build(
     build(output, shards, name, settings=settings)
     seconds, size = FaissIndex.open(output).settings["seconds"], _bytes(output)
     _logger.info(
-        "%s: built %s index of %d vectors, %d bytes, in %.1f s",
+        "%s: built a %s index of %d vectors, with %d bytes, in %.1f s",
         output,
         name,
         len(shards),
@@ -231,32 +231,31 @@ def index_search(
     format: RunFormat = None,
     tag: Text = "faiss",
 ) -> None:
-    """Find near vectors of an index for queries.
+    """Find the nearest vectors of a faiss index for each query, by approximate search.
 
     Example:
         t5x-lite index search --index corpus.hnsw --queries queries.npy --output run.trec
 
     Args:
-      index: index directory as written by index build.
-      queries: a file of query texts with --checkpoint, otherwise a file of query vectors.
-      query_ids: the text files that query vectors were encoded from, in order; they hold the query
-        ids.
-      output: the run file to write.
-      encoder: encoder of text queries.
-      depth: maximum documents per query.
-      rescore: float vectors of the same corpus, in the same order, that rescore the documents found
-        with a compressed index (SQ8, PQ).
-      rescore_factor: number of candidates to find per document that remains after --rescore.
-      nprobe: number of IVF lists to search; default: 1 in 64.
-      ef_search: number of HNSW candidates; default: 128.
-      threads: number of faiss threads.
-      same_ids: keeps documents that have the same id as the query; BEIR excludes them.
-      format: trec, marco (MS MARCO's three columns) or jsonl; default: inferred from the output
-        name, marco for .tsv, jsonl for .jsonl, and trec otherwise.
-      tag: run name in the last column of the TREC format.
-
-    Raises:
-      InputError: a file is wrong, or faiss is missing.
+      index: index directory as written by `t5x-lite index build`.
+      queries: file with query texts, if --checkpoint is given, otherwise file with query vectors.
+      query_ids: text files that `t5x-lite embed` encoded as --queries, which contain the query ids;
+        default: numbers from 0.
+      output: run file to write, with the ranked documents of each query.
+      encoder: options of the encoder that turns query texts into vectors.
+      depth: maximum number of documents per query.
+      rescore: vector files of the same corpus in float32 or float16, in the same order, which
+        rescore the documents found with a compressed index (SQ8, PQ); default: no rescoring.
+      rescore_factor: number of candidates to search for each returned document, if --rescore is
+        given.
+      nprobe: number of lists of an IVF index to search per query; default: 1/64 of the lists.
+      ef_search: number of candidates that an HNSW index considers per query; default: 128.
+      threads: number of CPU threads for faiss.
+      same_ids: treatment of documents with the same id as the query: "keep" keeps them in the
+        results, "drop" removes them, as BEIR's evaluation does.
+      format: format of the output: trec, marco (the three columns of MS MARCO) or jsonl; default:
+        marco for an output name ending in .tsv, jsonl for .jsonl, otherwise trec.
+      tag: name of the run, written to the last column of the TREC format.
     """
     from t5x_lite.data.formats.rankings import check_tag, write_run
     from t5x_lite.data.formats.vectors import VectorShards
@@ -283,7 +282,7 @@ def index_search(
 
 
 def _without_own(best: "Best", names: Sequence[str], index: "FaissIndex", *, depth: int) -> "Best":
-    """Return the best without the document of each query's own name."""
+    """Return search results without the document that has the same id as the query."""
     import numpy as np
 
     rows, scores = best.rows.copy(), best.scores.copy()
@@ -307,29 +306,27 @@ def index_bench(
     threads: Positive = 1,
     output: OptionalFile = None,
 ) -> list[dict[str, Any]]:
-    r"""Measure indexes next to exact search: recall, bytes, time to build, queries a second.
+    r"""Compare faiss indexes with exact search: recall, bytes, build time, queries per second.
 
-    Prints a JSON line of each index and setting; the first is exact search by JAX.
+    The command prints one JSON line for each index and setting; the first line is exact search by
+    JAX.
 
     Example:
         t5x-lite index bench --indexes corpus.hnsw corpus.ivf --vectors corpus.npy \
             --queries queries.npy
 
     Args:
-      indexes: directories as written by index build, all for the same vectors.
-      vectors: corpus vectors.
-      queries: a file of vectors.
-      depth: rank K of recall@K, the fraction of the exact top K that an index finds.
-      nprobe: numbers of IVF lists to search; each one gives a result line.
-      ef_search: numbers of HNSW candidates; each one gives a result line.
-      threads: number of faiss threads.
-      output: file for the result lines; default: only print them.
+      indexes: index directories as written by `t5x-lite index build`, all of the same vectors.
+      vectors: vector files (.npy or .parquet) that the indexes were built from, in order.
+      queries: file with query vectors.
+      depth: value of K in recall@K, the fraction of the exact top K that an index finds.
+      nprobe: numbers of IVF lists to search per query; each number gives a result line.
+      ef_search: numbers of HNSW candidates per query; each number gives a result line.
+      threads: number of CPU threads for faiss.
+      output: file for the result lines; default: only print the lines.
 
     Returns:
-      The lines.
-
-    Raises:
-      InputError: a file is wrong, or faiss is missing.
+      The result lines.
     """
     from t5x_lite.core.files import write_atomically
     from t5x_lite.core.progress import print_result
@@ -338,7 +335,7 @@ def index_bench(
     from t5x_lite.retrieval.faiss_index import FaissIndex
 
     if not nprobe or not ef_search:
-        raise OptionError("--nprobe and --ef-search need at least one number")
+        raise OptionError("--nprobe and --ef-search need at least one number each")
     shards, asked = VectorShards.open(vectors), _VECTORS.read(queries).vectors
     exact, seconds = _timed(lambda: search_shards(shards, asked, depth=depth))
     lines: list[dict[str, Any]] = [
@@ -381,7 +378,7 @@ def index_bench(
 
 
 def recall(found: "Best", exact: "Best") -> float:
-    """Return the fraction of the exact results that an index found."""
+    """Return recall: the fraction of the exact search results that an index found."""
     hits = sum(
         len(set(ours.tolist()) & set(theirs[theirs >= 0].tolist()))
         for ours, theirs in zip(found.rows, exact.rows, strict=True)
@@ -394,7 +391,7 @@ def _bytes(index: str) -> int:
 
 
 def _timed(find: Any) -> tuple["Best", float]:
-    """Return a search's result, and the seconds of its second call: the first one compiles."""
+    """Return a search's results and the seconds of its second call, which compiles nothing."""
     find()
     start = time.perf_counter()
     best = find()
@@ -403,24 +400,22 @@ def _timed(find: Any) -> tuple["Best", float]:
 
 @command
 def bm25_build(input: Files, *, output: Directory, analyzer: Text = "english") -> None:
-    """Index the terms of passages for BM25.
+    """Build an inverted index of passages for BM25.
 
-    Memory holds the terms and one block of postings. The directory appears when it is complete; a
-    killed command continues.
+    Only the terms and one block of postings are in memory. The output directory appears when the
+    index is complete. If the command is killed, run it again to resume.
 
     Example:
         t5x-lite bm25 build --input corpus.jsonl --output corpus.bm25 --analyzer english
 
     Args:
       input: passage files: BEIR's corpus.jsonl, MS MARCO's collection.tsv, DPR's psgs_w100.tsv, or
-        one text per line. Title and text are indexed as one field.
-      output: the directory of the index.
-      analyzer: english (words without stop words, stemmed by Porter's algorithm), standard (words),
-        whitespace, cjk (character bigrams), vocabulary:FILE (tokens of a vocabulary), or a Snowball
-        language such as german (stemmed words; needs the extra "stemmers").
-
-    Raises:
-      InputError: a file is wrong, an id comes twice, or the output is there.
+        text files with one passage per line. Title and text are indexed as one field.
+      output: output directory of the index.
+      analyzer: splitting of text into terms: english (words without stop words, stemmed by Porter's
+        algorithm), standard (words), whitespace, cjk (character bigrams), vocabulary:FILE (tokens
+        of a vocabulary), or a Snowball language such as german (stemmed words; needs the extra
+        "stemmers").
     """
     from t5x_lite.data.formats.passages import read_passages
     from t5x_lite.retrieval.bm25 import InvertedIndex, build
@@ -433,7 +428,7 @@ def bm25_build(input: Files, *, output: Directory, analyzer: Text = "english") -
     build(output, texts, analyzer=analyzer, identity=identity)
     found = InvertedIndex.open(output).settings
     counts = [found[name] for name in ("documents", "terms", "postings")]
-    _logger.info("%s: indexed %d documents with %d terms and %d postings", output, *counts)
+    _logger.info("%s: indexed %d documents, with %d terms and %d postings", output, *counts)
 
 
 @command
@@ -450,29 +445,26 @@ def bm25_search(
     format: RunFormat = None,
     tag: Text = "bm25",
 ) -> None:
-    """Find the best documents of an index for queries by BM25, with Lucene's formula.
+    """Rank the documents of a BM25 index for each query, by Lucene's formula.
 
-    Documents with equal scores have the order of their ids. The same command resumes after a kill.
+    Documents with equal scores are sorted by id. If the command is killed, run it again to resume.
 
     Example:
         t5x-lite bm25 search --index corpus.bm25 --queries queries.jsonl --output bm25.trec
 
     Args:
-      index: index directory as written by bm25 build.
-      queries: a query file: queries.jsonl, queries.tsv, or one query per line.
-      output: the run file to write.
-      depth: maximum documents per query.
-      k1: BM25's k1, saturation of term frequency.
-      b: BM25's b, length normalization, from 0 to 1.
-      lengths: document lengths: exact, or rounded to one byte as in Lucene.
-      same_ids: keeps documents that have the same id as the query; BEIR excludes them.
-      format: trec, marco (MS MARCO's three columns) or jsonl; default: inferred from the output
-        name, marco for .tsv, jsonl for .jsonl, and trec otherwise.
-      tag: run name in the last column of the TREC format.
-
-    Raises:
-      InputError: the index or the queries are wrong, or what is there of the output is of another
-        command.
+      index: index directory as written by `t5x-lite bm25 build`.
+      queries: query file: queries.jsonl as in BEIR, queries.tsv as in MS MARCO, or plain lines.
+      output: run file to write, with the ranked documents of each query.
+      depth: maximum number of documents per query.
+      k1: parameter k1 of BM25, the saturation of term frequencies.
+      b: parameter b of BM25, the strength of length normalization, from 0 to 1.
+      lengths: document lengths used by BM25: "exact", or "lucene" for lengths rounded to one byte.
+      same_ids: treatment of documents with the same id as the query: "keep" keeps them in the
+        results, "drop" removes them, as BEIR's evaluation does.
+      format: format of the output: trec, marco (the three columns of MS MARCO) or jsonl; default:
+        marco for an output name ending in .tsv, jsonl for .jsonl, otherwise trec.
+      tag: name of the run, written to the last column of the TREC format.
     """
     from t5x_lite.core.progress import counting
     from t5x_lite.data.formats.lines import count_lines
@@ -496,7 +488,7 @@ def bm25_search(
             file.write([_ranking(bm25, one, depth=depth, same_ids=same_ids) for one in some])
             advance(len(some))
         if not file.done:
-            raise InputError(f"{queries}: no query")
+            raise InputError(f"query file {queries} contains no query")
 
 
 def _ranking(bm25: "BM25", query: "Passage", *, depth: int, same_ids: SameIds) -> "Ranking":
@@ -514,7 +506,7 @@ def _distinct(path: str) -> Iterator["Passage"]:
     seen: set[str] = set()
     for passage in read_passages(path):
         if passage.id in seen:
-            raise InputError(f"{passage.where}: the id {passage.id!r} comes twice")
+            raise InputError(f"{passage.where}: two passages have the id {passage.id!r}")
         seen.add(passage.id)
         yield passage
 
@@ -532,27 +524,27 @@ def fuse(
     format: RunFormat = None,
     tag: Text = "fused",
 ) -> None:
-    """Combine several runs into one by reciprocal ranks or a weighted sum of scores.
+    """Combine several runs into one, by reciprocal ranks or by a weighted sum of scores.
 
     Example:
         t5x-lite fuse --runs dense.trec bm25.trec --output fused.trec
 
     Args:
-      runs: the run files to combine.
-      output: the fused run file to write.
-      method: rrf (sums 1 / (60 + rank)), sum (sums scores), min-max (sums scores rescaled to 0 to 1
-        per query), or merge (sorts the documents of runs over shards of one corpus, in order, as
-        written by search --shard, by score).
-      weights: one weight per run; default: 1.
+      runs: run files to combine.
+      output: fused run file to write.
+      method: rule that combines runs: rrf (sum of 1 / (60 + rank)), sum (sum of scores), min-max
+        (sum of scores rescaled to 0 to 1 per query), or merge (for the runs of `t5x-lite search
+        --shard`, in order: sort all documents by score).
+      weights: weights of the runs in the sum, one number per run; default: 1.
       depth: number of top documents of each input ranking to use.
-      k: maximum documents per query in the fused run.
-      rrf_k: constant added to ranks by rrf.
-      format: trec, marco (MS MARCO's three columns) or jsonl; default: inferred from the output
-        name, marco for .tsv, jsonl for .jsonl, and trec otherwise.
-      tag: run name in the last column of the TREC format.
+      k: maximum number of documents per query in the fused run.
+      rrf_k: constant that --method rrf adds to the ranks.
+      format: format of the output: trec, marco (the three columns of MS MARCO) or jsonl; default:
+        marco for an output name ending in .tsv, jsonl for .jsonl, otherwise trec.
+      tag: name of the run, written to the last column of the TREC format.
 
     Raises:
-      InputError: a run is wrong, or has no scores that the method needs.
+      InputError: if a run is invalid, or lacks the scores that the method needs.
     """
     from t5x_lite.data.formats.rankings import write_run
     from t5x_lite.retrieval import fusion
@@ -565,7 +557,11 @@ def fuse(
     )
     write_run(output, rankings, format=format, tag=tag)
     _logger.info(
-        "wrote %s: %d queries of %d runs, fused by %s", output, len(rankings), len(runs), method
+        "wrote %s: %d queries from %d runs, combined by method %s",
+        output,
+        len(rankings),
+        len(runs),
+        method,
     )
 
 
@@ -587,33 +583,33 @@ def evaluate_run(
     output: OptionalDirectory = None,
     seed: Count = 0,
 ) -> dict[str, Any]:
-    """Measure runs against judgments or answers, and compare them.
+    """Evaluate runs with relevance judgments or answer strings, and compare the runs.
 
-    Prints the means as JSON, and for several runs the p-values of the differences from the first,
-    by a paired randomization test.
+    The command prints the mean of each metric as JSON. For several runs, it also prints the p-value
+    of each difference from the first run, by a paired randomization test.
 
     Example:
         t5x-lite evaluate-run --runs dense.trec bm25.trec --qrels qrels/test.tsv
 
     Args:
-      runs: run files in TREC, MS MARCO or JSON lines format.
-      qrels: relevance judgments with TREC's four columns, MS MARCO's two, or BEIR's three and a
-        header.
-      metrics: metrics such as ndcg@10, map, mrr@100, recall@1000, capped_recall@100, precision@5,
-        hole@10, and mrr_marco, which uses the rank column.
-      answers: answer strings, instead of qrels, to measure the fraction of questions with an answer
-        in the top passages: JSON lines {"_id", "answers"}, or DPR's question TAB ['answer'].
-      corpus: texts of the runs' passages, in which --answers are searched.
-      cuts: values of K for answer recall in the top K passages.
-      output: directory for metrics.json, the values of each query and report.html; default: write
-        no files.
-      seed: random seed of the significance test.
+      runs: run files in TREC or MS MARCO format, or as JSON lines.
+      qrels: file with relevance judgments, with TREC's four columns, MS MARCO's two columns, or
+        BEIR's three columns and a header.
+      metrics: names of metrics, such as ndcg@10, map, mrr@100, recall@1000, capped_recall@100,
+        precision@5, hole@10, and mrr_marco, which uses the rank column.
+      answers: file with answer strings, instead of --qrels, to compute the fraction of questions
+        with an answer in the top passages: JSON lines {"_id", "answers"}, or DPR's question TAB
+        ['answer'].
+      corpus: files with the texts of the runs' passages, in which --answers are searched.
+      cuts: numbers K of top passages in which --answers are searched.
+      output: directory for metrics.json, metrics per query and report.html; default: no files.
+      seed: random seed of the paired randomization test.
 
     Returns:
-      What is printed: by run the means, and the p-values of the differences from the first run.
+      The printed values: mean metrics by run, and p-values of the differences from the first run.
 
     Raises:
-      InputError: a file is wrong, or neither qrels nor answers are given, or both.
+      InputError: if a file is invalid, or not exactly one of qrels and answers is given.
     """
     from t5x_lite.core.progress import print_result
     from t5x_lite.data.formats.rankings import read_qrels
@@ -623,7 +619,7 @@ def evaluate_run(
     if not metrics or not cuts:
         raise OptionError("--metrics and --cuts need at least one value")
     if (qrels is None) == (answers is None):
-        raise InputError("give --qrels, or --answers and --corpus")
+        raise InputError("evaluate-run needs either --qrels, or both --answers and --corpus")
     names = run_names(runs)
     if qrels is not None:
         judged = read_qrels(qrels)
@@ -635,7 +631,9 @@ def evaluate_run(
         _write_results(output, measured, result, source=qrels or str(answers))
     print_result(result, _rows(result))
     if output is not None:
-        _logger.info("wrote %s/metrics.json, and a page: %s/report.html", output, output)
+        _logger.info(
+            "wrote the metrics to %s/metrics.json, and a report to %s/report.html", output, output
+        )
     return result
 
 
@@ -650,11 +648,11 @@ def _rows(result: Mapping[str, Any]) -> list["Row"]:
 
 
 def run_names(runs: Sequence[str]) -> dict[str, str]:
-    """Return a name for each run: the name of its file, or its path if two names are equal."""
+    """Return run name -> path; the name is the file name, or the path if file names are equal."""
     stems = [Path(path).name.removesuffix(".gz").rsplit(".", 1)[0] for path in runs]
     names = stems if len(set(stems)) == len(stems) else list(runs)
     if len(set(names)) < len(names):
-        raise InputError("one run was given twice")
+        raise InputError("--runs has the same file twice; give each run once")
     return dict(zip(names, runs, strict=True))
 
 
@@ -698,7 +696,7 @@ def _write_results(
             content = json.dumps(result, indent=1).encode() + b"\n"
             write_atomically(directory / "metrics.json", content)
     except OSError as error:
-        raise InputError(f"{output}: cannot be written ({error.strerror})") from error
+        raise InputError(f"output {output} cannot be written ({error.strerror})") from error
     write_page(directory / "report.html", measured, result, source=source)
 
 
@@ -714,9 +712,16 @@ def _measured(
         if query in judged
     }
     if not places:
-        raise InputError(f"{path}: no query of the qrels, such as {next(iter(judged))!r}")
+        raise InputError(
+            f"run file {path} has none of the queries in --qrels, such as {next(iter(judged))!r}"
+        )
     if missing := len(judged) - len(places):
-        _logger.warning("%s: %d of %d judged queries have no ranking", path, missing, len(judged))
+        _logger.warning(
+            "run file %s has no ranking for %d of the %d queries with relevance judgments",
+            path,
+            missing,
+            len(judged),
+        )
     by_query = metrics_of_runs.per_query(judged, places, metrics)
     curves = {
         kind: [
@@ -754,7 +759,8 @@ def _answered(
     }
     if missing := needed - set(texts):
         raise InputError(
-            f"--corpus lacks {len(missing)} passages of the runs, such as {min(missing)!r}"
+            f"--corpus must contain all passages of the runs, but {len(missing)} are missing, "
+            f"such as {min(missing)!r}"
         )
     measured = []
     for name, run in runs.items():

@@ -1,4 +1,4 @@
-"""Commands that stay: serve."""
+"""Command that keeps running as a server: serve."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -80,80 +80,84 @@ def serve(
     body_timeout: Number = 10.0,
     trust_project: bool = False,
 ) -> None:
-    """Answer over HTTP and JSON: POST /predict, /score, /embed, /rerank; a page to try it at /.
+    """Serve a model over HTTP and JSON: POST /predict, /score, /embed, /rerank; a demo page at /.
 
-    Only this machine can connect by default; any other --host needs an access token, in the
-    environment variable T5X_LITE_TOKEN or in --token-file. GET /ready succeeds when each endpoint
-    answers; its other programs compile in the background. After SIGTERM or Ctrl-C it answers
-    accepted requests and exits with 0.
+    By default, only this machine can connect; any other --host needs an access token, in the
+    environment variable T5X_LITE_TOKEN or in --token-file. GET /ready succeeds as soon as each
+    endpoint can answer a request; programs for other input lengths compile in the background. After
+    SIGTERM or Ctrl-C, the server answers the accepted requests and exits with code 0.
 
     Example:
         t5x-lite serve --checkpoint work/reviews --port 8000
 
     Args:
-      checkpoint: a work directory or a checkpoint directory; several are an ensemble, which
-        averages their logits.
-      host: the address to listen on.
-      port: the port to listen on; 0 chooses a free port and logs it.
-      token_file: a file that holds the access token.
-      step: step number of the checkpoint in a work directory, or best for the run's best
-        checkpoint; default: the newest.
-      base: directory of the base model, for a checkpoint that holds only trained parameters;
-        default: the recorded base.
-      adapters: the adapters to use.
-      endpoints: some of predict, score, embed and rerank; default: predict and score for a T5,
-        predict for an encoder with a task head, rerank for a cross-encoder, and embed for other
-        encoders.
-      batch_size: maximum texts of a batch.
-      lengths: padded input lengths in tokens, powers of two, with one compiled program per length;
-        default: the maximum length, a quarter of it, and so on.
-      wait_ms: maximum milliseconds that a text waits for further texts of its batch.
-      inputs_length: maximum tokens of an input; default: the model's training length.
-      targets_length: maximum tokens of a target or candidate, including EOS.
-      long_inputs: "cut" truncates longer inputs and marks their answers; "refuse" rejects them.
-      max_decode_length: maximum tokens of a prediction.
-      num_beams: width of the beam search; 1 disables it.
-      length_rule: length normalization of beam scores: T5X's (t5x) or transformers' (hf).
-      length_penalty: exponent of the length rule; default: 0.6 for t5x and 1.0 for hf.
-      early_stopping: with length rule hf, stop at num_beams finished outputs (True), when no better
-        beam is likely (False), or when no better beam is possible (never).
-      num_return: number of predictions per input; if it is above 1, each result holds a list
-        "predictions", best first.
-      temperature: sampling temperature; 0 takes the likeliest token.
-      top_k: samples among the K likeliest tokens; 0 uses all.
-      top_p: nucleus sampling: keeps the smallest set of tokens with probability X.
-      min_p: samples only tokens with at least X times the probability of the likeliest token.
-      min_length: minimum tokens of a prediction.
-      no_repeat_ngram: forbids repeated sequences of N tokens in a prediction; 0 allows repeats.
-      pooling: pooling of hidden states into a vector; default: the checkpoint's setting.
-      normalize: scales vectors to length 1; default: the checkpoint's setting, or True.
-      role: kind of embedded texts, query or passage, for a retriever with a separate passage
-        encoder or projection.
-      head: name of the head that predicts, for an encoder with several heads.
-      probabilities: returns the probability of each label or choice, even if a request does not ask
-        for them.
+      checkpoint: work directory or checkpoint directory of the model; several directories form an
+        ensemble that averages the models' logits.
+      host: network address to listen on.
+      port: TCP port to listen on; 0 chooses a free port and logs it.
+      token_file: file with the access token; default: the environment variable T5X_LITE_TOKEN.
+      step: step number of the checkpoint to load from a work directory, or "best" for the
+        checkpoint with the best evaluation result; default: the newest checkpoint.
+      base: directory of the base model, for a checkpoint that stores only its trained parameters;
+        default: the base directory recorded in the checkpoint.
+      adapters: adapters of the checkpoint to use; default: all adapters.
+      endpoints: endpoints to serve, some of predict, score, embed and rerank; default: predict and
+        score for a T5, predict for an encoder with a task head, rerank for a cross-encoder, and
+        embed for other encoders.
+      batch_size: maximum number of texts per batch.
+      lengths: input lengths in tokens, powers of two, to which inputs are padded; each length has
+        one compiled program; default: the maximum length, a quarter of it, and so on.
+      wait_ms: maximum time in milliseconds that a text waits for other texts to fill its batch.
+      inputs_length: maximum number of tokens of an input; default: the length used in training.
+      targets_length: maximum number of tokens of a target or candidate to score, including EOS.
+      long_inputs: treatment of inputs longer than --inputs-length: "cut" truncates them and marks
+        their answers, "refuse" answers with an error.
+      max_decode_length: maximum number of tokens in a prediction.
+      num_beams: number of beams of the beam search; 1 disables beam search.
+      length_rule: normalization of beam scores by length, as in T5X (t5x) or transformers (hf).
+      length_penalty: exponent of the length normalization of beam scores; default: 0.6 with
+        --length-rule t5x, 1.0 with --length-rule hf.
+      early_stopping: end of beam search with --length-rule hf: at num_beams finished outputs
+        (True), when a better output is unlikely (False), or when a better output is impossible
+        ("never").
+      num_return: number of predictions per input; if it is above 1, each result has a list
+        "predictions", sorted from best to worst.
+      temperature: sampling temperature, at least 1e-6; 0 always picks the most probable token.
+      top_k: number of most probable tokens to sample from; 0 samples from all tokens.
+      top_p: total probability of the tokens for nucleus sampling; 1 samples from all tokens.
+      min_p: minimum probability of a sampled token, as a fraction of the most probable token's; 0
+        sets no minimum.
+      min_length: minimum number of tokens in a prediction.
+      no_repeat_ngram: length of token sequences that must not repeat; 0 allows repetition.
+      pooling: pooling of hidden states into a vector: "cls" takes the [CLS] hidden state, "mean"
+        averages all hidden states; default: the checkpoint's setting.
+      normalize: scale vectors to length 1; default: the checkpoint's setting, or else True.
+      role: kind of the embedded texts, query or passage; a retriever with a separate passage
+        encoder or projection uses it for passages.
+      head: name of the encoder head that predicts; default: the trained head, or the only head.
+      probabilities: return the probability of each label or choice, even if not requested.
       threshold: minimum probability of a label in multi-label classification; default: 0.5.
-      doc_stride: overlap of the windows of a long text, in tokens; default: 128 for question
-        answering; a tagger truncates instead.
-      longest_answer: maximum tokens of an answer span; default: 15.
-      impossible_answers: allows the empty answer "", as in SQuAD 2.0.
-      compilation_cache: directory that caches compiled programs, so that the next start is fast.
-      queue: maximum number of waiting texts; further requests get 503 with Retry-After.
-      max_texts: maximum texts of a request.
-      max_body: maximum bytes of a request.
-      connections: maximum open connections.
-      timeout: maximum seconds until a request is answered.
-      body_timeout: seconds that a request may take to arrive.
-      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
+      doc_stride: number of tokens that two neighboring windows of a long text share; default: 128
+        for question answering, while a tagger truncates long texts.
+      longest_answer: maximum number of tokens of an answer in question answering; default: 15.
+      impossible_answers: allow the empty answer "" in question answering, as in SQuAD 2.0.
+      compilation_cache: directory of cached compiled programs, for a fast start; default: no cache.
+      queue: maximum number of waiting texts; further requests get status 503 with Retry-After.
+      max_texts: maximum number of texts per request.
+      max_body: maximum size of a request body in bytes.
+      connections: maximum number of open connections.
+      timeout: maximum time in seconds until a request is answered.
+      body_timeout: maximum time in seconds for a request to arrive completely.
+      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
 
     Raises:
-      InputError: if the checkpoint or a choice is wrong, the address is taken, or other machines
-        can reach it without a token.
+      InputError: if the checkpoint or an option is invalid, the address is in use, or other
+        machines can connect without a token.
     """
     some_directory(checkpoint)
     for length in lengths:
         if length < 16 or length & (length - 1):
-            raise OptionError(f"--lengths must be powers of two from 16 on, got {length}")
+            raise OptionError(f"--lengths must be powers of two, at least 16, got {length}")
     from t5x_lite.checkpoints.base import base_at
     from t5x_lite.decoding.config import Decoding
     from t5x_lite.inference.answers import Asked as Answers

@@ -1,7 +1,7 @@
-"""The command about the shell: completion.
+"""The command completion, which prints a script for completion in the shell.
 
-The script contains all names as text: completion does not start Python. For a config it has the
-fields of T5 configs, and the fields of every config.
+The script contains all names as text, so that a completion does not start Python. The completed
+config fields are the fields of a T5 config.
 """
 
 import dataclasses
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 Shell = Literal["bash", "zsh", "fish"]
 Options = Mapping[str, tuple[str, ...]]
-"""Option -> the values that it may have; () for any."""
+"""Option name -> its possible values; () for an option with any value."""
 
 
 @command
 def completion(
     shell: Annotated[Shell, tyro.conf.Positional, tyro.conf.arg(metavar="SHELL")],
 ) -> None:
-    """Print the script by which a shell completes commands, options and their values.
+    """Print a shell script that completes commands, options and option values.
 
     Example:
         source <(t5x-lite completion bash)    # in ~/.bashrc; zsh: in ~/.zshrc, after compinit
         t5x-lite completion fish > ~/.config/fish/completions/t5x-lite.fish
 
     Args:
-      shell: bash, zsh or fish.
+      shell: name of the shell: bash, zsh or fish.
     """
     from t5x_lite.commands import COMMANDS
 
@@ -44,12 +44,12 @@ def completion(
 
 
 def script(shell: Shell, commands: Mapping[str, Any], *, prog: str) -> str:
-    """Return the script for a shell.
+    """Return the completion script for a shell.
 
     Args:
       shell: name of the shell.
-      commands: name, of one word or two, -> its dataclass.
-      prog: the program's name.
+      commands: command name, of one or two words -> options dataclass of the command.
+      prog: name of the program to complete.
     """
     fields = options_of(_config())
     table = {
@@ -89,11 +89,11 @@ def _config() -> "Experiment":
 
 
 def options_of(target: Any, *, prefix: str = "--") -> dict[str, tuple[str, ...]]:
-    """Return the options of a dataclass, or of an instance with its parts, and their values.
+    """Return option name -> possible values for a dataclass and its nested dataclasses.
 
     Args:
-      target: a class, including its nested dataclasses, or an instance.
-      prefix: prefix of every name.
+      target: dataclass, or instance of a dataclass.
+      prefix: prefix of every option name.
     """
     cls = target if isinstance(target, type) else type(target)
     hints = typing.get_type_hints(cls, include_extras=True)
@@ -113,7 +113,7 @@ def options_of(target: Any, *, prefix: str = "--") -> dict[str, tuple[str, ...]]
 
 
 def values_of(hint: Any) -> tuple[str, ...]:
-    """Return the values of a Literal or a bool as words, or () for other annotations."""
+    """Return the values of a Literal or bool annotation as words, or () for other annotations."""
     if hint is bool:
         return ("True", "False")
     if typing.get_origin(hint) is Literal:

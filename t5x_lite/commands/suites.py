@@ -1,16 +1,16 @@
-"""evaluate-suite and evaluate-sts: an encoder on all sets of a benchmark, and on pairs.
+"""Commands that evaluate an encoder on all sets of a benchmark: evaluate-suite, evaluate-sts.
 
-For each set of a suite the corpus is encoded and searched, or its terms are indexed, or your own
-run is read. The run of a set is kept, so a killed command resumes with the next set. The mean is
-over the existing sets, and missing ones are named. Sets of one group, such as CQADupStack's twelve,
-count as one.
+For each data set of a suite, evaluate-suite encodes and searches the corpus, or builds a BM25
+index, or reads your own run. The run of a data set is kept, so a killed command resumes with the
+next data set. The mean is over the data sets in the directory; missing data sets are listed. The
+data sets of one group, such as CQADupStack's twelve, count as one.
 
     evaluate_sts(["STS-B/dev.tsv"], checkpoint="work/bert")
     # {"STS-B/dev.tsv": {"pairs": 1500, "spearman": 0.85, "pearson": 0.84}}
 
 A file of pairs is a tab-separated table with the columns sentence1, sentence2 and score in its
-first line, as in GLUE's STS-B, or JSON lines with these fields. Spearman's coefficient is the one
-that papers report (Reimers and Gurevych 2019; Gao et al. 2021, arXiv:2104.08821).
+first line, as in GLUE's STS-B, or JSON lines with these fields. Papers report Spearman's
+coefficient (Reimers and Gurevych 2019; Gao et al. 2021, arXiv:2104.08821).
 
 A file of triplets is *.csv with the columns Sentence1, Sentence2 and Sentence3, as in Wikipedia's
 sections (Dor et al. 2018), or JSON lines with anchor, positive and negative. Its accuracy is the
@@ -93,44 +93,42 @@ def evaluate_suite(
     depth: Positive = 1000,
     trust_project: bool = False,
 ) -> dict[str, Any]:
-    """Measure a retriever on all sets of BEIR, MIRACL or another suite that a directory has.
+    """Evaluate a retriever on all data sets of BEIR, MIRACL or another suite in a directory.
 
-    Prints the metrics of each set and their mean, and names the sets that are missing. A killed
-    command continues with the next set.
+    The command prints the metrics of each data set and their mean, and lists missing data sets. If
+    the command is killed, run it again to resume with the next data set.
 
     Example:
         t5x-lite evaluate-suite beir --directory BEIR --checkpoint work/encoder --output results
 
     Args:
-      suite: name of the suite, which sets file layout, metrics and rules; beir excludes documents
-        that have the same id as the query.
-      directory: directory with the suite's data sets, as they are released.
-      output: directory for the runs, metrics.json and report.html.
-      checkpoint: encoder of queries and documents; not used with --bm25 or --runs.
-      bm25: analyzer of a BM25 index to evaluate, instead of a checkpoint.
-      runs: directory of runs to evaluate (SET.trec, .tsv or .jsonl), instead of a checkpoint.
-      step: step number of the checkpoint in a work directory, or best; default: the newest.
-      base: directory of the base model, for a checkpoint that holds only trained parameters;
-        default: the recorded base.
-      adapters: the adapters to use.
-      pooling: the [CLS] hidden state, or the mean of all hidden states; default: the checkpoint's
-        setting.
-      normalize: scales vectors to length 1; default: the checkpoint's setting.
-      dimensions: keeps only the first N dimensions of each vector; default: all.
-      query_prefix: beginning of every query; default: the checkpoint's prompt.
-      document_prefix: beginning of every document; default: the checkpoint's prompt.
-      batch_size: texts encoded at once.
-      query_length: maximum tokens of a query; default: the model's training length.
-      document_length: maximum tokens of a document; default: the model's training length.
-      depth: maximum documents per query.
-      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
+      suite: name of the suite, such as beir or miracl, which determines the file layout, the
+        metrics and the rules; beir drops documents with the same id as the query.
+      directory: directory with the data sets of the suite, in the layout of their release.
+      output: output directory for the runs, metrics.json and report.html.
+      checkpoint: encoder of queries and documents to evaluate, a work directory or checkpoint
+        directory, instead of --bm25 or --runs.
+      bm25: text analyzer of a BM25 index to evaluate, such as english, instead of --checkpoint.
+      runs: directory of run files to evaluate (SET.trec, .tsv or .jsonl), instead of --checkpoint.
+      step: step number of the checkpoint to load from a work directory, or "best" for the
+        checkpoint with the best evaluation result; default: the newest checkpoint.
+      base: directory of the base model, for a checkpoint that stores only its trained parameters;
+        default: the base directory recorded in the checkpoint.
+      adapters: adapters of the checkpoint to use; default: all adapters.
+      pooling: pooling of hidden states into a vector: "cls" takes the [CLS] hidden state, "mean"
+        averages all hidden states; default: the checkpoint's setting.
+      normalize: scale vectors to length 1; default: the checkpoint's setting.
+      dimensions: number of leading dimensions to keep of each vector; default: all.
+      query_prefix: text put before every query; default: the prompt of the checkpoint.
+      document_prefix: text put before every document; default: the prompt of the checkpoint.
+      batch_size: number of texts per batch.
+      query_length: maximum number of tokens of a query; default: the length used in training.
+      document_length: maximum number of tokens of a document; default: the length used in training.
+      depth: maximum number of documents per query.
+      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
 
     Returns:
-      "mean" by metric, "sets" by name and metric, and the "missing".
-
-    Raises:
-      InputError: if no set is found, a file is wrong, or not exactly one of checkpoint, bm25 and
-        runs is given.
+      A dict with "mean" (metric -> mean), "sets" (data set -> metrics) and "missing" (names).
     """
     from t5x_lite.checkpoints.base import base_at
     from t5x_lite.data.formats.rankings import write_run
@@ -138,7 +136,7 @@ def evaluate_suite(
     from t5x_lite.report.page import write_suite_page
 
     if sum(one is not None for one in (checkpoint, bm25, runs)) != 1:
-        raise InputError("give one of --checkpoint, --bm25 and --runs")
+        raise InputError("evaluate-suite needs exactly one of --checkpoint, --bm25 and --runs")
     found, folder = sets_of(suite, directory), Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     encoder = None
@@ -180,7 +178,9 @@ def evaluate_suite(
     print_result(result, [*rows, {"set": "mean", **result["mean"]}])
     if result["missing"]:
         _logger.info("skipping missing data sets of %s: %s", suite, ", ".join(result["missing"]))
-    _logger.info("wrote %s/metrics.json, and a page: %s/report.html", output, output)
+    _logger.info(
+        "wrote the metrics to %s/metrics.json, and a report to %s/report.html", output, output
+    )
     return result
 
 
@@ -198,7 +198,9 @@ def _given(runs: str, name: str) -> str:
         path = Path(runs) / f"{name.replace('/', '.')}{suffix}"
         if path.is_file():
             return str(path)
-    raise InputError(f"{runs}: no run of the set {name!r}, such as {name}.trec")
+    raise InputError(
+        f"--runs {runs} has no run file for the data set {name!r}, such as {name}.trec"
+    )
 
 
 def _missing(suite: "Suite", found: Sequence["Judged"]) -> list[str]:
@@ -238,7 +240,10 @@ def _measured(one: "Judged", path: str, metrics: Sequence[str]) -> dict[str, flo
     needed = {document for documents in first.values() for document in documents}
     texts = {p.id: f"{p.title}\n{p.text}" for p in one.passages() if p.id in needed}
     if missing := needed - set(texts):
-        raise InputError(f"{path} names the passage {min(missing)!r}, which the corpus lacks")
+        raise InputError(
+            f"run file {path} has the passage {min(missing)!r}, but the corpus does not contain "
+            "this passage"
+        )
     passages = {query: [texts[name] for name in names] for query, names in first.items()}
     return answering.top_k(one.answers(), passages, cuts)
 
@@ -255,7 +260,7 @@ def _recorded(encoder: QueryEncoder) -> dict[str, Any]:
 
 
 class _Dense:
-    """Encodes a corpus and searches it as it goes; no vector is kept."""
+    """Dense retriever that searches a corpus while it encodes the corpus, and stores no vectors."""
 
     def __init__(self, how: QueryEncoder, prefix: str | None, length: int | None):
         from t5x_lite.core.sharding import MeshConfig, make_mesh
@@ -303,7 +308,7 @@ class _Dense:
 
 
 class _Lexical:
-    """Indexes the terms of a corpus and searches them by BM25; the index is removed."""
+    """BM25 retriever that indexes and searches a corpus, and then deletes the index."""
 
     def __init__(self, analyzer: str, folder: Path):
         self._analyzer, self._folder = analyzer, folder
@@ -325,7 +330,7 @@ class _Lexical:
 
 
 class Pair(NamedTuple):
-    """Two sentences and how alike people find them."""
+    """Pair of sentences with a human rating of their similarity."""
 
     first: str
     second: str
@@ -333,7 +338,7 @@ class Pair(NamedTuple):
 
 
 class Triplet(NamedTuple):
-    """Three sentences; the first is about the second's subject, and not about the third's."""
+    """Three sentences; the anchor is about the subject of the positive, not of the negative."""
 
     anchor: str
     positive: str
@@ -357,35 +362,35 @@ def evaluate_sts(
     inputs_length: OptionalPositive = None,
     trust_project: bool = False,
 ) -> dict[str, dict[str, float | int]]:
-    """Correlate the cosines of sentence pairs with people's scores: Spearman's and Pearson's.
+    """Evaluate an encoder on sentence similarity, by its correlation with human ratings.
 
     Example:
         t5x-lite evaluate-sts --input STS-B/dev.tsv --checkpoint work/encoder
 
     Args:
-      input: sentence pairs or triplets. Pairs are tables with a header sentence1, sentence2 and
-        score, such as GLUE's STS-B, or JSON lines with these fields; triplets are *.csv with
-        Sentence1, Sentence2 and Sentence3, or JSON lines with anchor, positive and negative.
-      checkpoint: a work directory or a checkpoint directory.
-      output: file for the printed metrics.
-      step: step number of the checkpoint in a work directory, or best; default: the newest.
-      base: directory of the base model, for a checkpoint that holds only trained parameters;
-        default: the recorded base.
-      adapters: the adapters to use.
-      pooling: the [CLS] hidden state, or the mean of all hidden states; default: the checkpoint's
-        setting.
-      dimensions: keeps only the first N dimensions of each vector; default: all.
-      prefix: beginning of every sentence; default: the checkpoint's prompt.
-      prompt: name of one of the checkpoint's prompts; default: its default prompt.
-      batch_size: sentences encoded at once.
-      inputs_length: maximum tokens of a sentence; default: the model's training length.
-      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
+      input: files of sentence pairs or triplets. Pairs are tables with the header sentence1,
+        sentence2 and score, such as GLUE's STS-B, or JSON lines with these fields; triplets are
+        *.csv with Sentence1, Sentence2 and Sentence3, or JSON lines with anchor, positive and
+        negative.
+      checkpoint: work directory or checkpoint directory of the encoder.
+      output: file for the printed metrics; default: only print the metrics.
+      step: step number of the checkpoint to load from a work directory, or "best" for the
+        checkpoint with the best evaluation result; default: the newest checkpoint.
+      base: directory of the base model, for a checkpoint that stores only its trained parameters;
+        default: the base directory recorded in the checkpoint.
+      adapters: adapters of the checkpoint to use; default: all adapters.
+      pooling: pooling of hidden states into a vector: "cls" takes the [CLS] hidden state, "mean"
+        averages all hidden states; default: the checkpoint's setting.
+      dimensions: number of leading dimensions to keep of each vector; default: all.
+      prefix: text put before every sentence; default: the prompt of the checkpoint.
+      prompt: name of the checkpoint's prompt to put before every sentence; default: the
+        checkpoint's default prompt, if any.
+      batch_size: number of sentences per batch.
+      inputs_length: maximum number of tokens of a sentence; default: the length used in training.
+      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
 
     Returns:
-      By file "pairs", "spearman" and "pearson", or "triplets" and "accuracy".
-
-    Raises:
-      InputError: if a file is wrong, or the checkpoint has no encoder.
+      File -> "pairs", "spearman" and "pearson", or for triplets "triplets" and "accuracy".
     """
     from t5x_lite.checkpoints.base import base_at
     from t5x_lite.core.sharding import MeshConfig, make_mesh
@@ -415,7 +420,7 @@ def evaluate_sts(
         try:
             write_atomically(output, (json.dumps(result, indent=1) + "\n").encode())
         except OSError as error:
-            raise InputError(f"{output}: cannot be written ({error.strerror})") from error
+            raise InputError(f"output {output} cannot be written ({error.strerror})") from error
         _logger.info("wrote %s", output)
     return result
 
@@ -440,11 +445,10 @@ def _correlated(
 
 
 def read_pairs(path: str) -> list[Pair] | list[Triplet]:
-    """Return the pairs or triplets of a file.
+    """Return the sentence pairs or the triplets of a file.
 
     Raises:
-      InputError: if a column is missing or a score is not a number, with file and line; or if the
-        file has no pair.
+      InputError: if a column is missing, a score is not a number, or the file has no pair.
     """
     from t5x_lite.core.object_store import data_path
     from t5x_lite.data.formats.lines import plain_name
@@ -460,14 +464,14 @@ def read_pairs(path: str) -> list[Pair] | list[Triplet]:
     else:
         found = list(_of_table(path))
     if not found:
-        raise InputError(f"{path}: no pair of sentences")
+        raise InputError(f"{path} contains no sentence pair or triplet")
     return found
 
 
 def _sentence(row: "benchmark_files.Row", column: str) -> str:
     value = row.fields[column]
     if not isinstance(value, str) or not value.strip():
-        raise InputError(f"{row.where}: {column} must be a sentence, got {value!r:.20}")
+        raise InputError(f"{row.where}: the column {column} must be a sentence, got {value!r:.20}")
     return value
 
 
@@ -490,14 +494,20 @@ def _of_table(path: str) -> Iterator[Pair]:
     lines = enumerate(read_lines([path]), start=1)
     names = next(lines, (0, ""))[1].split("\t", 1000)
     if missing := [name for name in _COLUMNS if name not in names]:
-        raise InputError(f"{path}:1: must name the columns {', '.join(_COLUMNS)}: no {missing[0]}")
+        raise InputError(
+            f"{path}:1: the header must have the columns {', '.join(_COLUMNS)}, but "
+            f"{missing[0]} is missing"
+        )
     places = [names.index(name) for name in _COLUMNS]
     for number, line in lines:
         fields = line.split("\t", len(names))
         if not line.strip():
             continue
         if len(fields) <= max(places):
-            raise InputError(f"{path}:{number}: has {len(fields)} columns, and line 1 {len(names)}")
+            raise InputError(
+                f"{path}:{number}: this line has {len(fields)} columns, but the header has "
+                f"{len(names)}"
+            )
         first, second, score = (fields[place] for place in places)
         yield Pair(first, second, _score(score, f"{path}:{number}"))
 

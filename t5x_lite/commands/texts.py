@@ -1,4 +1,4 @@
-"""Commands that prepare a project and data: init, vocab, cache."""
+"""Commands that prepare a project and its data: init, vocab, cache."""
 
 import contextlib
 import hashlib
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from t5x_lite.data.formats.documents import Source
 
 PROJECT_PIECES = 4000
-"""Pieces of a new project's vocabulary."""
+"""Vocabulary size of the project that `t5x-lite init` writes."""
 _PROJECT_BYTES = 6_000_000
 _NAMED_CHARACTERS = 40
 
@@ -44,21 +44,22 @@ _logger = logging.getLogger(__name__)
 
 @command
 def init(directory: SomeDirectory) -> Path:
-    """Write a small project that trains at once: configs, a task, data, a vocabulary, a README.
+    """Write a small project that is ready to train: configs, a task, data, a vocabulary, a README.
 
-    Nothing is downloaded: the text is the documentation that Python carries. Takes half a minute.
+    Nothing is downloaded: the training text is the documentation in the Python installation. The
+    command takes half a minute.
 
     Example:
         t5x-lite init my_project
 
     Args:
-      directory: the project directory to write; it must be empty or not exist.
+      directory: project directory to write, which must be new or empty.
 
     Returns:
-      The project's directory.
+      The path of the project directory.
 
     Raises:
-      InputError: if the directory holds something or cannot be written; nothing is left behind.
+      InputError: if the directory is not empty or cannot be written; no output is left behind then.
     """
     from t5x_lite.commands.project_files import FILES, QUESTIONS, README
     from t5x_lite.core.files import new_directory
@@ -85,7 +86,10 @@ def init(directory: SomeDirectory) -> Path:
             texts, size=PROJECT_PIECES, output_dir=root / "vocabulary", required=ASCII
         )
     made = Path(directory)
-    print(f"{made}: begin with `cd {made} && t5x-lite train configs/pretrain.py`; see README.md")
+    print(
+        f"wrote the project {made}; begin with `cd {made} && t5x-lite train "
+        "configs/pretrain.py`; see README.md"
+    )
     return made
 
 
@@ -95,7 +99,7 @@ def _write(file: Path, content: str) -> None:
 
 
 def _within(texts: Sequence[str], size: int) -> list[str]:
-    """Choose texts of at most so many bytes, evenly, so that every package has some."""
+    """Return evenly spaced texts with about this total size in bytes, some from every package."""
     total = sum(len(text.encode()) + 1 for text in texts)
     step = max(1.0, total / size)
     places = {int(number * step) for number in range(int(len(texts) / step))}
@@ -103,7 +107,7 @@ def _within(texts: Sequence[str], size: int) -> list[str]:
 
 
 def _table(pairs: Sequence[tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
-    """Rows by split: a tenth for validation and a tenth for the test, by a hash of the text."""
+    """Return split -> examples; validation and test get a tenth each, by a hash of the text."""
     splits: dict[str, list[tuple[str, str]]] = {"train": [], "validation": [], "test": []}
     for text, label in pairs:
         place = hashlib.sha1(text.encode("utf-8", "surrogatepass")).digest()[0] % 10
@@ -124,39 +128,40 @@ def vocab(
     seed: Natural = 0,
     text: Text = "{text}",
 ) -> Path:
-    """Train a SentencePiece vocabulary on unlabelled text: files, directories or data sets.
+    """Train a SentencePiece vocabulary on unlabeled text: files, directories or data sets.
 
-    Plain text has one document or sentence per line. From JSON, as `t5x-lite c4` writes it, from
-    Parquet and from data sets the text field is read; docs/guides/documents.md lists all inputs.
+    A plain text file has one document or sentence per line. In JSON lines (such as the output of
+    `t5x-lite c4`), Parquet and data sets, the text field is read; docs/guides/documents.md lists
+    all inputs.
 
-    Digits, ASCII letters and punctuation always have a piece, since labels and numbers are written
-    with them. As in T5, byte fallback is off: --data.vocabulary bytes spells any text. With
-    weights (FILE=WEIGHT) or --alpha the text is sampled from the files in these fractions of its
-    bytes, without repeats, and the command prints the pieces per word of each file.
+    Digits, ASCII letters and punctuation always get a piece, because labels and numbers need them.
+    As in T5, byte fallback is off; to encode any text, train with --data.vocabulary bytes. With
+    weights (FILE=WEIGHT) or --alpha, the training text is sampled from the files in proportion to
+    their weights, without repeats, and the command prints the number of pieces per word of each
+    file.
 
     Example:
         t5x-lite vocab --input en.txt=10 'de/*.txt=1' --output work/vocabulary --size 32000
 
     Args:
-      input: text files, JSON lines, Parquet, Arrow, directories and patterns of them, hf://NAME or
-        tfds://NAME; - is standard input. FILE=WEIGHT sets a file's fraction of the training text.
-      output: the directory that receives sentencepiece.model.
-      size: pieces of the vocabulary, without the sentinels.
-      no_ascii: omits digits, ASCII letters and punctuation that are rare in the text.
-      alpha: samples files without weights in proportion to bytes^X; 0.3 is usual for multilingual
-        text.
-      encoder: writes spm.model with DeBERTa's special pieces: [PAD], [CLS], [SEP] and [UNK], and
-        [MASK] as the last piece.
-      character_coverage: fraction of the text's characters that the vocabulary covers, 0.98 to 1;
-        default: 0.9995 and every frequent character.
-      seed: random seed for sampling lines by weight, and 2,000,000 lines of a longer text.
-      text: column of the text in JSON and tables, or columns in braces, such as "{title} {text}".
+      input: training text: text files, JSON lines, Parquet, Arrow, directories and patterns of such
+        files, hf://NAME or tfds://NAME; "-" reads standard input. FILE=WEIGHT sets a file's
+        fraction of the training text.
+      output: output directory of the vocabulary, for the file sentencepiece.model.
+      size: number of pieces in the vocabulary, not counting the sentinels.
+      no_ascii: omit digits, ASCII letters and punctuation that are rare in the text.
+      alpha: exponent X that samples files without weights in proportion to bytes^X; 0.3 is usual
+        for multilingual text; default: all text.
+      encoder: write a vocabulary for encoders, spm.model, with the special pieces of DeBERTa:
+        [PAD], [CLS], [SEP] and [UNK], and [MASK] as the last piece.
+      character_coverage: fraction of the text's characters that the vocabulary covers, from 0.98 to
+        1; default: 0.9995 and every frequent character.
+      seed: random seed of the sampling of lines by weight, and of 2,000,000 lines of a longer text.
+      text: name of the column with the text in JSON lines and tables, or a template with column
+        names in braces, such as "{title} {text}".
 
     Returns:
-      The path of the model, which is also printed.
-
-    Raises:
-      InputError: if files or weights are wrong, or if there is too little text.
+      The path of the vocabulary file, which is also printed.
     """
     from t5x_lite.data.formats.documents import (
         as_template,
@@ -180,7 +185,10 @@ def vocab(
     sources = weighted_files(input, is_place=_is_place)
     if alpha is not None:
         if sources is not None:
-            raise InputError("--alpha computes the weights: remove the weights of --input")
+            raise InputError(
+                "--alpha computes the weights of the files, but --input also has weights "
+                "(FILE=WEIGHT); remove one of the two"
+            )
         sources = tempered_files(input, alpha, is_place=_is_place, read=read)
     required = "" if no_ascii else ASCII
     with contextlib.ExitStack() as stack:
@@ -221,14 +229,14 @@ def _is_place(name: str) -> bool:
 
 
 def _with_frequent(required: str, lines: Iterable[str], *, size: int) -> str:
-    """Add the text's frequent characters to the required ones, up to half of the pieces."""
+    """Return required and frequent characters of the text, at most half of the pieces."""
     from t5x_lite.data.vocabularies.loading import frequent_characters
 
     selected, rest = frequent_characters(lines, limit=size // 2)
     if rest:
         _logger.warning(
-            "%d frequent characters have no piece, such as %s; raise --size to at "
-            "least %d, or set --character-coverage",
+            "the vocabulary has no piece for %d frequent characters, such as %s; raise --size "
+            "to at least %d, or set --character-coverage",
             len(rest),
             " ".join(rest[:_NAMED_CHARACTERS]),
             2 * (len(selected) + len(rest)),
@@ -237,7 +245,7 @@ def _with_frequent(required: str, lines: Iterable[str], *, size: int) -> str:
 
 
 def _readable_twice(path: str, stack: contextlib.ExitStack) -> str:
-    """Return the path of a file, or of a temporary copy of standard input or of a pipe."""
+    """Return the path of a file, or of a temporary copy of standard input or a pipe."""
     from t5x_lite.data.formats.lines import open_text
 
     if path != "-" and (_is_place(path) or not os.path.exists(path) or os.path.isfile(path)):
@@ -251,12 +259,12 @@ def _readable_twice(path: str, stack: contextlib.ExitStack) -> str:
 
 
 def _with_weights(error: InputError, sources: "Sequence[Source] | None") -> InputError:
-    """Add to an error about too little text that weights may be the cause."""
+    """Return an error about too little text with the hint that the weights may be the cause."""
     if sources is None or not str(error).startswith("too little text"):
         return error
     return InputError(
-        f"{error} to the file that the weights leave whole: no line is repeated, so it says how "
-        "much of the others is used"
+        f"{error}; because lines are not repeated, the file that is shortest for its weight "
+        "limits how much text of the other files is used"
     )
 
 
@@ -274,8 +282,8 @@ def cache(
 ) -> list[dict[str, Any]]:
     r"""Run a config's task once and write its tokens, which train reads by --data.cache DIR.
 
-    Training from a cache needs no TensorFlow, and corrupts every epoch again. Options of Apache
-    Beam follow "--", with each --runner except local.
+    Training from a cache needs no TensorFlow, and still corrupts each epoch differently. Options of
+    Apache Beam follow "--", with each --runner except local.
 
     Example:
         t5x-lite cache configs/tiny_pretrain.py --output work/cache
@@ -284,26 +292,25 @@ def cache(
         t5x-lite cache --convert OLD --output NEW
 
     Args:
-      config: a Python file that defines `experiment`, or the config.json of a work directory.
-      overrides: fields of the config as --FIELD VALUE; options of Beam follow "--".
-      output: the directory to write, new or empty.
-      convert: a cache of version 0.1 to convert to the current format; needs no CONFIG.
-      splits: the splits to write; default: every split that has an example.
-      num_workers: number of processes that run the task, only with --runner local.
-      bake: stores finished training examples, so that corruption is the same in each epoch; only
-        with --runner local.
-      runner: local, or a runner of Apache Beam: DirectRunner, DataflowRunner, FlinkRunner, ...
+      config: path of a Python file that defines `experiment`, or of a work directory's config.json.
+      overrides: changed config fields as --FIELD VALUE; options of Apache Beam follow "--".
+      output: output directory of the cache, which must be new or empty.
+      convert: directory of a cache of version 0.1 to convert to the current format, without CONFIG.
+      splits: names of the splits to write; default: all splits with examples.
+      num_workers: number of worker processes of --runner local.
+      bake: store corrupted examples, which are the same in each epoch; only with --runner local.
+      runner: "local" for processes on this machine, or the name of an Apache Beam runner, such as
+        DirectRunner, DataflowRunner or FlinkRunner.
 
     Returns:
-      A dict for each cache, as printed. A mixture has a cache for each task that is trained on,
-      OUTPUT/glue_cola and so on, which training mixes again by --data.cache OUTPUT/glue_cola ...
-
-    Raises:
-      InputError: if the task, its files, the vocabulary or the output is wrong.
+      The summary of each cache, which the command also prints. A mixture has one cache per task,
+      such as OUTPUT/glue_cola; training mixes the caches by --data.cache OUTPUT/glue_cola ...
     """
     if convert:
         if config or overrides or splits or bake or num_workers != 1 or runner != "local":
-            raise OptionError("--convert takes --output, and no CONFIG and no other option")
+            raise OptionError(
+                "--convert can be combined only with --output, not with CONFIG or other options"
+            )
         from t5x_lite.data.cache.files import Cache
         from t5x_lite.data.cache.making import convert_cache
 
@@ -313,12 +320,16 @@ def cache(
         return [found]
     if not config:
         raise OptionError(
-            "CONFIG comes first: t5x-lite cache CONFIG [--FIELD VALUE ...], or --convert DIR"
+            "cache needs CONFIG as the first argument (t5x-lite cache CONFIG [--FIELD VALUE "
+            "...]), or --convert DIR"
         )
     if runner != "local" and num_workers != 1:
-        raise OptionError("--num-workers is for --runner local; other runners have their own")
+        raise OptionError(
+            "--num-workers is supported only with --runner local; set the workers of Apache "
+            "Beam by options after --"
+        )
     if runner != "local" and bake:
-        raise OptionError("--bake is for --runner local")
+        raise OptionError("--bake is supported only with --runner local")
     fields, beam_options = before_beam(overrides, runner=runner)
     experiment = load_config(config, fields, command=cache.options)
     from t5x_lite.core.object_store import data_path
@@ -332,8 +343,8 @@ def cache(
     if runner != "local":
         for name in truncation_of(experiment.data):
             raise InputError(
-                f"--runner {runner} writes the files of a task in parallel, and data.{name} needs "
-                "their order: unset one of them"
+                f"--runner {runner} processes the files of a task in parallel, but data.{name} "
+                "depends on their order; unset one of the two"
             )
         driver = load_driver("t5x_lite.data.cache.making_beam", runner=runner, extras="data,beam")
         write = partial(driver.write_cache, runner=runner, options=beam_options)

@@ -1,7 +1,7 @@
 """Commands that exchange weights with other libraries: import, export, push.
 
-An imported directory is a step directory without an optimizer, which every `--checkpoint` and
-`--init` takes; `t5x_lite.interop.hf_import` lists its files.
+An imported directory is a checkpoint directory without optimizer state, which can be given to every
+`--checkpoint` and `--init`; `t5x_lite.interop.hf_import` lists its files.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ _logger = logging.getLogger(__name__)
 _EXPORTED = ("config.json", "adapter_config.json")
 _WEIGHTS = ("*.safetensors", "*.bin")
 _OF_CHECKPOINT = ("checkpoints", "params")
-"""Contents of a work directory or a checkpoint directory, which an exported one lacks."""
+"""Folders of a work directory or checkpoint directory that an exported directory does not have."""
 
 
 @command
@@ -52,36 +52,36 @@ def import_hf(
     skip_from: OptionalNatural = None,
     revision: OptionalText = None,
 ) -> Path:
-    """Import a model of Hugging Face's transformers: a directory, or a name at the hub.
+    """Import a model of Hugging Face transformers, from a directory or from the Hugging Face Hub.
 
-    Any T5, mT5, umT5, Flan-T5, UL2 or ByT5; of encoders T5's (Sentence-T5, GTR), BERT, RoBERTa,
-    XLM-R, ELECTRA and DeBERTa.
+    The supported models are T5, mT5, umT5, Flan-T5, UL2 and ByT5, and the encoders of T5
+    (Sentence-T5, GTR), BERT, RoBERTa, XLM-R, ELECTRA and DeBERTa.
 
-    predict, score, evaluate, train --init and export take what it writes.
+    The written checkpoint can be given to predict, score, evaluate, train --init and export.
 
     Example:
         t5x-lite import hf google/flan-t5-small work/flan
 
     Args:
-      source: a local directory with config.json, weights and tokenizer, or ORG/NAME at the hub
-        (extra hub); an existing local directory takes precedence.
-      destination: the directory to write, new or empty.
-      dtype: dtype of the stored weights.
-      sentinels: rule by which predict and score recognize <extra_id_0>, </s> and other special
-        tokens in a text: anywhere as Hugging Face's tokenizer does (hf), or as seqio does. For ByT5
-        it also sets the sentinels' ids.
-      part: the model, or the generator of a DeBERTaV3 release (pytorch_model.generator.bin).
-      revision: branch, tag or commit of a model at the hub; default: main.
-      skip_from: number of the layer that feeds a Condenser's head (model.pt); 6 in the paper's
-        12-layer model.
+      source: local directory with config.json, weights and tokenizer, or name ORG/NAME at the
+        Hugging Face Hub (needs the extra "hub"); an existing local directory takes precedence.
+      destination: output directory, which must be new or empty.
+      dtype: data type of the stored weights.
+      sentinels: rule by which predict and score recognize special tokens such as <extra_id_0> and
+        </s> in a text: "hf" anywhere, as Hugging Face's tokenizer, or "seqio" as seqio. For ByT5,
+        the rule also sets the ids of the sentinels.
+      part: model to import from a DeBERTaV3 release: "model", or "generator" for its generator
+        (pytorch_model.generator.bin).
+      revision: branch, tag or commit of a model at the Hugging Face Hub; default: main.
+      skip_from: number of the encoder layer that feeds the head of a Condenser, such as 6 in the
+        paper's 12-layer model; needed only for a source with a Condenser's head (model.pt).
 
     Returns:
-      The directory that was made.
+      The path of the written directory.
 
     Raises:
-      InputError: the source is incomplete, damaged or of another kind, or holds NaN, it is neither
-        a directory nor to be had from the hub, or the destination exists; nothing is left behind
-        then.
+      InputError: if the source is missing, damaged or not supported, or the destination exists; no
+        output is left behind then.
     """
     from t5x_lite.core.files import new_directory
     from t5x_lite.interop.hf_export import directory_file
@@ -98,7 +98,10 @@ def import_hf(
     where, more = at_hub.directory, directory_file(at_hub)
     towers = directories_of(where)
     if towers and (part != "model" or skip_from is not None):
-        raise InputError(f"--part and --skip-from are for one model, and {source} holds two")
+        raise InputError(
+            f"--part and --skip-from need a source with one model, but {source} contains two; "
+            "remove these options"
+        )
     with new_directory(destination) as directory:
         if towers:
             found = read_towers(where, towers)
@@ -129,31 +132,31 @@ def import_t5x(
     dropout_rate: Number = 0.1,
     feed_forward: OptionalFeedForward = None,
 ) -> Path:
-    """Import a checkpoint of T5X, in its own layout or Orbax's.
+    """Import a checkpoint of T5X, in T5X's own format or Orbax's.
 
-    predict, score, evaluate, train --init and export take what it writes.
+    The written checkpoint can be given to predict, score, evaluate, train --init and export.
 
     Example:
         t5x-lite import t5x t5x_checkpoint work/t5 --vocabulary spiece.model
 
     Args:
-      source: a directory checkpoint_N, or its parent directory.
-      destination: the directory to write, new or empty.
-      vocabulary: a SentencePiece model, or "bytes" for ByT5, because a T5X checkpoint holds no
-        vocabulary.
-      extra_ids: number of sentinels to add to the vocabulary; default: 100, or 0 if it already has
+      source: directory checkpoint_N of a T5X run, or the parent directory of such directories.
+      destination: output directory, which must be new or empty.
+      vocabulary: SentencePiece model, or "bytes" for ByT5; a T5X checkpoint has no vocabulary.
+      extra_ids: number of sentinels to add to the vocabulary; default: 100, or 0 if it has
         sentinels.
-      step: number N of the checkpoint; default: the newest.
-      dtype: dtype of the stored weights.
+      step: step number N of the checkpoint to import; default: the newest.
+      dtype: data type of the stored weights.
       dropout_rate: dropout rate for further training, which a T5X checkpoint does not record.
-      feed_forward: kind of feed-forward block, which a T5X checkpoint does not record; default:
-        gated-gelu if the checkpoint has a gate, otherwise relu. UL2 needs gated-silu.
+      feed_forward: kind of the feed-forward block, which a T5X checkpoint does not record; UL2
+        needs gated-silu; default: gated-gelu if the checkpoint has a gate, otherwise relu.
 
     Returns:
-      The directory that was made.
+      The path of the written directory.
 
     Raises:
-      InputError: as `import_hf`.
+      InputError: if the source is missing, damaged or not supported, or the destination exists; no
+        output is left behind then.
     """
     from t5x_lite.core.files import new_directory
     from t5x_lite.interop.hf_import import import_t5x_model, tell_what_was_made
@@ -187,33 +190,32 @@ def import_adapter(
 ) -> Path:
     """Import an adapter of PEFT, of the library adapters or of composable-sft.
 
-    It holds the adapter, and the head that came along, and names its base. predict, evaluate and
-    train --adapters.load take it. The directories query/ and passage/ make a retriever of two
-    encoders.
+    The written directory contains the adapter, the head stored with it, and the path of the base
+    model. It can be given to predict, evaluate and train --adapters.load. A source with the
+    directories query/ and passage/ becomes a retriever with two encoders.
 
     Example:
         t5x-lite import adapter some_lora work/rte --base work/t5 --name rte
 
     Args:
-      source: a local directory of PEFT (adapter_config.json and adapter_model.safetensors or .bin),
+      source: local directory of PEFT (adapter_config.json and adapter_model.safetensors or .bin),
         of adapters (adapter.safetensors or pytorch_adapter.bin) or of composable-sft
-        (pytorch_diff.bin), or ORG/NAME at the hub (extra hub); an existing local directory takes
-        precedence.
-      destination: the directory to write, new or empty.
-      base: the base model that the adapter was trained on: a work directory or a checkpoint
-        directory, such as one from import hf.
-      step: step number of the checkpoint in a work directory, or best; default: the newest.
-      name: name of the adapter in the new checkpoint.
-      revision: branch, tag or commit of an adapter at the hub; default: main.
-      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
+        (pytorch_diff.bin), or name ORG/NAME at the Hugging Face Hub (needs the extra "hub"); an
+        existing local directory takes precedence.
+      destination: output directory, which must be new or empty.
+      base: base model of the adapter, such as the output of `t5x-lite import hf`.
+      step: step number of the checkpoint to load from a work directory, or "best" for the
+        checkpoint with the best evaluation result; default: the newest checkpoint.
+      name: name that the adapter gets in the new checkpoint.
+      revision: branch, tag or commit of an adapter at the Hugging Face Hub; default: main.
+      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
 
     Returns:
-      The directory that was made.
+      The path of the written directory.
 
     Raises:
-      InputError: the source is incomplete, damaged, of another base, or holds what no module of
-        ours can do; the base has modules itself or is damaged; or the destination exists. Nothing
-        is left behind then.
+      InputError: if the source is incomplete, damaged, of another base model or not supported, the
+        base is damaged or has adapters, or the destination exists; no output is left behind then.
     """
     from t5x_lite.interop.adapter_checkpoints import import_module
     from t5x_lite.interop.sft import import_sft
@@ -239,34 +241,35 @@ def export_adapter(
     rank: OptionalPositive = None,
     trust_project: bool = False,
 ) -> Path:
-    """Write an adapter of a checkpoint for another library, to load on what export hf writes.
+    """Write an adapter of a checkpoint for another library, to load on the model of `export hf`.
 
-    For a retriever with two encoders, it writes the directories query/ and passage/.
+    For a retriever with two encoders, the command writes the directories query/ and passage/.
 
     Example:
         t5x-lite export adapter work/rte rte_for_peft --format peft
 
     Args:
-      source: a work directory or a checkpoint directory; with the formats peft and sft also a delta
-        written by compose.
-      destination: the directory to write, new or empty.
-      format: target library: PEFT; adapters, which also supports compositions; or composable-sft
-        (sft), for sparse adapters and deltas.
-      step: step number of the checkpoint in a work directory, or best; default: the newest.
-      name: name of the adapter to export, if the checkpoint has several.
-      no_head: omits the head that was trained with the adapter.
+      source: work directory or checkpoint directory with the adapter; with --format peft or sft
+        also a delta written by `t5x-lite compose`.
+      destination: output directory, which must be new or empty.
+      format: library to export for: peft; adapters, which also supports compositions; or sft
+        (composable-sft), for sparse adapters and deltas.
+      step: step number of the checkpoint to load from a work directory, or "best" for the
+        checkpoint with the best evaluation result; default: the newest checkpoint.
+      name: name of the adapter to export; default: the only adapter of the checkpoint.
+      no_head: omit the head that was trained with the adapter.
       base_name: hub name or directory of the base model to record in the exported config; default:
-        the source that the base was imported from.
-      rank: rank of the LoRA that approximates a delta or composition for PEFT by a singular value
-        decomposition; default: the sum of the ranks, which is exact.
-      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
+        the source that the base model was imported from.
+      rank: rank of the LoRA that approximates a delta or a composition of adapters for PEFT, by
+        singular value decomposition; default: the sum of the ranks, which is exact.
+      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
 
     Returns:
-      The directory that was made.
+      The path of the written directory.
 
     Raises:
-      InputError: if the module does not exist or the library does not support it, the checkpoint is
-        damaged, or the destination exists; nothing is left behind then.
+      InputError: if the adapter does not exist or the library does not support it, the checkpoint
+        is damaged, or the destination exists; no output is left behind then.
     """
     from t5x_lite.checkpoints import manifest
     from t5x_lite.checkpoints.reading import DELTA_FILE, step_files
@@ -281,7 +284,8 @@ def export_adapter(
         if format == "sft":
             if name is not None:
                 raise InputError(
-                    "--name is not supported with --format sft, which exports the whole delta"
+                    "--name is not supported with --format sft, which exports the complete "
+                    "delta; remove --name"
                 )
             if rank is not None or base_name is not None:
                 raise InputError(
@@ -292,12 +296,13 @@ def export_adapter(
         where = Path(find_step(local_path(source, what="checkpoint"), step=step))
         manifest.verify(where, "params", "files")
         if rank is not None and format != "peft":
-            raise InputError(f"--rank needs --format peft, got {format!r}")
+            raise InputError(f"--rank needs --format peft, but --format is {format!r}")
         target = Path(destination)
         if (where / "files" / DELTA_FILE).is_file():
             if format != "peft" or name is not None:
                 raise InputError(
-                    f"{where} is a delta; export it as a whole with --format peft, without --name"
+                    f"{where} is a delta, which is exported as one adapter; set --format peft "
+                    "and remove --name"
                 )
             return export_sum(where, target, head=not no_head, base_name=base_name, rank=rank)
         files = step_files(where)
@@ -318,7 +323,7 @@ def export_adapter(
                 )
     if several:
         roles = " and ".join(get_args(Role))
-        _logger.info("%s: wrote one directory per tower: %s", target, roles)
+        _logger.info("%s: wrote one directory for each encoder of the retriever: %s", target, roles)
     return target
 
 
@@ -336,35 +341,37 @@ def export_hf(
     normalize: bool | None = None,
     trust_project: bool = False,
 ) -> Path:
-    """Write a checkpoint of a T5 or an encoder as Hugging Face's transformers loads it.
+    """Write a checkpoint of a T5 or an encoder in the format of Hugging Face transformers.
 
-    README.md there is a model card: task, base model, metrics, command, versions. The licence is
-    left to you.
+    The command also writes README.md, a model card with task, base model, metrics, command and
+    versions; add your license to it.
 
     Example:
         t5x-lite export hf work/run exported
 
     Args:
-      source: a work directory or a checkpoint directory.
-      destination: the directory to write, new or empty.
-      step: step number of the checkpoint in a work directory, or best for the run's best
-        checkpoint; default: the newest.
-      dtype: dtype of the stored weights.
-      part: the model, or the generator of a model trained by replaced token detection.
-      head: head to export, for an encoder with several heads: mlm, rtd, classifier, choice, token
-        or span; none exports no head. Default: the head that the objective trains.
-      sentence_transformers: also writes the files of a SentenceTransformer that gives the same
-        vectors as embed; only for encoders, without a head.
-      pooling: pooling of these vectors; default: the checkpoint's setting, or mean.
-      normalize: scales vectors to length 1; default: the checkpoint's setting, or True.
-      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
+      source: work directory or checkpoint directory of the model.
+      destination: output directory, which must be new or empty.
+      step: step number of the checkpoint to load from a work directory, or "best" for the
+        checkpoint with the best evaluation result; default: the newest checkpoint.
+      dtype: data type of the stored weights.
+      part: model to export after replaced token detection: the model, or its generator.
+      head: head to export, for an encoder with several heads: mlm, rtd, classifier, choice, token,
+        span, or none; default: the head that the training objective trains.
+      sentence_transformers: also write files for sentence-transformers, which then returns the same
+        vectors as `t5x-lite embed`; only for encoders, without a head.
+      pooling: pooling of the vectors of --sentence-transformers, cls or mean; default: the
+        checkpoint's setting, or mean if it has none.
+      normalize: scale the vectors of --sentence-transformers to length 1; default: the checkpoint's
+        setting, or True if it has none.
+      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
 
     Returns:
-      The directory that was made.
+      The path of the written directory.
 
     Raises:
-      InputError: the checkpoint is damaged or no T5 or encoder, the options contradict each other,
-        or the destination exists; nothing is left behind then.
+      InputError: if the checkpoint is damaged or not a T5 or encoder, the options contradict each
+        other, or the destination exists; no output is left behind then.
     """
     from t5x_lite.checkpoints import manifest
     from t5x_lite.checkpoints.reading import lazy_params, step_files
@@ -378,9 +385,12 @@ def export_hf(
     from t5x_lite.models.vector_heads import Dense, Role
 
     if not sentence_transformers and (pooling is not None or normalize is not None):
-        raise InputError("pooling and normalize are for --sentence-transformers")
+        raise InputError("--pooling and --normalize need --sentence-transformers, which is not set")
     if sentence_transformers and part != "model":
-        raise InputError(f"sentence-transformers: vectors come from the model, not from {part!r}")
+        raise InputError(
+            f"--sentence-transformers exports the model, but --part is {part!r}; remove one of "
+            "the two options"
+        )
     with trusting_checkpoints(trust_project), contextlib.ExitStack() as stack:
         where = Path(find_step(local_path(source, what="checkpoint"), step=step))
         manifest.verify(where, "params", "files")
@@ -392,7 +402,6 @@ def export_hf(
         saved = hf_export.merged(where, experiment) if has_modules else lazy_params(where)
 
         def vectors() -> Dense | None:
-            """Return the dense head for SentenceTransformer, or None if it is not requested."""
             if not sentence_transformers:
                 return None
             how = Vectors.of(experiment, pooling=pooling, normalize=normalize)
@@ -422,7 +431,7 @@ def export_hf(
             if (sentences := vectors()) is not None:
                 hf_export.write_sentences(directory, sentences, experiment, saved, dtype=dtype)
             write_card(directory, origin, experiment)
-    _logger.info("%s: exported %s, with a model card in README.md", destination, where)
+    _logger.info("%s: exported checkpoint %s, with a model card in README.md", destination, where)
     return Path(destination)
 
 
@@ -435,26 +444,26 @@ def push(
     message: OptionalText = None,
     dry_run: bool = False,
 ) -> str | None:
-    """Upload what export wrote to the Hugging Face Hub.
+    """Upload an exported model to the Hugging Face Hub.
 
-    The hub's own tools log in: hf auth login, or HF_TOKEN.
+    Log in first by `hf auth login`, or set the environment variable HF_TOKEN.
 
     Example:
         t5x-lite push exported me/my-t5 --dry-run
 
     Args:
-      source: the exported directory.
-      repository: ORG/NAME at the hub; it is created if it is missing.
-      private: makes a new repository private.
-      message: message of the commit.
-      dry_run: lists the files to upload without sending them.
+      source: directory that `t5x-lite export` wrote.
+      repository: name ORG/NAME at the Hugging Face Hub; a missing repository is created.
+      private: make a new repository private.
+      message: commit message of the upload; default: "Upload by t5x-lite".
+      dry_run: list the files to upload without uploading them.
 
     Returns:
       The URL of the commit; None for a dry run.
 
     Raises:
-      InputError: if the directory is not an exported one, the name is not valid at the hub, the
-        extra is not installed, or the hub rejects the upload.
+      InputError: if the directory is not an exported model, the name is not valid, the extra "hub"
+        is not installed, or the hub rejects the upload.
     """
     from t5x_lite.interop.hf_export import CARD
     from t5x_lite.interop.hub import is_hub_id
@@ -462,22 +471,29 @@ def push(
 
     files = exported_files(Path(source))
     if not is_hub_id(repository) or repository.count("/") != 1:
-        raise InputError(f"{repository!r} is not a name of the hub: give ORG/NAME")
+        raise InputError(
+            f"{repository!r} is not a repository name at the Hugging Face Hub; give ORG/NAME"
+        )
     for name, number in files.items():
         _logger.info("%10s  %s", size(number), name)
     total = f"{len(files)} files, {size(sum(files.values()))}"
     if CARD not in files:
-        _logger.warning("%s has no %s: the hub will show no model card", source, CARD)
+        _logger.warning("%s has no %s, so the hub will show no model card", source, CARD)
     elif "\n# license:" in f"\n{(Path(source) / CARD).read_text(encoding='utf-8')}":
-        _logger.warning("%s/%s names no license; add one to its metadata header", source, CARD)
+        _logger.warning("%s/%s contains no license; add one to its metadata header", source, CARD)
     if dry_run:
         kind = "private" if private else "public"
-        _logger.info("dry run: would upload %s to %s (%s if it is new)", total, repository, kind)
+        _logger.info(
+            "dry run: the upload would send %s to %s (a %s repository if it is new)",
+            total,
+            repository,
+            kind,
+        )
         return None
     if importlib.util.find_spec("huggingface_hub") is None:
         raise InputError(
-            f"push needs huggingface_hub: {install_command('hub')}; or run `hf upload {repository} "
-            f"{source}`"
+            "push needs the package huggingface_hub, which is missing; run "
+            f"{install_command('hub')}, or `hf upload {repository} {source}`"
         )
     address = _upload(
         Path(source), repository, private=private, message=message or "Upload by t5x-lite"
@@ -488,23 +504,23 @@ def push(
 
 
 def exported_files(directory: Path) -> Mapping[str, int]:
-    """Return the files of an exported directory with their bytes, sorted; hidden ones are omitted.
+    """Return path -> size in bytes of the files in an exported directory, without hidden files.
 
     Raises:
-      InputError: it is missing, or not what `export` writes.
+      InputError: if the directory does not exist, or `t5x-lite export` did not write it.
     """
     if not directory.is_dir():
-        raise InputError(f"{directory}: no such directory")
+        raise InputError(f"directory {directory} does not exist")
     if any((directory / name).is_dir() for name in _OF_CHECKPOINT):
         raise InputError(
-            f"{directory} is a checkpoint of t5x_lite: run `t5x-lite export hf {directory} DIR` "
-            "and push DIR"
+            f"{directory} is a checkpoint of t5x_lite, but push needs an exported model; run "
+            f"`t5x-lite export hf {directory} DIR` and push DIR"
         )
     has_weights = any(True for pattern in _WEIGHTS for _ in directory.glob(pattern))
     if not has_weights or not any((directory / name).is_file() for name in _EXPORTED):
         raise InputError(
-            f"{directory} holds no model that `t5x-lite export` wrote: config.json and "
-            "model.safetensors"
+            f"{directory} contains no exported model (config.json and model.safetensors); give "
+            "a directory that `t5x-lite export` wrote"
         )
     return {
         path.relative_to(directory).as_posix(): path.stat().st_size
@@ -527,8 +543,8 @@ def _upload(directory: Path, repository: str, *, private: bool, message: str) ->
         )
     except Exception as error:  # whatever the transport raises
         raise InputError(
-            f"the hub rejected {repository} ({type(error).__name__}: "
-            f"{' '.join(str(error).split())[:200]}): log in by `hf auth login` with a token that "
-            "may write there"
+            f"the hub rejected the upload to {repository} ({type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}); log in by `hf auth login` with a token "
+            "that may write to the repository"
         ) from error
     return str(getattr(commit, "commit_url", commit))

@@ -1,1 +1,1 @@
-"""A loaded checkpoint: what encodes, generates, scores, ranks and answers by its heads."""
+"""Inference with a checkpoint: encoding, generation, scoring, ranking and predictions of heads."""

@@ -1,10 +1,10 @@
-"""Predictions of a head on an encoder for new texts: a class, a number, a choice, tags or a span.
+"""Predictions of an encoder's head for new texts: a class, a number, a choice, tags or a span.
 
-| head | a record has | its answer |
+| head | fields of a record | prediction |
 |---|---|---|
 | classifier | "inputs", and "second" for a pair | {"prediction": label}, with "probabilities" on request |
-| classifier of one class | the same | {"prediction": number} |
-| classifier of several labels per text | the same | {"prediction": [labels]} |
+| classifier of one class | as above | {"prediction": number} |
+| classifier of several labels per text | as above | {"prediction": [labels]} |
 | choice | "inputs" and "choices" | {"prediction": choice, "index": its number from 0} |
 | token | "inputs" | {"prediction": [{"label", "start", "end", "text", "score"}]} |
 | span | "question" and "context" | {"prediction": text, "start", "end", "score"} |
@@ -12,8 +12,8 @@
 The results equal transformers' pipelines text-classification, token-classification with
 aggregation_strategy "simple", and question-answering (4.57), with the same defaults: windows of 384
 tokens with an overlap of 128, and answers of at most 15 tokens. "start" and "end" are character
-offsets. If a text contains [SEP] or another special token, it is encoded as that token, as in the
-pipelines. In training and evaluation of our tasks it is encoded as the unknown token.
+offsets. The string [SEP] or another special token in a text is encoded as that token, as in the
+pipelines; in training and evaluation, it is encoded as the unknown token.
 """  # noqa: E501
 
 import dataclasses
@@ -41,10 +41,10 @@ from t5x_lite.models.heads import Choice, ClassHead, Classifier, Head, Span, Tok
 from t5x_lite.objectives.learner import heads_of
 
 LONGEST_WINDOW = 384
-"""Tokens of a question with a window of its context, unless the model reads fewer."""
+"""Maximum tokens of a question and a window of its context, unless the model's maximum is lower."""
 _STRIDE = 128
 _CANDIDATES = 12
-"""Likeliest spans of a window that are compared: the pipeline's 2 top_k + 10."""
+"""Number of most likely spans of a window to compare, as in the pipeline (2 top_k + 10)."""
 _OUTSIDE = "O"
 
 _NEEDS = {
@@ -63,16 +63,15 @@ _GIVES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Options of answers; an option that does not fit the head is rejected.
+    """Options of the predictions of a head; an option that does not apply to the head is an error.
 
     Attributes:
-      probabilities: True if an answer lists the probability of each class or choice.
-      threshold: probability above which a class that excludes no other is in the answer; None is
-        0.5.
-      doc_stride: tokens that two windows of a long text share; None is 128 for a question's
-        context, at most half a row, and truncates the texts of a tagger.
-      longest_answer: maximum tokens of a span; None is 15.
-      impossible_answers: True if the answer may be "", as in SQuAD 2.0.
+      probabilities: True to return the probability of each class or choice.
+      threshold: minimum probability of a label in multi-label classification; None is 0.5.
+      doc_stride: number of tokens that two neighboring windows of a long text share. None is 128 in
+        question answering, at most half a row; for a tagger, None truncates long texts.
+      longest_answer: maximum number of tokens of an answer span; None is 15.
+      impossible_answers: True to allow the empty answer "", as in SQuAD 2.0.
     """
 
     probabilities: bool = False
@@ -85,7 +84,7 @@ class Asked:
         check_bounds(self)
 
     def check(self, head: Head, *, where: object) -> None:
-        """Raise InputError if an option does not fit a head."""
+        """Raise InputError if an option does not apply to a head."""
         allowed = {
             "choice": {"probabilities"},
             "token": {"doc_stride"},
@@ -99,24 +98,24 @@ class Asked:
             if getattr(self, field.name) != field.default and field.name not in fits:
                 others = f"; its options are {', '.join(sorted(fits))}" if fits else ""
                 raise InputError(
-                    f"checkpoint {where}: head {head.name!r} {_GIVES[kind_of(head)]} and has no "
-                    f"option {field.name}{others}"
+                    f"checkpoint {where}: head {head.name!r} {_GIVES[kind_of(head)]}, but the "
+                    f"option {field.name} is not for such a head{others}"
                 )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """A record as rows for the encoder.
+    """Record encoded as rows of tokens for the encoder.
 
     Attributes:
-      rows: int32 tokens of each row, [CLS] and [SEP] included.
-      seconds: position in each row where its second text begins; the row's length without one.
+      rows: tokens of each row, int32, including [CLS] and [SEP].
+      seconds: index of the second text's first token in each row, or the length of the row.
       cut: True if a text was truncated.
-      text: text that character offsets refer to, or "".
-      begins: number of tokens before that text in each row.
-      offsets: first character, and the one after the last, of each of its tokens, by row.
-      words: word number of each of these tokens, by row; None for a token outside of words.
-      choices: texts to choose from.
+      text: text that the character offsets refer to, or "".
+      begins: number of tokens before this text in each row.
+      offsets: for each row, the start and end character of each token of the text.
+      words: for each row, the word number of each token; None for a token outside of words.
+      choices: texts of the choices in multiple choice.
     """
 
     rows: Sequence[np.ndarray]
@@ -130,7 +129,7 @@ class Encoded:
 
 
 def kind_of(head: Head) -> str:
-    """Return "classifier", "choice", "token" or "span"; "" for a head that answers no text."""
+    """Return "classifier", "choice", "token" or "span"; "" for a head without predictions."""
     kinds = {"classifier": Classifier, "choice": Choice, "token": Token, "span": Span}
     return next((name for name, kind in kinds.items() if isinstance(head, kind)), "")
 
@@ -145,7 +144,7 @@ def _option_kind(head: Head) -> str:
 
 
 def answering_heads(experiment: Experiment) -> dict[str, Head]:
-    """Return the heads of an encoder that answer texts, by name; {} for another model."""
+    """Return name -> head for the heads of an encoder that predict for texts, else {}."""
     if not isinstance(experiment.model, EncoderConfig):
         return {}
     heads = heads_of(experiment.objective, experiment.heads)
@@ -153,23 +152,27 @@ def answering_heads(experiment: Experiment) -> dict[str, Head]:
 
 
 def head_for(experiment: Experiment, name: str | None, *, where: object) -> Head:
-    """Return the head that answers.
+    """Return the config of the head that makes predictions.
 
     Args:
       experiment: config of the checkpoint.
-      name: name of the head; None is the one that the objective trained, or the only one.
-      where: the checkpoint, for messages.
+      name: name of the head; None selects the head that the objective trained, or the only head.
+      where: path of the checkpoint, for messages.
 
     Raises:
-      InputError: if the checkpoint has no such head, or several heads.
+      InputError: if the checkpoint has no such head, or several heads and no name is given.
     """
     heads = answering_heads(experiment)
     if name is not None:
         if name not in heads:
-            has = f"its heads are {', '.join(heads)}" if heads else "it has no head that answers"
+            has = (
+                f"its heads are {', '.join(heads)}"
+                if heads
+                else "it has no head that predicts for texts"
+            )
             raise InputError(
-                f"checkpoint {where} has no head {name!r} that answers texts"
-                f"{did_you_mean(name, heads)}; {has}"
+                f"checkpoint {where} has no head {name!r} that predicts for "
+                f"texts{did_you_mean(name, heads)}; {has}"
             )
         return heads[name]
     own = [head.name for head in experiment.objective.heads(heads) if head.name in heads]
@@ -184,47 +187,47 @@ def head_for(experiment: Experiment, name: str | None, *, where: object) -> Head
 
 
 def cannot_answer(experiment: Experiment) -> str:
-    """Return why an encoder without a head for texts cannot answer, and the command that works."""
+    """Return the reason why an encoder without a head makes no predictions, and an alternative."""
     name = type(experiment.model).__name__.removesuffix("Config")
     return (
-        f"{name} is an encoder without a head that answers texts; use embed for its vectors, or "
-        "train a head by finetune"
+        f"{name} is an encoder without a head that predicts for texts; use `t5x-lite embed` for "
+        "its vectors, or train a head by `t5x-lite finetune`"
     )
 
 
 def check_record(head: Head, record: Mapping[str, Any], *, where: str) -> None:
-    """Raise InputError unless a record has the texts that a head reads."""
+    """Raise InputError unless a record has the texts that a head needs."""
     kind = kind_of(head)
     foreign = {"classifier": ("choices",), "token": ("second", "choices"), "choice": ("second",)}
     for name in foreign.get(kind, ()):
         if name in record:
             raise InputError(
-                f'{where}: has "{name}", and head {head.name!r} {_GIVES[kind]}; a line must have '
-                f"{_NEEDS[kind]}"
+                f'{where}: the record has "{name}", but head {head.name!r} {_GIVES[kind]}; the '
+                f"record must have {_NEEDS[kind]}"
             )
     names = fields_of(head, record)
     for name in names:
         if name not in record:
             has = ", ".join(f'"{key[:40]}"' for key in sorted(record)[:8]) or "nothing"
-            raise InputError(f"{where}: must have {_NEEDS[kind]}; it has {has}")
+            raise InputError(f"{where}: the record must have {_NEEDS[kind]}, but has {has}")
         _check_text(record[name], f'{where}: "{name}"')
     if kind == "classifier" and "second" in record:
         _check_text(record["second"], f'{where}: "second"')
     if kind == "choice":
         choices = record.get("choices")
         if not isinstance(choices, list):
-            raise InputError(f"{where}: must have {_NEEDS[kind]}")
+            raise InputError(f"{where}: the record must have {_NEEDS[kind]}")
         if len(choices) < 2:
             raise InputError(
-                f'{where}: "choices" must be at least 2 texts, got {len(choices)}; add one or '
-                "remove the line"
+                f'{where}: "choices" must be a list of at least 2 texts, got {len(choices)}; '
+                "add a choice or remove the line"
             )
         for number, choice in enumerate(choices):
             _check_text(choice, f'{where}: "choices"[{number}]')
 
 
 def fields_of(head: Head, record: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the texts that each record of a head has."""
+    """Return the names of the fields that a head reads from a record."""
     if kind_of(head) != "span":
         return ("inputs",)
     named = "question" in record or "context" in record or "inputs" not in record
@@ -235,11 +238,11 @@ def _check_text(value: Any, where: str) -> None:
     if not isinstance(value, str):
         raise InputError(f"{where} must be a string, got {type(value).__name__}")
     if not value.strip():
-        raise InputError(f"{where} is empty; give it a text or remove the line")
+        raise InputError(f"{where} is empty; add a text or remove the line")
 
 
 class HeadLogits(HeadAnswers):
-    """The logits of a head; options are as in `HeadAnswers`."""
+    """Runner of an encoder and one head that returns logits; options as in `HeadAnswers`."""
 
     def of(
         self,
@@ -252,10 +255,10 @@ class HeadLogits(HeadAnswers):
         """Return the float32 logits of each row.
 
         Args:
-          params: parameters of the learner.
-          rows: int32 tokens of each.
-          seconds: place where the second text of each begins; None is after the first [SEP].
-          static_length: tokens that rows are padded to; None is a power of two that holds them.
+          params: parameter tree of the learner.
+          rows: tokens of each row, int32.
+          seconds: index of the second text's first token; None is after the first [SEP].
+          static_length: length in tokens to which rows are padded; None is the next power of two.
         """
         return self._of_rows(
             params,
@@ -270,25 +273,25 @@ class HeadLogits(HeadAnswers):
         return jnp.stack(found, axis=1) if isinstance(found, tuple) else found
 
     def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
-        raise NotImplementedError("logits are read by `of`")
+        raise NotImplementedError("HeadLogits returns logits by `of`, not predictions")
 
 
 class Answerer:
-    """A head of a checkpoint, ready to answer.
+    """Predictor that applies a head of an encoder to records of text.
 
     Args:
       head: config of the head.
-      bind: puts together the learner.
-      params: parameters of the learner.
+      bind: function that builds the module from a parameter tree.
+      params: parameter tree of the learner.
       vocabulary: vocabulary of the model.
-      asked: options of the answers.
-      length: maximum tokens of a row.
-      batch_size: rows that go through the model at once.
-      where: the checkpoint, for messages.
-      mesh: devices that share the rows; None is one device.
+      asked: options of the predictions.
+      length: maximum number of tokens of a row.
+      batch_size: number of rows per batch.
+      where: path of the checkpoint, for messages.
+      mesh: device mesh that divides the rows; None uses one device.
 
     Raises:
-      InputError: if an option does not fit the head, or the length leaves no room for a text.
+      InputError: if an option does not apply to the head, or the length is too short for a text.
     """
 
     def __init__(
@@ -312,8 +315,8 @@ class Answerer:
         least = 6 + self._tokens.separators
         if length < least:
             raise InputError(
-                f"checkpoint {where}: rows of {length} tokens leave no room for texts; set "
-                f"--inputs-length to at least {least}"
+                f"checkpoint {where}: the maximum length of {length} tokens is too short for "
+                f"any text; set --inputs-length to at least {least}"
             )
         self._logits = HeadLogits(
             bind,
@@ -326,23 +329,23 @@ class Answerer:
         )
         if self.kind in ("span", "token") and not isinstance(vocabulary, Tokenizer):
             raise InputError(
-                f"checkpoint {where}: head {head.name!r} returns offsets in a text, which its "
-                f"{type(vocabulary).__name__} vocabulary does not provide; a tokenizer.json, a "
-                "vocab.txt or an spm.model does"
+                f"checkpoint {where}: head {head.name!r} returns character offsets, but the "
+                f"vocabulary {type(vocabulary).__name__} does not provide them; use a model "
+                "with a tokenizer.json, vocab.txt or spm.model"
             )
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the classes, as transformers has them: LABEL_0 and so on without names."""
+        """Names of the classes; LABEL_0, LABEL_1, ... if the head has no names."""
         assert isinstance(self.head, ClassHead)
         return self.head.labels or tuple(f"LABEL_{i}" for i in range(self.head.num_classes))
 
     def run(self, records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Answer records that `check_record` has checked, in their order."""
+        """Return the prediction for each record; `check_record` must have accepted the records."""
         return self.answers(self.encode(records))
 
     def answers(self, encoded: Sequence[Encoded]) -> list[dict[str, Any]]:
-        """Answer encoded records, in their order."""
+        """Return the prediction for each encoded record."""
         rows = [row for one in encoded for row in one.rows]
         found = iter(self.logits(rows, [place for one in encoded for place in one.seconds]))
         return [self.answer(one, [next(found) for _ in one.rows]) for one in encoded]
@@ -354,23 +357,23 @@ class Answerer:
         *,
         static_length: int | None = None,
     ) -> list[np.ndarray]:
-        """Return the logits of rows, of `Encoded.rows` and `Encoded.seconds`.
+        """Return the logits of rows, given `Encoded.rows` and `Encoded.seconds`.
 
         Raises:
-          InputError: if one is not finite.
+          InputError: if a logit is NaN or infinite.
         """
         found = self._logits.of(self._params, rows, seconds=seconds, static_length=static_length)
         if not all(np.all(np.isfinite(logits)) for logits in found):
             raise InputError(
-                f"checkpoint {self._where}: a logit is not finite: its weights are broken, or the "
-                "compute dtype is too narrow for them"
+                f"checkpoint {self._where}: a logit of the head is NaN or infinite; check the "
+                "checkpoint's weights, or use float32 as the compute dtype"
             )
         return found
 
     # Rows.
 
     def encode(self, records: Sequence[Mapping[str, Any]]) -> list[Encoded]:
-        """Return the rows of records that `check_record` has checked."""
+        """Return the records as rows of tokens; `check_record` must have accepted the records."""
         if self.kind == "span":
             return self._contexts(records)
         if self.kind == "token":
@@ -394,7 +397,7 @@ class Answerer:
         return found
 
     def _joined(self, groups: Sequence[Sequence[str]]) -> list[tuple[np.ndarray, int, bool]]:
-        """Return each row of tokens, the start of its second text, and True if truncated."""
+        """Return for each row its tokens, the start of its second text, and True if truncated."""
         texts = list(dict.fromkeys(text for group in groups for text in group))
         encoded = first_tokens(self._vocabulary, texts, count=self.length)
         ids = dict(zip(texts, encoded, strict=True))
@@ -416,7 +419,7 @@ class Answerer:
         room, share = self.length - 2, self.asked.doc_stride
         if share is not None and share >= room:
             raise InputError(
-                f"doc_stride must be below {room}, the tokens of a window, got {share}"
+                f"doc_stride must be below {room}, the number of tokens of a window, got {share}"
             )
         found = []
         for text, (ids, offsets, _) in zip(texts, self._places(texts), strict=True):
@@ -462,14 +465,14 @@ class Answerer:
         return found
 
     def _share(self, room: int) -> int:
-        """Return tokens that two windows of a context share."""
+        """Return the number of tokens that two neighboring windows of a context share."""
         share = self.asked.doc_stride
         if share is None:
             return min(self.length // 2, _STRIDE, room - 1)
         if share >= room:
             raise InputError(
-                f"doc_stride must be below {room}, the tokens of the context in a row of "
-                f"{self.length}, got {share}"
+                f"doc_stride must be below {room}, the number of context tokens in a row of "
+                f"{self.length} tokens, got {share}"
             )
         return share
 
@@ -479,7 +482,7 @@ class Answerer:
     def _places(
         self, texts: Sequence[str]
     ) -> list[tuple[Sequence[int], list[tuple[int, int]], list[int | None]]]:
-        """Return the tokens of texts with their characters and words."""
+        """Return the token ids, character offsets and word numbers of each text."""
         assert isinstance(self._vocabulary, Tokenizer)
         return [*self._vocabulary.encode_with_words(texts)]
 
@@ -487,7 +490,7 @@ class Answerer:
 
     @property
     def can_list(self) -> bool:
-        """True if an answer can list probabilities."""
+        """True if the head can return the probability of each class or choice."""
         return _option_kind(self.head) in ("classifier", "multi", "choice")
 
     def answer(
@@ -497,12 +500,12 @@ class Answerer:
         *,
         probabilities: bool | None = None,
     ) -> dict[str, Any]:
-        """Return the answer to a record.
+        """Return the prediction for one record.
 
         Args:
-          encoded: the record.
-          logits: logits of each of its rows.
-          probabilities: True if the answer lists them; if None, as the options set.
+          encoded: encoded record.
+          logits: logits of each row of the record.
+          probabilities: True to return the probabilities; None uses the option in `asked`.
         """
         listed = self.asked.probabilities if probabilities is None else probabilities
         if self.kind == "classifier":
@@ -555,7 +558,7 @@ def _texts(record: Mapping[str, Any]) -> list[list[str]]:
 
 
 def softmax(logits: Float[np.ndarray, "*B n"]) -> Float[np.ndarray, "*B n"]:
-    """Return the probabilities of logits along the last axis, in float64."""
+    """Return the softmax of logits over the last axis, in float64."""
     values = np.exp(logits.astype(np.float64) - np.max(logits, axis=-1, keepdims=True))
     return values / np.sum(values, axis=-1, keepdims=True)
 
@@ -563,13 +566,13 @@ def softmax(logits: Float[np.ndarray, "*B n"]) -> Float[np.ndarray, "*B n"]:
 def tagged_spans(
     encoded: Encoded, logits: Sequence[np.ndarray], labels: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return the tagged spans of a text, as the pipeline's strategy "simple" groups them.
+    """Return the tagged spans of a text, grouped as by aggregation_strategy "simple".
 
-    A span is a run of tokens of one tag; B- begins another. Windows of a long text may find spans
-    that overlap: the longest stays, and the likelier of two that are equally long.
+    A span is a run of tokens with the same tag; B- begins a new span. If spans of different windows
+    overlap, the longest span is kept, and of equally long spans the most likely one.
 
     Args:
-      encoded: the text with the characters of its tokens.
+      encoded: encoded text with the character offsets of its tokens.
       logits: logits of each window, float32 [tokens, classes].
       labels: names of the classes; "O" marks tokens outside of spans.
     """
@@ -621,17 +624,17 @@ def _without_overlaps(spans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def best_span(
     encoded: Encoded, logits: Sequence[np.ndarray], *, longest: int, may_be_none: bool = False
 ) -> dict[str, Any]:
-    """Return the likeliest answer in a context, as the pipeline question-answering does.
+    """Return the most likely answer in a context, as in the pipeline question-answering.
 
     In each window, the probability of a span is the product of the probabilities of its first and
-    last token. A span is extended to whole words. Probabilities of equal texts are added, also
-    across windows.
+    last token. A span is extended to complete words. The probabilities of spans with equal texts
+    are added, also across windows.
 
     Args:
-      encoded: context with the characters and words of its tokens.
+      encoded: encoded context with the character offsets and word numbers of its tokens.
       logits: logits of each window, float32 [2, tokens].
-      longest: maximum tokens of a span.
-      may_be_none: True if "" is an answer, with the probability of [CLS].
+      longest: maximum number of tokens of a span.
+      may_be_none: True to allow the answer "", with the probability of [CLS].
     """
     found: dict[str, dict[str, Any]] = {}
     null = 1.0

@@ -1,4 +1,4 @@
-"""A checkpoint, or an ensemble of several, ready for use: it generates, scores, encodes, answers.
+"""Checkpoint or ensemble of checkpoints that generates, scores, encodes and predicts.
 
     model = Checkpoint.load(["work/sst2"])
     rows, _ = model.inputs(["sst2 sentence: a moving and funny film"])
@@ -8,10 +8,10 @@
     Checkpoint.load(["work/ranker"]).pair_scorer().scores([("a query", "a passage")])
     Checkpoint.load(["work/retriever"]).encoder()       # vectors: inference.text_encoder
 
-An ensemble averages its models' logits (Raffel et al. 2020, section 3.6); they share a vocabulary.
-Inputs and targets end with EOS, so an empty text is encoded as a single EOS. There are two
-exceptions: inputs of a language model of plain text (data.layout LM()) have no end, because it
-continues them; if the layout has a separator, its tokens end the inputs, and they are added here.
+An ensemble averages the logits of its models, which share a vocabulary (Raffel et al. 2020, section
+3.6). Inputs and targets end with EOS, so an empty text is encoded as a single EOS. There are two
+exceptions. Inputs of a language model of plain text (data.layout LM()) have no EOS, because the
+model continues them. If the layout has a separator, inputs end with the separator.
 """
 
 import dataclasses
@@ -51,43 +51,40 @@ from t5x_lite.models.towers import Pooling
 
 
 def find_steps(checkpoints: Sequence[AnyPath | str], *, step: Step = None) -> list[AnyPath]:
-    """Return the step directories of `--checkpoint DIR [DIR ...]`.
+    """Return the checkpoint directories that `--checkpoint DIR [DIR ...]` selects.
 
     Raises:
-      InputError: if no checkpoint is given, or one of them does not exist.
+      InputError: if no checkpoint is given, or a checkpoint does not exist.
     """
     if not checkpoints:
-        raise InputError("a model needs at least one checkpoint directory")
+        raise InputError("no checkpoint directory is given; give at least one")
     return [find_step(checkpoint, step=step) for checkpoint in checkpoints]
 
 
 def check_finite(where: str, what: str, *values: float) -> None:
-    """Raise InputError for NaN or infinity, which JSON lacks and broken weights cause.
+    """Raise InputError if a value is NaN or infinite, which JSON cannot represent.
 
     Args:
-      where: line or text that the values belong to.
+      where: input line or text that the values belong to.
       what: name of the values, such as "the score".
-      *values: the values.
-
-    Raises:
-      InputError: if one is NaN or infinite.
+      *values: values to check.
     """
     if not all(math.isfinite(value) for value in values):
         raise InputError(
-            f"{where}: {what} is not finite: the checkpoint's weights are broken, or the compute "
-            "dtype is too narrow for them"
+            f"{where}: {what} is NaN or infinite; check the checkpoint's weights, or use "
+            "float32 as the compute dtype"
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """Models that answer as one.
+    """Loaded checkpoint or ensemble of checkpoints, which is used like a single model.
 
     Attributes:
-      members: the checkpoints, one or more.
-      inputs_length: maximum tokens of an input.
-      asked_length: the same where a caller gave it, else None.
-      mesh: devices that hold the parameters; None is the first device.
+      members: loaded checkpoints; two or more form an ensemble.
+      inputs_length: maximum number of tokens of an input.
+      asked_length: maximum input length that the caller requested; None if not requested.
+      mesh: device mesh of the parameters; None uses the first device.
     """
 
     members: tuple[Loaded, ...]
@@ -106,18 +103,18 @@ class Checkpoint:
         inputs_length: int | None = None,
         compute_dtype: ComputeDtype | None = None,
     ) -> "Checkpoint":
-        """Read one checkpoint or several.
+        """Load a checkpoint, or several checkpoints as an ensemble.
 
         Args:
-          checkpoints: work directories or step directories.
-          step: the step to take from work directories: its number, "best", or None for the newest.
-          use: as for `load_using`; of several checkpoints, each uses its own modules.
-          mesh: mesh of the parameters; if None, the first device.
-          inputs_length: maximum tokens of an input; if None, the models' shortest training length.
-          compute_dtype: dtype of the activations; if None, the dtype in each checkpoint's run.
+          checkpoints: work directories or checkpoint directories.
+          step: step number in a work directory, "best", or None for the newest checkpoint.
+          use: adapters to use, as in `load_using`; ensemble members use their own adapters.
+          mesh: device mesh of the parameters; None uses the first device.
+          inputs_length: maximum number of tokens of an input; None uses the length in training.
+          compute_dtype: data type of the activations; None uses the data type in training.
 
         Raises:
-          InputError: a checkpoint is wrong, they do not go together, or `inputs_length` is below 1.
+          InputError: if a checkpoint is invalid, or the checkpoints cannot form an ensemble.
         """
         if inputs_length is not None and inputs_length < 1:
             raise InputError(f"inputs_length must be at least 1, got {inputs_length}")
@@ -136,18 +133,18 @@ class Checkpoint:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The vocabulary of all of them."""
+        """Vocabulary of the model, or the common vocabulary of the ensemble's models."""
         return self.members[0].vocabulary
 
     @property
     def params(self) -> Params:
-        """Input of `bind`: one model's parameters, or each member's by its number."""
+        """Parameter tree for `bind`; for an ensemble, member index -> parameter tree."""
         if len(self.members) == 1:
             return self.members[0].params
         return {str(i): member.params for i, member in enumerate(self.members)}
 
     def bind(self, params: Params) -> Any:
-        """Return the model, in the compute dtype: one, or the ensemble under the same protocol."""
+        """Return the module of the model or ensemble for a parameter tree, in the compute dtype."""
         if len(self.members) == 1:
             return self.members[0].learner.bind_model(params)
         return Ensemble(
@@ -156,14 +153,14 @@ class Checkpoint:
 
     @functools.cached_property
     def preparation(self) -> Preparation:
-        """The model laid out for decoding, once for all generators."""
+        """Cached preparation of the parameters for decoding, shared by all generators."""
         return Preparation(self.bind)
 
     def generator(self, decoding: Decoding, *, batch_size: int) -> Generator:
-        """Return the generator of predictions.
+        """Return a generator of predictions with these decoding options.
 
         Raises:
-          InputError: a model is an encoder, which generates no text.
+          InputError: if a model is an encoder, which cannot generate text.
         """
         self._check_has("prefill", "generate text")
         return Generator(
@@ -179,10 +176,10 @@ class Checkpoint:
         )
 
     def scorer(self, *, batch_size: int) -> Scorer:
-        """Return the scorer of log-likelihoods.
+        """Return a scorer of the log-likelihoods of targets.
 
         Raises:
-          InputError: a model is an encoder, which generates no text.
+          InputError: if a model is an encoder, which cannot score targets.
         """
         self._check_has("target_logits", "score targets")
         return Scorer(self.bind, batch_size=batch_size)
@@ -190,22 +187,22 @@ class Checkpoint:
     def answerer(
         self, *, batch_size: int = 32, head: str | None = None, asked: Asked | None = None
     ) -> Answerer:
-        """Return a head on an encoder, ready to answer texts.
+        """Return a predictor that applies a head of an encoder to texts.
 
         Args:
-          batch_size: rows that go through the model at once.
-          head: its name; None is the one that the objective trained, or the only one.
-          asked: options of the answers; None is the defaults.
+          batch_size: number of rows per batch.
+          head: name of the head; None selects the trained head, or the only head.
+          asked: options of the predictions; None uses the defaults.
 
         Raises:
-          InputError: if the head does not exist, an option does not fit it, or this is an ensemble.
+          InputError: if the head or an option of it is invalid, or this is an ensemble.
         """
-        first = self._only("has no head in common; give one --checkpoint")
+        first = self._only("cannot predict with a head; give a single --checkpoint")
         experiment, data = first.experiment, first.experiment.data
         if not isinstance(experiment.model, EncoderConfig):
             raise InputError(
-                f"checkpoint {first.directory}: {first.learner.model_type.__name__} writes text "
-                "and has no head; predict without --head answers with it"
+                f"checkpoint {first.directory}: {first.learner.model_type.__name__} generates "
+                "text and has no heads; remove --head"
             )
         config = head_for(experiment, head, where=first.directory)
         most, length = experiment.model.longest_document, self.asked_length
@@ -251,18 +248,18 @@ class Checkpoint:
         batch_size: int = 32,
         query_length: int | None = None,
     ) -> CrossEncoder | HeadScorer:
-        """Return what scores passages for queries.
+        """Return a scorer of query-passage pairs.
 
         Args:
-          heads: heads of a BGE-M3 for a weighted mean of scores; () for a cross-encoder.
-          weights: weights of all three of these heads.
-          batch_size: pairs scored at once; with heads texts.
-          query_length: maximum tokens of a query; None is as it was trained.
+          heads: heads of a BGE-M3 for a weighted mean of their scores; () for a cross-encoder.
+          weights: weights of the dense, lexical and multi-vector scores.
+          batch_size: number of pairs per batch; with heads, number of texts per batch.
+          query_length: maximum number of tokens of a query; None uses the length in training.
 
         Raises:
           InputError: if the checkpoint has no such head, or this is an ensemble.
         """
-        first = self._only("does not score pairs; load one checkpoint")
+        first = self._only("cannot score query-passage pairs; load a single checkpoint")
         options: dict[str, Any] = {"batch_size": batch_size, "query_length": query_length}
         if heads:
             encoder = TextEncoder.of(first, mesh=self.mesh, length=self.asked_length)
@@ -285,16 +282,14 @@ class Checkpoint:
         """Return the encoder of texts into vectors.
 
         Args:
-          pooling: "cls" or "mean"; None is what the checkpoint says, or else "mean", with a
-            warning.
-          normalize: True if vectors have length 1; if None, the checkpoint's choice, or else True.
-          dimensions: number of leading dimensions that a vector keeps, such as one that
-            `Matryoshka` trained; None keeps all.
+          pooling: "cls" or "mean"; None uses the checkpoint's setting, or "mean" with a warning.
+          normalize: True to scale vectors to length 1; None uses the checkpoint's setting, or True.
+          dimensions: number of leading dimensions to keep of each vector; None keeps all.
 
         Raises:
-          InputError: this is an ensemble, or a model without an encoder.
+          InputError: if this is an ensemble, or the model has no encoder.
         """
-        first = self._only("has no common vectors; load one checkpoint")
+        first = self._only("cannot encode texts into vectors; load a single checkpoint")
         return TextEncoder.of(
             first,
             mesh=self.mesh,
@@ -305,13 +300,13 @@ class Checkpoint:
         )
 
     def inputs(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[int]]:
-        """Return tokens of each text, at most `inputs_length`.
+        """Return the token ids of each input text, truncated to `inputs_length`.
 
-        A longer text is cut at its end, and its EOS, or the separator, stays; where inputs have no
-        EOS it is cut at its beginning, because the model continues with its end.
+        A longer text loses tokens at its end, before EOS or the separator. If inputs have no EOS,
+        the text loses tokens at its beginning, because the model continues its end.
 
         Returns:
-          int32 tokens of each text, and the numbers of the texts that were cut.
+          The tokens of each text, int32, and the indices of truncated texts.
         """
         ending = _layout(self.members[0]).ending(self.vocabulary)
         if not ending:
@@ -324,11 +319,12 @@ class Checkpoint:
         return rows, [i for i, ids in enumerate(encoded) if len(ids) > room]
 
     def targets(self, texts: Sequence[str], *, length: int | None = None) -> list[np.ndarray]:
-        """int32 tokens of each text with EOS.
+        """Return the token ids of each target text with EOS, int32.
 
         Args:
-          texts: any.
-          length: requested number for each; longer texts may have a few more. If None, all.
+          texts: target texts.
+          length: number of tokens to compute for each text; a longer text may return a few more
+            tokens. None computes all tokens.
         """
         if length is None:
             encoded = self.vocabulary.encode_batch(texts)
@@ -339,15 +335,15 @@ class Checkpoint:
     def prompts(
         self, texts: Sequence[str], *, names: Sequence[str] | None = None
     ) -> list[np.ndarray] | None:
-        """Return int32 tokens of each text, without EOS, or None if all are empty.
+        """Return the token ids of each prompt without EOS, int32, or None if all prompts are empty.
 
         Args:
-          texts: texts that the outputs begin with.
-          names: source of each, for the error; if None, a number.
+          texts: prompts, with which the outputs begin.
+          names: names of the prompts for error messages; None uses their indices.
 
         Raises:
-          InputError: if one is longer than `inputs_length`, as a truncated prompt would change the
-            meaning; or if one holds padding, which `<pad>` in a text may be.
+          InputError: if a prompt is longer than `inputs_length`, because a truncated prompt would
+            have a different meaning, or contains <pad>.
         """
         if not any(texts):
             return None
@@ -356,11 +352,11 @@ class Checkpoint:
             name = names[i] if names else f"text {i}"
             if len(ids) > self.inputs_length:
                 raise InputError(
-                    f"{name}: the prompt is longer than {self.inputs_length} tokens (it has "
-                    f"{len(ids)}); shorten it, or raise the length of inputs"
+                    f"{name}: the prompt has {len(ids)} tokens, but the maximum is "
+                    f"{self.inputs_length}; shorten it, or raise the maximum input length"
                 )
             if self.vocabulary.pad_id in ids:
-                raise InputError(f"{name}: the prompt holds <pad>; remove it")
+                raise InputError(f"{name}: the prompt contains <pad>; remove it")
         return rows
 
     def predictions(
@@ -372,7 +368,7 @@ class Checkpoint:
         seeds: Sequence[int | None] | None = None,
         offset: int = 0,
     ) -> list[list[Prediction]]:
-        """Return a generator's predictions, with the model's prompts in front of the texts."""
+        """Return a generator's predictions, with the prompts included in the predicted texts."""
         found = generator.run(self.params, inputs, prompts=prompts, seeds=seeds, offset=offset)
         if prompts is None:
             return found
@@ -390,7 +386,7 @@ class Checkpoint:
             if not hasattr(member.learner.model_type, method):
                 use = "use embed"
                 if answering_heads(member.experiment):
-                    use = "use predict, which answers by its head"
+                    use = "use `t5x-lite predict`, which predicts with its head"
                 raise InputError(
                     f"checkpoint {member.directory}: {member.learner.model_type.__name__} is an "
                     f"encoder and cannot {verb}; {use}"
@@ -408,13 +404,16 @@ def _layout(member: Loaded) -> Layout:
 def _check_together(first: Loaded, other: Loaded) -> None:
     names = f"the checkpoints {first.directory} and {other.directory}"
     if first.vocabulary.digest != other.vocabulary.digest:
-        raise InputError(f"{names} have different vocabularies: an ensemble needs one")
+        raise InputError(f"{names} have different vocabularies, but an ensemble needs a common one")
     sizes = [member.experiment.model.vocab_size for member in (first, other)]
     if sizes[0] != sizes[1]:
         raise InputError(
-            f"{names} have different model.vocab_size, {sizes[0]} and {sizes[1]}: an ensemble "
-            "averages logits of one size"
+            f"{names} have different model.vocab_size, {sizes[0]} and {sizes[1]}, but an "
+            "ensemble averages logits of one size"
         )
     endings = {_layout(member).ending(member.vocabulary) for member in (first, other)}
     if len(endings) > 1:
-        raise InputError(f"{names} read inputs differently (data.layout): an ensemble cannot")
+        raise InputError(
+            f"{names} encode inputs differently (data.layout), but an ensemble needs a common "
+            "encoding"
+        )

@@ -1,14 +1,14 @@
-"""Deltas as directories, and what any checkpoint is as a delta.
+"""Directories with deltas (changes of a base model), and checkpoints read as deltas.
 
     work/abc/
-      params/               parts/0/a, parts/0/b, parts/1/value, ...; extra/heads/...
-      files/delta.json      the path and the kind of each part, and the configs of modules
-      files/base.json       the base, as `checkpoints.base` has it, with a digest of each array
-      files/merged/         config.json, vocabulary/ and huggingface/ of what `merge` makes
+      params/               arrays of the changes: parts/0/a, parts/0/b, ...; extra/heads/...
+      files/delta.json      path and kind of each change, and the configs of adapters
+      files/base.json       path of the base model, and a digest of each of its arrays
+      files/merged/         config.json, vocabulary/ and huggingface/ of the merged checkpoint
       manifest.json
 
-A run's checkpoint is read as a delta, too: its adapters become parts where kernels can hold them,
-and trained arrays of the model differences from the base.
+A checkpoint of a run is also read as a delta: adapters that can be merged become changes of
+kernels, and trained model arrays become differences from the base.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ from t5x_lite.inference.modules import using
 from t5x_lite.objectives.learner import Learner
 
 MERGED = "merged/"
-"""Beginning of the names of the merged checkpoint's files."""
+"""Prefix of the names of the merged checkpoint's files."""
 
 _VERSION = 1
 _MODEL = ("model/", "towers/")
@@ -74,13 +74,13 @@ Stored = Literal["float32", "bfloat16"]
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """An opened delta.
+    """Opened delta with its files and a function that reads its base.
 
     Attributes:
-      directory: checkpoint directory.
-      delta: changes of the base.
-      files: files of the checkpoint that `merge` writes, by name; {} for the base's files.
-      base: function that reads the base; returns its directory, and its arrays by our paths.
+      directory: checkpoint directory of the delta.
+      delta: changes of the base model.
+      files: name -> content of the files of the merged checkpoint; {} uses the base's files.
+      base: function that returns the base's directory and its arrays by path.
     """
 
     directory: Path
@@ -96,18 +96,17 @@ def load(
     base: str | os.PathLike[str] | None = None,
     allow_other_base: bool = False,
 ) -> Delta:
-    """Return a delta from a directory.
+    """Read a delta from a directory.
 
     Args:
-      directory: output of `save` or `t5x-lite compose`; a work directory or checkpoint of a run
-        that trained adapters or a part of its model; or, with `base`, of any run.
-      step: step of a work directory: its number, "best", or None for the newest.
-      base: checkpoint that the delta changes; None uses the recorded one.
-      allow_other_base: True to log a warning instead of an error if the base is not the recorded
-        one.
+      directory: output of `save` or `t5x-lite compose`, or a work directory or checkpoint directory
+        of a run that trained adapters or some model arrays; with `base`, of any run.
+      step: step number in a work directory, "best", or None for the newest checkpoint.
+      base: checkpoint that the delta changes; None uses the recorded base.
+      allow_other_base: True to only log a warning if the base is not the recorded base.
 
     Raises:
-      InputError: if the directory is damaged or not a delta, or the base is missing or wrong.
+      InputError: if the directory is damaged or not a delta, or the base is missing or another one.
     """
     return open_delta(directory, step=step, base=base, allow_other_base=allow_other_base).delta
 
@@ -122,9 +121,8 @@ def save(
 
     Args:
       delta: delta with arrays on the host or on devices.
-      directory: new directory.
-      files: files of the checkpoint that `merge` writes: config.json and vocabulary/...; by default
-        the base's files are used.
+      directory: output directory, which must not exist.
+      files: config.json and vocabulary/... of the merged checkpoint; None uses the base's files.
 
     Raises:
       InputError: if the directory exists or cannot be written.
@@ -153,14 +151,15 @@ def open_delta(
     use: str | None = None,
     allow_other_base: bool = False,
 ) -> Opened:
-    """Return a directory as a delta; see `load`. `use` names modules of a run; None is all."""
+    """Open a directory as a delta, as in `load`; `use` names the adapters to use, or None."""
     source = Path(find_step(local_path(os.fspath(directory), what="checkpoint"), step=step))
     manifest.verify(source, "params", "files")
     other = None if base is None else _base_at(base)
     is_delta = (source / "files" / DELTA_FILE).is_file()
     if is_delta and use is not None:
         raise InputError(
-            f"{source} is a delta, which has no adapters to choose; pass the run instead"
+            f"{source} is a delta, from which single adapters cannot be chosen; give the run "
+            "that trained the adapters"
         )
     opened = _of_delta(source, other) if is_delta else _of_run(source, other, use)
     if other is not None:
@@ -177,7 +176,7 @@ def _base_at(base: str | os.PathLike[str]) -> tuple[Path, Arrays]:
 
 
 def check_base(opened: Opened, arrays: Arrays, where: Path, *, allowed: bool) -> None:
-    """Raise InputError for another base than the recorded one, or warns of it."""
+    """Raise InputError (or warn, if `allowed`) unless `arrays` are the recorded base model."""
     recorded = opened.delta.base
     if recorded is None:
         return
@@ -187,16 +186,16 @@ def check_base(opened: Opened, arrays: Arrays, where: Path, *, allowed: bool) ->
     if not wrong:
         return
     text = (
-        f"{where} is not the base of {opened.directory}: {wrong[0]} differs; its digest is "
-        f"{other.digest[:16]}, and that of the base {recorded.digest[:16]}"
+        f"{where} is not the base model of {opened.directory}: the array {wrong[0]} differs "
+        f"(digest {other.digest[:16]}, but the recorded base has {recorded.digest[:16]})"
     )
     if not allowed:
-        raise InputError(f"{text}; give the base, or --allow-other-base")
-    _logger.warning("%s; using it because of --allow-other-base", text)
+        raise InputError(f"{text}; give the recorded base, or set --allow-other-base")
+    _logger.warning("%s; using this base because of --allow-other-base", text)
 
 
 def digests_of(arrays: Arrays) -> dict[str, str]:
-    """Digests of a base's arrays, as `checkpoints.base` has them, read one after the other."""
+    """Return path -> digest of the base's arrays in float32, reading one array at a time."""
     return {
         path: digests({path: array.read().astype(np.float32)})[path]
         for path, array in arrays.items()
@@ -209,7 +208,7 @@ def _of_delta(source: Path, other: tuple[Path, Arrays] | None) -> Opened:
     try:
         content = plain_json(files[DELTA_FILE])
         if content["version"] != _VERSION:
-            raise ValueError(f"version {content['version']} is not {_VERSION}")
+            raise ValueError(f"format version {content['version']} is not {_VERSION}")
         parts = {
             str(path): _part_of(described, arrays, f"parts/{number}/")
             for number, (path, described) in enumerate(sorted(content["parts"].items()))
@@ -297,7 +296,8 @@ def _delta_of_run(
     for path in trained:
         if path not in base:
             raise InputError(
-                f"checkpoint {source}: its base {where} has no {path}, so no change can be computed"
+                f"checkpoint {source}: its base {where} has no array {path}, so the change of "
+                "this array cannot be computed"
             )
         if (part := difference(path, own[path].read(), base[path].read())) is not None:
             parts[path] = part.then(parts[path]) if path in parts else part
@@ -308,13 +308,13 @@ def _delta_of_run(
 
 
 def _check_stored(source: Path, learner: Learner, parts: Mapping[str, Part]) -> None:
-    """Reject adapters next to arrays that are read from others, such as shared layers."""
+    """Raise InputError if an adapter changes an array that several layers share."""
     stored = trees.flatten(learner.shapes)
     for path in parts:
         if path not in stored or any(view.mentions(path) for view in learner.views):
             raise InputError(
-                f"checkpoint {source}: {path} is shared with another array, so an adapter's "
-                "change of it cannot be a delta"
+                f"checkpoint {source}: an adapter changes {path}, which is shared with another "
+                "array; such a change cannot be a delta"
             )
 
 
@@ -324,7 +324,7 @@ def _base_of(
     if other is None:
         recorded = reading.base_directory(source)
         if recorded is None:
-            raise InputError(f"delta {source} does not name its base: give --base DIR")
+            raise InputError(f"delta {source} does not record its base model; give --base DIR")
         where = Path(recorded)
         arrays: Arrays = reading.lazy_params(where)
     else:
@@ -344,7 +344,7 @@ def _identity(base: Base) -> Identity:
 
 
 def goes_along(name: str) -> bool:
-    """Return True if a file of a step is one of what is made of it, too."""
+    """Return True if a file of a checkpoint is copied to checkpoints derived from it."""
     return name.startswith((f"{reading.VOCABULARY_DIRECTORY}/", "huggingface/"))
 
 
@@ -360,7 +360,7 @@ def _base_file(identity: Identity, target: Path) -> Base:
 
 
 def plain(experiment: Experiment, modules: Sequence[Any]) -> Experiment:
-    """Return a run's config with other adapters, for a checkpoint with all of its weights."""
+    """Return a run's config with these adapters, for a checkpoint that contains all weights."""
     adapters = Adapters(add=tuple(map(write_module, modules)))
     return dataclasses.replace(experiment, adapters=adapters, train=(), init=Init())
 
@@ -417,14 +417,14 @@ def _lazy(array: Any) -> LazyArray:
 
 
 def recorded_base(opened: Opened, *, by_option: bool) -> tuple[Path, Arrays]:
-    """Return the directory and the arrays of a delta's base.
+    """Return the directory and the arrays of a delta's base model.
 
     Args:
-      opened: the delta.
-      by_option: True if the base was given, and so is checked already.
+      opened: opened delta.
+      by_option: True if the base was given by an option, and so is already checked.
 
     Raises:
-      InputError: if a base where it was recorded has other numbers.
+      InputError: if the base model at the recorded path has changed.
     """
     where, arrays = opened.base()
     if not by_option and where != opened.directory:
@@ -433,7 +433,7 @@ def recorded_base(opened: Opened, *, by_option: bool) -> tuple[Path, Arrays]:
 
 
 def materialised(opened: Opened, *, by_option: bool) -> Delta:
-    """Return a delta's sums with its base, as a change of the same or another base."""
+    """Return a delta in which each change is computed with its base and stored as a difference."""
     delta, (where, arrays) = opened.delta, recorded_base(opened, by_option=by_option)
     changed = {path: arrays[path].read() for path in delta.parts if path in arrays}
     made = delta.materialise(trees.unflatten(changed))
@@ -446,7 +446,7 @@ def materialised(opened: Opened, *, by_option: bool) -> Delta:
 
 
 def files_for(made: Delta, opened: Sequence[Opened]) -> Mapping[str, bytes]:
-    """Return config and vocabulary of the delta with the result's heads, or of the first delta."""
+    """Return the files of the delta that has the result's heads, or of the first delta."""
     heads = _heads(made)
     chosen = next((one for one in opened if _equal(_heads(one.delta), heads)), opened[0])
     if not chosen.files:
@@ -469,7 +469,7 @@ def _merged_config(directory: Path, files: Mapping[str, bytes]) -> Any:
 
 
 def base_files(where: Path, delta: Delta) -> dict[str, bytes]:
-    """Return a base's files without data position and own base; the config has the adapters."""
+    """Return a base's files without data position and metrics, with the delta's adapters."""
     files = reading.step_files(where)
     left = ("data/", reading.METRICS_FILE, BASE_FILE)
     kept = {name: content for name, content in files.items() if not name.startswith(left)}
@@ -478,36 +478,36 @@ def base_files(where: Path, delta: Delta) -> dict[str, bytes]:
 
 
 class Rounding:
-    """Loss of precision by smaller storage, over all arrays that a delta changes."""
+    """Sum of the rounding errors when changed arrays are stored in a smaller data type."""
 
     def __init__(self) -> None:
         self._error = self._change = self._weight = 0.0
 
     def add(self, before: np.ndarray, exact: np.ndarray, stored: np.ndarray) -> None:
-        """One array, before the change, after it, and as it is stored."""
+        """Add an array: before the change, exactly changed, and as stored."""
         self._error += float(np.sum(np.square(stored - exact, dtype=np.float64)))
         self._change += float(np.sum(np.square(exact - before, dtype=np.float64)))
         self._weight += float(np.sum(np.square(exact, dtype=np.float64)))
 
     def summary(self) -> str:
-        """Return one phrase for the log."""
+        """Return the relative rounding error as a phrase for the log."""
         if not self._change:
-            return "no array is changed"
+            return "the delta changes no array"
         error = math.sqrt(self._error)
         return (
-            f"in bfloat16 the changed arrays have a relative error of "
+            "in bfloat16, the changed arrays have a relative rounding error of "
             f"{error / (math.sqrt(self._weight) or 1.0):.2g}, which is "
-            f"{error / math.sqrt(self._change):.2g} of the delta"
+            f"{error / math.sqrt(self._change):.2g} of the change"
         )
 
 
 def merged(
     opened: Opened, arrays: Arrays, files: Mapping[str, bytes], *, dtype: Stored, loss: Rounding
 ) -> dict[str, LazyArray]:
-    """Return the arrays of the checkpoint that a base and a delta are together.
+    """Return the arrays of the merged checkpoint: the base's arrays with the delta's changes.
 
     Raises:
-      InputError: if an array is missing, has another shape, or has no place in the config.
+      InputError: if an array is missing, has a wrong shape, or is not defined by the config.
     """
     return _that_config_has(opened, files, _merged(opened, arrays, dtype, loss))
 
@@ -516,7 +516,9 @@ def _merged(opened: Opened, arrays: Arrays, dtype: Stored, loss: Rounding) -> di
     delta = opened.delta
     for path in delta.parts:
         if path not in arrays:
-            raise InputError(f"the base of {opened.directory} has no array {path}")
+            raise InputError(
+                f"delta {opened.directory} changes the array {path}, but its base has no such array"
+            )
     keeps = dtype == "float32" and not delta.parts
     wanted = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float32)
 
@@ -548,17 +550,18 @@ def _that_config_has(
     shapes = trees.flatten(learner_of(_merged_config(opened.directory, files)).shapes)
     if homeless := sorted(opened.delta.extra.keys() - shapes.keys()):
         raise InputError(
-            f"{opened.directory} has the parameter {homeless[0]}, which its config does not "
-            "define; remove heads with `without_heads(NAME)`"
+            f"delta {opened.directory} has the parameter {homeless[0]}, but its config does not "
+            "define it; remove heads by `without_heads(NAME)` in compose"
         )
     if missing := sorted(shapes.keys() - arrays.keys()):
         raise InputError(
-            f"{opened.directory} and its base lack the parameter {missing[0]} of their config"
+            f"the config of {opened.directory} has the parameter {missing[0]}, but neither the "
+            "delta nor its base contains it"
         )
     for path, wanted in shapes.items():
         if tuple(arrays[path].shape) != tuple(wanted.shape):
             raise InputError(
-                f"{opened.directory}: {path} has shape {tuple(arrays[path].shape)}, and its config "
-                f"says {tuple(wanted.shape)}"
+                f"{opened.directory}: the array {path} has shape {tuple(arrays[path].shape)}, "
+                f"but the config needs {tuple(wanted.shape)}"
             )
     return {path: arrays[path] for path in shapes}

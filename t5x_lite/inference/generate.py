@@ -1,22 +1,20 @@
-"""Predictions of a text-to-text model: generated, ranked and scored, with their metrics.
+"""Predictions of a text-to-text model: generation, ranking, scoring, and the task's metrics.
 
-Ending an evaluation between two of its batches.
+An evaluation can be stopped between two batches.
 
     with stopping_on(lambda: stop.requested(mesh) is not None):
-        evaluator.run(params)       # raises Stopped between two batches, once that is true
+        evaluator.run(params)       # raises Stopped between two batches, if stop is requested
 
-Evaluators call `between_batches` in their loops. Of several processes all ask equally often, and
-must be given the same answer.
+Evaluators call `between_batches` in their loops. If there are several processes, each of them calls
+the function equally often, and it must return the same value in all of them.
 
-Rank classification: the likeliest of given candidates (t5/evaluation/metrics.py).
+Rank classification predicts the most likely of given candidates (t5/evaluation/metrics.py).
 
     ranker = Ranker(Scorer(bind, batch_size=32))
     ranker.run(params, inputs, candidates)      # [[-0.4, -1.1], [-2.0, -0.1]]: 2 inputs x 2
 
-Every answer is one of the candidates, whereas decoding may write anything. A candidate's score is
-its whole log-likelihood, EOS included and not divided by its length.
-
-Log-likelihood of given targets under a text-to-text model.
+Every prediction is one of the candidates, while decoding may generate any text. The score of a
+candidate is its log-likelihood, including EOS and not divided by its length.
 """
 
 import contextlib
@@ -52,12 +50,12 @@ _requested: contextvars.ContextVar[Callable[[], bool] | None] = contextvars.Cont
 
 
 class Stopped(Exception):
-    """The evaluation was asked to end, and has no outcome."""
+    """Exception of an evaluation that was stopped on request and has no result."""
 
 
 @contextlib.contextmanager
 def stopping_on(requested: Callable[[], bool]) -> Iterator[None]:
-    """Within the block, evaluators end by `Stopped` when a function says so."""
+    """Context in which evaluators raise `Stopped` as soon as a function returns True."""
     token = _requested.set(requested)
     try:
         yield
@@ -66,33 +64,29 @@ def stopping_on(requested: Callable[[], bool]) -> Iterator[None]:
 
 
 def between_batches() -> None:
-    """End an evaluator here if that was requested.
-
-    Raises:
-      Stopped: it is to end.
-    """
+    """Raise Stopped if the evaluation was requested to stop."""
     requested = _requested.get()
     if requested is not None and requested():
         raise Stopped
 
 
 BOOTSTRAP_ROUNDS = 12
-"""Maximum rounds of `untied` in each sample of an interval."""
+"""Maximum number of tie-breaking rounds (`untied`) in each bootstrap sample of an interval."""
 
 Bind = Callable[[Params], Any]
-"""The model's own parameters -> the module, in the compute dtype."""
+"""Function from the model's parameters to its module, in the compute dtype."""
 
 
 @runtime_checkable
 class Vocabulary(Protocol):
-    """The interface of vocabularies that decoding uses."""
+    """Protocol of a vocabulary that decodes predictions."""
 
     def decode(self, ids: Iterable[int]) -> str: ...
 
 
 @runtime_checkable
 class Example(Protocol):
-    """The interface of examples that metrics use, such as `data.pipeline.Example`."""
+    """Protocol of an example with a target, such as `data.pipeline.Example`."""
 
     @property
     def inputs_text(self) -> str: ...
@@ -106,14 +100,13 @@ class Example(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """One output of a model.
+    """Prediction of a model for one input.
 
     Attributes:
-      text: decoded new tokens (those after the prompt).
-      ids: the new tokens, the EOS included where there is one.
-      score: see `t5x_lite.decoding.generate.decode`.
-      null_odds: score of no answer less the score of the best answer, for a question that may have
-        none.
+      text: text of the new tokens (the tokens after the prompt).
+      ids: ids of the new tokens, including EOS if it was generated.
+      score: score of the prediction, as defined by `t5x_lite.decoding.generate.decode`.
+      null_odds: score of "no answer" minus the score of the best answer, or None.
     """
 
     text: str
@@ -125,7 +118,7 @@ class Prediction:
 def _check_memory(
     rows: int, decoding: Decoding, vocabulary_size: int, position_bytes: int, mesh: Mesh | None
 ) -> None:
-    """Raise InputError if the outputs of a batch do not fit on a device, at the least."""
+    """Raise InputError if the outputs of a batch need more memory than a device has."""
     devices = jax.devices()[:1] if mesh is None else list(mesh.devices.flat)
     parts = 1 if mesh is None else data_parallelism(mesh)
     outputs = rows // parts * max(decoding.num_beams, decoding.num_return)
@@ -142,25 +135,24 @@ def _check_memory(
 
 
 class Generator:
-    """Predictions in batches of one size; lengths are rounded up to powers of two.
+    """Generator of predictions in batches of one size and of lengths rounded up to powers of two.
 
     Args:
-      bind: puts the model together; without a mesh it is laid out once for all calls with the same
-        parameters, on a mesh in each.
-      vocabulary: decodes.
-      batch_size: inputs decoded at once; on a mesh, rounded up to what its devices can share.
-      decoding: decoding of the outputs.
-      mesh: the inputs are split over it, and every process has all predictions; None runs where the
-        parameters are.
-      preparation: preparation of the same `bind`, shared by several generators; if None, a new one.
-      position_bytes: keys and values of one position, in bytes, over all layers.
+      bind: function that builds the module from the parameters.
+      vocabulary: vocabulary that decodes the predictions.
+      batch_size: number of inputs per batch, rounded up to a multiple of the mesh's devices.
+      decoding: decoding options.
+      mesh: device mesh that divides the inputs; None uses the devices of the parameters.
+      preparation: preparation of the parameters for decoding, shared by several generators with the
+        same `bind`; None makes a new one.
+      position_bytes: size in bytes of the keys and values of one position, over all layers.
 
     Raises:
-      InputError: a batch would need more memory than a device has.
+      InputError: if a batch needs more memory than a device has.
     """
 
     ranks: ClassVar[bool] = False
-    """True if a prediction is the best of a closed set, so that equal scores are a tie."""
+    """True if predictions are ranked from a closed set, so that equal scores are a tie."""
 
     def __init__(
         self,
@@ -207,17 +199,17 @@ class Generator:
         seeds: Sequence[int | None] | None = None,
         offset: int = 0,
     ) -> list[list[Prediction]]:
-        """Return `num_return` predictions of each input, best first, in the inputs' order.
+        """Return the `num_return` best predictions of each input, best first.
 
         Args:
           params: parameters of the model.
-          inputs: int32 tokens of each input, EOS included.
-          prompts: int32 tokens that each output begins with, without EOS, or None.
-          seeds: seed of each input, in [0, 2**32), or None. With a seed, sampling depends only on
-            it, and equals the sampling of the first input with decoding.seed. With None, it depends
-            on decoding.seed and the input's number.
-          offset: number of the first input. Sampling depends on the number of an input and not on
-            its batch, so reading a file in parts gives the same results.
+          inputs: token ids of each input, int32, including EOS.
+          prompts: token ids that each output begins with, int32, without EOS; or None.
+          seeds: random seed of each input, in [0, 2**32), or None. With a seed, sampling depends
+            only on the seed and equals the sampling of the first input with decoding.seed. With
+            None, sampling depends on decoding.seed and the input's index.
+          offset: index of the first input. Sampling depends on this index and not on the batch, so
+            reading a file in several calls gives the same results.
         """
         weights = params if self._prepare is None else self._prepare(params)
         given = [np.zeros(0, np.int32)] * len(inputs) if prompts is None else prompts
@@ -259,7 +251,7 @@ class Generator:
 
 
 def batched(items: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    """Consecutive slices of at most `size` items; an evaluation may end between two of them."""
+    """Yield slices of at most `size` items; an evaluation may stop between two slices."""
     for start in range(0, len(items), size):
         between_batches()
         some = items[start : start + size]
@@ -268,12 +260,12 @@ def batched(items: Sequence[int], size: int) -> Iterator[Sequence[int]]:
 
 
 def padded_length(length: int, *, minimum: int = 16) -> int:
-    """Return the next power of two, so that few shapes are compiled."""
+    """Return the next power of two, which limits the number of compiled shapes."""
     return 1 << (max(minimum, length) - 1).bit_length()
 
 
 def pad(sequences: Sequence[np.ndarray], *, rows: int, minimum: int = 16) -> np.ndarray:
-    """Stack token sequences to int32 [rows, length], filled with 0.
+    """Return token sequences stacked to int32 [rows, length], padded with 0.
 
     The length is the next power of two, at least `minimum`.
     """
@@ -286,7 +278,7 @@ def pad(sequences: Sequence[np.ndarray], *, rows: int, minimum: int = 16) -> np.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sample:
-    """A prediction with its target."""
+    """Prediction for an example, with the example's input and target texts."""
 
     inputs: str
     targets: str
@@ -294,21 +286,21 @@ class Sample:
 
 
 class TaskEvaluator:
-    """A task's own metrics over decoded predictions.
+    """Evaluator of a task's metrics on predictions for the examples of a split.
 
-    If a `ranks` generator gives n answers of an example the largest score, each counts 1 / n:
-    metrics are averaged over these answers (`untied`). Samples and files for servers have one
-    answer for each example, the first of the tied.
+    If the generator ranks a closed set and n predictions tie for the largest score, metrics are
+    averaged over the n predictions (`untied`). Samples and submission files contain only the first
+    of the tied predictions.
 
     Attributes:
       examples: examples of the split, in order.
-      samples: every prediction of the last run.
+      samples: samples of all predictions in the last run.
 
     Args:
-      generator: makes the predictions.
+      generator: generator of the predictions.
       examples: examples of the split, in order.
-      postprocess: (text, example=raw, is_target=False) -> what the metrics compare.
-      metrics: functions (targets, predictions) -> dict.
+      postprocess: function (text, example=raw, is_target=False) -> value that the metrics compare.
+      metrics: functions (targets, predictions) -> dict of metrics.
     """
 
     def __init__(
@@ -327,7 +319,7 @@ class TaskEvaluator:
         self._compared: tuple[list[Any], list[Any]] = ([], [])
 
     def run(self, params: Params) -> dict[str, float]:
-        """Return the task's metrics; `samples` then holds every prediction."""
+        """Return the task's metrics, and set `samples` to all predictions."""
         predicted = self._generator.run(params, [example.inputs for example in self.examples])
         choices = [
             [
@@ -338,8 +330,8 @@ class TaskEvaluator:
         ]
         if undecided := sum(len(own) > 1 for own in choices):
             _logger.warning(
-                "%s of %s examples have several best answers with equal scores; metrics average "
-                "over them, predictions have the first",
+                "%s of %s examples have several best predictions with equal scores; metrics "
+                "are averaged over these predictions, and samples contain the first of them",
                 *(f"{undecided:,}", f"{len(choices):,}"),
             )
         shown = zip(self.examples, predicted, choices, strict=True)
@@ -355,18 +347,18 @@ class TaskEvaluator:
         return self._measure(*self._compared)
 
     def answers(self) -> Iterator[tuple[Mapping[str, Any], Any]]:
-        """Yield each example's fields and the predicted value that the metrics compared last."""
+        """Yield the fields of each example and its postprocessed prediction from the last run."""
         _, choices = self._compared
         for example, own in zip(self.examples, choices, strict=True):
             yield getattr(example, "raw", {}), own[0]
 
     def intervals(self, *, samples: int) -> dict[str, tuple[float, float]]:
-        """95 % bootstrap intervals of the metrics that `run` gave last, by name."""
+        """Return metric name -> 95 % bootstrap interval, for the metrics of the last run."""
         measure = functools.partial(self._measure, rounds=BOOTSTRAP_ROUNDS)
         return interval(measure, *self._compared, samples=samples)
 
     def names(self) -> list[str]:
-        """Return the names of the metrics, found by comparing the first targets with themselves."""
+        """Return the names of the metrics, by evaluating the first targets as predictions."""
         examples = self.examples[:100]
         choices = [[self._predicted(example.targets_text, example)] for example in examples]
         return list(self._measure([example.target for example in examples], choices))
@@ -389,24 +381,24 @@ class TaskEvaluator:
 
 
 def tied(predictions: Sequence[Prediction]) -> Sequence[Prediction]:
-    """Return the predictions that have the same score as the first, which is the best."""
+    """Return the predictions with the same score as the first, which is the best."""
     return [
         one for one in predictions if one is predictions[0] or one.score == predictions[0].score
     ]
 
 
 def untied(choices: Sequence[Sequence[Any]], *, rounds: int | None = None) -> Iterator[list[Any]]:
-    """Yield predictions in which each example has one of its tied choices.
+    """Yield lists of predictions in which each example has one of its tied predictions.
 
-        untied([["yes"], ["no", "yes"]])    # ["yes", "no"] and ["yes", "yes"]: a tie counts 1/2
+        untied([["yes"], ["no", "yes"]])    # ["yes", "no"] and ["yes", "yes"]
 
-    The mean of a metric over what is yielded is its expectation if ties are broken at random: an
-    accuracy counts 1 / n for a tie of n. Each choice occurs equally often if all numbers of ties
-    divide the number of rounds.
+    The mean of a metric over all lists is its expected value if ties are broken at random; for
+    accuracy, a tie of n predictions counts 1 / n. Each prediction occurs equally often if the
+    number of lists is a multiple of each number of ties.
 
     Args:
-      choices: tied predictions of each example; at least one.
-      rounds: maximum number of lists; None allows all up to 60, and more for few examples.
+      choices: tied predictions of each example, at least one per example.
+      rounds: maximum number of lists; None allows 60 lists, and more if there are few examples.
     """
     sizes = [len(own) for own in choices]
     most = max(60, 1_000_000 // max(1, len(sizes))) if rounds is None else rounds
@@ -420,23 +412,23 @@ def untied(choices: Sequence[Sequence[Any]], *, rounds: int | None = None) -> It
 
 
 def as_text(text: str, found: Any) -> str:
-    """Return a prediction as text; a postprocessor may turn a head's numbers into text.
+    """Return a postprocessed prediction as text, or the predicted text itself.
 
     Args:
-      text: the prediction.
-      found: result of the postprocessor; it may be the "value" of a mapping.
+      text: predicted text.
+      found: postprocessed prediction; it may be the "value" of a mapping.
     """
     value = found.get("value") if isinstance(found, Mapping) else found
     return value if isinstance(value, str) else text
 
 
 class Scorer:
-    """Scores in batches of one size; lengths are rounded up to powers of two.
+    """Scorer of log-likelihoods in batches of one size and of lengths rounded up to powers of two.
 
     Args:
-      bind: puts together a model that has `target_logits`.
-      batch_size: rows scored at once.
-      mesh: mesh with the devices that share the rows; if None, the first device.
+      bind: function that builds a module with the method `target_logits` from the parameters.
+      batch_size: number of examples per batch.
+      mesh: device mesh that divides the examples; None uses the first device.
     """
 
     def __init__(self, bind: Bind, *, batch_size: int, mesh: Mesh | None = None):
@@ -450,12 +442,12 @@ class Scorer:
     def run(
         self, params: Params, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]
     ) -> list[float]:
-        """Natural-log likelihood of each target, its EOS included, in order.
+        """Return the natural log-likelihood of each target, including EOS.
 
         Args:
-          params: the model's own.
-          inputs: int32 tokens of each input, EOS included.
-          targets: int32 tokens of each target, EOS included; an empty target is only EOS.
+          params: parameters of the model.
+          inputs: token ids of each input, int32, including EOS.
+          targets: token ids of each target, int32, including EOS; an empty target is only EOS.
         """
         order = sorted(
             range(len(inputs)), key=lambda row: (padded_length(len(targets[row])), len(inputs[row]))
@@ -473,10 +465,10 @@ class Scorer:
 
 
 class Ranker:
-    """Scores every candidate after every input.
+    """Scorer of every candidate for every input.
 
     Args:
-      scorer: gives the log-likelihoods.
+      scorer: scorer of the log-likelihoods.
     """
 
     def __init__(self, scorer: Scorer):
@@ -485,12 +477,12 @@ class Ranker:
     def run(
         self, params: Params, inputs: Sequence[np.ndarray], candidates: Sequence[np.ndarray]
     ) -> list[list[float]]:
-        """Log-likelihoods of all candidates in their order, for each input.
+        """Return for each input the log-likelihood of each candidate.
 
         Args:
-          params: the model's own.
-          inputs: int32 tokens of each input, EOS included.
-          candidates: int32 tokens of each candidate, EOS included; at least one.
+          params: parameters of the model.
+          inputs: token ids of each input, int32, including EOS.
+          candidates: token ids of each candidate, int32, including EOS; at least one candidate.
         """
         num = len(candidates)
         scores = self._scorer.run(
@@ -500,12 +492,12 @@ class Ranker:
 
 
 class LabelGenerator(Generator):
-    """Predicts one of a closed set of labels, by rank and not by search.
+    """Generator of labels from a closed set, ranked by log-likelihood instead of decoded.
 
     Args:
-      ranker: ranks them.
-      labels: the texts.
-      tokens: int32 tokens of each label, EOS included.
+      ranker: ranker of the labels.
+      labels: texts of the labels.
+      tokens: token ids of each label, int32, including EOS.
     """
 
     ranks = True
@@ -523,7 +515,7 @@ class LabelGenerator(Generator):
         prompts: Sequence[np.ndarray] | None = None,
         offset: int = 0,
     ) -> list[list[Prediction]]:
-        """Return all labels of each input, the likeliest first; of equal ones the earlier."""
+        """Return all labels for each input, most likely first; ties keep their order."""
         del prompts, offset  # a label is complete, and nothing is sampled
         return [
             [

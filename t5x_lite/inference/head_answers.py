@@ -1,28 +1,28 @@
-"""Predictions of a head on an encoder, as the text that metrics compare.
+"""Predictions of an encoder's head, as the text that a task's metrics compare.
 
-    ClassAnswers(bind, ("negative", "positive"), ...)    # "positive", the labels in their order
+    ClassAnswers(bind, ("negative", "positive"), ...)    # "positive"
     ScoreAnswers(bind, ...)                              # "3.81"
     SpanAnswers(bind, longest=30, ...)                   # "12 15": tokens of the context, or ""
-    ChoiceAnswers(bind, ("choice1", "choice2"), ...)     # "choice2", of the likeliest text
-    TokenAnswers(bind, ("B-PER", "I-PER", "O"), ...)     # "O B-PER I-PER O": of the row's tokens
-    CandidateAnswers(bind, ("no", "yes"), yes="yes", ...)    # "7", the likeliest of the candidates
+    ChoiceAnswers(bind, ("choice1", "choice2"), ...)     # "choice2"
+    TokenAnswers(bind, ("B-PER", "I-PER", "O"), ...)     # "O B-PER I-PER O", a label per token
+    CandidateAnswers(bind, ("no", "yes"), yes="yes", ...)    # "7", index of a candidate
 
-They replace the decoding of a text-to-text model; postprocessing, metrics, samples and the files
-for the servers are the same.
+These classes replace the decoding of a text-to-text model; postprocessing, metrics, samples and
+submission files are the same.
 
-If a context is split into windows, the answer to a question is computed from the logits of each
-window. For windows of 4, 4 and 3 tokens, 2 apart, an answer may begin at these tokens, each in the
-window where it has most context:
+If a context is split into windows, the answer to a question is computed from the logits of all
+windows. For windows of 4, 4 and 3 tokens that start every 2 tokens, an answer may begin at the
+following tokens; each token counts only in the window where it has the most context:
 
     0 1 2 3              0 1 2
         2 3 4 5                3 4
             4 5 6                  5 6
 
-The answer is the likeliest of all spans that begin there, have at most the maximum length and lie
-in one window. The score of "no answer" is the score of [CLS], the minimum over the windows. The
-answer is "" if this score minus the best span's score is above a threshold (Devlin et al. 2019,
-section 4.3; google-research/bert run_squad.py, write_predictions). BERT considers only the 20
-likeliest first and last tokens of a window; here all spans are compared.
+The answer is the most likely span that begins at one of these tokens, does not exceed the maximum
+length, and lies in one window. The score of "no answer" is the minimum score of [CLS] over the
+windows. The answer is "" if this score minus the best span's score is above a threshold (Devlin et
+al. 2019, section 4.3; google-research/bert run_squad.py, write_predictions). BERT considers only
+the 20 most likely first and last tokens of a window; here all spans are compared.
 """
 
 import logging
@@ -50,12 +50,12 @@ _logger = logging.getLogger(__name__)
 
 
 class Window(NamedTuple):
-    """Logits of a head for one window.
+    """Logits of a span head for one window of a context.
 
     Attributes:
-      first: float32 [n], logits of an answer's first token, of the context's tokens.
-      last: float32 [n], of its last one.
-      null: the sum of both at [CLS].
+      first: logit of each context token as the first token of the answer, float32 [n].
+      last: logit of each context token as the last token of the answer, float32 [n].
+      null: sum of both logits at [CLS], the score of "no answer".
     """
 
     first: Float[np.ndarray, " n"]
@@ -64,7 +64,7 @@ class Window(NamedTuple):
 
 
 class Span(NamedTuple):
-    """An answer: its first and last token in the context, and the sum of their logits."""
+    """Answer span: its first and last token in the context, and the sum of their logits."""
 
     first: int
     last: int
@@ -72,12 +72,12 @@ class Span(NamedTuple):
 
 
 def best_answer(windows: Sequence[Window], *, stride: int, longest: int) -> Span | None:
-    """Return the likeliest span of a context, or None without tokens; ties go to the first window.
+    """Return the most likely span of a context, or None without tokens; ties go to the earliest.
 
     Args:
       windows: windows of the context, in order; all but the last have the same number of tokens.
-      stride: tokens from one window to the next; the tokens of a window, if these are fewer.
-      longest: maximum tokens of a span.
+      stride: number of tokens between the starts of two windows.
+      longest: maximum number of tokens of a span.
     """
     sizes = [len(window.first) for window in windows]
     best = None
@@ -93,10 +93,10 @@ def best_answer(windows: Sequence[Window], *, stride: int, longest: int) -> Span
 def in_most_context(
     sizes: Sequence[int], *, stride: int
 ) -> list[tuple[int, Bool[np.ndarray, " _"]]]:
-    """For each window its first token in the context, and which of its tokens count in it.
+    """Return each window's first token in the context, and a mask of the tokens that count there.
 
-    A token counts in the window where the smaller of the numbers of tokens before and behind it is
-    largest; of equal ones in the longest window, and then in the first (_check_is_max_context).
+    A token counts only in the window where the smaller of the numbers of tokens before and after it
+    is largest; ties go to the longest and then to the first window (_check_is_max_context in BERT).
     """
     step = min([stride, *sizes[:1]])
     starts = [step * number for number in range(len(sizes))]
@@ -113,15 +113,15 @@ def in_most_context(
 
 
 def best_span(first: np.ndarray, last: np.ndarray, *, longest: int) -> Span:
-    """Return the span with the largest sum of the logits of its ends; ties go to the earliest.
+    """Return the span with the largest sum of the logits of its ends; ties go to the earliest span.
 
     Args:
       first: logits of the first token, [n].
       last: logits of the last token, [n].
-      longest: maximum tokens of a span.
+      longest: maximum number of tokens of a span.
 
     Returns:
-      Index of the first and of the last token, and the sum; (0, 0, -inf) without tokens.
+      Indices of the first and last token, and the sum of logits; (0, 0, -inf) without tokens.
     """
     best = Span(0, 0, -np.inf)
     for width in range(min(longest, len(first))):
@@ -138,7 +138,7 @@ _OBJECTIVES = {
     "choice": "Choose",
     "token": "TagTokens",
 }
-"""Head -> the objective that trains it."""
+"""Name of a head -> objective that trains the head."""
 
 _GIVES = {
     "classifier": "a class or a score",
@@ -153,26 +153,26 @@ _FORMS: dict[str, type[Head]] = {
     "choice": Choice,
     "token": Token,
 }
-"""Form of a task -> the kind of head that answers it."""
+"""Form of a task -> class of the head that predicts for the task."""
 
 _TIED_ROWS = 60
-"""Maximum predictions of a row in which tokens have several best labels."""
+"""Maximum number of predictions for a row in which tokens have several best labels."""
 
 
 _T = TypeVar("_T")
 
 
 class HeadAnswers(Generator):
-    """Runs the head over rows in batches of one size.
+    """Generator of predictions that applies an encoder's head to rows in batches of one size.
 
     Args:
-      bind: puts together the learner, with its heads.
-      head: the name of the one that answers.
-      batch_size: rows at once; on a mesh, rounded up to what its devices can share.
-      longest: maximum tokens of a row.
-      pad_id: the token of padding.
-      sep_id: ends each text of a row.
-      mesh: the rows are split over it; None runs where the parameters are.
+      bind: function that builds the module, with its heads, from the parameters.
+      head: name of the head.
+      batch_size: number of rows per batch, rounded up to a multiple of the mesh's devices.
+      longest: maximum number of tokens of a row.
+      pad_id: id of the padding token.
+      sep_id: id of the token that ends each text of a row.
+      mesh: device mesh that divides the rows; None uses the devices of the parameters.
     """
 
     def __init__(
@@ -204,14 +204,14 @@ class HeadAnswers(Generator):
         seeds: Sequence[int | None] | None = None,
         offset: int = 0,
     ) -> list[list[Prediction]]:
-        """Yield the answers to each input, best first, in the order of the inputs.
+        """Return the predictions for each input, best first.
 
         Args:
-          params: parameters of the learner.
-          inputs: int32 tokens of each row, [CLS] and [SEP] included.
-          prompts: means nothing here, like seeds and offset: nothing is decoded.
-          seeds: see prompts.
-          offset: see prompts.
+          params: parameter tree of the learner.
+          inputs: token ids of each row, int32, including [CLS] and [SEP].
+          prompts: unused, because nothing is decoded.
+          seeds: unused, because nothing is sampled.
+          offset: unused, because nothing is sampled.
         """
         del prompts, seeds, offset
         return self._of_rows(params, inputs, self._answers)
@@ -225,11 +225,11 @@ class HeadAnswers(Generator):
         static_length: int | None = None,
         seconds: Sequence[int] | None = None,
     ) -> list[_T]:
-        """Apply a function to each row's logits and the positions of its second text.
+        """Return the result of a function of each row's logits and of the mask of its second text.
 
-        Rows are padded to `static_length`, or else to a power of two that holds the longest.
-        `seconds` has the position where the second text of each row begins, or the row's length. By
-        default, it begins after the first [SEP]; then texts must not contain [SEP].
+        Rows are padded to `static_length`, or by default to the next power of two. `seconds` has
+        the index of the first token of the second text in each row, or the row's length. By
+        default, the second text begins after the first [SEP]; then texts must not contain [SEP].
         """
         found: dict[int, _T] = {}
         order = sorted(range(len(inputs)), key=lambda row: len(inputs[row]))
@@ -255,7 +255,6 @@ class HeadAnswers(Generator):
         return [found[row] for row in range(len(inputs))]
 
     def _read(self, head: Any, hidden: Array) -> Array:
-        """Return a head's output for the encoder's states."""
         return head(hidden)
 
     @abstractmethod
@@ -264,11 +263,11 @@ class HeadAnswers(Generator):
 
 
 class ClassAnswers(HeadAnswers):
-    """One of several labels; the score is the log-probability of the label.
+    """Predictor of one of several labels; the score is the label's log-probability.
 
     Args:
-      bind: `bind` of the learner.
-      labels: label texts, in the order of the classes.
+      bind: function that builds the module from the parameters.
+      labels: texts of the labels, in the order of the classes.
       **options: options of `HeadAnswers`.
     """
 
@@ -288,14 +287,14 @@ class ClassAnswers(HeadAnswers):
 
 
 class CandidateAnswers(ClassAnswers):
-    """The index of the row that is most likely right, among an input's rows.
+    """Predictor of the index of the row that is most likely right, among the rows of an input.
 
-    Each row is classified separately; the score is the log-probability of being right.
+    Each row is classified separately; its score is the log-probability of the label `yes`.
 
     Args:
-      bind: `bind` of the learner.
-      labels: label texts, as in `ClassAnswers`.
-      yes: label of a right row.
+      bind: function that builds the module from the parameters.
+      labels: texts of the labels, in the order of the classes.
+      yes: label of a row that is right.
       **options: options of `HeadAnswers`.
     """
 
@@ -306,7 +305,7 @@ class CandidateAnswers(ClassAnswers):
     def run(
         self, params: Params, inputs: Sequence[np.ndarray], **unused: Any
     ) -> list[list[Prediction]]:
-        """See `HeadAnswers.run`; each input has all its rows, one behind the other."""
+        """Return the predictions for inputs that each join several rows (`HeadAnswers.run`)."""
         rows = [separate(one) for one in inputs]
         read = iter(super().run(params, [row for each in rows for row in each]))
         return [self._best([next(read) for _ in each]) for each in rows]
@@ -320,21 +319,21 @@ class CandidateAnswers(ClassAnswers):
 
 
 class ScoreAnswers(HeadAnswers):
-    """A number as text."""
+    """Predictor of a number, as text."""
 
     def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
         return [Prediction(text=f"{float(logits[0]):.6g}", ids=(), score=0.0)]
 
 
 class SpanAnswers(HeadAnswers):
-    """The likeliest span of a context, as indices of its first and last token.
+    """Predictor of the most likely span of a context, as indices of its first and last token.
 
     Args:
-      bind: `bind` of the learner.
-      longest_answer: maximum tokens of a span.
-      doc_stride: tokens from one window of a context to the next, if inputs have several.
-      null_threshold: threshold for the answer "": the score of no answer minus the best span's
-        score must exceed it; None never answers "".
+      bind: function that builds the module from the parameters.
+      longest_answer: maximum number of tokens of a span.
+      doc_stride: number of tokens between the starts of two windows of a context.
+      null_threshold: threshold for the answer "": the score of "no answer" minus the best span's
+        score must exceed it; None never predicts "".
       **options: options of `HeadAnswers`.
     """
 
@@ -354,7 +353,7 @@ class SpanAnswers(HeadAnswers):
     def run(
         self, params: Params, inputs: Sequence[np.ndarray], **unused: Any
     ) -> list[list[Prediction]]:
-        """See `HeadAnswers.run`; each input has all windows of its context, in order."""
+        """Return the predictions for inputs that each join all windows of a context."""
         rows = [separate(one) for one in inputs]
         read = iter(self._of_rows(params, [row for each in rows for row in each], _window))
         return [[self._best([next(read) for _ in each])] for each in rows]
@@ -378,17 +377,17 @@ class SpanAnswers(HeadAnswers):
 
 
 def _window(logits: np.ndarray, second: np.ndarray) -> Window:
-    """Return a row's logits [2, n] of its second text, and of [CLS]."""
+    """Return the logits of a row's second text and of [CLS], from the row's logits [2, n]."""
     null = float(np.sum(logits[:, 0], dtype=np.float64))
     return Window(logits[0, second], logits[1, second], null)
 
 
 class ChoiceAnswers(HeadAnswers):
-    """The label of the likeliest text, among several texts of an input.
+    """Predictor of the label of the most likely text, among the texts of an input.
 
     Args:
-      bind: `bind` of the learner.
-      labels: label texts, in the order of the choices.
+      bind: function that builds the module from the parameters.
+      labels: texts of the labels, in the order of the choices.
       **options: options of `HeadAnswers`.
     """
 
@@ -401,7 +400,7 @@ class ChoiceAnswers(HeadAnswers):
     def run(
         self, params: Params, inputs: Sequence[np.ndarray], **unused: Any
     ) -> list[list[Prediction]]:
-        """See `HeadAnswers.run`; each input has all its choices, one behind the other."""
+        """Return the predictions for inputs that each join all choices (`HeadAnswers.run`)."""
         choices = [separate(one) for one in inputs]
         read = iter(super().run(params, [row for rows in choices for row in rows]))
         return [self._chosen([next(read)[0].score for _ in rows]) for rows in choices]
@@ -419,14 +418,15 @@ class ChoiceAnswers(HeadAnswers):
 
 
 class TokenAnswers(HeadAnswers):
-    """A label for each token of a row, separated by spaces.
+    """Predictor of a label for each token of a row, as text separated by spaces.
 
-    If tokens have several best labels, a row has several predictions, all of score 0: each of the
-    labels occurs equally often. Only the first prediction takes the first label of each token.
+    If several labels of a token have the largest logit, a row has several predictions of score 0,
+    in which each of these labels occurs equally often. The first prediction has the first label of
+    each token.
 
     Args:
-      bind: `bind` of the learner.
-      labels: label texts, in the order of the classes.
+      bind: function that builds the module from the parameters.
+      labels: texts of the labels, in the order of the classes.
       **options: options of `HeadAnswers`.
     """
 
@@ -439,7 +439,7 @@ class TokenAnswers(HeadAnswers):
     def run(
         self, params: Params, inputs: Sequence[np.ndarray], **unused: Any
     ) -> list[list[Prediction]]:
-        """See `HeadAnswers.run`; the task's postprocessor finds the words among the tokens."""
+        """Return the predictions; the task's postprocessor maps token labels to words."""
         found = self._of_rows(params, inputs, _best_classes)
         return [self._written(best[: len(row)]) for best, row in zip(found, inputs, strict=True)]
 
@@ -453,7 +453,7 @@ class TokenAnswers(HeadAnswers):
 
 
 def _best_classes(logits: np.ndarray, _: np.ndarray) -> list[list[int]]:
-    """Return the classes of the largest logit of each token: one, or all that are tied."""
+    """Return the classes with the largest logit of each token: one class, or all tied classes."""
     return [np.flatnonzero(own == np.max(own)).tolist() or [0] for own in logits]
 
 
@@ -478,17 +478,17 @@ def check_head(
     where: str,
     task: str = "",
 ) -> str:
-    """Return the name of a task's head: the head with the task's name, or of its form.
+    """Return the name of the head that predicts for a task, found by the task's name or form.
 
     Args:
       heads: heads of the checkpoint, by name.
-      form: form of the task's head; None if the task does not set one.
+      form: form of the task, such as "classifier"; None if the task does not set a form.
       labels: labels of the task; None without a closed set of labels.
-      where: the task, for messages.
+      where: description of the task for error messages.
       task: name of the task.
 
     Raises:
-      InputError: if the head is missing, or has another number of classes.
+      InputError: if the head is missing or has another number of classes.
     """
     if (named := head_named(heads, form, task)) is not None:
         _check_classes(named, labels, where=where, remedy="name its classes in --objective.tasks")
@@ -496,14 +496,14 @@ def check_head(
     known = [name for name in _OBJECTIVES if name in heads]
     if not known:
         raise InputError(
-            f"{where} needs a head called {' or '.join(_OBJECTIVES)}: use an objective Classify, "
-            "Spans, Choose or TagTokens, or a checkpoint with such a head; the "
-            f"heads are {', '.join(heads) or 'none'}"
+            f"{where} needs a head named {' or '.join(_OBJECTIVES)}, but the heads are "
+            f"{', '.join(heads) or 'none'}; use the objective Classify, Spans, Choose or "
+            "TagTokens, or a checkpoint with such a head"
         )
     if form is not None and form not in heads:
         raise InputError(
-            f"{where} needs {_GIVES[form]}, but the head {known[0]} gives {_GIVES[known[0]]}; "
-            f"use objective {_OBJECTIVES[form]}"
+            f"{where} needs a head that predicts {_GIVES[form]}, but the head {known[0]} "
+            f"predicts {_GIVES[known[0]]}; use the objective {_OBJECTIVES[form]}"
         )
     head = heads[known[0] if form is None else form]
     wanted = 1 if labels is None else len(labels)
@@ -515,11 +515,13 @@ def _check_classes(head: Head, labels: Sequence[str] | None, *, where: str, reme
     wanted = 1 if labels is None else len(labels)
     if isinstance(head, ClassHead) and head.num_classes != wanted:
         named = (
-            "no labels, so it is a score" if labels is None else f"the labels {', '.join(labels)}"
+            "no labels, so it needs 1 class"
+            if labels is None
+            else f"the labels {', '.join(labels)}"
         )
         raise InputError(
-            f"objective.num_classes {head.num_classes} (head {head.name}): {where} has {named}: "
-            f"{remedy}"
+            f"objective.num_classes is {head.num_classes} (head {head.name}), but {where} has "
+            f"{named}; {remedy}"
         )
 
 
@@ -534,16 +536,16 @@ def head_answers(
     candidates: bool = False,
     **options: Any,
 ) -> HeadAnswers:
-    """Return the answerer of a task's examples by a head that `check_head` has accepted.
+    """Return the predictor that applies a head to a task's examples.
 
     Args:
-      bind: bind of the learner.
-      head: the one that answers.
+      bind: function that builds the module from the parameters.
+      head: config of the head, which `check_head` has accepted.
       labels: labels of the task; None without a closed set of labels.
-      where: the task, for messages.
+      where: description of the task for messages.
       layout: layout of the task's examples.
-      null_threshold: null threshold of a task of spans that may be missing, see `SpanAnswers`.
-      candidates: True if an input has a row for each candidate; one candidate is the answer.
+      null_threshold: threshold for predicting no answer, see `SpanAnswers`.
+      candidates: True if an input has one row per candidate, and one candidate is right.
       **options: options of `HeadAnswers`.
     """
     options |= {"head": head.name}
@@ -565,24 +567,24 @@ def head_answers(
 
 
 def is_in_order(head: Head, labels: Sequence[str] | None) -> bool:
-    """Return True if class i of a head is label i of a task, as the loss takes it to be."""
+    """Return True if class i of a head is label i of the task for every i, as the loss assumes."""
     if labels is None or not isinstance(head, ClassHead):
         return True
     return head.order_of(labels) in (None, tuple(labels))
 
 
 def _in_order(head: ClassHead, labels: Sequence[str], *, where: str) -> tuple[str, ...]:
-    """Return a task's labels in the order of a head's classes, which may be another one.
+    """Return a task's labels in the order of the head's classes.
 
-    A head that does not know the names of its classes has the task's order. One that was imported
-    with other names, such as LABEL_0, is taken to have it too, with a warning.
+    A head without class names uses the order of the task. So does a head with unrelated names, such
+    as LABEL_0, with a warning.
     """
     order = head.order_of(labels)
     if order is not None:
         return order
     if head.labels:
         _logger.warning(
-            "%s: the head's classes %s are interpreted as %s, in this order",
+            "%s: interpreting the head's classes %s as the labels %s, in this order",
             *(where, ", ".join(head.labels), ", ".join(labels)),
         )
     return tuple(labels)

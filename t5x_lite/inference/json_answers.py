@@ -1,12 +1,11 @@
-"""JSON lines through a checkpoint, for `predict` and `score`.
+"""Processing of JSON lines by a checkpoint, for the commands predict and score.
 
-Files of any size stream through in constant memory, a chunk of batches at a time. Between two
-ordinary files a command that was killed continues where it stopped
+Files of any size are processed in constant memory, in chunks of several batches. If input and
+output are ordinary files, a killed command resumes after the last written chunk
 (`t5x_lite.core.jobs`).
 
-Inputs and targets that are longer than a command allows: cut with a warning, or rejected.
-
-The first that is cut is named at once and the number of all at the end, however many there are.
+Inputs and targets above the maximum length are truncated, with a warning for the first text and the
+total number at the end, or rejected.
 """
 
 import contextlib
@@ -41,49 +40,48 @@ LongInputs = Literal["cut", "refuse"]
 
 
 class InputReader:
-    """A reader of the lines' inputs as tokens; it warns about truncated inputs."""
+    """Tokenizer of input lines that truncates long inputs with a warning, or rejects them."""
 
     def __init__(self, long_inputs: LongInputs):
         self._long_inputs = long_inputs
         self._num_cut = 0
 
     def tokens(self, model: Checkpoint, lines: Sequence[Line]) -> list[np.ndarray]:
-        """int32 tokens of each line's "inputs".
+        """Return the token ids of the "inputs" of each line, int32.
 
         Raises:
-          InputError: one is too long, and such are rejected.
+          InputError: if an input is too long, and `long_inputs` is "refuse".
         """
         rows, cut = model.inputs([line.record["inputs"] for line in lines])
         self.tell(lines, cut, length=model.inputs_length)
         return rows
 
     def tell(self, lines: Sequence[Line], cut: Sequence[int], *, length: int) -> None:
-        """Warn about the first line that is truncated, or reject it.
-
-        Raises:
-          InputError: if a line is too long, and such are rejected.
-        """
+        """Warn about the first truncated line, or raise InputError if `long_inputs` is "refuse"."""
         if cut and self._long_inputs == "refuse":
             raise InputError(
-                f"{lines[cut[0]].where}: the input is longer than {length} tokens; "
-                "shorten it, raise --inputs-length, or have it cut by --long-inputs cut"
+                f"{lines[cut[0]].where}: the input is longer than {length} tokens; shorten it, "
+                "raise --inputs-length, or set --long-inputs cut to truncate it"
             )
         if cut and not self._num_cut:
             _logger.warning(
-                "%s: the input is truncated to %d tokens, like all longer inputs (--inputs-length)",
+                "%s: truncating this input and all further long inputs to %d tokens "
+                "(--inputs-length)",
                 lines[cut[0]].where,
                 length,
             )
         self._num_cut += len(cut)
 
     def report(self) -> None:
-        """Log the number of truncated inputs, if there are more than the one already named."""
+        """Log the number of truncated inputs, if more than one was truncated."""
         if self._num_cut > 1:
-            _logger.warning("%d inputs were truncated", self._num_cut)
+            _logger.warning(
+                "truncated %d inputs that were longer than --inputs-length", self._num_cut
+            )
 
 
 class TargetReader:
-    """A reader of targets as tokens; it warns about truncated targets."""
+    """Tokenizer of targets that truncates long targets with a warning, or rejects them."""
 
     def __init__(self, long_targets: LongInputs, length: int | None):
         self._long_targets = long_targets
@@ -93,10 +91,10 @@ class TargetReader:
     def tokens(
         self, model: Checkpoint, texts: Sequence[str], *, names: Sequence[str]
     ) -> list[np.ndarray]:
-        """int32 tokens of each text with its end.
+        """Return the token ids of each target with EOS, int32.
 
         Raises:
-          InputError: one is too long, and such are rejected.
+          InputError: if a target is too long, and `long_targets` is "refuse".
         """
         rows = model.targets(texts, length=self._length)
         if self._length is None:
@@ -107,12 +105,12 @@ class TargetReader:
             if self._long_targets == "refuse":
                 raise InputError(
                     f"{name} is longer than {self._length} tokens; shorten it, raise "
-                    "--targets-length, or have it cut by --long-inputs cut"
+                    "--targets-length, or set --long-inputs cut to truncate it"
                 )
             if not self._num_cut:
                 _logger.warning(
-                    "%s is truncated to %d tokens, like all longer targets (--targets-length); "
-                    "its log-likelihood covers only these tokens",
+                    "%s is longer than %d tokens (--targets-length); truncating this and all "
+                    "further long targets, so that log-likelihoods cover only the kept tokens",
                     name,
                     self._length,
                 )
@@ -120,16 +118,18 @@ class TargetReader:
         return [ids[: self._length] for ids in rows]
 
     def report(self) -> None:
-        """Log the number of truncated targets, if there are more than the one already named."""
+        """Log the number of truncated targets, if more than one was truncated."""
         if self._num_cut > 1:
-            _logger.warning("%d targets were truncated", self._num_cut)
+            _logger.warning(
+                "truncated %d targets that were longer than --targets-length", self._num_cut
+            )
 
 
 CHUNK_BATCHES = 32
-"""Batches that are held at a time; their lines are sorted by length and so padded little."""
+"""Number of batches per chunk; the lines of a chunk are sorted by length to reduce padding."""
 
 Change = Callable[[Sequence[Line], int], Iterator[dict[str, Any]]]
-"""(lines, number of the first of them in the file) -> what is written for each."""
+"""Function from input lines and the number of their first line to the output lines."""
 
 
 def head_of(
@@ -140,10 +140,10 @@ def head_of(
     decoding: Decoding,
     prompt: str,
 ) -> Head | None:
-    """Return the head that answers, if the checkpoint is an encoder; nothing large is read.
+    """Return the head that predicts, or None if the checkpoint is not an encoder.
 
     Raises:
-      InputError: if it has no such head, or an option is for models of another kind.
+      InputError: if the encoder has no such head, or an option is for another kind of model.
     """
     first, *others = steps
     experiment = read_experiment(first, checkpointing.step_files(first))
@@ -151,17 +151,18 @@ def head_of(
         if name is not None or asked != Asked():
             raise InputError(
                 f"checkpoint {first}: {type(experiment.model).__name__.removesuffix('Config')} "
-                "writes text; options of heads (--head, --probabilities, --threshold, "
-                "--doc-stride, --longest-answer, --impossible-answers) are for encoders"
+                "generates text, but the options --head, --probabilities, --threshold, "
+                "--doc-stride, --longest-answer and --impossible-answers are for encoders; "
+                "remove them"
             )
         return None
     head = head_for(experiment, name, where=first)
     if others:
-        raise InputError("an ensemble has no head in common; give one --checkpoint")
+        raise InputError("an ensemble cannot predict with a head; give a single --checkpoint")
     if decoding != Decoding() or prompt:
         raise InputError(
-            f"checkpoint {first} answers by its head {head.name!r}; remove --prompt and the "
-            "options of searching and sampling, which are for models that write text"
+            f"checkpoint {first} predicts with its head {head.name!r}; remove --prompt and the "
+            "options of beam search and sampling, which are for models that generate text"
         )
     asked.check(head, where=first)
     return head
@@ -177,10 +178,11 @@ def generating(
     prompt: str,
     batch_size: int,
 ) -> Change:
-    """Load the model that writes a prediction for each line.
+    """Load the model, and return a function that generates predictions for lines.
 
-    Sampling depends on the line's number in the file (blank lines not counted), not on its batch. A
-    line with a "seed" is sampled like the first line of a file under --seed with that value.
+    Sampling for a line depends on the line's number in the file (blank lines are not counted), not
+    on its batch. A line with a field "seed" is sampled like the first line of a file with this
+    --seed.
     """
     model = Checkpoint.load(steps, use=use, inputs_length=inputs_length)
     generator = model.generator(decoding, batch_size=batch_size)
@@ -215,7 +217,7 @@ def answering(
     inputs_length: int | None,
     batch_size: int,
 ) -> Change:
-    """Load the head of an encoder that answers each line."""
+    """Load an encoder, and return a function that predicts for lines with one of its heads."""
     model = Checkpoint.load(steps, use=use, inputs_length=inputs_length)
     answerer = model.answerer(batch_size=batch_size, head=head.name, asked=asked)
 
@@ -271,10 +273,10 @@ def ranking(
 
 
 def read_candidates(path: str, *, input: str, longest: int) -> list[str]:
-    """Return the lines of a file that are not blank.
+    """Return the non-blank lines of a file of candidates.
 
     Raises:
-      InputError: if all lines are blank, a line occurs twice, or the file cannot be read.
+      InputError: if all lines are blank, two lines are equal, or the file cannot be read.
     """
     if path == input == "-":
         raise InputError("--input and --candidates cannot both be standard input")
@@ -282,18 +284,21 @@ def read_candidates(path: str, *, input: str, longest: int) -> list[str]:
     for number, line in enumerate(read_lines([path], longest=longest), start=1):
         text = line.strip()
         if text in found:
-            raise InputError(f"{path}:{number}: the same candidate as in line {found[text]}")
+            raise InputError(
+                f"{path}:{number}: this candidate is the same as in line {found[text]}; remove "
+                "one of the two"
+            )
         if text:
             found[text] = number
     if not found:
-        raise InputError(f"{path}: no candidate to rank; write one a line")
+        raise InputError(f"candidates {path} contains no candidate; write one candidate per line")
     return list(found)
 
 
 def identity_of(
     command: str, input: str, steps: Sequence[AnyPath], **options: Any
 ) -> dict[str, Any]:
-    """Return a command's identity for resuming: its inputs and all of its options."""
+    """Return the command, input file, checkpoints and options that a resumed command checks."""
     source = Path(input)
     known = source.stat() if source.is_file() else None
     return {
@@ -326,7 +331,7 @@ def stream(
     load: Callable[[], Change],
     steps: bool = True,
 ) -> None:
-    """Stream JSON lines through what `load` gives, a chunk at a time; `check` sees each first."""
+    """Write an output line for each input line, by the function that `load` returns."""
     chunk = CHUNK_BATCHES * batch_size
     with _output(source, target, identity=identity | {"chunk": chunk}, chunk=chunk) as file:
         lines = json_lines.read_examples(
@@ -344,11 +349,15 @@ def stream(
         if first is None:
             if not number:
                 raise InputError(
-                    "standard input is empty" if source == "-" else f"{source}: no line to read"
+                    "standard input is empty"
+                    if source == "-"
+                    else f"input {source} contains no line"
                 )
             return
         if target != "-" and os.path.isfile(target):
-            _logger.info("%s exists: it is replaced when the new one is complete", target)
+            _logger.info(
+                "output %s already exists; replacing it when the new output is complete", target
+            )
         with waiting("loading the checkpoint"):
             change = load()
         with counting(
@@ -364,7 +373,7 @@ def stream(
 def _output(
     source: str, target: str, *, identity: dict[str, Any], chunk: int
 ) -> contextlib.AbstractContextManager[ResumableWriter | json_lines.Writer]:
-    """Return a file that is resumed, or where input or output is a stream one that is not."""
+    """Return a resumable output file, or an ordinary one if the input or output is a stream."""
     if is_resumable(target) and Path(source).is_file():
         return resumable_writer(target, identity=identity, chunk=chunk)
     return json_lines.writer(target)

@@ -1,11 +1,12 @@
-"""A checkpoint that is ready for use, and `--step best`.
+"""Loading of a checkpoint for inference, and choice of a run's best checkpoint (`--step best`).
 
-`--step best`: the checkpoint that a run's own evaluations found best.
+`--step best` selects the checkpoint with the best evaluation result in training:
 
-    find_step("work/run", step="best")      # work/run/checkpoints/300; the log says by what
+    find_step("work/run", step="best")      # work/run/checkpoints/300; logs metric and value
 
-The work directory's config.json says by which metric: checkpoints.best, where that names one, else
-"<split>/score", else "<split>/loss". What was measured is in the checkpoints, and in metrics.jsonl.
+The metric is checkpoints.best in the work directory's config.json, if it matches a metric, else
+"<split>/score", else "<split>/loss". The values of the metric come from the checkpoints and from
+metrics.jsonl.
 """
 
 import atexit
@@ -48,19 +49,19 @@ from t5x_lite.objectives.learner import Learner
 _logger = logging.getLogger(__name__)
 
 Step: TypeAlias = int | Literal["best"] | None
-"""The step of a work directory: its number, the best, or None for the newest."""
+"""Checkpoint of a work directory: a step number, "best", or None for the newest."""
 
 
 def find_step(checkpoint: AnyPath | str, *, step: Step = None) -> AnyPath:
-    """Return the checkpoint directory for `--checkpoint DIR --step STEP`.
+    """Return the checkpoint directory that `--checkpoint DIR --step STEP` selects.
 
     Args:
-      checkpoint: a work directory, its checkpoints/ or one checkpoint directory.
-      step: step of a work directory.
+      checkpoint: work directory, its directory checkpoints/, or a single checkpoint directory.
+      step: checkpoint of a work directory: a step number, "best", or None for the newest.
 
     Raises:
-      InputError: if the directory or step does not exist; or, for "best", if training measured
-        nothing that determines it, or the best step was deleted (see checkpoints.best).
+      InputError: if the directory or step does not exist; or, for "best", if no evaluation result
+        determines the best step, or its checkpoint was deleted.
     """
     if step != "best":
         return checkpointing.find_step(checkpoint, step=step)
@@ -75,35 +76,38 @@ def find_step(checkpoint: AnyPath | str, *, step: Step = None) -> AnyPath:
     saved = checkpointing.saved_steps(directory)
     if measured is None:
         raise InputError(
-            f"checkpoint {checkpoint}: the best step is unknown, since training measured neither "
-            "the metric of checkpoints.best, nor a score or a loss on a split other than test: "
-            f"give one of the steps {saved}"
+            f"checkpoint {checkpoint}: the best step is unknown, because training evaluated "
+            "neither the metric of checkpoints.best, nor a score or a loss on a split other "
+            f"than test; give one of the steps {saved}"
         )
     measured.check_mode(checkpoint)
     best, kept = measured.best(), measured.best(saved)
     if best != kept and (measured.is_configured or kept is None):
         there = f"the best saved step is {kept}" if kept else f"saved steps are {saved}"
         raise InputError(
-            f"checkpoint {directory / str(best)} {_lack(directory, best)}: {measured.told(best)}; "
-            f"restore the checkpoint from a copy, or pass another --step; {there}"
+            f"checkpoint {directory / str(best)} {_lack(directory, best)}, although "
+            f"{measured.told(best)}; restore the checkpoint from a copy, or give another --step "
+            f"({there})"
         )
     assert kept is not None
     if jax.process_index() == 0:
         if best != kept:
-            _logger.warning("%s, but has no checkpoint: %s", measured.told(best), measured.remedy)
-        _logger.info("checkpoint %s: %s", checkpoint, measured.told(kept))
+            _logger.warning(
+                "%s, but its checkpoint was deleted; %s", measured.told(best), measured.remedy
+            )
+        _logger.info("using the best checkpoint of %s: %s", checkpoint, measured.told(kept))
     return directory / str(kept)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The values by which the steps of a run are compared.
+    """Evaluation results of a run, by which the steps of the run are compared.
 
     Attributes:
-      metric: metric of the values.
-      mode: "max" or "min", the better direction.
-      is_configured: True if checkpoints.best names this metric, so that the best step stays.
-      values: the value of each step up to the newest checkpoint; at least one is finite.
+      metric: name of the metric.
+      mode: "max" if higher values are better, "min" if lower values are better.
+      is_configured: True if checkpoints.best is this metric, so the best checkpoint is kept.
+      values: value of the metric at each step up to the newest checkpoint; at least one is finite.
     """
 
     metric: str
@@ -113,10 +117,10 @@ class Measured:
 
     @classmethod
     def of(cls, directory: AnyPath) -> "Measured | None":
-        """Read the evaluations of a run, or return None if they do not determine a best step.
+        """Read the evaluation results of a run; return None if they do not determine a best step.
 
         Args:
-          directory: checkpoints/ of a work directory, with at least one checkpoint.
+          directory: directory checkpoints/ of a work directory, with at least one checkpoint.
 
         Raises:
           InputError: if metrics.jsonl is damaged.
@@ -142,38 +146,34 @@ class Measured:
         )
 
     def check_mode(self, checkpoint: object) -> None:
-        """Reject the highest loss as the best: "max" was once the default of all metrics.
-
-        Raises:
-          InputError: the config says "max" of what is best where lowest by its name.
-        """
+        """Raise InputError if the best step would be the step with the highest loss."""
         if self.mode == "max" and mode_of(self.metric) == "min":
             lowest = best_step(self.values, mode="min")
             raise InputError(
-                f"checkpoint {checkpoint}: checkpoints.best_mode is 'max', and of {self.metric} "
-                f"the lowest is best by its name: give the step's number, {self.best()} for the "
-                f"highest or {lowest} for the lowest"
+                f"checkpoint {checkpoint}: checkpoints.best_mode is 'max', but lower values of "
+                f"{self.metric} are better by its name; give a step number, {self.best()} for "
+                f"the highest value or {lowest} for the lowest"
             )
 
     def best(self, steps: Sequence[int] | None = None) -> int | None:
-        """Return the best step; of some of them, if any of those was measured."""
+        """Return the best of all evaluated steps, or of the given steps; None if it is unknown."""
         chosen = self.values if steps is None else {s: self.values.get(s, math.nan) for s in steps}
         return best_step(chosen, mode=self.mode)
 
     def told(self, step: int | None) -> str:
-        """Why a step was chosen, as a message says it."""
+        """Return a phrase for messages on why a step was chosen, with its metric and value."""
         value = math.nan if step is None else self.values[step]
         how = described([self.metric], self.mode)
         return f"step {step} has {how} ({value:.4f})"
 
     @property
     def remedy(self) -> str:
-        """Option that keeps such a step."""
-        return f"--checkpoints.best {self.metric} keeps such a step"
+        """Phrase for messages on the option that keeps the checkpoint of the best step."""
+        return f"--checkpoints.best {self.metric} keeps the best checkpoint"
 
 
 def saved_metrics(directory: AnyPath) -> dict[int, dict[str, float]]:
-    """Return the metrics that a run's checkpoints hold, by step; skip unreadable checkpoints."""
+    """Return step -> metrics stored in a run's checkpoints; unreadable checkpoints are skipped."""
     measured = {}
     for step in checkpointing.saved_steps(directory):
         path = directory / str(step) / "files" / checkpointing.METRICS_FILE
@@ -186,16 +186,16 @@ def saved_metrics(directory: AnyPath) -> dict[int, dict[str, float]]:
 
 
 def told_at_end(directory: AnyPath) -> str | None:
-    """Return a run's last log line about its best step, or None without evaluations."""
+    """Return the last log line of a run, about its best step, or None without evaluations."""
     saved = checkpointing.saved_steps(directory)
     measured = Measured.of(directory) if saved else None
     if measured is None:
         return None
     best, kept = measured.best(), measured.best(saved)
     if best == kept:
-        return f"{measured.told(best)}; --step best takes it"
-    less = f"; of those that stay {measured.told(kept)}" if kept is not None else ""
-    return f"{measured.told(best)}, but its checkpoint did not stay: {measured.remedy}{less}"
+        return f"{measured.told(best)}; load it by --step best"
+    less = f"; of the kept checkpoints, {measured.told(kept)}" if kept is not None else ""
+    return f"{measured.told(best)}, but its checkpoint was deleted; {measured.remedy}{less}"
 
 
 def _metric(config: Mapping[str, Any], names: Sequence[str]) -> tuple[str | None, bool]:
@@ -235,10 +235,10 @@ def _lack(directory: AnyPath, step: int | None) -> str:
 
 
 def learner_of(experiment: Experiment) -> Learner:
-    """Return the learner of a config; nothing is allocated.
+    """Return the learner (model, objective, heads and adapters) of a config; allocates no arrays.
 
     Raises:
-      InputError: the objective cannot train the model.
+      InputError: if the objective cannot train the model.
     """
     return Learner.of(
         experiment.model,
@@ -254,13 +254,13 @@ def learner_of(experiment: Experiment) -> Learner:
 
 
 def with_float32_base(experiment: Experiment) -> Experiment:
-    """Return the run with its base in float32, the dtype for using a checkpoint."""
+    """Return a run's config with the base model in float32, the data type for inference."""
     adapters = dataclasses.replace(experiment.adapters, base_dtype="float32")
     return dataclasses.replace(experiment, adapters=adapters)
 
 
 def _as_used(experiment: Experiment) -> Experiment:
-    """Return the model as devices run it: on CPU a scan would copy the layers at every token."""
+    """Return the config without a scan on CPU, where a scan would copy the layers at each token."""
     if jax.default_backend() != "cpu":
         return experiment
     model = experiment.model.on_cpu(dtype=experiment.compute_dtype)
@@ -276,29 +276,31 @@ def _on_mesh(learner: Learner, mesh: Mesh) -> Any:
 
 
 def read_experiment(step_directory: AnyPath, files: Mapping[str, bytes]) -> Experiment:
-    """Return the config of a step directory.
+    """Return the experiment in the config.json of a checkpoint directory.
 
     Args:
-      step_directory: for the messages.
-      files: files, as `checkpoints.step_files` returns them.
+      step_directory: checkpoint directory, for messages.
+      files: files of the checkpoint, as returned by `checkpoints.step_files`.
 
     Raises:
-      InputError: it is not UTF-8, no JSON, or describes something else.
+      InputError: if config.json is not UTF-8 or JSON, or is not the config of an experiment.
     """
     source = str(step_directory / "files" / checkpointing.CONFIG_FILE)
     try:
         text = files[checkpointing.CONFIG_FILE].decode()
     except UnicodeDecodeError as error:
-        raise InputError(f"{source}: not UTF-8 (byte {error.start})") from error
+        raise InputError(f"config {source} is not valid UTF-8 (byte {error.start})") from error
     experiment = from_json(text, source=source)
     if not isinstance(experiment, Experiment):
-        raise InputError(f"{source}: describes a {type(experiment).__name__}, not an Experiment")
+        raise InputError(
+            f"config {source} must be an Experiment, but is a {type(experiment).__name__}"
+        )
     return experiment
 
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """A checkpoint that is ready for use; only its directory was needed."""
+    """Checkpoint loaded for inference: config, learner, parameters and vocabulary."""
 
     directory: AnyPath
     experiment: Experiment
@@ -307,38 +309,38 @@ class Loaded:
     vocabulary: Vocabulary
 
     def check_length(self, length: int | None, *, what: str) -> None:
-        """Raise InputError if the model cannot read so many tokens.
+        """Raise InputError if a length exceeds the maximum length of the model.
 
         Args:
-          length: length of a row; None is what the model was trained with.
-          what: has them, such as "rows".
+          length: number of tokens of a row; None is always accepted.
+          what: plural noun for the message, such as "rows".
         """
         most = self.experiment.model.longest_document
         if length is not None and most is not None and length > most:
             raise InputError(
-                f"checkpoint {self.directory}: the model reads at most {most} tokens, but "
-                f"inputs_length asks for {what} of {length}"
+                f"checkpoint {self.directory}: the model's maximum length is {most} tokens, but "
+                f"inputs_length sets {what} of {length} tokens"
             )
 
     def computing_in(self, dtype: ComputeDtype | None) -> "Loaded":
-        """Return the same with activations of another dtype; None changes nothing."""
+        """Return this checkpoint with activations of another data type, or unchanged for None."""
         if dtype is None:
             return self
         return dataclasses.replace(self, learner=dataclasses.replace(self.learner, dtype=dtype))
 
     @property
     def step(self) -> int:
-        """The step's number; 0 where the directory was renamed."""
+        """Step number of the checkpoint, or 0 if its directory was renamed."""
         return int(self.directory.name) if self.directory.name.isdigit() else 0
 
     @classmethod
     def from_checkpoint(cls, checkpoint: str, *, step: Step, mesh: Mesh | None = None) -> "Loaded":
-        """Read config, vocabulary and parameters of a checkpoint directory.
+        """Load config, vocabulary and parameters of a checkpoint.
 
         Args:
-          checkpoint: a work directory or a checkpoint directory.
-          step: step of a work directory: its number, "best", or None for the newest.
-          mesh: mesh of the parameters; if None, the first device.
+          checkpoint: work directory or checkpoint directory.
+          step: step number in a work directory, "best", or None for the newest checkpoint.
+          mesh: device mesh of the parameters; None uses the first device.
 
         Raises:
           InputError: if the checkpoint does not exist or is damaged.
@@ -358,14 +360,14 @@ class Loaded:
 
 
 def position_bytes(model: ModelConfig, *, dtype: str) -> int:
-    """Return the bytes of the keys and values of one decoded position; 0 if they are not known."""
+    """Return the bytes of the keys and values of one decoded position, or 0 if unknown."""
     layers = getattr(model, "num_decoder_layers", getattr(model, "num_layers", 0))
     heads = getattr(model, "num_heads", 0) * getattr(model, "d_kv", 0)
     return 2 * layers * heads * np.dtype(jnp.dtype(dtype)).itemsize
 
 
 def _vocabulary_directory(step_directory: AnyPath) -> Path:
-    """Return a local directory of the vocabulary, perhaps a temporary copy."""
+    """Return a local directory of the vocabulary; for a remote checkpoint, a temporary copy."""
     found = step_directory / "files" / checkpointing.VOCABULARY_DIRECTORY
     if isinstance(found, Path):
         return found

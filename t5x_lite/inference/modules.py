@@ -1,7 +1,7 @@
-"""Modules of another run or model: `adapters.load` NAME=DIR.
+"""Adapters that come from another run or checkpoint (`adapters.load` NAME=DIR).
 
-A module is found in the config of a step by its name, or is the only one there; its arrays are at
-adapters/NAME in that step. It fits the base that it was trained with, and no other one.
+An adapter is found by its name in the config of a checkpoint, or is the only adapter in it; its
+arrays are at adapters/NAME. It can only be used with the base model that it was trained with.
 """
 
 import dataclasses
@@ -39,14 +39,14 @@ from t5x_lite.objectives.learner import Learner
 
 @dataclasses.dataclass(frozen=True)
 class TrainedModule:
-    """An adapter in a checkpoint directory.
+    """Adapter in a checkpoint directory.
 
     Attributes:
-      adapter: config of the adapter, with the name that it has in this run.
+      adapter: config of the adapter, with its name in this run.
       theirs: name of the adapter in the checkpoint.
       directory: checkpoint directory.
-      base: the checkpoint's record of its base model; None if the checkpoint includes the base.
-      towers: names of further encoders, next to the model, for which the adapter has parameters.
+      base: record of the base model; None if the checkpoint includes the base model.
+      towers: names of further encoders, next to the model, with parameters of the adapter.
     """
 
     adapter: Adapter
@@ -57,11 +57,11 @@ class TrainedModule:
 
     @classmethod
     def find(cls, name: str, directory: str) -> "TrainedModule":
-        """Return the adapter in a checkpoint: the one with that name, or the only one.
+        """Return the adapter in a checkpoint that has this name, or the only adapter.
 
         Args:
           name: name of the adapter in this run.
-          directory: a work directory (its newest checkpoint) or a checkpoint directory.
+          directory: work directory (its newest checkpoint is used) or checkpoint directory.
 
         Raises:
           InputError: if the checkpoint does not exist or has no such adapter.
@@ -75,70 +75,74 @@ class TrainedModule:
         elif len(modules) == 1:
             [theirs] = modules
         else:
-            has = f"it has {', '.join(modules)}" if modules else "it has none"
+            has = f"its adapters are {', '.join(modules)}" if modules else "it has no adapters"
             raise InputError(
-                f"checkpoint {step} has no module {name}{did_you_mean(name, modules)}; {has}"
+                f"checkpoint {step} has no adapter {name}{did_you_mean(name, modules)}; {has}"
             )
         adapter = dataclasses.replace(modules[theirs], name=name)
         towers = experiment.objective.more_towers()
         return cls(adapter, theirs, step, Base.read(files, where=step), towers)
 
     def check_towers(self, objective: Objective) -> None:
-        """Raise InputError unless the module has parameters for each encoder of an objective."""
+        """Raise InputError unless the adapter has parameters for each encoder of an objective."""
         wanted = objective.more_towers()
         if self.towers == wanted:
             return
         where = f"adapter {self.theirs} of {self.directory}"
         if wanted:
             raise InputError(
-                f"{where} is for one encoder, and the objective has the tower {', '.join(wanted)} "
-                f"too; begin both towers with it by --init {self.directory}, or set "
-                "--objective.towers one"
+                f"{where} is for one encoder, but the objective also has the encoder "
+                f"{', '.join(wanted)}; start both encoders from it by --init {self.directory}, "
+                "or set --objective.towers one"
             )
         raise InputError(
-            f"{where} has parameters for two towers, and the objective has one encoder; set "
-            "--objective.towers two, or import the directory of one tower that `t5x-lite export "
-            "adapter` writes"
+            f"{where} has parameters for two encoders, but the objective has one encoder; set "
+            "--objective.towers two, or import the directory of one encoder as written by "
+            "`t5x-lite export adapter`"
         )
 
     def check_base(self, params: Params) -> None:
-        """Raise InputError for a model that is not the one that the module was trained with.
+        """Raise InputError unless a model is the base model that the adapter was trained with.
 
         Args:
-          params: nested; its model, in float32.
+          params: nested parameter tree with the model, in float32.
 
         Raises:
-          InputError: with both digests; or a part of its base trained with it, so that no other
-            run has that base.
+          InputError: if an array differs, or the base model was trained together with the adapter
+            and so exists in no other run.
         """
         flat = {path: leaf for path, leaf in trees.flatten(params).items() if _of_model(path)}
         saved = reading.saved_arrays(self.directory)
         own = {path: leaf for path, leaf in saved.items() if _of_model(path)}
-        where = f"module {self.theirs} of {self.directory}"
+        where = f"adapter {self.theirs} of {self.directory}"
         if own and self.base is not None:
             raise InputError(
-                f"{where} was trained together with {next(iter(own))} of its base, which no other "
-                f"run can load: begin with it by --init {self.directory}"
+                f"{where} was trained together with the array {next(iter(own))} of its base "
+                "model, so it cannot be loaded into another base model; start from it by "
+                f"--init {self.directory}"
             )
         arrays = {} if self.base is None else self.base.arrays
         wanted = {path: leaf.digest for path, leaf in arrays.items() if _of_model(path)}
         missing = next((path for path in (*own, *wanted) if path not in flat), None)
         if missing is not None:
-            raise InputError(f"{where} needs {missing} of a base")
+            raise InputError(
+                f"{where} needs a base model with the array {missing}, which this base model "
+                "does not have"
+            )
         if self.base is None:
             wanted = self._own_digests(own, flat)
             flat = {path: flat[path].astype(leaf.dtype) for path, leaf in own.items()}
         found = digests({path: flat[path] for path in wanted})
         other = next((path for path, digest in wanted.items() if found[path] != digest), None)
         if other is not None:
-            name = "that of its checkpoint" if self.base is None else self.base.checkpoint
+            name = "the base of its checkpoint" if self.base is None else self.base.checkpoint
             raise InputError(
-                f"{where} was trained with another base, {name}: {other} is {wanted[other]} there "
-                f"and {found[other]} here"
+                f"{where} was trained with another base model, {name}: the digest of {other} is "
+                f"{wanted[other]} there, but {found[other]} here"
             )
 
     def _own_digests(self, saved: Mapping[str, Any], flat: Mapping[str, Any]) -> dict[str, str]:
-        """Digests of the model that the step itself holds; arrays go where ours are."""
+        """Return path -> digest of the model arrays that are stored in the checkpoint."""
         shapes = {
             path: jax.ShapeDtypeStruct(
                 tuple(leaf.shape),
@@ -150,10 +154,10 @@ class TrainedModule:
         return digests(reading.restore_arrays(self.directory, shapes))
 
     def read(self, shapes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the module's arrays by their paths here.
+        """Return path -> array of the adapter, with the paths of this run.
 
         Raises:
-          InputError: they are damaged, or of other shapes.
+          InputError: if the arrays are damaged or have other shapes.
         """
         ours, theirs = f"{ADAPTERS}{self.adapter.name}/", f"{ADAPTERS}{self.theirs}/"
         wanted = {path: leaf for path, leaf in shapes.items() if path.startswith(ours)}
@@ -172,12 +176,12 @@ def _of_model(path: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class ModulesOf:
-    """A checkpoint, and modules that its model may use: its own, and others of the same base.
+    """Checkpoint with the adapters that its model can use: its own adapters and added ones.
 
     Attributes:
-      loaded: the checkpoint as it was read, with the modules that it has.
-      adapters: the modules' configs by name.
-      arrays: their arrays by name, nested from below adapters/NAME.
+      loaded: the loaded checkpoint with its own adapters.
+      adapters: name -> config of each adapter.
+      arrays: name -> nested parameter tree of each adapter.
     """
 
     loaded: Loaded
@@ -186,19 +190,19 @@ class ModulesOf:
 
     @classmethod
     def of(cls, loaded: Loaded) -> "ModulesOf":
-        """Return the adapters of a checkpoint."""
+        """Return a checkpoint with its own adapters."""
         adapters = {each.name: each for each in loaded.learner.adapters}
         return cls(loaded, adapters, loaded.params.get("adapters", {}))
 
     def adding(self, name: str, directory: str) -> "ModulesOf":
-        """With one more module, which was trained with the same base.
+        """Return the checkpoint with one more adapter, which was trained with the same base model.
 
         Raises:
-          InputError: there is one of that name, or the checkpoint has no such module, or was
-            trained with another base.
+          InputError: if the name is in use, the checkpoint has no such adapter, or the adapter was
+            trained with another base model.
         """
         if name in self.adapters:
-            raise InputError(f"two adapters are called {name}: give one another name")
+            raise InputError(f"two adapters have the name {name}; give one of them another name")
         module = TrainedModule.find(name, directory)
         module.check_towers(self.loaded.experiment.objective)
         module.check_base(self.loaded.params)
@@ -210,20 +214,20 @@ class ModulesOf:
         )
 
     def learner(self, use: Sequence[str | Block]) -> Learner:
-        """Return the learner with some adapters in the model's slots; nothing is allocated.
+        """Return the learner that uses some of the adapters; allocates no arrays.
 
         Raises:
-          InputError: if one does not exist, or two have the same site.
+          InputError: if an adapter does not exist, or two adapters change the same layer.
         """
         return learner_of(self._experiment(use))
 
     def using(self, use: Sequence[str | Block]) -> Loaded:
-        """Return the checkpoint as if it had these modules; arrays are shared, and none is copied.
+        """Return the checkpoint with these adapters in its model; arrays are not copied.
 
         Raises:
-          InputError: as for `learner`; or the base trained with the checkpoint's own modules, and
-            others are asked for; or it has no such fusion or router; or rows of a batch would have
-            different modules.
+          InputError: if an adapter, fusion or router does not exist, two adapters change the same
+            layer, the base was trained together with other adapters, or a composition uses
+            different adapters for the rows of a batch.
         """
         check_answers(use)
         experiment, names = self._experiment(use), names_of(use)
@@ -250,15 +254,15 @@ class ModulesOf:
         known = self.arrays.get(part, {})
         if title not in known:
             names = [each for each in known if each != "towers"]
-            has = f"it has {', '.join(names)}" if names else "it has none"
+            has = f"the checkpoint has {', '.join(names)}" if names else "the checkpoint has none"
             raise InputError(
-                f"checkpoint {self.loaded.directory} has no {part} called {title}"
-                f"{did_you_mean(title, known)}; {has}: train one by --adapters.use"
+                f"checkpoint {self.loaded.directory} has no trained {part} named "
+                f"{title}{did_you_mean(title, known)}; {has}; train it by --adapters.use"
             )
         return known[title]
 
     def _check_own_base(self, names: Sequence[str]) -> None:
-        """Reject other modules than the checkpoint's own where its base trained with these."""
+        """Raise InputError if other adapters use a base that was trained with its own adapters."""
         learner = self.loaded.learner
         own = [each.name for each in learner.adapters]
         if not own or set(names) == set(own):
@@ -267,8 +271,9 @@ class ModulesOf:
         moved = next((path for path in paths if _of_model(path) and learner.trains(path)), None)
         if moved is not None:
             raise InputError(
-                f"checkpoint {self.loaded.directory}: {moved} of the base was trained together "
-                f"with {', '.join(own)}, so nothing else can be used with it"
+                f"checkpoint {self.loaded.directory}: the array {moved} of the base model was "
+                f"trained together with the adapters {', '.join(own)}, so other adapters cannot "
+                "be used with it"
             )
 
     def _experiment(self, use: Sequence[str | Block]) -> Experiment:
@@ -286,17 +291,17 @@ class ModulesOf:
 def load_using(
     checkpoint: str, *, step: Step = None, use: str | None = None, mesh: Mesh | None = None
 ) -> Loaded:
-    """Return a checkpoint with the adapters of `--adapters.use` in its model.
+    """Load a checkpoint with the adapters of `--adapters.use` in its model.
 
     Args:
-      checkpoint: a work directory or a checkpoint directory.
-      step: step of a work directory: its number, "best", or None for the newest.
-      use: comma-separated names of adapters, or blocks of them; "" uses only the base, None the
-        adapters that the run itself used.
-      mesh: mesh of the parameters; if None, the first device.
+      checkpoint: work directory or checkpoint directory.
+      step: step number in a work directory, "best", or None for the newest checkpoint.
+      use: names of adapters separated by commas, or compositions of adapters; "" uses only the base
+        model, None the adapters that the run used.
+      mesh: device mesh of the parameters; None uses the first device.
 
     Raises:
-      InputError: if the checkpoint or adapter does not exist; or as for `ModulesOf.using`.
+      InputError: if the checkpoint or an adapter does not exist, or the adapters conflict.
     """
     if use is None:
         loaded = Loaded.from_checkpoint(checkpoint, step=step, mesh=mesh)
@@ -314,8 +319,8 @@ def using(experiment: Experiment, use: str, *, where: object) -> Experiment:
 
     Args:
       experiment: experiment of the checkpoint.
-      use: comma-separated names of adapters, or blocks of them.
-      where: the checkpoint, for messages.
+      use: names of adapters separated by commas, or compositions of adapters.
+      where: path of the checkpoint, for messages.
 
     Raises:
       InputError: if an adapter does not exist.
@@ -338,8 +343,8 @@ def _chosen(experiment: Experiment, use: str, *, where: object) -> tuple[str | B
 
 def _check_there(name: str, names: Collection[str]) -> None:
     if name not in names:
-        has = f"there are {', '.join(names)}" if names else "there is none"
-        raise InputError(f"no module is called {name!r}{did_you_mean(name, names)}; {has}")
+        has = f"the adapters are {', '.join(names)}" if names else "there are no adapters"
+        raise InputError(f"no adapter has the name {name!r}{did_you_mean(name, names)}; {has}")
 
 
 __all__ = [
@@ -353,14 +358,14 @@ __all__ = [
 
 
 def with_loaded(experiment: Experiment, *, earlier: Experiment | None) -> Experiment:
-    """Return an experiment that states the methods of the modules that it loads.
+    """Return an experiment in which adapters.add defines the adapters of adapters.load.
 
     Args:
       experiment: experiment of the config.
-      earlier: the config of the work directory, where the run continues: it states them already.
+      earlier: experiment of the work directory if the run resumes; None for a new run.
 
     Raises:
-      InputError: a checkpoint has no such module, or `add` has another one of that name.
+      InputError: if an adapter does not exist, or two different adapters have the same name.
     """
     adapters = experiment.adapters
     added, lines = adapters.added, []
@@ -376,8 +381,8 @@ def with_loaded(experiment: Experiment, *, earlier: Experiment | None) -> Experi
             lines.append(write_module(adapter))
         elif name not in known and added[name] != adapter:
             raise InputError(
-                f"two adapters are called {name}, one of adapters.add and one of adapters.load: "
-                "give one another name"
+                f"adapters.add and adapters.load define different adapters of the name {name}; "
+                "give one of them another name"
             )
     if not lines:
         return experiment
@@ -386,34 +391,37 @@ def with_loaded(experiment: Experiment, *, earlier: Experiment | None) -> Experi
 
 
 def check_init(experiment: Experiment) -> None:
-    """Raise InputError for damaged adapters, or for loading into one that is reinitialized."""
+    """Raise InputError if adapters are loaded without --init, or a loaded checkpoint is damaged."""
     if experiment.adapters.loaded and not experiment.init.checkpoint:
-        raise InputError("adapters.load needs the base that its modules are of: --init DIR")
+        raise InputError(
+            "adapters.load needs the base model of the loaded adapters; give it by --init DIR"
+        )
     for directory in experiment.adapters.loaded.values():
         manifest.verify(find_step(directory, step=None), "params", "files")
 
 
 def check_children(experiment: Experiment) -> None:
-    """Raise InputError for rows without the name of their MultiTask adapter."""
+    """Raise InputError unless data.adapter_of matches the config's tasks or MultiTask blocks."""
     use = experiment.adapters.composition
     blocks = [node for tree in use for node, _ in walk(tree) if isinstance(node, MultiTask)]
     numbers = adapter_numbers(experiment.data)
     num_tasks = experiment.objective.num_tasks
     if num_tasks and not numbers:
         raise InputError(
-            f"objective {type(experiment.objective).__name__} needs the number of each row's task: "
-            "read caches, one for each of them, and give --data.adapter-of CACHE=NUMBER for each"
+            f"the objective {type(experiment.objective).__name__} needs the task number of each "
+            "example; use one data cache per task, and give --data.adapter-of CACHE=NUMBER for "
+            "each cache"
         )
     wrong = next((name for name, k in numbers.items() if num_tasks and k >= num_tasks), None)
     if wrong is not None:
         raise InputError(
-            f"data.adapter_of: the objective has tasks 0 to {num_tasks - 1}, and {wrong} has "
-            f"number {numbers[wrong]}"
+            f"data.adapter_of: the objective has the tasks 0 to {num_tasks - 1}, but {wrong} "
+            f"has the number {numbers[wrong]}"
         )
     if blocks and not numbers:
         raise InputError(
-            f"{blocks[0]} needs the number of each row's module: read caches, one for each of "
-            "them, and give --data.adapter-of CACHE=NUMBER for each"
+            f"{blocks[0]} needs the adapter number of each example; use one data cache per "
+            "adapter, and give --data.adapter-of CACHE=NUMBER for each cache"
         )
     if numbers and not blocks and not num_tasks:
         raise InputError(
@@ -424,24 +432,25 @@ def check_children(experiment: Experiment) -> None:
         wrong = next((n for n, k in numbers.items() if k >= len(block.children)), None)
         if wrong is not None:
             raise InputError(
-                f"data.adapter_of: {block} has children 0 to {len(block.children) - 1}, and "
-                f"{wrong} has number {numbers[wrong]}"
+                f"data.adapter_of: {block} has the children 0 to {len(block.children) - 1}, but "
+                f"{wrong} has the number {numbers[wrong]}"
             )
     settings = experiment.evaluation
     if blocks and (settings.task_metrics or settings.retrieval.directory):
         raise InputError(
-            f"{blocks[0]} trains rows with several adapters, but task metrics need a single one; "
-            "set --evaluation.task-metrics False, and evaluate each one with --adapters.use"
+            f"{blocks[0]} uses a different adapter for each example, but task metrics need a "
+            "single adapter; set --evaluation.task-metrics False, and evaluate each adapter by "
+            "--adapters.use"
         )
 
 
 def with_loaded_params(params: Params, experiment: Experiment, shapes: Any) -> Params:
-    """Return parameters with the adapters that an experiment loads and uses.
+    """Return a parameter tree with the arrays of the adapters that an experiment loads and uses.
 
     Args:
-      params: parameters of the base, in float32.
-      experiment: experiment from `with_loaded`.
-      shapes: shapes of the parameters, with shardings.
+      params: parameter tree of the base model, in float32.
+      experiment: experiment that `with_loaded` returned.
+      shapes: shapes and shardings of the parameters.
 
     Raises:
       InputError: if an adapter is damaged, or was trained with another base.
@@ -456,14 +465,14 @@ def with_loaded_params(params: Params, experiment: Experiment, shapes: Any) -> P
 
 
 def in_float32(shapes: Any) -> Any:
-    """Return shapes and shardings of arrays in float32, to read a base as its digests are of it."""
+    """Return the shapes and shardings of arrays with float32 as their data type."""
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, "float32", sharding=leaf.sharding), shapes
     )
 
 
 def in_dtypes_of(params: Params, shapes: Any) -> Params:
-    """Return arrays in the dtypes of shapes; the same arrays where they have them."""
+    """Return a parameter tree cast to the data types of the given shapes."""
     return jax.tree.map(
         lambda array, leaf: array if array.dtype == leaf.dtype else array.astype(leaf.dtype),
         params,

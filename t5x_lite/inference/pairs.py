@@ -1,22 +1,23 @@
-"""Scores of a passage for a query, by a cross-encoder or by BGE-M3's heads.
+"""Scores of query-passage pairs, by a cross-encoder or by the heads of a BGE-M3.
 
     scorer = Checkpoint.load(["work/ranker"]).pair_scorer()
     scorer.scores([("who wrote Emma", "Jane Austen wrote ..."), ...])      # float32, raw logits
 
-The head "classifier" of a cross-encoder has one class. It comes from objective Ranker, or from an
-imported *ForSequenceClassification with one label. If a pair is too long, its passage is truncated.
+The head "classifier" of a cross-encoder has one class. It is trained by the objective Ranker, or
+imported from a *ForSequenceClassification with one label. If a pair is too long, its passage is
+truncated.
 
     model = Checkpoint.load(["work/m3"])
     scorer = model.pair_scorer(heads=("dense", "lexical"), weights=(1, 0.3, 1))
 
-With several heads, a score is the weighted mean: (w1 dense + w2 lexical + w3 multi_vector) over the
-sum of the weights of the requested heads (FlagEmbedding's compute_score). Nothing is divided by the
-temperature.
+With several heads, a score is the weighted mean (w1 dense + w2 lexical + w3 multi_vector) divided
+by the sum of the weights of the requested heads (FlagEmbedding's compute_score). Scores are not
+divided by the temperature.
 
     scores = PairScores(learner.bind, head="classifier", batch_size=32, longest=200, ...)
     scores.of(params, [row, other_row])         # float32 [2], raw logits
 
-Rows are [CLS] query [SEP] passage [SEP]. Rows of about one length go through the model together.
+Rows are [CLS] query [SEP] passage [SEP]. Rows of similar length form a batch.
 """
 
 import dataclasses
@@ -43,7 +44,7 @@ from t5x_lite.objectives.ranker import Ranker
 
 
 class PairScores(HeadAnswers):
-    """The logit of a head of one class; options are as in `HeadAnswers`."""
+    """Runner of a head with one class that returns logits; options as in `HeadAnswers`."""
 
     def of(
         self, params: Params, rows: Sequence[np.ndarray], *, static_length: int | None = None
@@ -51,9 +52,9 @@ class PairScores(HeadAnswers):
         """Return the logit of each row, in order.
 
         Args:
-          params: parameters of the learner.
-          rows: int32 tokens of each.
-          static_length: tokens that rows are padded to; None is a power of two that holds them.
+          params: parameter tree of the learner.
+          rows: token ids of each row, int32.
+          static_length: length in tokens to which rows are padded; None is the next power of two.
         """
         found = self._of_rows(
             params, rows, lambda logits, _: float(logits[0]), static_length=static_length
@@ -61,26 +62,25 @@ class PairScores(HeadAnswers):
         return np.array(found, np.float32)
 
     def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
-        """Return the score as a text."""
         del second
         return [Prediction(text=f"{logits[0]:g}", ids=(), score=float(logits[0]))]
 
 
 _HEAD = "classifier"
 HEADS = (DENSE, LEXICAL, MULTI_VECTOR)
-"""The heads of a BGE-M3, in the order of their weights."""
+"""Heads of a BGE-M3, in the order of their weights."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CrossEncoder:
-    """A checkpoint's model and head, ready for use.
+    """Cross-encoder that scores query-passage pairs.
 
     Attributes:
-      loaded: the checkpoint.
-      scorer: gives the logits of rows.
-      tokens: the vocabulary's special ids.
-      length: maximum tokens of a row.
-      query_length: maximum tokens of a query, [CLS] and [SEP] included.
+      loaded: the loaded checkpoint.
+      scorer: runner of the head, which returns logits of rows.
+      tokens: special tokens of the vocabulary.
+      length: maximum number of tokens of a row.
+      query_length: maximum number of tokens of a query, including [CLS] and [SEP].
     """
 
     loaded: Loaded
@@ -102,20 +102,24 @@ class CrossEncoder:
         """Return the cross-encoder of a checkpoint.
 
         Args:
-          loaded: the checkpoint.
-          batch_size: pairs scored at once.
-          length: maximum tokens of query and passage; None is what the model was trained with.
-          query_length: maximum tokens of a query; None is as it was trained, or half of a row.
-          mesh: devices that share the pairs; None is one device.
+          loaded: the loaded checkpoint.
+          batch_size: number of pairs per batch.
+          length: maximum number of tokens of a pair; None uses the length in training.
+          query_length: maximum number of tokens of a query; None uses the length in training.
+          mesh: device mesh that divides the pairs; None uses one device.
 
         Raises:
-          InputError: if the checkpoint has no head of one class, or a length does not fit.
+          InputError: if the checkpoint has no head with one class, or a length is not supported.
         """
         if not scores_texts(loaded):
-            other = "; predict answers by its head" if answering_heads(loaded.experiment) else ""
+            other = (
+                "; for its other heads, use `t5x-lite predict`"
+                if answering_heads(loaded.experiment)
+                else ""
+            )
             raise InputError(
-                f"checkpoint {loaded.directory}: has no head {_HEAD!r} of one class, which scores "
-                f"a query with a passage: train one by objective Ranker{other}"
+                f"checkpoint {loaded.directory} has no head {_HEAD!r} with one class, which "
+                f"scores query-passage pairs; train it by the objective Ranker{other}"
             )
         length, query_length = _lengths(loaded, length, query_length)
         tokens = encoder_tokens(loaded.vocabulary)
@@ -140,22 +144,23 @@ class CrossEncoder:
         """Return the raw logit of each (query, passage).
 
         Raises:
-          InputError: a score is not finite.
+          InputError: if a score is NaN or infinite.
         """
         found = self.scorer.of(self.loaded.params, self.rows(pairs))
         if not np.all(np.isfinite(found)):
             raise InputError(
-                f"checkpoint {self.loaded.directory}: a score is not finite: its weights are "
-                "broken, or the compute dtype is too narrow for them"
+                f"checkpoint {self.loaded.directory}: the score of a query-passage pair is NaN "
+                "or infinite; check the checkpoint's weights, or use float32 as the compute "
+                "dtype"
             )
         return found
 
     def rows(self, pairs: Sequence[tuple[str, str]]) -> list[np.ndarray]:
-        """Return the tokens of each (query, passage): [CLS] query [SEP] passage [SEP]."""
+        """Return the token ids of each (query, passage): [CLS] query [SEP] passage [SEP]."""
         return [row for row, _ in self.rows_and_cuts(pairs)]
 
     def rows_and_cuts(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[np.ndarray, bool]]:
-        """Return the tokens of each (query, passage), and whether one of its texts was cut."""
+        """Return the token ids of each (query, passage), and True if a text was truncated."""
         texts = list(dict.fromkeys(text for pair in pairs for text in pair))
         encoded = self.loaded.vocabulary.encode_batch(texts)
         ids = {
@@ -179,7 +184,7 @@ class CrossEncoder:
 
 
 def scores_texts(loaded: Loaded) -> bool:
-    """Return True if a checkpoint has the head of one class that scores a query with a passage."""
+    """Return True if a checkpoint has a head with one class that scores query-passage pairs."""
     head = loaded.learner.heads.get(_HEAD)
     return head is not None and head.scores_texts
 
@@ -201,27 +206,27 @@ def _lengths(loaded: Loaded, length: int | None, query_length: int | None) -> tu
         query_length = min(length // 2 if own_query is None else own_query, length - 4)
     if not 3 <= query_length <= length - 4:
         raise InputError(
-            f"rows of {length} tokens and queries of {query_length} leave no room for a text and "
-            "the tokens between: change inputs_length or query_length"
+            f"inputs_length {length} and query_length {query_length} leave too few tokens for a "
+            "passage; raise inputs_length or lower query_length"
         )
     return length, query_length
 
 
 def sigmoid_or_raw(*, sigmoid: bool) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the scores of logits: 1 / (1 + e^-x), or the logits."""
+    """Return a function of logits: the sigmoid 1 / (1 + e^-x), or the identity."""
     return (lambda x: 1.0 / (1.0 + np.exp(-np.float64(x)))) if sigmoid else (lambda x: x)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadScorer:
-    """A checkpoint's heads, ready to score.
+    """Scorer of query-passage pairs by the heads of a BGE-M3.
 
     Attributes:
-      encoder: the checkpoint.
-      embedder: for the heads.
-      weights: by head.
-      length: maximum tokens of a passage.
-      query_length: maximum tokens of a query.
+      encoder: encoder of the loaded checkpoint.
+      embedder: embedder that runs the heads.
+      weights: name of a head -> weight of its score.
+      length: maximum number of tokens of a passage.
+      query_length: maximum number of tokens of a query.
     """
 
     encoder: TextEncoder
@@ -240,27 +245,26 @@ class HeadScorer:
         batch_size: int = 32,
         query_length: int | None = None,
     ) -> "HeadScorer":
-        """Return the heads of an encoder.
+        """Return the scorer that uses some heads of an encoder.
 
         Args:
-          encoder: encoder of the checkpoint; its length is the passage's.
-          heads: some of `HEADS`.
-          weights: weights of all three.
-          batch_size: texts encoded at once.
-          query_length: maximum tokens of a query; None is as of passages.
+          encoder: encoder of the checkpoint; its length is the maximum length of a passage.
+          heads: names of heads, some of `HEADS`.
+          weights: weights of all three `HEADS`.
+          batch_size: number of texts per batch.
+          query_length: maximum number of tokens of a query; None uses the length of a passage.
 
         Raises:
-          InputError: if the checkpoint lacks a head, or the weights of the heads are negative or
-            all 0.
+          InputError: if a head is missing, or the weights are negative or all 0.
         """
         for head in heads:
             if head not in HEADS:
-                raise InputError(f"heads are some of {', '.join(HEADS)}: got {head!r}")
+                raise InputError(f"heads must be some of {', '.join(HEADS)}, got {head!r}")
         known = dict(zip(HEADS, map(float, weights), strict=True))
         asked = {head: known[head] for head in HEADS if head in heads}
         if not asked or min(asked.values()) < 0.0 or not sum(asked.values()):
             raise InputError(
-                f"the weights of the heads must not be negative, and one must be above 0: {asked}"
+                f"the weights of the heads must be at least 0, and one of them above 0, got {asked}"
             )
         return cls(
             encoder=encoder,
@@ -271,10 +275,10 @@ class HeadScorer:
         )
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> Float[np.ndarray, " n"]:
-        """Return the weighted mean of each (query, passage).
+        """Return the weighted mean of the heads' scores for each (query, passage).
 
         Raises:
-          InputError: a vector or a score is not finite.
+          InputError: if a vector or a score is NaN or infinite.
         """
         queries = self._made([query for query, _ in pairs], ("query",), self.query_length)
         names = ("document", "passage", "corpus")
@@ -282,7 +286,10 @@ class HeadScorer:
         found = [self._score(queries[query], passages[passage]) for query, passage in pairs]
         scores = np.array(found, np.float32)
         if not np.all(np.isfinite(scores)):
-            raise InputError(f"checkpoint {self.encoder.loaded.directory}: a score is not finite")
+            raise InputError(
+                f"checkpoint {self.encoder.loaded.directory}: the score of a query-passage pair "
+                "is NaN or infinite; check the checkpoint's weights"
+            )
         return scores
 
     def _made(
@@ -313,7 +320,7 @@ def _of(found: Several, number: int) -> dict[str, Any]:
 
 
 def late_score(query: Float[np.ndarray, "S K"], passage: Float[np.ndarray, "T K"]) -> float:
-    """Return the mean over a query's tokens of their largest similarity; 0 without tokens."""
+    """Return the late-interaction score: the mean over query tokens of the maximum similarity."""
     if not len(query) or not len(passage):
         return 0.0
     return float(np.mean(np.max(query @ passage.T, axis=1)))

@@ -1,12 +1,13 @@
-"""A checkpoint that turns texts into vectors.
+"""Encoder that turns texts into vectors, from a checkpoint.
 
     encoder = Checkpoint.load(["work/bert"]).encoder(pooling="mean")
     rows, longer = encoder.rows(["dogs bark"])
     encoder.embedder(batch_size=32).run(encoder.params, rows)       # float32 [1, D]
 
-The checkpoint's head "dense" defines the vectors, unless the caller does. It comes from contrastive
-training, from RetroMAE, which trains the state of [CLS], or from an imported sentence-transformers
-directory. Without this head, the mean of the states with length 1 is assumed, with a warning.
+The checkpoint's head "dense" defines the pooling and normalization, unless the caller does. The
+head comes from contrastive training, from RetroMAE, which trains the [CLS] hidden state, or from an
+imported sentence-transformers directory. Without the head, a vector is the mean of the hidden
+states, scaled to length 1, with a warning.
 """
 
 import dataclasses
@@ -32,19 +33,19 @@ from t5x_lite.objectives.learner import Learner, heads_of
 from t5x_lite.objectives.retromae import bag_scores, largest
 
 _BAG_CHUNK = 32
-"""Positions of a text that logits are computed for at a time."""
+"""Number of positions for which the logits of the bag of words are computed at a time."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Vectors:
-    """Settings that turn a text into a vector.
+    """Settings of the vector of a text.
 
     Attributes:
-      pooling: pooling of the states.
-      normalize: True if it has length 1.
-      dimensions: number of leading dimensions that it keeps; None keeps all.
+      pooling: pooling of the hidden states, "cls" or "mean".
+      normalize: True to scale vectors to length 1.
+      dimensions: number of leading dimensions to keep of each vector; None keeps all.
     """
 
     pooling: Pooling
@@ -60,16 +61,17 @@ class Vectors:
         normalize: bool | None = None,
         dimensions: int | None = None,
     ) -> "Vectors":
-        """Return the requested settings, completed from the head "dense".
+        """Return the requested settings; None is replaced by the setting of the head "dense".
 
         Raises:
-          InputError: if the pooling does not exist, or needs a [CLS] that the model lacks.
+          InputError: if the pooling is unknown, or needs a [CLS] token that the model lacks.
         """
         known = dense_head(experiment)
         if known is None and pooling is None and experiment.model.begins_with_cls:
             _logger.warning(
-                "the checkpoint does not define how a text's vector is computed; assuming the "
-                "mean of its states; otherwise pass --pooling cls"
+                "the checkpoint does not define the pooling of hidden states into a vector; "
+                "using the mean of the hidden states; for the [CLS] hidden state, pass "
+                "--pooling cls"
             )
         head = known or Dense()
         kind = head.pooling if pooling is None else pooling
@@ -80,29 +82,29 @@ class Vectors:
 
 
 def dense_head(experiment: Experiment) -> Dense | None:
-    """Return a checkpoint's settings for vectors, or None."""
+    """Return the head "dense" of a checkpoint, with its settings of vectors, or None."""
     return dense_of(heads_of(experiment.objective, experiment.heads))
 
 
 def whole_of(experiment: Experiment, learner: Learner) -> Callable[[Params], Any] | None:
-    """Return the binder of a learner if vectors need more than the model, else None."""
+    """Return the function that builds the learner's module, if vectors need more than the model."""
     head = dense_head(experiment)
     projects = head is not None and head.projection is not None
     return learner.bind if projects or experiment.objective.more_towers() else None
 
 
 def rows_of(experiment: Experiment, vocabulary: Vocabulary) -> TextRows:
-    """Return the function that makes rows of texts for a model."""
+    """Return the function that converts texts to rows of tokens for a model."""
     return text_rows(vocabulary, begins=experiment.model.begins_with_cls)
 
 
 def most_tokens(experiment: Experiment) -> int | None:
-    """Return the maximum tokens of a row, or None for no limit."""
+    """Return the maximum number of tokens of a row, or None for no limit."""
     return experiment.model.longest_document
 
 
 def trained_length(experiment: Experiment) -> int:
-    """Return tokens of the longest rows that the model was trained with, or that its head names."""
+    """Return the maximum length of texts in training, or the maximum length in the head "dense"."""
     head, data = dense_head(experiment), experiment.data
     longest = max(data.inputs_length, *text_lengths(data).values(), 0)
     if head is not None and head.max_length is not None:
@@ -111,24 +113,20 @@ def trained_length(experiment: Experiment) -> int:
 
 
 def check_encodes(learner: Learner, where: object) -> None:
-    """Raise InputError for a model that gives no vectors.
-
-    Raises:
-      InputError: it has no encoder.
-    """
+    """Raise InputError if the model has no encoder."""
     if not hasattr(learner.model_type, "encode"):
         raise InputError(f"checkpoint {where}: {learner.model_type.__name__} has no encoder")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextEncoder:
-    """A checkpoint's encoder.
+    """Encoder of a checkpoint that turns texts into vectors.
 
     Attributes:
-      loaded: the checkpoint.
+      loaded: the loaded checkpoint.
       vectors: settings of the vectors.
-      length: maximum tokens of a text, including the tokens that begin and end a row.
-      mesh: mesh with the devices that share the texts; if None, the parameters' devices.
+      length: maximum number of tokens of a text, including the special tokens of a row.
+      mesh: device mesh that divides the texts; None uses the devices of the parameters.
     """
 
     loaded: Loaded
@@ -147,18 +145,18 @@ class TextEncoder:
         normalize: bool | None = None,
         dimensions: int | None = None,
     ) -> "TextEncoder":
-        """Return the encoder of a checkpoint that has been read.
+        """Return the encoder of a loaded checkpoint.
 
         Args:
-          loaded: the checkpoint.
-          mesh: mesh with the devices that share the texts; if None, one device.
-          length: maximum tokens of a text; if None, the model's training length.
-          pooling: "cls" or "mean"; None is what the checkpoint says.
-          normalize: None is what the checkpoint says.
-          dimensions: number of leading dimensions that a vector keeps; None keeps all.
+          loaded: the loaded checkpoint.
+          mesh: device mesh that divides the texts; None uses one device.
+          length: maximum number of tokens of a text; None uses the length in training.
+          pooling: "cls" or "mean"; None uses the checkpoint's setting.
+          normalize: True to scale vectors to length 1; None uses the checkpoint's setting.
+          dimensions: number of leading dimensions to keep of each vector; None keeps all.
 
         Raises:
-          InputError: the checkpoint has no encoder, or cannot do what is asked for.
+          InputError: if the checkpoint has no encoder, or does not support a setting.
         """
         check_encodes(loaded.learner, loaded.directory)
         experiment = loaded.experiment
@@ -174,22 +172,22 @@ class TextEncoder:
 
     @property
     def params(self) -> Params:
-        """Input of the embedder: the learner's parameters."""
+        """Parameter tree of the learner, for the embedder."""
         return self.loaded.params
 
     def begins_with(self, prefix: str | None, prompt: str | None) -> str:
-        """Return the prefix of a text.
+        """Return the text that is put before each input text.
 
         Args:
-          prefix: the prefix itself; None uses a prompt of the checkpoint.
-          prompt: name of the prompt; None uses the default prompt, if there is one.
+          prefix: the text itself; None uses a prompt of the checkpoint.
+          prompt: name of a prompt of the checkpoint; None uses the default prompt, if any.
 
         Raises:
           InputError: if both are given, or the prompt does not exist.
         """
         if prefix is not None and prompt is not None:
             raise InputError(
-                "prefix and prompt both set the text before each input; set only one of them"
+                "--prefix and --prompt both set the text before each input; give only one of them"
             )
         if prefix is not None:
             return prefix
@@ -197,22 +195,22 @@ class TextEncoder:
         names = [each.name for each in head.prompts]
         if prompt is not None and prompt not in names:
             raise InputError(
-                f"checkpoint {self.loaded.directory} has no prompt {prompt!r}: it has "
-                f"{', '.join(names) or 'none'}; --prefix gives any text"
+                f"checkpoint {self.loaded.directory} has no prompt {prompt!r}, its prompts are "
+                f"{', '.join(names) or 'none'}; to set the text itself, use --prefix"
             )
         return head.prompt(*([] if prompt is None else [prompt]))
 
     def known_prompt(self, name: str) -> str | None:
-        """Return the name of a prompt, if the checkpoint has it."""
+        """Return the name if the checkpoint has a prompt of this name, else None."""
         head = dense_head(self.loaded.experiment) or Dense()
         return name if name in [each.name for each in head.prompts] else None
 
     def rows(self, texts: Sequence[str], *, mcls: int | None = None) -> Cut:
-        """Return the tokens of each text, and the numbers of the texts that were cut.
+        """Return the token ids of each text, and the indices of truncated texts.
 
         Args:
-          texts: any strings.
-          mcls: tokens behind each [CLS] (`inference.vectors`); None has one in a row.
+          texts: texts to tokenize.
+          mcls: number of tokens after each [CLS] token; None inserts one [CLS] per text.
         """
         rows = rows_of(self.loaded.experiment, self.loaded.vocabulary)
         if mcls is None:
@@ -221,14 +219,14 @@ class TextEncoder:
         return Cut([with_cls(row, mcls) for row in found.rows], found.longer)
 
     def head_embedder(self, ways: Sequence[str], *, batch_size: int) -> HeadEmbedder:
-        """Return the embedder of several heads in one pass.
+        """Return the embedder that runs several heads in one pass of the encoder.
 
         Args:
           ways: names of the heads, such as "dense", "lexical" and "multi_vector".
-          batch_size: rows encoded at once.
+          batch_size: number of rows per batch.
 
         Raises:
-          InputError: the checkpoint lacks one, or it has two encoders, or no [CLS].
+          InputError: if a head or [CLS] is missing, or the checkpoint has two encoders.
         """
         return head_embedder(
             self.loaded.experiment,
@@ -244,16 +242,15 @@ class TextEncoder:
     def embedder(
         self, *, batch_size: int, lengths: Sequence[int] | None = None, bag_top: int = 0
     ) -> Embedder:
-        """Return the embedder of rows into vectors.
+        """Return the embedder that turns rows of tokens into vectors.
 
         Args:
-          batch_size: rows encoded at once.
-          lengths: as for `Embedder`.
-          bag_top: number of DupMAE's bag-of-words entries after the pooled state; 0 disables the
-            bag.
+          batch_size: number of rows per batch.
+          lengths: lengths in tokens to which rows may be padded, as in `Embedder`.
+          bag_top: number of entries to keep of DupMAE's bag of words; 0 omits the bag.
 
         Raises:
-          InputError: a bag is asked for of a checkpoint without a masked language model's head.
+          InputError: if a bag of words is requested without a masked language model head.
         """
         learner = self.loaded.learner
         if bag_top and "mlm" not in learner.heads:
@@ -302,7 +299,7 @@ def head_embedder(
     mesh: Mesh | None,
     where: str,
 ) -> HeadEmbedder:
-    """Return the embedder of several heads in one pass.
+    """Return the embedder that runs several heads of a learner in one pass of the encoder.
 
     Args:
       experiment: experiment of the learner.
@@ -310,9 +307,9 @@ def head_embedder(
       vocabulary: vocabulary of the model.
       ways: names of the heads.
       vectors: settings of the dense vector.
-      batch_size: rows encoded at once.
-      mesh: as for `Embedder`.
-      where: name of the caller, for messages.
+      batch_size: number of rows per batch.
+      mesh: device mesh that divides the rows; None uses the devices of the parameters.
+      where: name of the checkpoint, for messages.
 
     Raises:
       InputError: if a head or [CLS] is missing, or the checkpoint has two encoders.
@@ -320,11 +317,15 @@ def head_embedder(
     for way in ways:
         if way not in learner.heads:
             raise InputError(
-                f"{where}: has no head {way!r}, but {', '.join(learner.heads) or 'none'}: "
-                "train it by objective M3, or import a BGE-M3"
+                f"{where} has no head {way!r}, its heads are "
+                f"{', '.join(learner.heads) or 'none'}; train the head by the objective M3, or "
+                "import a BGE-M3"
             )
     if experiment.objective.more_towers() or not experiment.model.begins_with_cls:
-        raise InputError(f"{where}: several heads need one encoder with rows that begin with [CLS]")
+        raise InputError(
+            f"{where} cannot run several heads, which needs a single encoder with rows that "
+            "begin with [CLS]"
+        )
     return HeadEmbedder(
         learner.bind,
         ways,

@@ -1,4 +1,4 @@
-"""Vectors of texts: from an encoder's states, and from BGE-M3's three heads.
+"""Vectors of texts: from an encoder's hidden states, and from the three heads of a BGE-M3.
 
     embedder = Embedder(bind, batch_size=32, pooling="mean", normalize=True)
     embedder.run(params, [tokens, other_tokens])        # float32 [2, D], each of length 1
@@ -7,21 +7,21 @@ Texts of similar length are batched together, which reduces padding. Lengths are
 sizes, so that few programs are compiled. Padding is determined by the lengths of the rows and not
 by their tokens, because an encoder's padding need not be token 0.
 
-BGE-M3's three heads are computed in one pass of the encoder:
+The three heads of a BGE-M3 are computed in one pass of the encoder:
 
     embedder = HeadEmbedder(learner.bind, ("dense", "lexical"), batch_size=32, ...)
     found = embedder.several(params, [tokens, other_tokens])
     found.dense                 float32 [2, D]
     found.terms                 [{5: 0.7, 9: 0.4}, ...], token -> weight above 0
 
-BGE-M3's MCLS, which needs no training, inserts several [CLS] into a long text, each for the tokens
-after it:
+MCLS of BGE-M3 inserts several [CLS] into a long text, each before a window of tokens; it needs no
+training:
 
     window 3     [CLS] a b c d e f g [SEP]   ->   [CLS] a b c [CLS] d e f [CLS] g [SEP]
 
-The text's vector is the mean of the last states of all [CLS]. Positions and maximum lengths count
-all tokens. A text with at most as many tokens as the window is unchanged. Rows with several [CLS]
-run separately, so the vectors of the other rows are bit for bit the same as without them.
+The text's vector is the mean of the last hidden states of all [CLS]. The inserted tokens count in
+positions and maximum lengths. A text that is not longer than the window is unchanged. Rows with
+several [CLS] form their own batches, so they do not change the vectors of other rows in any bit.
 
 Source: Chen et al. 2024, arXiv:2402.03216, section 4; no code was published.
 """
@@ -45,30 +45,30 @@ from t5x_lite.models.towers import Pooling, check_pooling, pool
 from t5x_lite.models.vector_heads import Role
 
 _IN_FLIGHT = 4
-"""Maximum batches in flight, so that the device computes while the host pads."""
+"""Maximum number of batches in flight, so that the device computes while the host pads."""
 _SHORTEST_NORM = 1e-12
-"""Vectors of a smaller length are divided by it, as PyTorch's `normalize` does."""
+"""Minimum divisor of `unit_length`, as in PyTorch's `normalize`."""
 
 
 class Embedder:
-    """Encodes in batches of one size, and of few lengths.
+    """Encoder of token rows into vectors, in batches of one size and of few lengths.
 
     Args:
-      bind: puts together a model that has `encode`.
-      batch_size: rows encoded at once; on a mesh, rounded up to what its devices can share.
-      pooling: "cls" or "mean"; `models.towers`.
-      normalize: True if vectors are divided by their lengths.
-      pad_id: the model's token of padding.
-      max_length: maximum tokens of padded rows, such as a model's positions; if None, unlimited.
-        Longer inputs are rejected.
-      lengths: that rows are padded to, ascending, where no other program may be compiled; None
-        rounds.
-      mesh: mesh with the devices that share the rows; if None, the parameters' devices.
-      whole: puts together the learner, where the role of a text matters: its encoders
-        (`Bound.encoder`) and its head "dense" with a projection; `bind` is not used then.
+      bind: function that builds a module with the method `encode` from the parameters.
+      batch_size: number of rows per batch, rounded up to a multiple of the mesh's devices.
+      pooling: "cls" or "mean" (`models.towers`).
+      normalize: True to scale vectors to length 1.
+      pad_id: id of the model's padding token.
+      max_length: maximum number of tokens of padded rows, such as the model's positions; longer
+        inputs are rejected. None sets no limit.
+      lengths: ascending lengths in tokens to which rows are padded, if programs for other lengths
+        must not be compiled; None rounds lengths up.
+      mesh: device mesh that divides the rows; None uses the devices of the parameters.
+      whole: function that builds the learner's module, needed if the role of a text selects an
+        encoder or a projection; replaces `bind`. None uses `bind`.
       bag: function of parameters, states and padding mask that returns values to append to the
-        pooled state, or None.
-      dimensions: number of leading dimensions that a vector keeps; None keeps all.
+        pooled state; None appends nothing.
+      dimensions: number of leading dimensions to keep of each vector; None keeps all.
     """
 
     def __init__(
@@ -122,9 +122,9 @@ class Embedder:
         """Return the vector of each input, in order.
 
         Args:
-          params: parameters for `bind`.
-          inputs: int32 tokens of each text, including the tokens that begin and end a row.
-          role: role of the texts, if the model distinguishes roles.
+          params: parameter tree for `bind`.
+          inputs: token ids of each text, int32, including the special tokens of a row.
+          role: kind of the texts, "query" or "passage", if the model distinguishes them.
         """
         # Without inputs, a row of padding determines D.
         rows = list(inputs) or [np.zeros(0, np.int32)]
@@ -139,7 +139,7 @@ class Embedder:
     def states(
         self, params: Params, inputs: Sequence[np.ndarray], *, role: Role = "query"
     ) -> list[np.ndarray]:
-        """Return the encoder's states of each input's tokens: float32 [length, D], in order."""
+        """Return the encoder's hidden states of each input, float32 [length, D]."""
         found: dict[int, np.ndarray] = {}
         for batch, states in self._results(self._states[role], params, inputs):
             found |= {row: v[: len(inputs[row])] for row, v in zip(batch, states, strict=False)}
@@ -148,7 +148,7 @@ class Embedder:
     def _results(
         self, function: Callable[..., Any], params: Params, inputs: Sequence[np.ndarray]
     ) -> Iterator[tuple[list[int], Any]]:
-        """Yield a function's result for each batch, and the indices of its inputs."""
+        """Yield a function's result for each batch, with the indices of the batch's inputs."""
         under_way: collections.deque[tuple[list[int], Any]] = collections.deque()
         # Long ones first: what does not fit the memory is seen at once.
         order = sorted(range(len(inputs)), key=lambda row: -len(inputs[row]))
@@ -178,28 +178,28 @@ class Embedder:
 
 
 def shortened(vectors: Float[Array, "B D"], dimensions: int | None) -> Float[Array, "B E"]:
-    """Return the leading dimensions of vectors, or all of them if None.
+    """Return the leading dimensions of vectors, or complete vectors for None.
 
     Raises:
-      InputError: the vectors have fewer.
+      InputError: if the vectors have fewer dimensions.
     """
     if dimensions is not None and dimensions > vectors.shape[1]:
         raise InputError(
-            f"dimensions must be at most the {vectors.shape[1]} of a vector: got {dimensions}"
+            f"dimensions must be at most {vectors.shape[1]}, the size of a vector, got {dimensions}"
         )
     return vectors[:, :dimensions]
 
 
 def unit_length(vectors: Float[Array, "B D"]) -> Float[Array, "B D"]:
-    """Return the vectors divided by their lengths."""
+    """Return the vectors scaled to length 1."""
     norm = jnp.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / jnp.maximum(norm, _SHORTEST_NORM)
 
 
 def rounded_length(length: int) -> int:
-    """Round up to 16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, ...: four sizes an octave.
+    """Return a length rounded up to 16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, ...
 
-    Powers of two pad a quarter of all tokens, these sizes a tenth.
+    With powers of two, a quarter of all tokens would be padding; with these sizes, a tenth is.
     """
     step = max(32, padded_length(length) // 8)
     return -(-length // step) * step if length > 16 else 16
@@ -209,12 +209,12 @@ DENSE, LEXICAL, MULTI_VECTOR = "dense", "lexical", "multi_vector"
 
 
 class Several(NamedTuple):
-    """Outputs of heads for texts; None if a head was not requested.
+    """Outputs of several heads for texts, each None if its head was not requested.
 
     Attributes:
-      dense: vectors.
-      terms: weights above 0 by token, of each text.
-      vectors: vectors of the tokens of each text but the first and further [CLS].
+      dense: dense vectors, float32 [n, D].
+      terms: lexical weights of each text: token id -> weight, only weights above 0.
+      vectors: token vectors of each text, without the [CLS] tokens.
     """
 
     dense: Float[np.ndarray, "n D"] | None
@@ -223,15 +223,15 @@ class Several(NamedTuple):
 
 
 class HeadEmbedder(Embedder):
-    """An embedder for several heads; other arguments are as in `Embedder`.
+    """Encoder of token rows that returns the outputs of several heads in one pass.
 
     Args:
-      bind: function that binds parameters to the learner, with its heads.
-      ways: names of the heads.
-      batch_size: rows encoded at once.
+      bind: function that builds the learner's module, with its heads, from the parameters.
+      ways: names of the heads, such as "dense" and "lexical".
+      batch_size: number of rows per batch.
       pooling: pooling of the dense vector.
-      normalize: True if the dense vector has length 1.
-      cls_id: the token [CLS].
+      normalize: True to scale the dense vector to length 1.
+      cls_id: id of the token [CLS].
       **options: options of `Embedder`.
     """
 
@@ -284,12 +284,12 @@ class HeadEmbedder(Embedder):
     def several(
         self, params: Params, inputs: Sequence[np.ndarray], *, mcls: bool = False
     ) -> Several:
-        """Yield the heads' outputs for each input, in order.
+        """Return the outputs of the heads for each input, in order.
 
         Args:
-          params: parameters for `bind`.
-          inputs: int32 tokens of each text, including the tokens that begin and end a row.
-          mcls: True if rows may have several [CLS]; their states are averaged.
+          params: parameter tree for `bind`.
+          inputs: token ids of each text, int32, including the special tokens of a row.
+          mcls: True if rows may have several [CLS]; their hidden states are then averaged.
         """
         dense: dict[int, np.ndarray] = {}
         terms: dict[int, dict[int, float]] = {}
@@ -317,29 +317,29 @@ class HeadEmbedder(Embedder):
 
 
 def _above_0(row: np.ndarray, weights: np.ndarray) -> dict[int, float]:
-    """Token -> weight, by descending weight and then by token."""
+    """Return token id -> weight for weights above 0, by descending weight and then by token."""
     there = np.flatnonzero(weights[: len(row)] > 0)
     pairs = [(int(row[place]), float(weights[place])) for place in there]
     return dict(sorted(pairs, key=lambda pair: (-pair[1], pair[0])))
 
 
 def room(length: int, window: int) -> int:
-    """Return the maximum tokens of a text, without [CLS] and [SEP], for a row of `length`.
+    """Return the maximum number of text tokens in a row of `length`, without [CLS] and [SEP].
 
     Args:
-      length: length of a row, at least 3.
-      window: tokens after a [CLS].
+      length: number of tokens of the row, at least 3.
+      window: number of tokens after each [CLS].
     """
     whole, rest = divmod(length - 1, window + 1)
     return whole * window + max(0, rest - 1)
 
 
 def with_cls(row: Int[np.ndarray, " S"], window: int) -> Int[np.ndarray, " T"]:
-    """Return a row [CLS] text [SEP] with a [CLS] before each window of the text.
+    """Return a row [CLS] text [SEP] with another [CLS] before each further window of the text.
 
     Args:
-      row: its tokens.
-      window: tokens behind a [CLS].
+      row: token ids of the row.
+      window: number of tokens after each [CLS].
     """
     text = row[1:-1]
     if len(text) <= window:

@@ -1,1 +1,1 @@
-"""From vectors and terms to rankings: exact search, indexes, BM25, fusion."""
+"""Retrieval: exact search of vectors, faiss indexes, BM25, fusion of rankings, training data."""

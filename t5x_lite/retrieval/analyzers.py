@@ -1,26 +1,25 @@
-"""Analyzers that split texts into terms (words or stems), as in Lucene.
+"""Analyzers that split text into terms (words or stems), as in Lucene.
 
-analyzer("english")("The flies' wings")         # ["fli", "wing"]
-analyzer("whitespace")("The flies' wings")      # ["the", "flies'", "wings"]
+analyzer("english")("The flies' wings")         # ["fli", "wing"] analyzer("whitespace")("The flies'
+wings")      # ["the", "flies'", "wings"]
 
-whitespace    runs of characters between white space, in lower case
-standard      words (`words`), in lower case
-english       words in lower case without possessive 's and 33 stop words, Porter's stems
-cjk           words in lower case, and of runs of ideographs, kana and hangul all pairs of
-              neighbours; a full-width letter is the usual one
-vocabulary    the pieces of a vocabulary, such as a checkpoint's own; "vocabulary:FILE"
-german, ...   words in lower case, stems of the Snowball stemmer of that language (`SNOWBALL`); no
+whitespace    runs of characters between white space, in lower case standard      words (`words`),
+in lower case english       words in lower case without possessive 's and 33 stop words, Porter's
+stems cjk           words in lower case; for runs of ideographs, kana and hangul, all pairs of
+              neighboring characters; full-width letters become normal letters
+vocabulary    the tokens of a vocabulary, such as a checkpoint's; written "vocabulary:FILE" german,
+...   words in lower case, stems of the Snowball stemmer of that language (`SNOWBALL`); no
               stop words. Turkish has its own lower case (İ is i, I is ı).
 
 The Snowball stemmers come from the package PyStemmer, in the extra `stemmers`.
 
-`stem` is Porter's stemmer of English words, with its author's two later changes.
+`stem` is Porter's stemmer for English words, with two later changes by its author:
 
     stem("relational")      # "relat"
     stem("flies")           # "fli"
 
-Martin's changes (as in Lucene's PorterStemFilter): "bli" becomes "ble" instead of "abli" "able",
-and "logi" becomes "log". Words of one or two letters stay.
+The changes (as in Lucene's PorterStemFilter) are "bli" -> "ble" instead of "abli" -> "able", and
+"logi" -> "log". Words of one or two letters do not change.
 
 Source: M. F. Porter 1980, "An algorithm for suffix stripping", Program 14(3), and
 tartarus.org/martin/PorterStemmer.
@@ -36,8 +35,8 @@ Thai, Lao, Khmer, Burmese and related scripts without spaces, a run of letters i
 Lucene's StandardTokenizer (UAX #29 separates every letter). Text without letters and digits, such
 as punctuation and emoji, gives no words. Words are split after 255 characters, as in Lucene.
 
-The classes of characters come from Python's own Unicode data; the few that are not in it
-(Word_Break has exceptions) are listed here.
+The classes of characters come from Python's Unicode data; the exceptions in Word_Break, which
+Python's data lacks, are listed here.
 
 Source: unicode.org/reports/tr29, rules WB4-WB13b; Lucene StandardTokenizerImpl.jflex.
 """
@@ -93,7 +92,7 @@ _STEP_4 = {
 
 
 def stem(word: str) -> str:
-    """Return the stem of a word in lower case."""
+    """Return the stem of a lower-case English word, by Porter's algorithm."""
     if len(word) <= 2:
         return word
     word = _step_1(word)
@@ -103,7 +102,7 @@ def stem(word: str) -> str:
 
 
 def _consonants(word: str) -> list[bool]:
-    """Return True for consonants; y is one at the start and after a vowel."""
+    """Return True for each consonant of a word; y is a consonant at the start and after a vowel."""
     found: list[bool] = []
     for i, letter in enumerate(word):
         if letter == "y":
@@ -114,7 +113,7 @@ def _consonants(word: str) -> list[bool]:
 
 
 def _measure(word: str) -> int:
-    """m of [C](VC)^m[V]: how often a vowel is followed by a consonant."""
+    """Return m in the form [C](VC)^m[V] of a word: how often a consonant follows a vowel."""
     consonants = _consonants(word)
     return sum(not before and after for before, after in itertools.pairwise(consonants))
 
@@ -128,12 +127,12 @@ def _ends_double(word: str) -> bool:
 
 
 def _ends_cvc(word: str) -> bool:
-    """Consonant, vowel, consonant that is not w, x or y."""
+    """Return True if a word ends in consonant, vowel, consonant (the last one not w, x or y)."""
     return len(word) > 2 and _consonants(word)[-3:] == [True, False, True] and word[-1] not in "wxy"
 
 
 def _step_1(word: str) -> str:
-    """Plurals, -ed and -ing, and y."""
+    """Remove plural endings, -ed and -ing, and replace a final y by i."""
     if word.endswith("s"):
         if word.endswith(("sses", "ies")):
             word = word[:-2]
@@ -160,7 +159,7 @@ def _mended(word: str) -> str:
 
 
 def _replaced(word: str, rules: dict[str, str]) -> str:
-    """Replace the word's longest suffix of the rules if its stem has m > 0."""
+    """Replace the longest suffix in `rules`, if the stem before it has m > 0 (`_measure`)."""
     for size in range(min(7, len(word)), 2, -1):
         suffix = word[-size:]
         if suffix in rules:
@@ -292,22 +291,18 @@ def words(text: str) -> list[str]:
 
 
 def is_ideographic(character: str) -> bool:
-    """Return True if a character is an ideograph."""
     return _inside(ord(character), _IDEOGRAPHS)
 
 
 def is_hiragana(character: str) -> bool:
-    """Return True if a character is of hiragana."""
     return _inside(ord(character), _HIRAGANA)
 
 
 def is_katakana(character: str) -> bool:
-    """Return True if a character is of katakana."""
     return _inside(ord(character), _KATAKANA)
 
 
 def is_hangul(character: str) -> bool:
-    """Return True if a character is of hangul."""
     code = ord(character)
     return 0xAC00 <= code <= 0xD7A3 or 0x1100 <= code <= 0x11FF or 0x3131 <= code <= 0x318E
 
@@ -319,15 +314,16 @@ def _ascii() -> re.Pattern[str]:
 
 @functools.cache
 def _unicode() -> re.Pattern[str]:
-    """Return the pattern of all characters; their classes are looked up once."""
+    """Return the compiled pattern of a word, for all Unicode characters."""
     classes = _classes()
     return _pattern(*(_ranges(classes, name) for name in "LHDEXKCS"))
 
 
 def _classes() -> list[str]:
-    """Return the class of each character, later lines before earlier ones.
+    """Return class letter -> characters; a character in several classes belongs to the last one.
 
-    L letter, H Hebrew, D digit, E joiner, X extending, K katakana, C single, S without spaces.
+    L letter, H Hebrew, D digit, E joiner, X extending, K katakana, C single, S script without
+    spaces.
     """
     by_category = dict.fromkeys(_LETTERS, "L") | dict.fromkeys(_MARKS, "X")
     by_category |= {"Nd": "D", "Pc": "E", "Cf": "X"}
@@ -371,9 +367,10 @@ def _pattern(
     alone: str,
     without_spaces: str,
 ) -> re.Pattern[str]:
-    """Return the pattern of a word from the contents of character classes; "" is an empty class.
+    """Return the regular expression of a word, from the characters of each class.
 
-    Extending characters belong to the character before (WB4). Groups are atomic (no backtracking).
+    Extending characters belong to the preceding character (WB4). Groups are atomic (no
+    backtracking).
     """
     x = f"[{extending}]*+" if extending else ""
     mid = f"[{re.escape(_MID_LETTER + _MID_BOTH)}]{x}"
@@ -409,7 +406,7 @@ german greek hindi hungarian indonesian irish italian lithuanian nepali norwegia
 portuguese romanian russian serbian sesotho spanish swedish tamil turkish yiddish
 """
 SNOWBALL = tuple(_LANGUAGES.split())
-"""Languages of Snowball 3.1; `english` is Lucene's analyzer instead."""
+"""Languages of the Snowball 3.1 stemmers, except English, for which Lucene's analyzer is used."""
 NAMES = ("whitespace", "standard", "english", "cjk", "vocabulary:FILE", *SNOWBALL)
 _VOCABULARY = "vocabulary:"
 _WIDE = re.compile("[\uff01-\uff5e]+|[\uff65-\uff9f]+")
@@ -417,7 +414,7 @@ _POSSESSIVE = ("'s", "'S", "\u2019s", "\u2019S", "\uff07s", "\uff07S")
 
 
 def analyzer(name: str) -> Analyzer:
-    """Return the analyzer of a name.
+    """Return the analyzer with this name, a function from a text to its terms.
 
     Raises:
       InputError: if the name is unknown, the vocabulary is unreadable, or the stemmer is missing.
@@ -433,8 +430,8 @@ def analyzer(name: str) -> Analyzer:
         "cjk": _cjk,
     }
     if name not in known:
-        hint = did_you_mean(name, [*known, *SNOWBALL]) or f": one of {', '.join(NAMES)}"
-        raise InputError(f"no analyzer {name!r}{hint}")
+        hint = did_you_mean(name, [*known, *SNOWBALL]) or f"; give one of {', '.join(NAMES)}"
+        raise InputError(f"unknown analyzer {name!r}{hint}")
     return known[name]
 
 
@@ -451,17 +448,18 @@ _stem = functools.lru_cache(maxsize=1 << 18)(stem)
 
 
 def _of_language(language: str) -> Analyzer:
-    """Words of a language, stemmed by its Snowball algorithm."""
+    """Return an analyzer that splits words and applies the Snowball stemmer of a language."""
     try:
         stemmers = importlib.import_module("Stemmer")
     except ImportError as error:
         raise InputError(
-            f"analyzer {language!r} needs the package PyStemmer: {install_command('stemmers')}"
+            f"analyzer {language!r} needs the package PyStemmer, which is missing; run "
+            f"{install_command('stemmers')}"
         ) from error
     if language not in stemmers.algorithms():
         raise InputError(
-            f"analyzer {language!r} is not in the installed PyStemmer {stemmers.version()}; update "
-            f"it: {install_command('stemmers')}"
+            f"the installed PyStemmer {stemmers.version()} has no stemmer for {language!r}; "
+            f"update it by {install_command('stemmers')}"
         )
     # Stems are cached here and not by PyStemmer, which would need one stemmer for each thread.
     stem = functools.lru_cache(maxsize=1 << 18)(stemmers.Stemmer(language, 0).stemWord)
@@ -479,7 +477,7 @@ def _lower_of_turkish(word: str) -> str:
 
 
 _APOSTROPHES = str.maketrans(dict.fromkeys("\u2018\u2019\uff07", "'"))
-"""Snowball's elisions and suffixes are behind the ASCII apostrophe."""
+"""Map of typographic apostrophes to the ASCII apostrophe, which Snowball expects."""
 _TURKISH = str.maketrans({"I": "\u0131", "\u0130": "i"})
 
 

@@ -1,4 +1,4 @@
-"""BM25 as in Lucene, over an inverted index.
+"""BM25 as in Lucene, on an inverted index.
 
     bm25 = BM25(InvertedIndex.open("corpus.bm25"), k1=0.9, b=0.4)
     bm25.search("wing flutter", depth=1000)         # [("d7", 14.89), ...]
@@ -14,7 +14,8 @@ Source: Robertson and Zaragoza 2009; Lucene BM25Similarity; Kamphuis et al. 2020
 mean?"; Turtle and Flood 1995, "Query evaluation: strategies and optimizations", for skipping
 postings that cannot change the best documents.
 
-The inverted index of a corpus holds for every term its documents and its frequency in each:
+The inverted index of a corpus lists for every term its documents, and its frequency in each of
+them:
 
     build("corpus.bm25", texts, analyzer="english", identity={...})
     index = InvertedIndex.open("corpus.bm25")
@@ -22,14 +23,14 @@ The inverted index of a corpus holds for every term its documents and its freque
 
     index.json          identity of the corpus, and settings
     ids.*, terms.*      strings (`string_table`); terms are numbered by first appearance
-    sorted.npy          the terms' numbers in the order of their bytes, for lookups
-    ends.npy            end of the postings of each term
-    documents.npy, frequencies.npy      int32, the postings of all terms one after another
-    lengths.npy         int32, the terms of each document
+    sorted.npy          term numbers sorted by the bytes of the terms, for lookups
+    ends.npy            end of each term's postings
+    documents.npy, frequencies.npy      int32, concatenated postings of all terms
+    lengths.npy         int32, number of terms of each document
 
-A build holds the terms and one block of postings in memory, not the documents. Blocks are sorted by
-term and written to disk; at the end their postings are copied into the final arrays. If a build is
-killed, the next one resumes after the last block.
+A build keeps the terms and one block of postings in memory. Blocks are sorted by term and written
+to disk; at the end, their postings are copied into the final arrays. If a build is killed, the next
+build resumes after the last block.
 """
 
 import array
@@ -60,7 +61,7 @@ from t5x_lite.retrieval.analyzers import Analyzer, analyzer
 _logger = logging.getLogger(__name__)
 
 BLOCK_POSTINGS = 4 << 20
-"""Postings that are held in memory, of 12 bytes each."""
+"""Maximum number of postings in memory before a block is written, 12 bytes each."""
 _VERSION = 1
 _ARRAYS = {
     "sorted": np.int32,
@@ -69,22 +70,22 @@ _ARRAYS = {
     "frequencies": np.int32,
     "lengths": np.int32,
 }
-"""The files that are one array each, and its type."""
+"""Name of each file with one array -> data type of the array."""
 _SHOWN_AT_A_TIME = 1000
 
 
 class InvertedIndex(NamedTuple):
-    """An index that is mapped, not read.
+    """Inverted index with memory-mapped arrays.
 
     Attributes:
-      settings: settings of index.json: analyzer, documents, terms, postings, total_length.
+      settings: content of index.json: analyzer, documents, terms, postings, total_length.
       ids: ids of the documents.
-      terms: terms, by number.
-      sorted: numbers of the terms in the order of their bytes.
-      ends: end offsets of the terms' postings.
-      documents: documents of all postings.
-      frequencies: frequencies of all postings.
-      lengths: lengths of the documents, in terms.
+      terms: terms, by term number.
+      sorted: term numbers sorted by the bytes of the terms.
+      ends: end offset of each term's postings.
+      documents: document numbers of all postings.
+      frequencies: term frequencies of all postings.
+      lengths: number of terms of each document.
     """
 
     settings: Mapping[str, Any]
@@ -98,10 +99,10 @@ class InvertedIndex(NamedTuple):
 
     @classmethod
     def open(cls, directory: str | Path) -> "InvertedIndex":
-        """Open what `build` wrote.
+        """Open an index that `build` wrote.
 
         Raises:
-          InputError: if it is not an index, or a file is missing or damaged.
+          InputError: if the directory is not an index, or a file is missing or damaged.
         """
         path = Path(directory)
         fields = {"version": int, "analyzer": str, "documents": int, "terms": int}
@@ -113,8 +114,8 @@ class InvertedIndex(NamedTuple):
         )
         with _naming_the_command():
             if settings["version"] != _VERSION:
-                found = f"version {settings['version']}, not {_VERSION}"
-                raise InputError(f"{path}: an index of another version ({found})")
+                found = f"version {settings['version']} instead of {_VERSION}"
+                raise InputError(f"index {path} has another format version ({found})")
             arrays = [
                 open_array(path / f"{name}.npy", dtypes=(dtype,), dims=1)
                 for name, dtype in _ARRAYS.items()
@@ -133,7 +134,7 @@ class InvertedIndex(NamedTuple):
         }
         for name, found in sizes.items():
             if set(found) != {self.settings[name]}:
-                raise InputError(f"{path}: damaged ({name} {found})")
+                raise InputError(f"index {path} is damaged ({name} {found})")
         check_ends(self.ends, self.settings["postings"], where=path / "ends.npy")
         for name, limit in (("sorted", self.settings["terms"]), ("lengths", 1 << 31)):
             _check_range(getattr(self, name), limit, where=path / f"{name}.npy")
@@ -143,20 +144,20 @@ class InvertedIndex(NamedTuple):
         return analyzer(self.settings["analyzer"])
 
     def postings(self, term: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return a term's documents and frequencies, which are empty for an unknown term."""
+        """Return the documents and frequencies of a term, which are empty for an unknown term."""
         span = self.span(term)
         self.check(span)
         return self.documents[span], self.frequencies[span]
 
     def span(self, term: str) -> slice:
-        """Return the range of a term's postings in `documents` and `frequencies`."""
+        """Return the slice of a term's postings in `documents` and `frequencies`."""
         number = self._number(term)
         if number is None:
             return slice(0, 0)
         return slice(int(self.ends[number - 1]) if number else 0, int(self.ends[number]))
 
     def check(self, span: slice) -> None:
-        """Raise InputError unless some postings are of documents of the index."""
+        """Raise InputError if postings contain an invalid document number."""
         where = "documents.npy of the index"
         _check_range(self.documents[span], len(self.lengths), where=where)
 
@@ -173,14 +174,14 @@ class InvertedIndex(NamedTuple):
 
 
 def _check_range(numbers: np.ndarray, limit: int, *, where: str | Path) -> None:
-    """Raise InputError unless all numbers are from 0 to below a limit."""
+    """Raise InputError unless all numbers are at least 0 and below a limit."""
     if len(numbers) and (int(numbers.min()) < 0 or int(numbers.max()) >= limit):
-        raise InputError(f"{where}: damaged (a number is not below {limit})")
+        raise InputError(f"{where} is damaged (a number is not below {limit})")
 
 
 @contextlib.contextmanager
 def _naming_the_command() -> Iterator[None]:
-    """Add the command that builds an index to an error about its files."""
+    """Context that adds the command for building an index to errors about index files."""
     try:
         yield
     except InputError as error:
@@ -194,17 +195,17 @@ def build(
     analyzer: str,
     identity: Mapping[str, Any],
 ) -> None:
-    """Write the index of some documents; the directory takes its name when it is complete.
+    """Write the BM25 index of documents; the directory appears when the index is complete.
 
     Args:
-      directory: directory of the index, which must not exist.
-      texts: (id, text) of each document.
+      directory: output directory, which must not exist.
+      texts: id and text of each document.
       analyzer: name of the analyzer.
-      identity: JSON that identifies the build, for resuming.
+      identity: JSON identity of the build; only a build with the same identity resumes.
 
     Raises:
       InputError: if the directory exists or cannot be written, an unfinished build has another
-        identity, an id occurs twice, or `texts` is empty.
+        identity, two documents have the same id, or `texts` is empty.
     """
     asked = {**identity, "analyzer": analyzer}
     with resumable_directory(directory, identity=asked, content="a part") as part:
@@ -212,7 +213,7 @@ def build(
 
 
 class _Builder:
-    """Collects postings, writes them in blocks, and at the end as one index."""
+    """Builder of an index, which writes sorted blocks of postings and merges them at the end."""
 
     def __init__(self, directory: Path, name: str):
         self._directory, self._name, self._analyze = directory, name, analyzer(name)
@@ -243,7 +244,7 @@ class _Builder:
         if self._ids:
             self._write_block()
         if not self._num_documents:
-            raise InputError("no documents to index")
+            raise InputError("the input contains no documents to index")
         with waiting(f"writing the index of {self._num_documents:,} documents"):
             self._finish()
 
@@ -258,7 +259,7 @@ class _Builder:
         self._num_documents += 1
 
     def _write_block(self) -> None:
-        """Write postings sorted by term, and within a term by document."""
+        """Write the block's postings sorted by term, and for each term by document."""
         terms = np.asarray(self._block_terms, np.int32)
         order = np.argsort(terms, kind="stable")
         numbers, counts = np.unique(terms, return_counts=True)
@@ -287,7 +288,7 @@ class _Builder:
                 self._num_documents += len(block["lengths"])
             self._blocks.append(path)
         if self._blocks:
-            _logger.info("resuming after %d documents", self._num_documents)
+            _logger.info("resuming the index after %d documents", self._num_documents)
         self._start_block()
 
     def _finish(self) -> None:
@@ -349,7 +350,7 @@ Lengths = Literal["exact", "lucene"]
 
 
 class _Term(NamedTuple):
-    """A term of a query: its weight, and the place, documents and frequencies of its postings."""
+    """Query term: its weight, and the slice, documents and frequencies of its postings."""
 
     weight: np.float32
     span: slice
@@ -358,20 +359,20 @@ class _Term(NamedTuple):
 
 
 class BM25:
-    """A first stage.
+    """Ranker of documents by BM25, on an inverted index.
 
     Args:
       index: index of the corpus.
-      k1: saturation of term frequency; 0 ignores repetitions.
-      b: length normalization, from 0 to 1.
-      lengths: "lucene" keeps the length of a document in one byte, as Lucene does.
+      k1: parameter k1, the saturation of term frequencies; 0 ignores repetitions.
+      b: parameter b, the strength of length normalization, from 0 to 1.
+      lengths: "lucene" rounds the length of a document to one byte, as in Lucene; "exact" does not.
     """
 
     def __init__(
         self, index: InvertedIndex, *, k1: float = 0.9, b: float = 0.4, lengths: Lengths = "exact"
     ):
         if k1 < 0 or not 0 <= b <= 1:
-            raise InputError(f"BM25 needs k1 from 0 on and b from 0 to 1, got {k1} and {b}")
+            raise InputError(f"BM25 needs k1 of at least 0 and b from 0 to 1, got {k1} and {b}")
         self._index, self._analyze = index, index.analyzer()
         exact = np.asarray(index.lengths)
         self._documents = int((exact > 0).sum())
@@ -382,7 +383,7 @@ class BM25:
 
     @_naming_the_command()
     def search(self, query: str, *, depth: int) -> list[tuple[str, float]]:
-        """Return the best documents that share a term with a query, with scores, best first."""
+        """Return (id, score) of the best documents with a term of the query, best first."""
         terms = []
         for term, times in collections.Counter(self._analyze(query)).items():
             span = self._index.span(term)
@@ -399,11 +400,12 @@ class BM25:
         return self._best(documents, scores, depth)
 
     def _candidates(self, terms: Sequence[_Term], depth: int) -> np.ndarray:
-        """Return some documents by number, with the best ones among them.
+        """Return document numbers that include the best `depth` documents.
 
-        A term adds at most its weight to a score, and rare terms weigh more, so they come first.
-        Once the depth-th score is above the sum of the remaining weights, no new document can
-        enter the ranking. Remaining terms are then only looked up for the documents found so far.
+        A term adds at most its weight to a score; rare terms weigh more, so they are processed
+        first. Once the depth-th score is above the sum of the remaining weights, no new document
+        can enter the ranking. The remaining terms are then only looked up for the documents found
+        so far.
         """
         terms = sorted(terms, key=lambda term: term.weight, reverse=True)
         rest = np.cumsum([0.0, *(float(term.weight) for term in reversed(terms))])[::-1]
@@ -436,7 +438,7 @@ class BM25:
         return documents
 
     def _add(self, term: _Term, documents: np.ndarray, scores: np.ndarray) -> None:
-        """Add a term's weights to the scores of some documents, in place."""
+        """Add a term's contribution to the scores of documents, in place."""
         places = np.searchsorted(term.documents, documents)
         places[places == len(term.documents)] = 0
         own = term.documents[places] == documents
@@ -458,12 +460,12 @@ class BM25:
 
 
 def _kth(scores: np.ndarray, k: int) -> np.floating:
-    """Return the k-th of some scores, best first."""
+    """Return the k-th largest score."""
     return np.partition(scores, len(scores) - k)[len(scores) - k]
 
 
 def in_one_byte(lengths: np.ndarray) -> np.ndarray:
-    """Lengths as Lucene's norms keep them: up to 23 exact, then four digits in base 2.
+    """Return lengths as Lucene stores them in one byte: exact below 24, then with 4 binary digits.
 
     Source: Lucene SmallFloat.intToByte4.
     """

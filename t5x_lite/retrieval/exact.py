@@ -1,34 +1,36 @@
-"""Exact search, on devices or on a CPU, over a corpus in files.
+"""Exact search of vectors for queries, on devices or CPU, in a corpus of any size.
 
     search = ExactSearch(queries, depth=2)              # float32 [Q, D]
-    search.add(vectors, ["a", "b", "c"])                # float32 [n, D], as often as there are more
+    search.add(vectors, ["a", "b", "c"])                # float32 [n, D]; called for each chunk
     search.results()                                    # [[("b", 0.9), ("c", 0.7)], ...]
 
-Only the best documents of each query so far and one chunk of documents are held, so the corpus may
-be larger than any memory. Documents with equal scores rank in their order in the corpus, however
-they were divided into chunks and over devices.
+Memory contains only the best documents of each query so far and one chunk of documents, so the
+corpus may be larger than memory. Documents with equal scores keep the order of the corpus,
+independently of chunks and devices.
 
-The best `depth` of n scores are searched in groups of G neighbors. They are all in the `depth`
-groups with the largest maxima, where on ties the first group counts: before a document of any other
-group there are `depth` groups, each with a better document. So n/G maxima and depth*G scores are
-sorted instead of n.
+To find the best `depth` of n scores, the scores are divided into groups of G neighbors. All of the
+best scores are in the `depth` groups with the largest maxima (the first group, on ties), because
+each of these groups has a document that is better than all documents of other groups. Therefore n/G
+maxima and depth*G scores are sorted instead of n scores.
 
 A killed command resumes the exact search of a corpus in files:
 
     best = search_shards(shards, queries, depth=1000, state="run.trec.partial.npz", identity={...})
     rankings_of(best, ["q1", "q2"], shards.name)       # input of `data.formats.rankings`
 
-The corpus is memory-mapped and goes through the device block by block: the best so far of each
-query and two blocks are in memory. They are saved every minute with the identity of the search.
+The corpus is memory-mapped and processed block by block; memory contains two blocks and the best
+documents of each query so far. The best documents are saved every minute with the identity of the
+search.
 
-On a CPU, NumPy finds the best scores of a chunk of documents in three passes:
+On a CPU, NumPy finds the best scores of a chunk in three passes:
 
-    least   for each query the k-th largest of the maxima of groups of documents: at least k
+    least   for each query, the k-th largest maximum of groups of documents: at least k
             documents score this or more, so the best k are among them
-    some    documents that score this or more, and more than the k-th of the best so far
-    best    these documents and the best so far, sorted; on ties the earlier first
+    some    documents with at least this score, and more than the k-th best score so far
+    best    these documents and the best so far, sorted; on ties, the earlier document first
 
-XLA's sort of a whole chunk takes three times as long as the product (docs/benchmarks.md).
+Sorting a complete chunk by XLA takes three times as long as the matrix product
+(docs/benchmarks.md).
 """
 
 import concurrent.futures
@@ -63,7 +65,7 @@ from t5x_lite.data.formats.vectors import Block, VectorShards
 _logger = logging.getLogger(__name__)
 
 _WIDTH = 16
-"""Maximum documents of a group."""
+"""Maximum number of documents in a group."""
 
 
 def better(
@@ -75,15 +77,15 @@ def better(
     count: int,
     first: int,
 ) -> tuple[Float[np.ndarray, "Q depth"], Int[np.ndarray, "Q depth"]]:
-    """Return the best so far and of a chunk: descending scores, and the numbers of the documents.
+    """Return the best documents of the best so far and of a chunk: descending scores, and numbers.
 
     Args:
-      scores: scores of the best so far, descending; -inf if there are fewer.
-      rows: their numbers; -1 if there are fewer.
-      product: product of queries and documents; it is changed.
-      own: index in the chunk of each query's skipped document, or a negative number.
+      scores: scores of the best documents so far, descending; -inf for missing documents.
+      rows: document numbers of these scores; -1 for missing documents.
+      product: dot products of queries and the chunk's documents; this array is modified.
+      own: for each query, index in the chunk of the document to skip, or a negative number.
       count: number of documents in the chunk; later rows are padding.
-      first: number of the chunk's first document.
+      first: document number of the chunk's first document.
     """
     num = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parts = [part for part in np.array_split(np.arange(len(product)), num) if len(part)]
@@ -126,7 +128,7 @@ def _better_on_cpu(
 
 
 def _kth_of_groups(product: np.ndarray, depth: int) -> np.ndarray:
-    """Return each query's depth-th largest maximum of groups of documents."""
+    """Return each query's depth-th largest maximum over groups of documents."""
     num, size = product.shape
     width = max(1, min(_WIDTH, size // (2 * depth)))
     groups = size // width
@@ -137,32 +139,32 @@ def _kth_of_groups(product: np.ndarray, depth: int) -> np.ndarray:
 
 
 def _first_of_equal(query: np.ndarray, is_least: np.ndarray, depth: int) -> np.ndarray:
-    """Return True above a query's least score, and for the first `depth` equal to it."""
+    """Return a mask of scores above a query's least score and of the first `depth` equal ones."""
     before = np.cumsum(is_least) - is_least
     starts = np.searchsorted(query, query)  # index of the first entry of the same query
     return ~is_least | (before - before[starts] < depth) if len(query) else is_least
 
 
 def _nth(query: np.ndarray, num: int) -> np.ndarray:
-    """Return each number's count of equal earlier numbers, in sorted numbers of queries."""
+    """Return for each entry of a sorted array the number of equal earlier entries."""
     counts = np.bincount(query, minlength=num)
     return np.arange(len(query)) - (np.cumsum(counts) - counts)[query]
 
 
 _QUERIES_AT_ONCE = 1024
 _NONE = -1
-"""Number that marks a missing document."""
+"""Document number that marks a missing document."""
 MOST_DOCUMENTS = 2**31 - 1
-"""Maximum number of documents: their numbers are int32."""
+"""Maximum number of documents of a search, because document numbers are int32."""
 
 
 class Best(NamedTuple):
-    """The best documents of queries, from which a search can resume.
+    """Best documents of each query, from which a search can resume.
 
     Attributes:
-      scores: scores, descending; -inf if there are fewer documents.
-      rows: document numbers, from 0 in the order in which they came; -1 if there are fewer.
-      seen: documents that were searched.
+      scores: scores of each query's documents, descending; -inf for missing documents.
+      rows: document numbers, from 0 in the order of the corpus; -1 for missing documents.
+      seen: number of documents that were searched.
     """
 
     scores: Float[np.ndarray, "Q depth"]
@@ -171,19 +173,18 @@ class Best(NamedTuple):
 
 
 class ExactSearch:
-    """The best documents of queries.
+    """Exact search that keeps the best documents of each query while documents are added.
 
     Args:
-      queries: their vectors.
-      depth: maximum documents per query.
-      names: names of the queries; a document of the query's own name is skipped. None, for one
-        query or for all, skips no document.
-      mesh: mesh with the devices that share the documents; if None, the first device.
-      start: the best of the documents that were searched before, in another process.
-      first: number of the first document, if `start` is None.
-      chunk: minimum rows of a chunk; a shorter one is padded, so that all have the same shape.
-      keeps_names: True if `results` is called instead of `best`: all documents need names, so
-        `start` must be None.
+      queries: vectors of the queries.
+      depth: maximum number of documents per query.
+      names: ids of the queries; a document with the id of a query is skipped for this query. None,
+        for one query or for all, skips no document.
+      mesh: device mesh that divides the documents; None uses the first device.
+      start: best documents of an earlier search that this search resumes.
+      first: document number of the first document, if `start` is not given.
+      chunk: minimum number of rows of a chunk; smaller chunks are padded to the same shape.
+      keeps_names: True if `results` is called instead of `best`; then all documents need ids.
     """
 
     def __init__(
@@ -228,19 +229,21 @@ class ExactSearch:
     def add(
         self, vectors: Float[np.ndarray, "n D"], documents: Sequence[str] | None = None
     ) -> None:
-        """Search some documents.
+        """Search a chunk of documents.
 
         Args:
           vectors: vectors of the documents.
-          documents: names of the documents, distinct over all calls; None if names are not kept and
-            no query excludes its own document.
+          documents: ids of the documents, unique over all calls; None if ids are not needed.
 
         Raises:
-          InputError: a vector is not finite, or there are too many documents.
+          InputError: if a vector is NaN or infinite, or there are too many documents.
         """
         check_vectors(vectors, what="a document")
         if self._seen + len(vectors) > MOST_DOCUMENTS:
-            raise InputError(f"a search takes up to {MOST_DOCUMENTS} documents: divide them")
+            raise InputError(
+                f"a search supports at most {MOST_DOCUMENTS} documents, but the corpus has "
+                "more; divide it"
+            )
         self.wait()  # until here the device was at work on the chunk before
         # One shape for all chunks but larger ones.
         self._chunk = max(self._chunk, -(-len(vectors) // self._parts) * self._parts)
@@ -266,25 +269,25 @@ class ExactSearch:
         self._seen += len(vectors)
 
     def _multiplied(self, queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
-        """Return the product [Q, n] in a reused array: new pages cost time."""
+        """Return the product [Q, n] in a reused array, because allocating memory takes time."""
         shape = (len(queries), len(documents))
         if self._product.shape != shape:
             self._product = np.empty(shape, np.float32)
         return np.matmul(queries, documents.T, out=self._product)
 
     def wait(self) -> None:
-        """Wait for what was added; until then the device reads the vectors."""
+        """Wait until the device has read the added vectors."""
         jax.block_until_ready((self._scores, self._rows))
 
     def best(self) -> Best:
-        """Return the best so far, by number."""
+        """Return the best documents so far, by document number."""
         scores, rows = jax.device_get((self._scores, self._rows))
         return Best(
             np.concatenate(scores)[: self._num], np.concatenate(rows)[: self._num], self._seen
         )
 
     def results(self) -> list[list[tuple[str, float]]]:
-        """(document, score) of each query, best first, where all documents had names."""
+        """Return (id, score) of each query's best documents; all documents need ids."""
         scores, rows, _ = self.best()
         return [
             [
@@ -296,7 +299,7 @@ class ExactSearch:
         ]
 
     def _own_rows(self, documents: Sequence[str]) -> np.ndarray:
-        """Return the index of each query's own document, or `_NONE`, as int32 [rows]."""
+        """Return each query's index in the chunk of the document with its id, or `_NONE`."""
         own = np.full(len(self._blocks) * self._size, _NONE, np.int32)
         for place, name in enumerate(documents if self._own else ()):
             if name in self._own:
@@ -304,7 +307,7 @@ class ExactSearch:
         return own
 
     def _keep_names(self, documents: Sequence[str]) -> None:
-        """Keep only the names of the best documents so far."""
+        """Store the ids of the best documents so far, and drop all other ids."""
         rows = jax.device_get(self._rows)
         best = {row for block in rows for row in np.unique(block).tolist() if row != _NONE}
         new = dict(enumerate(documents, start=self._seen))
@@ -313,22 +316,18 @@ class ExactSearch:
 
 
 def check_vectors(vectors: np.ndarray, *, what: str) -> None:
-    """Raise InputError for vectors that cannot be compared.
-
-    Raises:
-      InputError: one is not finite.
-    """
+    """Raise InputError if a vector is NaN or infinite."""
     with np.errstate(all="ignore"):  # if squares overflow, the vectors themselves are checked
         squares = np.vdot(vectors, vectors)  # BLAS: a fifth of the time of checking all values
     if not np.isfinite(squares) and not np.isfinite(vectors).all():
         raise InputError(
-            f"the vector of {what} is not finite: the checkpoint's weights are broken, or the "
-            "compute dtype is too narrow for them"
+            f"the vector of {what} is NaN or infinite; check the checkpoint's weights, or use "
+            "float32 as the compute dtype"
         )
 
 
 def _filled(array: np.ndarray, rows: int, *, value: float | int) -> np.ndarray:
-    """Append rows of a value up to a number of rows; return the array itself if it has as many."""
+    """Return an array padded with a value to a number of rows."""
     if len(array) == rows:
         return array
     filled = np.full((rows, *array.shape[1:]), value, array.dtype)
@@ -337,8 +336,7 @@ def _filled(array: np.ndarray, rows: int, *, value: float | int) -> np.ndarray:
 
 
 _Held = tuple[tuple[Array, Array, Array], tuple[Array, Array]]
-"""Scores of the best so far, descending, their numbers, and for each query the position in the
-chunk that is skipped; then the chunk's number of documents, and the number of its first."""
+"""(best scores, document numbers, document to skip), (size of the chunk, first document number)."""
 
 
 @functools.lru_cache(maxsize=32)
@@ -349,7 +347,7 @@ def _compiled(depth: int, parts: int, mesh: Mesh | None) -> Callable[..., tuple[
 def _better(
     asked: tuple[Array, _Held], documents: Array, *, depth: int, parts: int
 ) -> tuple[Array, Array]:
-    """Merge the best so far with a chunk: scores [Q, depth] and numbers of documents."""
+    """Merge the best documents so far with a chunk: scores [Q, depth] and document numbers."""
     queries, held = asked
     shared = documents.reshape(parts, -1, documents.shape[1])
     # In float32 even if a device would round the factors: the search is exact.
@@ -393,9 +391,9 @@ def _top(scores: Float[Array, "Q W N"], depth: int) -> tuple[Array, Array]:
 
 SAVE_SECONDS = 60.0
 _BLOCK_BYTES = 64 << 20
-"""Approximate bytes of the vectors of a block."""
+"""Approximate size of a block's vectors in bytes."""
 _SCORE_BYTES = 128 << 20
-"""Approximate bytes of a block's scores for the queries that are compared at once."""
+"""Approximate size in bytes of a block's scores for the queries that are compared at once."""
 
 
 def search_shards(
@@ -409,22 +407,22 @@ def search_shards(
     state: str | None = None,
     identity: Mapping[str, Any] | None = None,
 ) -> Best:
-    """Return the best vectors of a corpus for each query, by number.
+    """Return the best documents of a corpus in files for each query, by document number.
 
     Args:
-      shards: the corpus.
-      queries: their vectors.
-      depth: maximum documents per query.
-      names: names of the queries: the document with a query's name is skipped; None, for one or
-        for all, skips no document.
-      mesh: mesh with the devices that share the corpus.
-      part: shard of the corpus, in complete blocks; only it is searched.
-      state: the file that holds the best so far, which remains at the end; None saves nothing.
-      identity: JSON that identifies the search.
+      shards: vector files of the corpus.
+      queries: vectors of the queries.
+      depth: maximum number of documents per query.
+      names: ids of the queries; a document with the id of a query is skipped for this query. None,
+        for one query or for all, skips no document.
+      mesh: device mesh that divides the corpus.
+      part: shard of the corpus to search; None searches the complete corpus.
+      state: file that saves the best documents so far, for resuming; None saves nothing.
+      identity: JSON identity of the search; only a search with the same identity resumes.
 
     Raises:
-      InputError: if vectors and queries have different sizes, a vector is not finite, or the state
-        belongs to another search.
+      InputError: if vectors and queries have different sizes, a vector is NaN or infinite, or the
+        state file belongs to another search.
     """
     _check_sizes(queries, shards)
     rows = block_rows(shards.size, queries=len(queries))
@@ -434,7 +432,7 @@ def search_shards(
     start = None if state is None else _saved(state, identity or {})
     if start is not None:
         first = start.seen
-        _logger.info("resuming after %d of %d documents", first, len(shards))
+        _logger.info("resuming the search after %d of %d documents", first, len(shards))
     search = ExactSearch(
         queries,
         depth=depth,
@@ -470,14 +468,16 @@ def _add(search: ExactSearch, block: Block, names: Sequence[str] | None) -> None
     try:
         search.add(block.vectors, names)
     except InputError as error:
-        raise InputError(f"vectors from number {block.first} on: {error}") from error
+        raise InputError(
+            f"in the block of vectors that starts at number {block.first}: {error}"
+        ) from error
 
 
 def block_rows(size: int, *, queries: int) -> int:
-    """Documents of a block.
+    """Return the number of documents in a block.
 
     Args:
-      size: D, numbers of a vector.
+      size: number of dimensions of a vector.
       queries: number of queries.
     """
     rows = min(_BLOCK_BYTES // (4 * size), _SCORE_BYTES // (4 * min(1024, max(1, queries))))
@@ -487,7 +487,7 @@ def block_rows(size: int, *, queries: int) -> int:
 def rankings_of(
     best: Best, queries: Sequence[str], name: Callable[[int], str]
 ) -> Iterator[Ranking]:
-    """Yield the rankings that a search found."""
+    """Yield the ranking of each query, with document ids from `name`."""
     for query, scores, rows in zip(queries, best.scores, best.rows, strict=True):
         pairs = zip(rows.tolist(), scores.tolist(), strict=True)
         yield Ranking(query, ranked((name(row), score) for row, score in pairs if row >= 0))
@@ -496,21 +496,21 @@ def rankings_of(
 def rescored(
     best: Best, queries: Float[np.ndarray, "Q D"], shards: VectorShards, *, depth: int
 ) -> Best:
-    """Return the found documents in the order of their products with other vectors.
+    """Return the found documents ranked by dot products with other, more precise vectors.
 
     Args:
-      best: documents of a search in small vectors, such as signs or an index of codes.
+      best: results of a search in compressed vectors.
       queries: vectors of the queries.
-      shards: the same corpus, in vectors of full precision.
-      depth: maximum documents per query.
+      shards: vectors of the same corpus in full precision.
+      depth: maximum number of documents per query.
 
     Raises:
-      InputError: queries and vectors have other sizes, or the corpus has too few vectors.
+      InputError: if queries and vectors have different sizes, or `shards` has too few vectors.
     """
     _check_sizes(queries, shards)
     if best.rows.max(initial=0) >= len(shards):
         raise InputError(
-            f"--rescore has {len(shards)} vectors, and the corpus more: give the vectors of the "
+            f"--rescore has {len(shards)} vectors, but the corpus has more; give vectors of the "
             "same texts, in the same order"
         )
     scores = np.full((len(queries), depth), -np.inf, np.float32)
@@ -527,7 +527,7 @@ def _check_sizes(queries: np.ndarray, shards: VectorShards) -> None:
     if queries.shape[1] != shards.size:
         raise InputError(
             f"query vectors have {queries.shape[1]} dimensions, but corpus vectors have "
-            f"{shards.size}: both must come from the same encoder"
+            f"{shards.size}; encode both by the same encoder"
         )
 
 
@@ -550,7 +550,7 @@ def _saved(path: str, identity: Mapping[str, Any]) -> Best | None:
             known = json.loads(str(saved["identity"]))
             best = Best(saved["scores"], saved["rows"], int(saved["seen"]))
     except Exception as error:
-        raise InputError(f"{path}: not the state of a search: delete it") from error
+        raise InputError(f"{path} is not the saved state of a search; delete the file") from error
     check_same(
         known, identity, place=path, content="the state", output=path.removesuffix(".partial.npz")
     )

@@ -1,16 +1,16 @@
-"""Approximate indexes of faiss: IVF, product quantization, HNSW; and its exact one.
+"""Approximate search by faiss indexes: IVF, product quantization and HNSW; and exact search.
 
     build("corpus.hnsw", shards, "HNSW32,Flat", settings=Settings(ef_construction=200))
     index = FaissIndex.open("corpus.hnsw")
     index.search(queries, depth=100, ef_search=128)     # Best: scores and numbers [Q, depth]
 
     Flat              all vectors unchanged: exact
-    IVFn,Flat         n lists around centroids; `nprobe` of them are searched; n about 4 sqrt(N)
-    IVFn,PQm          the same, each vector in m bytes: small, and lossy
-    HNSWm,Flat        a graph of m neighbors: fast, with high recall, large, and slow to build
+    IVFn,Flat         n lists around centroids, and a search reads `nprobe`; n about 4 sqrt(N)
+    IVFn,PQm          like IVFn,Flat, each vector compressed to m bytes: small, but lossy
+    HNSWm,Flat        graph with m neighbors per vector: fast, high recall, large, slow to build
 
-Scores are dot products. The lists' centroids and the bytes' codes are trained on vectors that are
-sampled by a seed. The number of threads is fixed, for the same index and order on every machine.
+Scores are dot products. Centroids and codes are trained on a sample of the vectors. The number of
+threads is fixed, so that every machine builds the same index and returns the same order.
 
 Sources: Johnson, Douze and Jegou 2019, arXiv:1702.08734; Malkov and Yashunin 2018; faiss wiki,
 "Guidelines to choose an index".
@@ -50,14 +50,14 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings of an index.
+    """Settings for building a faiss index.
 
     Attributes:
-      train_vectors: number of vectors to train centroids and codes on; None is 64 per list, with a
-        minimum of 65,536, or all vectors if there are fewer.
-      ef_construction: candidates from which a vector of a graph chooses its neighbors.
-      seed: random seed for the sample of training vectors.
-      threads: threads of faiss; with more than one, graphs differ from run to run.
+      train_vectors: number of vectors to train centroids and codes on; None is 64 per list and at
+        least 65,536, or all vectors if there are fewer.
+      ef_construction: number of candidates from which HNSW chooses the neighbors of a vector.
+      seed: random seed of the sample of training vectors.
+      threads: number of CPU threads for faiss; HNSW indexes are reproducible only with 1 thread.
     """
 
     train_vectors: int | None = None
@@ -67,23 +67,23 @@ class Settings:
 
 
 def usual_kind(documents: int) -> str:
-    """Return IVF with about 4 sqrt(N) lists, the usual first choice."""
+    """Return the usual index type for this number of documents: IVF with about 4 sqrt(N) lists."""
     return f"IVF{max(1, round(4 * math.sqrt(documents)))},Flat"
 
 
 def build(
     directory: str, shards: VectorShards, kind: str, *, settings: Settings | None = None
 ) -> None:
-    """Write an index; the directory gets its name when it is complete.
+    """Build and write a faiss index; the directory appears when the index is complete.
 
     Args:
-      directory: path that must not exist.
-      shards: the corpus.
-      kind: name of the index in faiss's factory.
+      directory: output directory, which must not exist.
+      shards: vector files of the corpus.
+      kind: index type in faiss's notation, such as "HNSW32,Flat".
       settings: settings of the index.
 
     Raises:
-      InputError: if faiss is missing, the kind is unknown, there are too few vectors for it, or the
+      InputError: if faiss is missing, the type is unknown, there are too few vectors for it, or the
         directory exists or cannot be written.
     """
     faiss, how, target = library(), settings or Settings(), Path(directory)
@@ -110,7 +110,7 @@ def _writing(target: Path) -> Iterator[None]:
         # faiss names its own source file and line before the system's words.
         own = re.search(r"write error.*\(([^()]+)\)\s*$", str(error), re.DOTALL)
         why = reason(error) if isinstance(error, OSError) else own[1] if own else str(error)
-        raise InputError(f"{target}: cannot be written ({why})") from error
+        raise InputError(f"index {target} cannot be written ({why})") from error
 
 
 def _fill(index: Any, shards: VectorShards) -> None:
@@ -125,7 +125,7 @@ def _fill(index: Any, shards: VectorShards) -> None:
 
 @contextlib.contextmanager
 def _name_for_faiss(path: Path, flags: int) -> Iterator[str]:
-    """Yield a file name for faiss, which only accepts names that are valid UTF-8."""
+    """Yield a file name that faiss accepts, because faiss only accepts names in valid UTF-8."""
     name = str(path)
     if name.encode("utf-8", "replace") == os.fsencode(name):
         yield name
@@ -169,7 +169,8 @@ def _made(faiss: Any, shards: VectorShards, kind: str, how: Settings) -> Any:
     match = _KIND.fullmatch(kind)
     if match is None:
         raise InputError(
-            f"no index {kind!r}: Flat, IVF4096,Flat, IVF4096,PQ32, PQ32 or HNSW32,Flat"
+            f"unknown index type {kind!r}; give a type such as Flat, IVF4096,Flat, "
+            "IVF4096,PQ32, PQ32 or HNSW32,Flat"
         )
     try:
         # "np": no order of the codes for polysemous filters, which takes minutes and is not used.
@@ -177,8 +178,8 @@ def _made(faiss: Any, shards: VectorShards, kind: str, how: Settings) -> Any:
         index = faiss.index_factory(shards.size, name, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
         raise InputError(
-            f"faiss makes no index {kind!r} of vectors of {shards.size} numbers: the bytes of PQ "
-            "must divide them"
+            f"faiss cannot build an index {kind!r} of vectors with {shards.size} dimensions; "
+            "the number of PQ bytes must divide the number of dimensions"
         ) from error
     if hasattr(index, "hnsw"):
         index.hnsw.efConstruction = how.ef_construction
@@ -186,14 +187,17 @@ def _made(faiss: Any, shards: VectorShards, kind: str, how: Settings) -> Any:
         lists = int(match.group(1) or 1)
         least = max(lists, 256 if "PQ" in kind else 1)
         if len(shards) < least:
-            raise InputError(f"{kind} needs at least {least} vectors, and there are {len(shards)}")
+            raise InputError(
+                f"index type {kind} needs at least {least} vectors, but the corpus has "
+                f"{len(shards)}"
+            )
         num = how.train_vectors or max(64 * lists, 65_536)
         index.train(_sample(shards, min(num, len(shards)), seed=how.seed))
     return index
 
 
 def _sample(shards: VectorShards, num: int, *, seed: int) -> Float[np.ndarray, "n D"]:
-    """Return vectors that are sampled by the seed, in the order of the corpus."""
+    """Return a random sample of the vectors, in the order of the corpus."""
     rows = np.sort(np.random.default_rng(seed).choice(len(shards), num, replace=False))
     found, filled = np.empty((num, shards.size), np.float32), 0
     for block in shards.blocks(rows=_ROWS):
@@ -204,10 +208,10 @@ def _sample(shards: VectorShards, num: int, *, seed: int) -> Float[np.ndarray, "
 
 
 class FaissIndex:
-    """An index that was written by `build`.
+    """Faiss index that `build` wrote.
 
     Attributes:
-      settings: settings of index.json.
+      settings: content of index.json.
     """
 
     def __init__(self, index: Any, settings: dict[str, Any], ids: StringTable | None, path: Path):
@@ -215,11 +219,11 @@ class FaissIndex:
 
     @classmethod
     def open(cls, directory: str) -> "FaissIndex":
-        """Read an index, after its checksums if it has any.
+        """Read an index, and compare it with its checksums.
 
-        SHA-256 takes about 0.7 s per GiB: 14 s for an index of 20 GiB, which is then read from the
-        page cache. Delete "sha256" from index.json to skip it. Indexes of earlier versions have no
-        checksums and also open.
+        Computing SHA-256 takes about 0.7 s per GiB, such as 14 s for an index of 20 GiB. Delete
+        "sha256" from index.json to skip it. Indexes of earlier versions have no checksums and are
+        also accepted.
 
         Raises:
           InputError: if the index is missing or damaged, or faiss is missing.
@@ -228,34 +232,39 @@ class FaissIndex:
         settings = read_record(path / "index.json", _FIELDS, made_by="index build")
         faiss = library()
         if settings["version"] != _VERSION:
-            raise InputError(f"{path}: an index of another version: build it again")
+            raise InputError(f"index {path} has another format version; build it again")
         file = path / "index.faiss"
         _check_sums(path, settings.get("sha256", {}))
         with _naming_damage(file):
             with file.open("rb") as opened:
                 if opened.read(4) != _fourcc(settings["kind"], path):
                     raise InputError(
-                        f"{file}: not an index of the kind {settings['kind']}: build it again"
+                        f"{file} is not an index of the type {settings['kind']}; build the "
+                        "index again"
                     )
             with _name_for_faiss(file, os.O_RDONLY) as name:
                 index = faiss.read_index(name)
             sizes = index.ntotal, index.d
             if sizes != (settings["documents"], settings["size"]) or not index.is_trained:
                 raise InputError(
-                    f"{path}: damaged (index.faiss has {sizes[0]} vectors of size {sizes[1]}, "
-                    f"index.json {settings['documents']} of {settings['size']}): build it again"
+                    f"index {path} is damaged (index.faiss has {sizes[0]} vectors of size "
+                    f"{sizes[1]}, but index.json {settings['documents']} of size "
+                    f"{settings['size']}); build it again"
                 )
             _check_structure(faiss, index)
         ids = StringTable.open(path / "ids") if settings["ids"] else None
         if ids is not None and len(ids) != index.ntotal:
-            raise InputError(f"{path}: damaged (its parts have other sizes): build it again")
+            raise InputError(
+                f"index {path} is damaged (the number of ids is not the number of vectors); "
+                "build it again"
+            )
         return cls(index, settings, ids, path)
 
     def __len__(self) -> int:
         return int(self._index.ntotal)
 
     def name(self, row: int) -> str:
-        """Return the id of a document by its number."""
+        """Return the id of the document with this number."""
         return str(row) if self._ids is None else self._ids[row]
 
     def search(
@@ -267,26 +276,26 @@ class FaissIndex:
         ef_search: int | None = None,
         threads: int = 1,
     ) -> Best:
-        """Return the best documents of queries, as far as the index finds them.
+        """Return the best documents that the index finds for each query.
 
-        Documents with equal scores rank in the order of the corpus, as in `exact.ExactSearch`. If
-        several tie at the last rank of `depth`, faiss decides which of them are found.
+        Documents with equal scores keep the order of the corpus, as in `exact.ExactSearch`. If
+        documents tie at the last rank, faiss decides which of them are found.
 
         Args:
-          queries: their vectors.
-          depth: maximum documents per query.
-          nprobe: lists of IVF that are searched; None is 1 in 64.
-          ef_search: candidates of HNSW; None is 128, and never below depth.
-          threads: threads of faiss.
+          queries: vectors of the queries.
+          depth: maximum number of documents per query.
+          nprobe: number of IVF lists to search per query; None is 1/64 of the lists.
+          ef_search: number of HNSW candidates per query, at least `depth`; None is 128.
+          threads: number of CPU threads for faiss.
 
         Raises:
-          InputError: if the sizes of queries and documents differ, or queries are not finite.
+          InputError: if queries and documents differ in size, or a query is not finite.
         """
         faiss, index = library(), self._index
         if queries.shape[1] != index.d:
             raise InputError(
                 f"query vectors have {queries.shape[1]} dimensions, but index vectors have "
-                f"{index.d}: both must come from the same encoder"
+                f"{index.d}; encode both by the same encoder"
             )
         check_vectors(queries, what="a query")
         depth = min(depth, len(self))
@@ -304,7 +313,8 @@ class FaissIndex:
                 scores[part], rows[part] = found
         if rows.size and int(rows.max()) >= len(self):
             raise InputError(
-                f"{self._path}: damaged (a document above {len(self)}): build it again"
+                f"index {self._path} is damaged (it returned a document number above "
+                f"{len(self)}); build it again"
             )
         scores[rows < 0] = -np.inf
         # Documents with equal scores rank in the order of the corpus, as in `search`.
@@ -326,7 +336,7 @@ _LIST_CODES = {"Flat": b"IwFl", "PQ": b"IwPQ", "SQ": b"IwSq"}
 
 
 def _fourcc(kind: str, path: Path) -> bytes:
-    """Return the first bytes that faiss writes for a kind of index."""
+    """Return the first four bytes of the file that faiss writes for an index type."""
     match = _KIND.fullmatch(kind)
     has_lists = match is not None and match[1] is not None
     codec, table = kind, _PLAIN_CODES
@@ -334,7 +344,9 @@ def _fourcc(kind: str, path: Path) -> bytes:
         codec, table = kind.partition(",")[2], _LIST_CODES
     found = next((code for name, code in table.items() if codec.startswith(name)), b"")
     if match is None or not found:
-        raise InputError(f"{path}: damaged (no kind of index {kind[:40]!r}); build it again")
+        raise InputError(
+            f"index {path} is damaged (unknown index type {kind[:40]!r}); build it again"
+        )
     return found
 
 
@@ -346,17 +358,25 @@ def _digest(file: Path) -> str:
 def _check_sums(path: Path, sums: Any) -> None:
     if not isinstance(sums, dict):
         raise InputError(
-            f'{path / "index.json"}: damaged ("sha256" is not an object); build it again'
+            f'{path / "index.json"} is damaged ("sha256" is not an object); build the index again'
         )
     for name, digest in sums.items():
         if name not in _SUMMED:
-            raise InputError(f'{path / "index.json"}: damaged ("sha256" has {name[:40]!r})')
+            raise InputError(
+                f'{path / "index.json"} is damaged ("sha256" has the unknown file '
+                f"{name[:40]!r}); build the index again"
+            )
         try:
             same = _digest(path / name) == digest
         except OSError as error:
-            raise InputError(f"{path / name}: {reason(error)}: build the index again") from error
+            raise InputError(
+                f"{path / name} cannot be read ({reason(error)}); build the index again"
+            ) from error
         if not same:
-            raise InputError(f"{path / name}: damaged (another SHA-256): build the index again")
+            raise InputError(
+                f"{path / name} is damaged (its SHA-256 differs from index.json); build the "
+                "index again"
+            )
 
 
 _SUMMED = ("index.faiss", "ids.bytes.npy", "ids.ends.npy")
@@ -369,28 +389,30 @@ def _naming_damage(file: Path) -> Iterator[None]:
     except InputError:
         raise
     except OSError as error:
-        raise InputError(f"{file}: {reason(error)}: build the index again") from error
+        raise InputError(
+            f"{file} cannot be read ({reason(error)}); build the index again"
+        ) from error
     except (RuntimeError, MemoryError, ValueError, AttributeError, TypeError) as error:
-        raise InputError(f"{file}: damaged: build the index again") from error
+        raise InputError(f"{file} is damaged; build the index again") from error
 
 
 def _check_structure(faiss: Any, index: Any) -> None:
-    """Raise RuntimeError where faiss would read outside of an index's memory."""
+    """Raise RuntimeError if the sizes in an index would make faiss read outside of its memory."""
     if hasattr(index, "hnsw"):
         _check_graph(faiss, index.hnsw, int(index.ntotal))
         _check_structure(faiss, faiss.downcast_index(index.storage))
         if (index.storage.ntotal, index.storage.d) != (index.ntotal, index.d):
-            raise RuntimeError("the graph and its vectors have other sizes")
+            raise RuntimeError("the HNSW graph and its vectors have different sizes")
     elif hasattr(index, "invlists"):
         lists, quantizer = index.invlists, faiss.downcast_index(index.quantizer)
         same = (lists.nlist, quantizer.ntotal) == (index.nlist, index.nlist)
         if not same or quantizer.d != index.d or lists.code_size != index.code_size:
-            raise RuntimeError("the lists and their centroids have other sizes")
+            raise RuntimeError("the inverted lists and their centroids have different sizes")
         if sum(lists.list_size(i) for i in range(index.nlist)) != index.ntotal:
-            raise RuntimeError("the lists have other vectors")
+            raise RuntimeError("the inverted lists do not contain all vectors")
         _check_structure(faiss, quantizer)
     elif index.codes.size() != index.ntotal * index.code_size:
-        raise RuntimeError("the codes have another size")
+        raise RuntimeError("the codes of the vectors have a wrong size")
     _check_codes(index)
 
 
@@ -400,45 +422,45 @@ def _check_codes(index: Any) -> None:
         pq = index.pq
         bytes_a_code = (pq.M * pq.nbits + 7) // 8
         if pq.d != index.d or pq.M * pq.dsub != pq.d or pq.ksub != 1 << pq.nbits:
-            raise RuntimeError("the product quantizer has other sizes")
+            raise RuntimeError("the product quantizer does not fit the vector size")
         if pq.centroids.size() != pq.d * pq.ksub or index.code_size != bytes_a_code:
-            raise RuntimeError("the centroids have another size")
+            raise RuntimeError("the centroids of the product quantizer have a wrong size")
     elif hasattr(index, "sq"):
         sq = index.sq
         if sq.d != index.d or index.code_size != sq.code_size or sq.code_size != sq.d:
-            raise RuntimeError("the scalar quantizer has other sizes")
+            raise RuntimeError("the scalar quantizer does not fit the vector size")
         if sq.trained.size() != 2 * sq.d:
-            raise RuntimeError("the scalar quantizer has other ranges")
+            raise RuntimeError("the scalar quantizer has a wrong number of ranges")
     elif hasattr(index, "code_size") and index.code_size != 4 * index.d:
-        raise RuntimeError("the vectors have another size")
+        raise RuntimeError("the stored vectors have a wrong size")
 
 
 def _check_graph(faiss: Any, graph: Any, count: int) -> None:
-    """Raise RuntimeError if a graph of HNSW leads outside of its vectors."""
+    """Raise RuntimeError if the HNSW graph refers to vectors that do not exist."""
     levels, offsets, neighbors = (
         _view(faiss, getattr(graph, name)) for name in ("levels", "offsets", "neighbors")
     )
     places = _view(faiss, graph.cum_nneighbor_per_level)
     if len(levels) != count or len(offsets) != count + 1:
-        raise RuntimeError("the graph has another size")
+        raise RuntimeError("the HNSW graph has a wrong number of vectors")
     if not count:
         return
     if int(levels.min()) < 1 or int(levels.max()) >= len(places) or (np.diff(places) < 0).any():
-        raise RuntimeError("the graph has other levels")
+        raise RuntimeError("the HNSW graph has invalid levels")
     entry, top = int(graph.entry_point), int(graph.max_level)
     if not 0 <= entry < count or not 0 <= top < int(levels[entry]):
-        raise RuntimeError("the graph begins outside")
+        raise RuntimeError("the entry point of the HNSW graph is not one of its vectors")
     sizes = np.diff(offsets.astype(np.int64))
     if int(offsets[0]) or int(offsets[-1]) != len(neighbors) or (sizes != places[levels]).any():
-        raise RuntimeError("the graph has other offsets")
+        raise RuntimeError("the HNSW graph has invalid offsets")
     if len(neighbors) and not -1 <= int(neighbors.min()) <= int(neighbors.max()) < count:
-        raise RuntimeError("the graph leads outside")
+        raise RuntimeError("the HNSW graph has a neighbor that does not exist")
     for level in range(1, int(levels.max())):  # few vectors have a second level
         nodes = np.flatnonzero(levels > level)
         own = offsets[nodes].astype(np.int64)[:, None]
         found = neighbors[own + np.arange(places[level], places[level + 1])]
         if (levels[np.maximum(found, 0)] <= level)[found >= 0].any():
-            raise RuntimeError("the graph leads to another level")
+            raise RuntimeError("the HNSW graph has a neighbor from a lower level")
 
 
 def _view(faiss: Any, vector: Any) -> np.ndarray:
@@ -447,21 +469,22 @@ def _view(faiss: Any, vector: Any) -> np.ndarray:
 
 
 def library() -> Any:
-    """Return the package faiss.
+    """Return the module faiss.
 
     Raises:
-      InputError: it is missing.
+      InputError: if the package faiss-cpu is not installed.
     """
     try:
         return importlib.import_module("faiss")
     except ImportError as error:
         raise InputError(
-            f"an index needs the package faiss-cpu: {install_command('index')}"
+            "a faiss index needs the package faiss-cpu, which is missing; run "
+            f"{install_command('index')}"
         ) from error
 
 
 class _threads:
-    """Sets the threads of faiss, and sets them back."""
+    """Context that sets the number of faiss threads and restores it at the end."""
 
     def __init__(self, faiss: Any, number: int):
         self._faiss, self._number, self._before = faiss, number, faiss.omp_get_max_threads()

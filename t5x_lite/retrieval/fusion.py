@@ -1,18 +1,18 @@
-"""Combination of several rankings: fusion, BGE-M3's hybrid, reranking.
+"""Combination of rankings: fusion of runs, BGE-M3's hybrid ranking, reranking.
 
     fused = fuse([dense, lexical], method="rrf", depth=100)             # query -> Ranking
     fuse([dense, lexical], method="min-max", weights=[1.0, 0.3], depth=100)
 
-    sum       weighted sum of the unchanged scores; a document that a ranking lacks has 0 there
-    min-max   the same of scores scaled to 0 for the last and 1 for the first of each query; if
-              all are equal, 1
+    sum       weighted sum of unchanged scores; a document that is missing in a ranking scores 0
+    min-max   weighted sum of scores scaled to 0 (last) to 1 (first) for each query; if all
+              scores are equal, 1
     rrf       weighted sum of 1 / (60 + rank) (Cormack et al. 2009)
-    merge     runs of shards of one corpus, in its order: the documents of all, by their scores
+    merge     for runs on the shards of one corpus, in order: all documents sorted by score
 
-Documents with equal sums are sorted by id. For `merge` they have the order of the runs, as in a
-search of the whole corpus. Queries have the order of the first run.
+Documents with equal sums are sorted by id, and for `merge` by the order of the runs, as in a search
+of the complete corpus. Queries keep the order of the first run.
 
-BGE-M3's paper ranks by three heads, separately and together:
+The BGE-M3 paper ranks by three heads, separately and in weighted sums:
 
     ways = Ways(weights=(1.0, 0.3, 1.0), pair_weights=(1.0, 0.3))
     finder = Finder(corpus, ways)
@@ -20,31 +20,31 @@ BGE-M3's paper ranks by three heads, separately and together:
 
 | ranking | candidates | score |
 |---|---|---|
-| dense, lexical | all documents | the head's |
+| dense, lexical | all documents | score of the head |
 | dense_lexical | the first 1000 of both | w1 dense + w2 lexical |
-| multi_vector | the first 200 of dense | the head's |
+| multi_vector | the first 200 of dense | score of the head |
 | all | the first 200 of dense | w1 dense + w2 lexical + w3 multi_vector |
 
-A document that one head did not return still gets that head's score; in the reference it is 0. The
-rest of the first ranking follows after the rescored documents, in its order. The weights for
-passages are 1, .3, 1 (MIRACL, MKQA), and for long documents .15, .5, .35, for the pair .2, .8
-(MLDR, NarrativeQA; Chen et al. 2024, arXiv:2402.03216v4).
+All candidates get the scores of all heads in the sum; in the reference code, a document that a head
+did not return scores 0 for the head. Documents that are not rescored follow in their former order.
+The weights for passages are 1, .3, 1 (MIRACL, MKQA). The weights for long documents are .15, .5,
+.35, and .2, .8 for dense_lexical (MLDR, NarrativeQA; Chen et al. 2024, arXiv:2402.03216v4).
 
-`TermIndex` searches exactly by weights of terms, with postings of each token in memory:
+`TermIndex` scores documents exactly by lexical weights, with all postings in memory:
 
     index = TermIndex([{5: 0.7, 9: 0.4}, {9: 0.2}])         # token -> weight, of each document
     index.scores({9: 0.5})                                  # float32 [0.2, 0.1]
 
-A score is the sum over common tokens of the products of weights, in float32 as they were written.
-(FlagEmbedding searches with Lucene's impacts, in whole hundredths.)
+A score is the sum of the products of weights over common tokens, in float32. (FlagEmbedding rounds
+weights to hundredths for Lucene.)
 
-`reranked` sorts the first documents of a ranking by a second, slower score:
+`reranked` sorts the first documents of a ranking by new scores:
 
     reranked(Ranking("q", ranked([("a", 9.0), ("b", 8.0), ("c", 7.0)])), [0.5, 2.5])
-    # b 2.5, a 0.5, c -0.5: as many documents are sorted again as have a new score
+    # b 2.5, a 0.5, c -0.5: two new scores sort the first two documents
 
-The rest keeps its order below the lowest new score, decreasing by one per rank, so that a run is
-also sorted by its scores. Documents with equal scores keep their order.
+The other documents keep their order below the lowest new score. Their scores decrease by one per
+rank, so that the run is sorted by score. Documents with equal scores keep their order.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -62,7 +62,7 @@ Method = Literal["sum", "min-max", "rrf", "merge"]
 RRF_K = 60
 
 Run = Mapping[str, Sequence[Ranked]]
-"""Query -> its documents, best first."""
+"""Query id -> ranked documents of the query, best first."""
 
 
 def fuse(
@@ -74,28 +74,33 @@ def fuse(
     k: int = 1000,
     rrf_k: int = RRF_K,
 ) -> Iterator[Ranking]:
-    """Yield the rankings of all queries that one of the runs has.
+    """Yield the fused ranking of each query in at least one of the runs.
 
     Args:
-      runs: at least one.
-      method: rule that adds scores.
-      weights: weights of the runs; none is 1 for each.
-      depth: documents of each ranking that count.
-      k: maximum documents of a fused ranking.
-      rrf_k: constant added to a rank by "rrf".
+      runs: runs to combine, at least one.
+      method: rule that combines scores: "rrf", "sum", "min-max" or "merge".
+      weights: weights of the runs; () is 1 for each run.
+      depth: number of top documents of each ranking to use.
+      k: maximum number of documents of a fused ranking.
+      rrf_k: constant that the method "rrf" adds to ranks.
 
     Raises:
-      InputError: the weights are not as many as the runs, or there are some and runs are merged; a
-        run has no scores, which all methods but "rrf" need; or two that are merged have one
-        document.
+      InputError: if the number of weights is not the number of runs, weights are given for "merge",
+        a run has no scores (which only "rrf" accepts), or two merged runs have the same document.
     """
     weights = list(weights) or [1.0] * len(runs)
     if len(weights) != len(runs):
-        raise InputError(f"there are {len(runs)} runs and {len(weights)} weights")
+        raise InputError(
+            f"--weights needs one number per run, but there are {len(runs)} runs and "
+            f"{len(weights)} weights"
+        )
     if method not in get_args(Method):
-        raise InputError(f"the method is one of {', '.join(get_args(Method))}: got {method!r}")
+        raise InputError(f"the method must be one of {', '.join(get_args(Method))}, got {method!r}")
     if method == "merge" and set(weights) != {1.0}:
-        raise InputError("the scores of merged runs come from one search: give no weights")
+        raise InputError(
+            "--method merge does not use weights, because the scores of all runs come from one "
+            "search; remove --weights"
+        )
     for query in dict.fromkeys(query for run in runs for query in run):
         if method == "merge":
             yield Ranking(query, ranked(_merged(query, runs, depth)[:k]))
@@ -115,8 +120,9 @@ def _merged(query: str, runs: Sequence[Run], depth: int) -> list[tuple[str, floa
         values = _values(query, run.get(query, ())[:depth], "sum", RRF_K)
         if twice := found.keys() & values.keys():
             raise InputError(
-                f"the query {query!r}: document {min(twice)!r} is in two runs, and runs that are "
-                "merged are of parts of a corpus: rrf, sum and min-max fuse runs of one corpus"
+                f"query {query!r}: document {min(twice)!r} is in two runs, but --method merge "
+                "needs runs on different shards of a corpus; to combine runs on the same "
+                "corpus, use rrf, sum or min-max"
             )
         found |= values
     return sorted(found.items(), key=lambda pair: -pair[1])
@@ -125,13 +131,14 @@ def _merged(query: str, runs: Sequence[Run], depth: int) -> list[tuple[str, floa
 def _values(
     query: str, documents: Sequence[Ranked], method: Method, rrf_k: int
 ) -> dict[str, float]:
-    """Return the contribution of each document of a ranking to the sum."""
+    """Return the contribution of each document of a ranking to the fused score."""
     if method == "rrf":
         return {one.document: 1 / (rrf_k + one.rank) for one in documents}
     scores = {one.document: one.score for one in documents if one.score is not None}
     if len(scores) < len(documents):
         raise InputError(
-            f"the query {query!r}: a run in MS MARCO's form has no scores; method rrf needs none"
+            f"query {query!r}: a run in MS MARCO format has no scores, but the method needs "
+            "them; use method rrf"
         )
     if method == "sum" or not scores:
         return scores
@@ -140,10 +147,10 @@ def _values(
 
 
 class TermIndex:
-    """The postings of documents.
+    """Index of the lexical weights of documents, with all postings in memory.
 
     Args:
-      documents: token -> weight, of each.
+      documents: token id -> weight, for each document.
     """
 
     def __init__(self, documents: Iterable[Mapping[int, float]]):
@@ -164,7 +171,7 @@ class TermIndex:
         self._weights = np.concatenate([np.zeros(0, np.float32), *weights])[order]
 
     def scores(self, query: Mapping[int, float]) -> Float[np.ndarray, " N"]:
-        """Return the score of each document."""
+        """Return the score of each document for a query."""
         found = np.zeros(self.size, np.float32)
         for token, weight in sorted(query.items()):
             place = int(np.searchsorted(self._tokens, token))
@@ -175,7 +182,7 @@ class TermIndex:
 
 
 def best(scores: Float[np.ndarray, " N"], depth: int) -> Int[np.ndarray, " k"]:
-    """Return the indices of the largest scores, descending; on ties the lower index first."""
+    """Return the indices of the largest scores, descending; on ties, the lower index first."""
     if depth < len(scores):
         least = np.partition(scores, len(scores) - depth)[len(scores) - depth]
         some = np.flatnonzero(scores >= least)
@@ -185,38 +192,38 @@ def best(scores: Float[np.ndarray, " N"], depth: int) -> Int[np.ndarray, " k"]:
 
 
 Scored = list[tuple[int, float]]
-"""Numbers of documents with their scores, best first."""
+"""Document numbers with their scores, best first."""
 
 
 @runtime_checkable
 class Corpus(Protocol):
-    """Outputs of heads for documents: `data.formats.vectors.M3Texts`."""
+    """Protocol of the outputs of BGE-M3's heads for documents, such as `M3Texts`."""
 
     ids: list[str]
     dense: np.ndarray | None
 
     def has(self, way: str) -> bool:
-        """Return True if a head was asked."""
+        """Return True if the documents were encoded with this head."""
         ...
 
     def terms(self) -> Iterable[Mapping[int, float]]:
-        """Return the terms of each document."""
+        """Return the lexical weights (token id -> weight) of each document."""
         ...
 
     def vectors(self, number: int) -> np.ndarray:
-        """Return the vectors of a document's tokens."""
+        """Return the token vectors of a document."""
         ...
 
 
 class Finder:
-    """Ranks the documents of a corpus for a query.
+    """Ranker of the documents of a corpus by the heads of a BGE-M3.
 
     Args:
-      corpus: its heads' files.
-      ways: rules of the rankings.
+      corpus: outputs of the heads for the documents.
+      ways: names and weights of the rankings.
 
     Raises:
-      InputError: the corpus lacks what a head made.
+      InputError: if the corpus lacks the output of a head.
     """
 
     def __init__(self, corpus: Corpus, ways: Ways):
@@ -224,8 +231,8 @@ class Finder:
         for head in ways.heads:
             if not corpus.has(head):
                 raise InputError(
-                    f"the corpus has nothing of the head {head!r}: embed it with --heads "
-                    f"{' '.join(ways.heads)}"
+                    f"the corpus has no output of the head {head!r}; encode it by `t5x-lite "
+                    f"embed --heads {' '.join(ways.heads)}`"
                 )
         self._terms = TermIndex(corpus.terms()) if "lexical" in ways.heads else None
 
@@ -235,7 +242,7 @@ class Finder:
         terms: Mapping[int, float] | None,
         vectors: Float[np.ndarray, "S K"] | None,
     ) -> dict[str, Scored]:
-        """Return the rankings of one query, by name."""
+        """Return name -> ranking of one query, for each requested ranking."""
         ways, scores = self._ways, {}
         if "dense" in ways.heads:
             assert self._corpus.dense is not None
@@ -265,24 +272,24 @@ class Finder:
 
 
 def _scored(numbers: Sequence[int] | np.ndarray, scores: np.ndarray) -> Scored:
-    """Best first; of equal scores the one that was first stays first."""
+    """Return (number, score) of documents, best first; ties keep their order."""
     those = np.asarray(numbers)
     order = np.argsort(-np.asarray(scores, np.float64), kind="stable")
     return [(int(those[i]), float(scores[i])) for i in order]
 
 
 def _with_rest(first: Scored, rest: Sequence[int]) -> Scored:
-    """Return the rest below the lowest of the new scores, by one a place."""
+    """Append further documents, with scores that decrease by one from the lowest score."""
     lowest = first[-1][1] if first else 0.0
     return [*first, *((number, lowest - place) for place, number in enumerate(rest, 1))]
 
 
 def reranked(ranking: Ranking, scores: Sequence[float]) -> Ranking:
-    """Return a ranking of the same documents.
+    """Return a ranking with its first documents sorted by new scores.
 
     Args:
       ranking: ranking of the first stage.
-      scores: scores of its first documents, in its order; not more than it has.
+      scores: new scores of the first documents, in their order.
     """
     names = [one.document for one in ranking.documents]
     order = np.argsort(-np.array(scores, np.float64), kind="stable").tolist()

@@ -1,15 +1,15 @@
-"""Hard negatives: selection of passages from a ranking of a query, by rules.
+"""Mining of hard negatives: selection of passages from a query's ranking, by rules.
 
     rules = Rules(first=0, last=4, negatives=2, take="top", margin=0.1)
     chosen = choose("q1", [Candidate(3, 0.9), Candidate(0, 0.8), ...], known, pool, rules)
     chosen.numbers, chosen.dropped                  # [0, 5], {"positive": 1, "margin": 1}
 
-The candidates are the ranks [first, last) of the ranking, from 0. These are dropped, in this order:
-positives of the query, by id and by words; the query's own text; passages with the words of an
-earlier candidate; passages that score too close to the positives, or outside of [min_score,
-max_score]; and passages that contain a positive or are a part of one, of 24 characters or more.
-From the rest the first are taken, or a sample by (seed, query, passage) in the order of the
-ranking: the same in every process, whatever their number.
+The candidates are the passages at ranks [first, last), counting from 0. The following candidates
+are dropped, in this order: positives of the query, by id or by words; the query's own text;
+passages with the words of an earlier candidate; passages that score too close to the positives, or
+outside of [min_score, max_score]; and passages that contain a positive or are part of one (of at
+least 24 characters). The negatives are the first of the remaining candidates, or a random sample of
+them that depends only on (seed, query, passage).
 
 Sources: Xiong et al. 2021 (ANCE), section 3; Qu et al. 2021 (RocketQA), section 4.2, denoised hard
 negatives; FlagEmbedding's scripts/hn_mine.py (ranks 10 to 210, 15 negatives); Moreira et al. 2024
@@ -32,26 +32,27 @@ Take = Literal["top", "sample"]
 Fill = Literal["none", "random"]
 _DRAWN_AT_A_TIME = 64
 _LEAST_CHARACTERS = 24
-"""Minimum characters of a text that is recognized inside another one, by its words."""
+"""Minimum characters of a text that is searched for inside of another text."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-    """Rules for the choice of negatives; the fields are options of `t5x-lite mine`.
+    """Rules that choose negatives from a ranking; the fields are options of `t5x-lite mine`.
 
     Attributes:
-      first: first rank to consider, counting from 0.
-      last: stop before this rank, counting from 0.
-      negatives: maximum negatives per query.
-      take: first takes the highest ranked candidates, sample takes a random sample of all
-        candidates.
-      margin: minimum gap between a negative's score and the lowest positive score.
-      relative_margin: minimum gap as a fraction of the lowest positive score.
-      min_score: minimum score of a negative.
-      max_score: maximum score of a negative.
-      fill: random fills up queries that have too few negatives with random passages outside the
-        ranking.
-      seed: random seed of samples.
+      first: rank at which the candidates start, counting from 0.
+      last: rank at which the candidates end (exclusive), counting from 0.
+      negatives: maximum number of negatives per query.
+      take: choice among the candidates: "top" takes the highest ranked candidates, "sample" a
+        random sample of all candidates.
+      margin: minimum difference of the lowest positive's and a negative's score; default: none.
+      relative_margin: minimum difference of the lowest positive's and a negative's score, as a
+        fraction of the positive's score; default: none.
+      min_score: minimum score of a negative; default: no minimum.
+      max_score: maximum score of a negative; default: no maximum.
+      fill: additional negatives for queries with fewer than --negatives: "random" adds random
+        passages from outside of the ranking, "none" adds nothing.
+      seed: random seed of the samples.
     """
 
     first: Natural = 10
@@ -68,28 +69,28 @@ class Rules:
     def __post_init__(self):
         if 1 <= self.last <= self.first:
             raise InputError(
-                f"negatives come from the ranks first to last, which must be 0 or more and "
-                f"ascending: got {self.first} to {self.last}"
+                "--first must be below --last, because negatives are taken from these ranks, "
+                f"got {self.first} and {self.last}"
             )
 
     @property
     def scored(self) -> bool:
-        """True if candidates need scores."""
+        """True if a rule needs the scores of candidates."""
         values = (self.margin, self.relative_margin, self.min_score, self.max_score)
         return any(value is not None for value in values)
 
     @property
     def compares(self) -> bool:
-        """True if candidates are compared with the positives."""
+        """True if a rule compares the scores of candidates and positives."""
         return self.margin is not None or self.relative_margin is not None
 
 
 class Candidate(NamedTuple):
-    """A passage of a ranking.
+    """Passage in the ranking of a query.
 
     Attributes:
       number: number of the passage in the pool.
-      score: score, or None if the ranking has none.
+      score: score of the passage, or None if the ranking has no scores.
     """
 
     number: int
@@ -97,14 +98,14 @@ class Candidate(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Known facts about a query.
+    """Positives and words of a query, which its negatives must not match.
 
     Attributes:
-      numbers: the answers that are in the pool.
-      digests: digests of the answers' words.
-      own: digest of the query's words.
-      lowest: the score of the answer that has the lowest; None is below all candidates.
-      texts: the answers' words, of `same_words`, for candidates that contain one or are part of it.
+      numbers: numbers of the positives in the pool.
+      digests: digests of the positives' words.
+      own: digests of the query's words.
+      lowest: lowest score of a positive; None if a score is unknown.
+      texts: words of the positives, to find candidates that contain a positive or are part of one.
     """
 
     numbers: frozenset[int]
@@ -115,13 +116,13 @@ class Known(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The negatives of a query.
+    """Negatives that were chosen for a query.
 
     Attributes:
-      numbers: numbers of the passages in ranking order, then of passages that fill up.
-      scores: score of each; None has no score.
-      dropped: candidates by the rule that dropped them.
-      filled: number of passages from outside of the ranking.
+      numbers: numbers of the passages, in the order of the ranking, followed by random passages.
+      scores: score of each passage, or None.
+      dropped: number of dropped candidates by rule.
+      filled: number of random passages from outside of the ranking.
     """
 
     numbers: list[int]
@@ -133,14 +134,14 @@ class Chosen(NamedTuple):
 def choose(
     query: str, ranking: Sequence[Candidate], known: Known, pool: "Pool", rules: Rules
 ) -> Chosen:
-    """Return the negatives of a query.
+    """Return the negatives of a query, chosen by rules.
 
     Args:
-      query: id of the query, which seeds sampling.
-      ranking: passages, best first.
-      known: known facts about the query.
-      pool: the passages.
-      rules: rules for negatives.
+      query: id of the query, which seeds the sampling.
+      ranking: ranked passages of the query, best first.
+      known: positives and words of the query.
+      pool: all passages.
+      rules: rules that choose negatives.
     """
     dropped: Counter[str] = Counter()
     kept: list[Candidate] = []
@@ -193,7 +194,7 @@ def _part_rule(number: int, known: Known, pool: "Pool") -> str:
 
 
 def _score_rule(score: float | None, lowest: float | None, rules: Rules) -> str:
-    """Return the rule about scores that drops a candidate, or ""."""
+    """Return the name of the rule about scores that drops a candidate, or "" to keep it."""
     if not rules.scored:
         return ""
     assert score is not None
@@ -215,7 +216,7 @@ def _drawn(*parts: str | int) -> int:
 
 
 def _sampled(query: str, kept: list[Candidate], pool: "Pool", rules: Rules) -> list[Candidate]:
-    """Sample candidates with the lowest random values, in their order."""
+    """Return a random sample of the candidates, in the order of the ranking."""
     draws = [_drawn(rules.seed, query, pool.name(one.number)) for one in kept]
     places = sorted(range(len(kept)), key=lambda place: (draws[place], place))
     return [kept[place] for place in sorted(places[: rules.negatives])]
@@ -224,7 +225,7 @@ def _sampled(query: str, kept: list[Candidate], pool: "Pool", rules: Rules) -> l
 def _filling(
     query: str, num: int, ranked: set[int], known: Known, pool: "Pool", rules: Rules
 ) -> list[int]:
-    """Passages that a permutation of the pool, the query's own, has first."""
+    """Return random passages of the pool that are not in the ranking and violate no rule."""
     import numpy as np
 
     from t5x_lite.data.mixing import order

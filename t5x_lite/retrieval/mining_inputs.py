@@ -1,13 +1,13 @@
-"""Inputs of `t5x-lite mine`: queries with their positives, and the searched passages.
+"""Inputs of `t5x-lite mine`: queries with their positives, and the pool of passages to search.
 
-The passages among which negatives are looked for, by number.
+The pool numbers the passages:
 
     pool = Pool.of([Passage("f:1", "d7", "Emma", "Jane Austen wrote it.")])
     pool.number("d7"), pool.name(0), pool.text(0)       # 0, "d7", "Emma Jane Austen wrote it."
     pool.digests(0) == {digest("emma jane austen wrote it"), digest("Jane Austen wrote it")}
 
-Two texts are the same where their words are: case, white space, punctuation and the forms of one
-character that Unicode calls compatible make no difference.
+Two texts are the same if their words are the same, ignoring case, white space, punctuation and
+compatible forms of Unicode characters (NFKC).
 """
 
 import array
@@ -38,25 +38,25 @@ _WORDS_KEPT = 1 << 14
 
 
 def same_words(text: str) -> str:
-    """Return a key that is equal for texts of the same words, or the text if it has none."""
+    """Return a key that is equal for texts with the same words; without words, the text itself."""
     plain = unicodedata.normalize("NFKC", text).casefold()
     return " ".join(_WORD.findall(plain)) or plain.strip()
 
 
 def digest(text: str) -> int:
-    """63 bits of what `same_words` gives."""
+    """Return a 63-bit hash of the words of a text (`same_words`)."""
     content = hashlib.blake2b(same_words(text).encode(), digest_size=8).digest()
     return int.from_bytes(content, "little") >> 1
 
 
 class Pool:
-    """Passages in the order of their files; ids, texts and digests are in memory.
+    """Passages that negatives are taken from, with ids, texts and digests in memory.
 
     Args:
-      names: the ids, all different.
-      texts: with their titles.
-      digests: int64 [N, 2], of each text with its title and without it.
-      starts: int64 [N], the first character of each behind its title.
+      names: ids of the passages, all different.
+      texts: texts of the passages, including their titles.
+      digests: digests of each text with its title and without it, int64 [N, 2].
+      starts: index of the first character after each title, int64 [N].
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class Pool:
 
     @classmethod
     def of(cls, passages: Iterable[Passage]) -> "Pool":
-        """Build the pool of some passages, which are read once.
+        """Return the pool of passages, which are read once.
 
         Raises:
-          InputError: if an id comes twice, or passages are missing.
+          InputError: if two passages have the same id, or the files contain no passage.
         """
         digests, names, seen = array.array("q"), [], set[str]()
         starts = array.array("q")
@@ -81,7 +81,7 @@ class Pool:
         def texts() -> Iterable[str]:
             for passage in passages:
                 if passage.id in seen:
-                    raise InputError(f"{passage.where}: the id {passage.id!r} comes twice")
+                    raise InputError(f"{passage.where}: two passages have the id {passage.id!r}")
                 seen.add(passage.id)
                 names.append(passage.id)
                 starts.append(max(0, len(passage.whole) - len(passage.text.strip())))
@@ -91,7 +91,7 @@ class Pool:
 
         table = StringTable.of(texts())
         if not names:
-            raise InputError("no passage to mine negatives from")
+            raise InputError("the passage files contain no passage to take negatives from")
         return cls(
             StringTable.of(names),
             table,
@@ -103,39 +103,38 @@ class Pool:
         return len(self._names)
 
     def number(self, name: str) -> int | None:
-        """Return the number of a passage, by its id; None is not in the pool."""
+        """Return the number of the passage with an id, or None."""
         return self._numbers.get(name)
 
     def find(self, text: str) -> int | None:
-        """Return the number of the first passage with a text, with or without title, or None."""
+        """Return the number of the first passage with this text or title and text, or None."""
         if self._by_digest is None:
             numbers = range(len(self) - 1, -1, -1)
             self._by_digest = {each: k for k in numbers for each in self._digests[k].tolist()}
         return self._by_digest.get(digest(text))
 
     def name(self, number: int) -> str:
-        """Return the id of a passage."""
         return self._names[number]
 
     def text(self, number: int) -> str:
-        """Title and text of a passage."""
+        """Return the text of a passage, including its title."""
         return self._texts[number]
 
     def words(self, number: int) -> str:
-        """Return `same_words` of a passage with its title; the latest results are cached."""
+        """Return `same_words` of a passage with its title, cached for recent passages."""
         return self._words(number)
 
     def words_of_text(self, number: int) -> str:
-        """Return the same without its title."""
+        """Return `same_words` of a passage without its title."""
         start = int(self._starts[number])
         return same_words(self.text(number)[start:]) if start else self.words(number)
 
     def digests(self, number: int) -> set[int]:
-        """Return the digests of the text with its title and without it."""
+        """Return the digests of a passage with its title and without it."""
         return {*self._digests[number].tolist()}
 
     def identity(self) -> str:
-        """Return the identity that distinguishes it from other pools."""
+        """Return a digest of all ids and texts of the pool."""
         content = hashlib.sha256()
         for table in (self._names, self._texts):
             for values in table.arrays().values():
@@ -144,18 +143,17 @@ class Pool:
 
 
 class Asked(NamedTuple):
-    """A query.
+    """Query with its positives.
 
     Attributes:
-      id: id of the query; its number, from 0, where it has none.
-      query: without its prompt.
-      prompted: with its prompt.
-      positives: the numbers of the answers in the pool, found by id, or else by their words with a
-        title or without it; None are not there.
-      names: the ids of the answers, or else of the passages that they are; None are not known.
-      texts: texts of the answers.
-      scores: scores of the input.
-      record: the input's line.
+      id: id of the query, or its line number from 0.
+      query: text of the query, without a prompt.
+      prompted: text of the query, with its prompt.
+      positives: number of each positive in the pool, by id or words; None if not in the pool.
+      names: id of each positive, or of the passage with its words; None if unknown.
+      texts: texts of the positives.
+      scores: scores of the positives in the input.
+      record: input line of the query.
     """
 
     id: str
@@ -169,17 +167,17 @@ class Asked(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Equal for lines that ask the same."""
+        """Key that is equal for queries with the same words."""
         return same_words(self.query)
 
 
 class Inputs(NamedTuple):
-    """Queries and passages.
+    """Queries with their positives, and the pool of passages.
 
     Attributes:
-      asked: the queries.
-      pool: the passages that are searched.
-      digest: digest of the queries and their answers.
+      asked: queries with their positives.
+      pool: passages to search.
+      digest: digest of the queries and positives.
     """
 
     asked: list[Asked]
@@ -187,7 +185,7 @@ class Inputs(NamedTuple):
     digest: str
 
     def answers_by_query(self) -> dict[str, frozenset[int]]:
-        """Return the positives of each query, over all lines of the same query."""
+        """Return query key -> numbers of its positives, over all lines with the same query."""
         found: dict[str, set[int]] = {}
         for one in self.asked:
             own = (number for number in one.positives if number is not None)
@@ -195,7 +193,7 @@ class Inputs(NamedTuple):
         return {key: frozenset(numbers) for key, numbers in found.items()}
 
     def texts_by_query(self) -> dict[str, tuple[str, ...]]:
-        """As `answers_by_query`, the words themselves."""
+        """Return query key -> words of its positives, over all lines with the same query."""
         found: dict[str, dict[str, None]] = {}
         for one in self.asked:
             own = found.setdefault(one.key, {})
@@ -203,7 +201,7 @@ class Inputs(NamedTuple):
         return {key: tuple(texts) for key, texts in found.items()}
 
     def digests_by_query(self) -> dict[str, frozenset[int]]:
-        """As `answers_by_query`, of their words."""
+        """Return query key -> word digests of its positives, over all lines of the same query."""
         found: dict[str, set[int]] = {}
         for one in self.asked:
             own = found.setdefault(one.key, set())
@@ -217,8 +215,8 @@ def _warn(asked: Sequence[Asked]) -> None:
     places = [number for one in asked for number in one.positives]
     if missing := places.count(None):
         _logger.warning(
-            "%d of %d answers (%.1f %%) are not among the passages, by id or by text with or "
-            "without title: a passage that is one of them in other words may become a negative",
+            "%d of %d positives (%.1f %%) are not in the passage files, neither by id nor by "
+            "text; a passage with the same content in other words may become a negative",
             missing,
             len(places),
             100 * missing / len(places),
@@ -226,15 +224,15 @@ def _warn(asked: Sequence[Asked]) -> None:
 
 
 def read_inputs(path: str, *, passages: Sequence[str] = (), split: str = "train") -> Inputs:
-    """Return the queries of a file of pairs or of a BEIR directory, and their passages.
+    """Read queries and positives from a file of pairs or a BEIR directory, and read the passages.
 
     Args:
-      path: path of either.
-      passages: files of passages; by default the passages of `path`.
-      split: split of a directory.
+      path: file of pairs, or BEIR directory.
+      passages: passage files; () uses the passages of `path`.
+      split: split of a BEIR directory.
 
     Raises:
-      InputError: if a file or a line is wrong, queries are missing, or an id comes twice.
+      InputError: if a file or a line is invalid, or two passages have the same id.
     """
     files = itertools.chain.from_iterable(read_passages(each) for each in passages)
     if os.path.isdir(path):
@@ -242,10 +240,10 @@ def read_inputs(path: str, *, passages: Sequence[str] = (), split: str = "train"
         lines = [*_of_directory(path, split, pool)]
     else:
         if not (lines := [*_of_file(path)]):
-            raise InputError(f"{path}: no query")
+            raise InputError(f"input {path} contains no query")
         pool = Pool.of(files if passages else _of_lines(lines))
     if not lines:
-        raise InputError(f"{path}: no query")
+        raise InputError(f"input {path} contains no query")
     content = hashlib.sha256()
     asked = []
     for number, line in enumerate(lines):
@@ -259,12 +257,15 @@ def read_inputs(path: str, *, passages: Sequence[str] = (), split: str = "train"
 def _of_directory(path: str, split: str, pool: Pool) -> Iterator[Line]:
     """Yield the queries of a BEIR directory as lines of pairs.
 
-    A positive that corpus.jsonl lacks gets its text from the pool. If both lack it, it is skipped:
-    it cannot become a negative by its id, only in other words under another id.
+    A positive that is not in corpus.jsonl gets its text from the pool. If it is not in the pool, it
+    is skipped; then only another passage with its content could become a negative.
     """
     there = retrieval_sets.beir_splits(path, field="--input")
     if split not in there:
-        raise InputError(f"{path} has no judgments of the split {split}: give --split {there[0]}")
+        raise InputError(
+            f"BEIR directory {path} has no relevance judgments for --split {split}; give "
+            f"--split {there[0]}"
+        )
     names = retrieval_sets.read_queries(path)
     judged = retrieval_sets.read_judgements(Path(path) / "qrels" / retrieval_sets.FILES[split])
     wanted = {name for scores in judged.values() for name, score in scores.items() if score > 0}
@@ -274,13 +275,16 @@ def _of_directory(path: str, split: str, pool: Pool) -> Iterator[Line]:
             texts[name] = pool.text(number)
     if missing := len(wanted - texts.keys()):
         _logger.warning(
-            "%s: neither corpus.jsonl nor the passages have %s of %s judged positives; they are "
-            "skipped",
+            "%s: skipping positives that neither corpus.jsonl nor the passage files contain: "
+            "%s of %s",
             *(path, f"{missing:,}", f"{len(wanted):,}"),
         )
     for query, scores in judged.items():
         if query not in names:
-            raise InputError(f"{path}: queries.jsonl lacks {query!r}, which {split} has")
+            raise InputError(
+                f"{path}: the relevance judgments of {split} have the query {query!r}, but "
+                "queries.jsonl does not contain it"
+            )
         answers = [name for name, score in scores.items() if score > 0 and name in texts]
         if answers:
             record = {
@@ -303,7 +307,7 @@ def _of_file(path: str) -> Iterator[Line]:
 
 
 def _of_lines(lines: Iterable[Line]) -> Iterator[Passage]:
-    """Yield all passages of a file of pairs, each once: by its id, or else by its text."""
+    """Yield each distinct passage of a file of pairs, identified by id or else by text."""
     seen: set[str] = set()
     for line in lines:
         for kind in ("pos", "neg"):
@@ -326,7 +330,7 @@ def _asked(line: Line, number: int, pool: Pool, *, by_text: bool) -> Asked:
     record = line.record
     name = record.get("id", number)
     if isinstance(name, bool) or not isinstance(name, str | int):
-        raise InputError(f'{line.where}: "id" must be a string or a whole number, got {name!r:.40}')
+        raise InputError(f'{line.where}: "id" must be a string or an integer, got {name!r:.40}')
     texts = cast("list[str]", record["pos"])
     named = record.get("pos_ids")
     names: list[str | None] = [None] * len(texts)

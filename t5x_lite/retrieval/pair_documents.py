@@ -1,8 +1,7 @@
-"""The documents that `t5x-lite pairs` reads, each with the pairs that a rule makes of it.
+"""Documents that `t5x-lite pairs` reads, each with the pairs that a rule makes from it.
 
-reader = PairReader(["a.jsonl", "b.warc.wet.gz"], rule="title_body")
-for document, pairs in reader: ...
-reader.num, reader.empty        # documents, and those without a pair
+reader = PairReader(["a.jsonl", "b.warc.wet.gz"], rule="title_body") for document, pairs in reader:
+... reader.num, reader.empty        # number of documents, number of documents without a pair
 """
 
 import contextlib
@@ -41,26 +40,24 @@ _ARCHIVES = (".warc", ".wet")
 
 
 class PairReader:
-    """The documents of files, each with the pairs that a rule makes of it.
+    """Iterator over documents of files, each with the pairs that a rule makes from it.
 
     Args:
-      inputs: files, directories, patterns and data sets, as `t5x-lite pairs` takes them. All files
-        may be compressed; `released_files.read_parallel` reads *.tsv.
-      rule: a name in `pair_rules.RULES`.
-      languages: languages of two aligned files, or of the two texts of *.tsv; one for other inputs
-        that do not name it.
-      template: template of the "text" of an object or a row, with columns in braces; "{text}" keeps
-        it.
+      inputs: files, directories, patterns and data sets, as in `t5x-lite pairs`.
+      rule: name of the rule, a key of `pair_rules.RULES`.
+      languages: languages of two aligned files or of the two texts of *.tsv; for other inputs, one
+        language for documents that do not have a language.
+      template: template of a document's text, with column names in braces.
       seed: random seed of the sentences that the rule "ict" samples.
-      min_score: the lowest score of a line of *.tsv that is kept; None keeps all.
+      min_score: minimum score of a line of *.tsv; None keeps all lines.
 
     Attributes:
-      files: paths, sizes and modification times of the inputs.
-      num: documents read.
-      empty: inputs without a pair.
+      files: identities (path, size and modification time) of the input files.
+      num: number of documents read.
+      empty: number of documents without a pair.
 
     Raises:
-      InputError: a file cannot be read, or an option does not fit the files.
+      InputError: if a file cannot be read, or an option is not for these files.
     """
 
     def __init__(
@@ -74,7 +71,7 @@ class PairReader:
         min_score: float | None = None,
     ):
         if rule not in RULES:
-            raise InputError(f"unknown rule {rule!r}: give one of {', '.join(RULES)}")
+            raise InputError(f"unknown --rule {rule!r}; give one of {', '.join(RULES)}")
         self._rule, self._languages, self._template = RULES[rule], tuple(languages), template
         self._seed, self._min_score = seed, min_score
         kinds = [_kind(name) for name in inputs]
@@ -88,20 +85,21 @@ class PairReader:
         self._aligned = rule == "parallel" and bool(texts) and not self._columns
         if self._aligned and (len(inputs) != 2 or len(texts) != 2 or columns):
             raise InputError(
-                "the rule parallel reads JSON lines, *.tsv with two texts in a line, or two text "
-                f"files that are translations of each other, line by line: got {len(inputs)} files"
+                "--rule parallel needs JSON lines, *.tsv with two texts per line, or two text "
+                f"files that are translations line by line, got {len(inputs)} files"
             )
         if min_score is not None and not self._columns:
             raise InputError(
-                "--min-score is of *.tsv with scores, read by --rule parallel: leave it out"
+                "--min-score is supported only for *.tsv files with scores and --rule "
+                "parallel; remove it"
             )
         if min_score is not None and not math.isfinite(min_score):
             raise InputError(f"--min-score must be a finite number, got {min_score}")
         pair = self._aligned or self._columns
         if len(languages) != 2 * pair and (pair or len(languages) > 1):
             raise InputError(
-                "--languages must be one, or the two of two aligned files or of *.tsv: got "
-                f"{' '.join(languages) or 'none'}"
+                "--languages must be the two languages of aligned files or of *.tsv, or one "
+                f"language for other inputs, got {' '.join(languages) or 'none'}"
             )
         paths: list[tuple[str, Any]] = []
         for name, kind in zip(inputs, kinds, strict=True):
@@ -125,14 +123,14 @@ class PairReader:
             yield document, raws
 
     def fields(self) -> str:
-        """Return the end of a message that no document has a pair: the fields of the first one."""
+        """Return the end of an error message, which lists the first document's fields."""
         if not self._fields:
             return ""
         listed = ", ".join(self._fields)
-        return f"; the first has the fields {listed}: set --text, or choose another --rule"
+        return f"; the first document has the fields {listed}; set --text, or choose another --rule"
 
     def damaged(self) -> int:
-        """Return records of archives that could not be read."""
+        """Return the number of archive records that could not be read."""
         return sum(self._tally.damage.values())
 
     def _documents(self) -> Iterator[Document]:
@@ -172,7 +170,7 @@ class PairReader:
 
 
 def _kind(name: str) -> Literal["archive", "documents", "tfds"]:
-    """Return the kind of an input: archives or lists of them, documents, or a TFDS data set."""
+    """Return the kind of an input: archives (or lists of them), documents, or a TFDS data set."""
     if is_named(name):
         return "tfds" if name.startswith(TFDS) else "documents"
     if plain_name(name).endswith((*_ARCHIVES, ".paths")):
@@ -190,7 +188,7 @@ def _kind(name: str) -> Literal["archive", "documents", "tfds"]:
 
 
 def _is_several(name: str) -> bool:
-    """Return True if a name means several files: a pattern, a directory or a data set."""
+    """Return True if a name refers to several files: a pattern, a directory or a data set."""
     return (
         is_named(name)
         or os.path.isdir(name)
@@ -206,7 +204,7 @@ def _aligned(one: str, other: str, *, languages: tuple[str, ...]) -> Iterator[Do
     for number, (src, tgt) in enumerate(pairs, start=1):
         if src is None or tgt is None:
             raise InputError(
-                f"{one if src is None else other} ends before line {number} of the other file: "
-                "they must be translations line by line"
+                f"{one if src is None else other} ends before line {number} of the other file, "
+                "but the files must be translations line by line"
             )
         yield Document(f"{one}:{number}", {"src": src, "tgt": tgt, "langs": [*languages]})

@@ -1,4 +1,4 @@
-"""Pairs from unlabelled documents: rules that make them, and filters.
+"""Query-passage pairs from unlabeled documents: rules that make pairs, and filters.
 
 A rule makes pairs of a query and a passage from a document:
 
@@ -18,24 +18,25 @@ with a "text" that begins with their title on a separate line.
 | `sentences` | a sentence | another one of the same paragraph, both sampled by position |
 | `ict` | a sentence | the rest of its passage; in a tenth of the pairs, the whole passage |
 | `code_docstring` | "docstring" ("func_documentation_string") | "code" ("func_code_string") |
-| `parallel` | each of "src" and "tgt", or of "translation" | the other |
+| `parallel` | each of the texts "src" and "tgt", or of "translation" | its translation |
 
-`ict` is the inverse cloze task. A passage has whole sentences of one document, with up to 200 words
-in total (our choice; Lee et al. have 288 word pieces), so a short document is one passage.
+`ict` is the inverse cloze task. A passage consists of complete sentences of one document with up to
+200 words (our choice; Lee et al. use 288 word pieces), so a short document is one passage.
 
 Source: Chen et al. 2024 (BGE-M3), section 3.1 and its appendix, which names the kinds of pairs but
 has no code; Lee et al. 2019, "Latent Retrieval for Weakly Supervised Open Domain Question
 Answering", section 4, for `ict`.
 
-`Sieve` filters pairs, and counts how many each filter dropped:
+`Sieve` filters pairs, and counts the pairs that each filter dropped:
 
     sieve = Sieve(Filters())
     sieve.keep(Raw("Emma, a novel", "Jane Austen ..."))     # the kept pair, or None
     sieve.dropped                                           # {"passage too short": 1}
 
-The first filter that rejects a pair drops it. Texts are in Unicode's form NFC, without control
-characters; a query that is the passage's first line is removed from the passage. BGE-M3's paper
-only mentions that bad content and pairs of low relevance are removed: filters and numbers are ours.
+A pair is counted for the first filter that drops it. Texts are normalized to Unicode NFC, without
+control characters; a query that is the first line of the passage is removed from the passage. The
+BGE-M3 paper only mentions that bad content and pairs of low relevance are removed; the filters and
+thresholds are ours.
 """
 
 import dataclasses
@@ -64,20 +65,20 @@ _WITH_SPACE = re.compile(f"({_SENTENCE.pattern})")
 
 
 BLOCK_WORDS = 200
-"""Maximum words of a passage of `ict`, unless a sentence has more."""
+"""Maximum number of words in a passage of `ict`, unless a single sentence has more."""
 
 
 KEPT_ONE_IN = 10
-"""One in this many passages of `ict` keeps the sentence (Lee et al. 2019)."""
+"""The rule `ict` keeps the query sentence in one of this many passages (Lee et al. 2019)."""
 
 
 class Document(NamedTuple):
-    """A document.
+    """Document from which a rule makes pairs.
 
     Attributes:
-      where: its place, "file:line".
-      record: its fields.
-      seed: random seed of a rule.
+      where: position of the document for messages, such as "file:line".
+      record: fields of the document.
+      seed: random seed of the rule.
     """
 
     where: str
@@ -86,12 +87,12 @@ class Document(NamedTuple):
 
 
 class Raw(NamedTuple):
-    """A pair, before the filters.
+    """Query-passage pair before filtering.
 
     Attributes:
-      query: query of the pair.
-      passage: passage of the pair.
-      languages: languages of query and passage, "" where they are not known.
+      query: text of the query.
+      passage: text of the passage.
+      languages: languages of query and passage; "" if unknown.
     """
 
     query: str
@@ -100,7 +101,7 @@ class Raw(NamedTuple):
 
 
 def _text(record: Mapping[str, Any], *names: str) -> str:
-    """Return the first of some fields that is a text, or ""."""
+    """Return the first of these fields that is a string, or ""."""
     return next((record[name] for name in names if isinstance(record.get(name), str)), "")
 
 
@@ -114,7 +115,7 @@ def _alone(record: Mapping[str, Any], query: str, passage: str) -> Iterator[Raw]
 
 
 def title_body(document: Document) -> Iterator[Raw]:
-    """Return the title, and the rest."""
+    """Return a pair of the title and the rest of the document."""
     record = document.record
     title, body = _text(record, "title"), _text(record, *_BODIES)
     if not title.strip():
@@ -123,13 +124,13 @@ def title_body(document: Document) -> Iterator[Raw]:
 
 
 def title_abstract(document: Document) -> Iterator[Raw]:
-    """Return the title, and the abstract of an article."""
+    """Return a pair of the title and the abstract of an article."""
     record = document.record
     return _alone(record, _text(record, "title"), _text(record, "abstract"))
 
 
 def question_answer(document: Document) -> Iterator[Raw]:
-    """Yield a question, and each of its answers."""
+    """Yield pairs of the question and each of its answers."""
     record = document.record
     answers = record.get("answers", record.get("answer"))
     if isinstance(answers, Mapping):  # SQuAD's form
@@ -140,7 +141,7 @@ def question_answer(document: Document) -> Iterator[Raw]:
 
 
 def instruction_output(document: Document) -> Iterator[Raw]:
-    """Return an instruction with its input, and the output (xP3 has inputs and targets)."""
+    """Return a pair of an instruction with its input, and the output."""
     record = document.record
     asked = [_text(record, "instruction", "inputs"), _text(record, "input")]
     query = "\n".join(part for part in asked if part.strip())
@@ -148,7 +149,7 @@ def instruction_output(document: Document) -> Iterator[Raw]:
 
 
 def heading_section(document: Document) -> Iterator[Raw]:
-    """Yield each heading, and the text up to the next one."""
+    """Yield pairs of a heading and the text up to the next heading."""
     record = document.record
     sections = record.get("sections")
     if isinstance(sections, list):
@@ -168,7 +169,7 @@ def heading_section(document: Document) -> Iterator[Raw]:
 
 
 def sentences(document: Document) -> Iterator[Raw]:
-    """Yield two random sentences of each paragraph, not necessarily adjacent."""
+    """Yield a pair of two random sentences of each paragraph, not necessarily adjacent."""
     record = document.record
     for number, paragraph in enumerate(_text(record, *_BODIES).split("\n")):
         found = [each for each in _SENTENCE.split(paragraph) if each.strip()]
@@ -182,9 +183,9 @@ def sentences(document: Document) -> Iterator[Raw]:
 
 
 def ict(document: Document) -> Iterator[Raw]:
-    """Yield a sentence of each passage, and the rest of the passage after the document's title.
+    """Yield pairs of a sentence of each passage and the rest of the passage, after the title.
 
-    Samples depend only on the seed and the passage.
+    The sampled sentence depends only on the seed and the passage.
     """
     record = document.record
     text, title = _text(record, *_BODIES), _text(record, "title").strip()
@@ -200,9 +201,9 @@ def ict(document: Document) -> Iterator[Raw]:
 
 
 def _passages(text: str) -> Iterator[list[str]]:
-    """Yield a text's sentences in runs of up to `BLOCK_WORDS` words, or one longer sentence.
+    """Yield lists of sentences with up to `BLOCK_WORDS` words in total, or one longer sentence.
 
-    A sentence ends in the space before the next one, if there is any.
+    A sentence includes the space before the next sentence, if any.
     """
     passage, size = list[str](), 0
     parts = [*_WITH_SPACE.split(text), ""]
@@ -220,14 +221,14 @@ def _passages(text: str) -> Iterator[list[str]]:
 
 
 def code_docstring(document: Document) -> Iterator[Raw]:
-    """Yield a function's description in words, and its code (CodeSearchNet)."""
+    """Yield a pair of a function's docstring and its code (CodeSearchNet)."""
     record = document.record
     words = _text(record, "docstring", "func_documentation_string")
     return _alone(record, words, _text(record, "code", "func_code_string"))
 
 
 def parallel(document: Document) -> Iterator[Raw]:
-    """Yield two texts of one meaning, in both directions."""
+    """Yield pairs of a text and its translation, in both directions."""
     record = document.record
     pair = record.get("translation")
     if isinstance(pair, Mapping):
@@ -255,7 +256,7 @@ RULES: Mapping[str, Callable[[Document], Iterator[Raw]]] = {
     "code_docstring": code_docstring,
     "parallel": parallel,
 }
-"""Rules by name."""
+"""Name of a rule -> function that yields the pairs of a document."""
 
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u2060\ufeff]")
@@ -265,21 +266,21 @@ _UNSPACED = ("ja", "th", "zh")
 
 
 SAMPLES = 3
-"""Pairs of each filter that a report shows: the first."""
+"""Number of dropped pairs of each filter that the report shows."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Filters:
-    """Filters of pairs; the fields are options of `t5x-lite pairs`.
+    """Filters of query-passage pairs; the fields are options of `t5x-lite pairs`.
 
     Attributes:
-      min_query_words: minimum words of a query.
-      max_query_words: maximum words of a query.
-      min_passage_words: minimum words of a passage.
-      max_queries: maximum pairs with the same passage.
-      bad_words: a file with one bad word per line; pairs that contain a bad word are dropped.
-      languages_by: detector, langdetect or cld3, that drops passages in a language other than
-        stated.
+      min_query_words: minimum number of words of a query; shorter queries are dropped.
+      max_query_words: maximum number of words of a query; longer queries are dropped.
+      min_passage_words: minimum number of words of a passage; shorter passages are dropped.
+      max_queries: maximum number of pairs with the same passage; further pairs are dropped.
+      bad_words: file with one bad word per line; pairs with a bad word are dropped; default: none.
+      languages_by: language detector, langdetect or cld3; passages in a language other than the
+        stated one are dropped; default: no filter.
     """
 
     min_query_words: Positive = 2
@@ -292,19 +293,19 @@ class Filters:
     def __post_init__(self):
         if 1 <= self.max_query_words < self.min_query_words:
             raise InputError(
-                "the words of a query must be from 1 up, min to max: got "
-                f"{self.min_query_words} to {self.max_query_words}"
+                "--min-query-words must not be above --max-query-words, got "
+                f"{self.min_query_words} and {self.max_query_words}"
             )
 
 
 class Sieve:
-    """The filters at work; what tells repetitions is in memory: two numbers a pair.
+    """Filter of pairs that counts dropped pairs; repeated pairs are found by two hashes per pair.
 
     Attributes:
-      seen: pairs.
-      kept: pairs that passed.
-      dropped: the others, by the filter's name.
-      samples: some of these.
+      seen: number of pairs.
+      kept: number of pairs that passed all filters.
+      dropped: number of dropped pairs by filter.
+      samples: the first dropped pairs by filter.
     """
 
     def __init__(self, filters: Filters):
@@ -327,7 +328,7 @@ class Sieve:
         self.samples: dict[str, list[list[str]]] = {}
 
     def keep(self, raw: Raw) -> Raw | None:
-        """Return the pair in its final form, or None if a filter dropped it."""
+        """Return the normalized pair, or None if a filter dropped it."""
         self.seen += 1
         query, passage = plain(raw.query), plain(raw.passage)
         first, _, rest = passage.partition("\n")
@@ -341,7 +342,7 @@ class Sieve:
         return pair
 
     def drop(self, pair: Raw, why: str) -> None:
-        """Count a pair that is dropped."""
+        """Count a pair as dropped by the filter `why`."""
         self.dropped[why] += 1
         samples = self.samples.setdefault(why, [])
         if len(samples) < SAMPLES:
@@ -388,13 +389,13 @@ class Sieve:
 
 
 def plain(text: str) -> str:
-    """Return a text in NFC, without control characters, its lines stripped at their ends."""
+    """Return a text in NFC without control characters and without white space at line ends."""
     lines = unicodedata.normalize("NFC", text).replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return "\n".join(_CONTROLS.sub("", line).strip() for line in lines).strip()
 
 
 def _count(text: str, enough: int) -> int:
-    """Count a text's words; if spaces divide them, stop when there are enough."""
+    """Return the number of words of a text; counting may stop at `enough`."""
     spaced = len(text.split(None, enough))
     return spaced if text.isascii() or spaced > enough else len(words(text))
 

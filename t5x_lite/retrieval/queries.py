@@ -1,9 +1,9 @@
-"""Queries with their vectors, and the search of `t5x-lite mine`.
+"""Queries with their vectors, and the vector search of `t5x-lite mine`.
 
-names, vectors = QueryEncoder("work/bert").read("queries.jsonl")      # float32 [Q, D]
-names, vectors = QueryEncoder().read("queries.npy")
+names, vectors = QueryEncoder("work/bert").read("queries.jsonl")      # float32 [Q, D] names,
+vectors = QueryEncoder().read("queries.npy")
 
-The search of `t5x-lite mine` with a checkpoint: vectors of the pool, then the nearest ones.
+With a checkpoint, `t5x-lite mine` encodes the pool and searches the nearest passages of each query.
 """
 
 import dataclasses
@@ -42,8 +42,8 @@ class Queries(NamedTuple):
     """Queries with their vectors.
 
     Attributes:
-      ids: ids of each.
-      vectors: float32 [Q, D].
+      ids: ids of the queries.
+      vectors: vectors of the queries, float32 [Q, D].
     """
 
     ids: list[str]
@@ -52,22 +52,25 @@ class Queries(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class QueryEncoder:
-    """A checkpoint that turns queries into vectors; its fields are options of commands.
+    """Encoder of queries into vectors; the fields are options of search commands.
 
     Attributes:
-      checkpoint: encodes queries that are texts.
-      step: step number of the checkpoint in a work directory, or best; default: the newest.
-      base: directory of the base model, for a checkpoint that holds only trained parameters.
-      adapters: the adapters to use.
-      pooling: the [CLS] hidden state, or the mean of all hidden states; default: the checkpoint's
-        setting.
-      normalize: scales vectors to length 1; default: the checkpoint's setting.
-      dimensions: keeps only the first N dimensions of each vector; default: all.
-      prefix: beginning of every query; default: the checkpoint's prompt.
-      prompt: name of one of the checkpoint's prompts; default: "query", if it exists.
-      batch_size: queries encoded at once.
-      inputs_length: maximum tokens of a query; default: the model's training length.
-      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
+      checkpoint: work directory or checkpoint directory of the encoder, for queries that are texts;
+        default: the queries are vectors.
+      step: step number of the checkpoint to load from a work directory, or "best" for the
+        checkpoint with the best evaluation result; default: the newest checkpoint.
+      base: directory of the base model, for a checkpoint that stores only its trained parameters;
+        default: the base directory recorded in the checkpoint.
+      adapters: adapters of the checkpoint to use; default: all adapters.
+      pooling: pooling of hidden states into a vector: "cls" takes the [CLS] hidden state, "mean"
+        averages all hidden states; default: the checkpoint's setting.
+      normalize: scale vectors to length 1; default: the checkpoint's setting.
+      dimensions: number of leading dimensions to keep of each vector; default: all.
+      prefix: text put before every query; default: the prompt of the checkpoint.
+      prompt: name of the prompt to put before every query; default: "query", if it exists.
+      batch_size: number of queries per batch.
+      inputs_length: maximum number of tokens of a query; default: the length used in training.
+      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
     """
 
     checkpoint: OptionalDirectory = None
@@ -84,24 +87,20 @@ class QueryEncoder:
     trust_project: bool = False
 
     def named(self) -> str:
-        """Return the checkpoint for a command that needs one.
-
-        Raises:
-          InputError: if it is missing.
-        """
+        """Return the checkpoint, for a command that needs it."""
         if self.checkpoint is None:
-            raise InputError("give --checkpoint")
+            raise InputError("this command needs a checkpoint; give --checkpoint DIR")
         return self.checkpoint
 
     def read(self, path: str, *, ids: Sequence[str] = ()) -> Queries:
-        """Read queries: texts if there is a checkpoint, which encodes them, else vectors.
+        """Read queries as vectors; a checkpoint, if given, encodes the queries from texts.
 
         Args:
-          path: the file.
-          ids: files of the passages that vectors in .npy were made of.
+          path: query file.
+          ids: text files that the vectors in .npy were encoded from, to read query ids from.
 
         Raises:
-          InputError: if the file or the checkpoint is wrong, or no query or one id twice is there.
+          InputError: if the file or the checkpoint is invalid, or two queries have the same id.
         """
         from t5x_lite.data.formats.passages import read_passages
         from t5x_lite.data.formats.vectors import VectorShards
@@ -114,10 +113,10 @@ class QueryEncoder:
             names = [passage.id for passage in passages]
             vectors = self._encode(self.checkpoint, [passage.whole for passage in passages])
         if not names:
-            raise InputError(f"{path}: no query")
+            raise InputError(f"query file {path} contains no query")
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise InputError(f"{path}: the id {twice!r} comes twice")
+            raise InputError(f"query file {path}: two queries have the id {twice!r}")
         return Queries(names, vectors)
 
     def _encode(self, checkpoint: str, texts: Sequence[str]) -> "np.ndarray":
@@ -140,32 +139,38 @@ class QueryEncoder:
         begins = encoder.begins_with(self.prefix, prompt)
         rows, longer = encoder.rows([begins + text for text in texts])
         if longer:
-            _logger.warning("%d queries were truncated to %d tokens", len(longer), encoder.length)
+            _logger.warning(
+                "truncated %d queries to the maximum length of %d tokens",
+                len(longer),
+                encoder.length,
+            )
         return encoder.embedder(batch_size=self.batch_size).run(encoder.params, rows)
 
 
 _CHUNK_BATCHES = 32
-"""Number of batches of passages with vectors that are written together."""
+"""Number of batches per chunk of passages that is encoded and written together."""
 _PROMPTS = {"query": ("query",), "passage": ("document", "passage", "corpus")}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairEncoder:
-    """The encoding of queries and passages; the fields are options of `t5x-lite mine`.
+    """Encoder of queries and passages into vectors; the fields are options of `t5x-lite mine`.
 
     Attributes:
-      step: step number of the checkpoint in a work directory, or best; default: the newest.
-      base: directory of the base model, for a checkpoint that holds only trained parameters.
-      adapters: the adapters to use.
-      pooling: the [CLS] hidden state, or the mean of all hidden states; default: the checkpoint's
-        setting.
-      normalize: scales vectors to length 1; default: the checkpoint's setting.
-      query_prefix: beginning of every query; default: the checkpoint's prompt.
-      passage_prefix: beginning of every passage; default: the checkpoint's prompt.
-      batch_size: texts encoded at once.
-      query_length: maximum tokens of a query; default: the model's training length.
-      passage_length: maximum tokens of a passage; default: the model's training length.
-      trust_project: lets a checkpoint's config run your own classes, not only those in t5x_lite.
+      step: step number of the checkpoint to load from a work directory, or "best" for the
+        checkpoint with the best evaluation result; default: the newest checkpoint.
+      base: directory of the base model, for a checkpoint that stores only its trained parameters;
+        default: the base directory recorded in the checkpoint.
+      adapters: adapters of the checkpoint to use; default: all adapters.
+      pooling: pooling of hidden states into a vector: "cls" takes the [CLS] hidden state, "mean"
+        averages all hidden states; default: the checkpoint's setting.
+      normalize: scale vectors to length 1; default: the checkpoint's setting.
+      query_prefix: text put before every query; default: the prompt of the checkpoint.
+      passage_prefix: text put before every passage; default: the prompt of the checkpoint.
+      batch_size: number of texts per batch.
+      query_length: maximum number of tokens of a query; default: the length used in training.
+      passage_length: maximum number of tokens of a passage; default: the length used in training.
+      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
     """
 
     step: Step = None
@@ -181,7 +186,7 @@ class PairEncoder:
     trust_project: bool = False
 
     def identity(self, checkpoint: str, vectors: Sequence[str] = ()) -> dict[str, Any]:
-        """Return what makes two searches the same, as JSON."""
+        """Return the JSON-compatible identity of a search, by which a killed search is resumed."""
         from t5x_lite.data.formats.vectors import identity_of
         from t5x_lite.inference.loading import find_step
 
@@ -197,13 +202,13 @@ class PairEncoder:
 
 
 class EncoderSearch:
-    """The passages of a pool nearest to queries; what was made stays in a folder.
+    """Search for the nearest passages of each query; its vectors and results are kept in a folder.
 
     Args:
-      checkpoint: a work directory or a step directory.
+      checkpoint: work directory or checkpoint directory.
       inputs: queries and passages.
-      options: options of the encoding.
-      vectors: files of the passages' vectors, in their order; () has the checkpoint make them.
+      options: options of the encoder.
+      vectors: vector files of the passages, in order; () encodes the passages by the checkpoint.
       folder: directory that only this command uses.
     """
 
@@ -232,7 +237,7 @@ class EncoderSearch:
         self._shards = self._open(vectors)
 
     def run(self, *, depth: int) -> "Best":
-        """Return the nearest passages of each query, by number."""
+        """Return the nearest passages of each query, by passage number."""
         from t5x_lite.retrieval.exact import search_shards
 
         return search_shards(
@@ -245,7 +250,7 @@ class EncoderSearch:
         )
 
     def scores_of_answers(self) -> list[list[float]]:
-        """Return the score of each positive of each query; ones that the pool lacks are encoded."""
+        """Return the score of each query's positives, also of positives outside of the pool."""
         import numpy as np
 
         absent = [
@@ -293,13 +298,13 @@ class EncoderSearch:
         shards = VectorShards.open(vectors)
         if len(shards) != len(pool):
             raise InputError(
-                f"{vectors[0]}: {len(shards)} vectors, and there are {len(pool)} passages: give "
-                "the vectors of the same files"
+                f"--vectors {vectors[0]} has {len(shards)} vectors, but there are {len(pool)} "
+                "passages; give the vectors of the same passage files"
             )
         return shards
 
     def _embed(self) -> None:
-        """Write passages.npy; a chunk that is complete is not made again."""
+        """Encode the passages into passages.npy, resuming after the last complete chunk."""
         from t5x_lite.core.jobs import ResumableArray
 
         pool, chunk = self._inputs.pool, _CHUNK_BATCHES * self._options.batch_size
@@ -309,7 +314,7 @@ class EncoderSearch:
         with open(path, "r+b") as opened:
             file = ResumableArray(opened, chunk=chunk, path=str(path))
             if file.done:
-                _logger.info("resuming after %d of %d passages", file.done, len(pool))
+                _logger.info("resuming the encoding after %d of %d passages", file.done, len(pool))
             with counting(
                 "embedding", unit="passages", total=len(pool), done=file.done, steps=True
             ):
@@ -320,7 +325,7 @@ class EncoderSearch:
 
 
 def _cut_former(path: Path) -> None:
-    """Cut the file of an earlier version, which had its whole size and passages.done next to it."""
+    """Truncate a file of an earlier version, which had a counter in passages.done."""
     import numpy as np
 
     count = path.with_suffix(".done")

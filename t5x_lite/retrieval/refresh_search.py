@@ -1,12 +1,11 @@
-"""The searches of `t5x-lite refresh`: passages near to a cache's queries that do not answer them.
+"""Searches of `t5x-lite refresh`: passages near to a cache's queries that are not their positives.
 
     passages = tokenized_passages(experiment.data, vocabulary, ["corpus.jsonl"])
     queries = CachedQueries(examples_of(source.split), passages, length=512)
     numbers = search(rule, "work/run", 2000, passages, queries, batch_size=32)   # int32 [n, top]
 
-For each checkpoint of a step that is a multiple of `data.refresh.period` the passages and the
-queries of the cache are encoded, and the passages nearest to each query are found, without its
-answers.
+For each checkpoint at a multiple of `data.refresh.period` steps, the passages and the cache's
+queries are encoded. Then the nearest passages of each query are found, without its positives.
 """
 
 import array
@@ -45,22 +44,22 @@ POLL_SECONDS = 5.0
 _CHUNK_BATCHES = 32
 _READ_AT_A_TIME = 1024
 _LEAST_TOKENS = 8
-"""Tokens of a text that is recognized inside another one, at least."""
+"""Minimum number of tokens of a text that is searched for inside of another text."""
 
 _logger = logging.getLogger(__name__)
 
 
 def needed_steps(rule: Refresh, steps: int) -> list[int]:
-    """Return the steps with checkpoints that search for some batch of a run of `steps` steps."""
+    """Return the steps with checkpoints that are searched for a run of `steps` steps."""
     batches = range(0, steps, rule.period)
     return sorted({step for number in batches if (step := rule.searched_by(number))})
 
 
 def wait_for(workdir: str, step: int, *, once: bool) -> bool:
-    """Wait for a checkpoint; return False if it is not there and `once` is set.
+    """Wait for the checkpoint of a step; return False at once if it is missing and `once` is set.
 
     Raises:
-      InputError: it is gone already.
+      InputError: if the checkpoint was deleted.
     """
     told = False
     while True:
@@ -69,13 +68,13 @@ def wait_for(workdir: str, step: int, *, once: bool) -> bool:
             return True
         if there and max(there) > step:
             raise InputError(
-                f"{workdir}: the checkpoint of step {step} is gone, and later ones are there: "
-                "keep more of them (--checkpoints.keep), and begin the run again"
+                f"{workdir}: the checkpoint of step {step} was deleted before its search; keep "
+                "more checkpoints by --checkpoints.keep, and start the run again"
             )
         if once:
             return False
         if not told:
-            _logger.info("waiting for the checkpoint of step %d of %s", step, workdir)
+            _logger.info("waiting for the checkpoint of step %d in %s", step, workdir)
             told = True
         time.sleep(POLL_SECONDS)
 
@@ -83,11 +82,11 @@ def wait_for(workdir: str, step: int, *, once: bool) -> bool:
 def tokenized_passages(
     data: Data, vocabulary: Vocabulary, files: Sequence[str]
 ) -> refreshes.Passages:
-    """Return the tokens of all passages, which are written at the first call.
+    """Return the token ids of all passages, which the first call tokenizes and writes.
 
-    Rows begin with [CLS], as the rows of the cache do, even if the model's rows do not. A passage
-    also has the keys of its text as `pair_rules.plain` writes it in pairs: vocabularies of bytes
-    have other tokens for other white space.
+    Rows begin with [CLS] like the rows of the cache, even if the model's rows do not. A passage
+    also has the keys of its text as normalized by `pair_rules.plain`, because tokens of bytes
+    depend on white space.
     """
     directory = data.refresh.directory
     if not refreshes.Passages.has_keys(directory):
@@ -116,23 +115,23 @@ def tokenized_passages(
 
 
 class CachedQueries:
-    """The queries of a cache: each once, and the passages that answer it.
+    """Distinct queries of a cache, and the passages that are their positives.
 
-    A passage answers if it has the id of an answer, or an answer's tokens with its title or without
-    it. So does, of the candidates of a search, one that contains an answer or is part of one
-    (`answered_by`): a sentence of it, or the text behind a prompt.
+    A passage is a positive if it has the id of a positive, or the tokens of a positive with or
+    without the title. Among the candidates of a search, a passage also counts as a positive if it
+    contains a positive or is part of one (`answered_by`).
 
     Args:
-      examples: examples of a cache.
-      pool: the passages.
-      length: maximum tokens of a passage; longer rows are truncated.
+      examples: examples of the cache.
+      pool: all passages.
+      length: maximum number of tokens of a passage; longer passages are truncated.
 
     Attributes:
-      rows: the tokens of each.
-      of_examples: int64 [n], the query of each example.
-      answers: numbers of each query's positives, and of the positives of queries with equal tokens.
-      num_answers: answers of all queries.
-      num_unknown: number of positives that are not in the pool.
+      rows: token ids of each distinct query.
+      of_examples: number of the query of each example, int64 [n].
+      answers: passage numbers of each query's positives.
+      num_answers: total number of positives.
+      num_unknown: number of positives that are not among the passages.
     """
 
     def __init__(
@@ -182,7 +181,7 @@ class CachedQueries:
         self.num_answers, self.num_unknown = sum(map(len, self._texts)), len(unknown)
 
     def answered_by(self, query: int, passage: int) -> bool:
-        """Return True if a passage answers a query."""
+        """Return True if a passage counts as a positive of a query."""
         if passage in self.answers[query]:
             return True
         tokens, full = _inner(self._pool.tokens(passage)), 4 * (self._length - 2)
@@ -192,11 +191,11 @@ class CachedQueries:
         )
 
     def tell(self) -> None:
-        """Warn of answers that are not in the pool."""
+        """Warn about positives that are not among the passages."""
         if self.num_unknown:
             _logger.warning(
-                "%d of %d answers (%.1f %%) are not among the passages, by id or by text with or "
-                "without title: a passage that is one of them in other words may become a negative",
+                "%d of %d positives (%.1f %%) are not in the passage files, neither by id nor "
+                "by text; a passage with the same content in other words may become a negative",
                 self.num_unknown,
                 self.num_answers,
                 100 * self.num_unknown / self.num_answers,
@@ -204,13 +203,13 @@ class CachedQueries:
 
 
 def examples_of(split: Split) -> Iterator[Mapping[str, np.ndarray]]:
-    """Read the examples of a cache's split in their order."""
+    """Yield the examples of a cache's split, in order."""
     for start in range(0, split.size, _READ_AT_A_TIME):
         yield from split.read(np.arange(start, min(start + _READ_AT_A_TIME, split.size)))
 
 
 def _names(example: Mapping[str, np.ndarray], feature: str) -> list[int]:
-    """Return the ids of an example's passages as `refreshes.name_key` makes them; 0 is unknown."""
+    """Return the ids of an example's passages as hashes (`refreshes.name_key`); 0 is unknown."""
     if feature not in example:
         return []
     content = np.ascontiguousarray(example[feature].reshape(-1, ID_WIDTH), "<u2")
@@ -218,12 +217,12 @@ def _names(example: Mapping[str, np.ndarray], feature: str) -> list[int]:
 
 
 def _inner(row: np.ndarray) -> bytes:
-    """Return a row's tokens between [CLS] and [SEP], 4 bytes each."""
+    """Return the bytes of a row's tokens between [CLS] and [SEP], 4 bytes per token."""
     return np.asarray(row[1:-1], "<i4").tobytes()
 
 
 def _contains(outer: bytes, inner: bytes, *, full: int) -> bool:
-    """Return True if a text contains another one, as far as its row was not truncated."""
+    """Return True if a row contains another text, or its start if the row is truncated."""
     head = inner[: 4 * _LEAST_TOKENS]
     if len(head) < 4 * _LEAST_TOKENS:
         return False
@@ -250,10 +249,10 @@ def search(
     *,
     batch_size: int,
 ) -> np.ndarray:
-    """Search with the checkpoint of a step.
+    """Return the nearest passages of each example, by the checkpoint of a step.
 
     Returns:
-      int32 [n, top]: the passages of each example, nearest first; -1 if there are fewer.
+      Passage numbers of each example, nearest first, int32 [n, top]; -1 for missing passages.
     """
     with scratch_directory(_folder(rule, step)) as folder:
         return _search_in(folder, rule, workdir, step, pool, queries, batch_size=batch_size)
@@ -282,7 +281,9 @@ def _search_in(
     path = folder / "passages.npy"
     file = create_array(path, np.float32, (len(pool), vectors.shape[1]))
     chunk = _CHUNK_BATCHES * batch_size
-    with counting(f"step {step}: embedding", unit="passages", total=len(pool)) as advance:
+    with counting(
+        f"encoding with the checkpoint of step {step}", unit="passages", total=len(pool)
+    ) as advance:
         for start in range(0, len(pool), chunk):
             end = min(start + chunk, len(pool))
             file[start:end] = encoded([pool.tokens(k) for k in range(start, end)], "passage")

@@ -1,13 +1,14 @@
-"""Questions about long articles that the user's generator writes: requests, and answers.
+"""Synthetic questions about long articles: requests for a generator model, and its answers.
 
     request = request_of(Article("a7", "en", text), Excerpts(min_words=1000), template)
     {"id": "a7", "lang": "en", "text": "a run of paragraphs", "prompt": "..."}
     check("What drives the plot?", text, language="en")             # "", or the reason to drop it
 
-A request has one run of whole paragraphs of the article, sampled by (seed, id). The question that
-comes back is a query with the WHOLE article as positive, so that a retriever learns to search long
-texts. The sampling of the excerpt and the checks are ours: BGE-M3's paper has the idea, and its
-prompt asks for one specific, valuable question about the core of the text, without pronouns.
+A request contains consecutive complete paragraphs of the article, sampled by (seed, id). The
+generated question becomes a query with the COMPLETE article as its positive, so that a retriever
+learns to search long texts. The idea comes from the BGE-M3 paper, in which the prompt asks for one
+specific, valuable question about the core of the text, without pronouns. The sampling of the
+excerpt and the checks are ours.
 
 Source: Chen et al. 2024 (BGE-M3), section 3.1 and appendix (MultiLongDoc).
 """
@@ -31,17 +32,17 @@ PROMPT = (
     "has not seen the text must understand the question: use names and no pronouns. Write the "
     "question alone, on one line, in the language of the text.\n\n{text}"
 )
-"""Default template."""
+"""Default template of a request's prompt."""
 _LABEL = re.compile(r"^\s*(?:question|query|q|answer|问题|問題)\s*\d*\s*[:：]", re.IGNORECASE)
 
 
 class Article(NamedTuple):
-    """A long text.
+    """Long text to generate a question about.
 
     Attributes:
       id: id of the article.
-      language: its language; "" if unknown.
-      text: the complete text.
+      language: language of the article; "" if unknown.
+      text: complete text, including the title.
     """
 
     id: str
@@ -51,15 +52,15 @@ class Article(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Excerpts:
-    """The choice of articles and excerpts: options of `synthesize requests`.
+    """Selection of articles and excerpts; the fields are options of `t5x-lite synthesize requests`.
 
     In scripts without spaces, each character counts as a word.
 
     Attributes:
-      min_words: minimum words of an article.
-      max_words: maximum words of an excerpt, which consists of consecutive whole paragraphs.
-      number: maximum articles per language, sampled by the seed; default: all.
-      seed: random seed of all samples.
+      min_words: minimum number of words of an article; shorter articles are skipped.
+      max_words: maximum number of words of an excerpt, made of consecutive paragraphs.
+      number: maximum number of articles per language, sampled at random; default: all articles.
+      seed: random seed of the samples of articles and excerpts.
     """
 
     min_words: Positive = 1000
@@ -75,10 +76,10 @@ def draw_of(article: str, seed: int) -> int:
 
 
 def excerpt(article: Article, excerpts: Excerpts) -> str:
-    """Return whole paragraphs from a random one on, or words of a paragraph that is too long.
+    """Return consecutive paragraphs from a random one on, or the start of a long paragraph.
 
     Returns:
-      "" where the article is too short.
+      The text of the excerpt, or "" if the article is too short.
     """
     paragraphs = [each for each in plain(article.text).split("\n") if each]
     counts = [len(words(each)) for each in paragraphs]
@@ -102,7 +103,7 @@ def _first_words(text: str, num: int) -> str:
 
 
 def request_of(article: Article, excerpts: Excerpts, template: str) -> dict[str, str] | None:
-    """Return the generator's request, or None if the article is too short."""
+    """Return the request for an article, or None if the article is too short."""
     text = excerpt(article, excerpts)
     if not text:
         return None
@@ -123,15 +124,15 @@ def check(
     max_words: int = 64,
     guess: Callable[[str], tuple[str, float, str]] | None = None,
 ) -> str:
-    """Return the reason to drop a question of the generator, or "" to keep it.
+    """Return the reason to drop a generated question, or "" to keep it.
 
     Args:
-      question: question that it wrote.
-      text: the article.
+      question: generated question.
+      text: text of the article.
       language: language of the article.
-      min_words: minimum words of a question.
-      max_words: maximum words of a question.
-      guess: function that finds the language of a question; None does not check it.
+      min_words: minimum number of words of a question.
+      max_words: maximum number of words of a question.
+      guess: function that detects the language of a question; None does not check the language.
     """
     asked = plain(question)
     if "\n" in asked:
@@ -151,10 +152,10 @@ def check(
 
 
 def read_articles(paths: Sequence[str]) -> Iterator[Article]:
-    """Read the articles of files: JSON lines {"id", "text"}, perhaps with "title" and "lang".
+    """Yield the articles of files: JSON lines {"id", "text"}, optionally with "title" and "lang".
 
     Raises:
-      InputError: if a line is wrong, or an id comes twice.
+      InputError: if a line is invalid, or two articles have the same id.
     """
     seen: set[str] = set()
     for path in paths:
@@ -162,14 +163,14 @@ def read_articles(paths: Sequence[str]) -> Iterator[Article]:
         for number, line in enumerate(lines):
             passage = of_object(line, number=number)
             if passage.id in seen:
-                raise InputError(f"{passage.where}: the id {passage.id!r} comes twice")
+                raise InputError(f"{passage.where}: two articles have the id {passage.id!r}")
             seen.add(passage.id)
             text = "\n".join(part for part in (passage.title, passage.text) if part)
             yield Article(passage.id, line.record.get("lang", ""), text)
 
 
 def sampled_ids(articles: Iterator[Article], excerpts: Excerpts) -> set[str] | None:
-    """Return the ids of the articles with the lowest random values per language; None for all."""
+    """Return the ids of randomly sampled articles, up to a number per language; None for all."""
     if excerpts.number is None:
         return None
     heaps: dict[str, list[tuple[int, str]]] = {}
@@ -184,17 +185,19 @@ def sampled_ids(articles: Iterator[Article], excerpts: Excerpts) -> set[str] | N
 
 
 def read_questions(path: str) -> dict[str, str]:
-    """Read a generator's questions, by the id of their article: JSON lines {"id", "question"}.
+    """Return article id -> generated question, from a file of JSON lines {"id", "question"}.
 
     Raises:
-      InputError: if a line is wrong, or an id comes twice.
+      InputError: if a line is invalid, or two questions have the same id.
     """
     found: dict[str, str] = {}
     for where, record in read_examples(path, fields=("question",)):
         name = record.get("id")
         if isinstance(name, bool) or not isinstance(name, str | int):
-            raise InputError(f'{where}: must have the "id" of its request, got {name!r:.40}')
+            raise InputError(
+                f'{where}: the field "id" must be the id of a request, got {name!r:.40}'
+            )
         if str(name) in found:
-            raise InputError(f"{where}: the id {name!r} comes twice")
+            raise InputError(f"{where}: two questions have the id {name!r}")
         found[str(name)] = record["question"]
     return found

@@ -125,7 +125,8 @@ def test_a_variant_without_its_list_is_refused(wet, tmp_path, variant, told):
 
 def test_an_output_without_a_page_is_told_of(wet, tmp_path, caplog):
     run(wet, tmp_path / "out", [*RULES, "--cleaning.min-words", "99"])
-    assert f"no page was kept; see the counts in {tmp_path / 'out' / 'report.html'}" in caplog.text
+    page = tmp_path / "out" / "report.html"
+    assert f"dropped every page; see the counts by reason in {page}" in caplog.text
 
 
 def test_beam_gets_the_options_of_its_runner(wet, tmp_path, monkeypatch, capsys):
@@ -162,7 +163,7 @@ def test_beam_that_is_missing_is_named(wet, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
     monkeypatch.delitem(sys.modules, "t5x_lite.c4.beam", raising=False)
     monkeypatch.delattr("t5x_lite.c4.beam", raising=False)
-    with pytest.raises(InputError, match=r"missing: pip install .*\[c4,beam\]"):
+    with pytest.raises(InputError, match=r"missing; run pip install .*\[c4,beam\]"):
         run(wet, tmp_path / "out", workers=None, runner="FlinkRunner")
 
 
@@ -208,9 +209,9 @@ def test_one_file_with_a_record_is_enough(wet, tmp_path):
 def test_an_empty_validation_split_is_told_with_an_option(caplog):
     command._warn_of_empty_validation({"train": 300, "fr": 40, "fr-validation": 1}, 1000)
     assert [record.getMessage() for record in caplog.records] == [
-        "split validation is empty: it gets 1 in 1000 pages, chosen by URL, and there are only "
-        "300; run again with --cleaning.validation-modulus 30 and a new --output, or train with "
-        "--evaluation.loss False"
+        "split validation is empty, because it gets 1 in 1000 pages (chosen by URL) and only 300 "
+        "pages were kept; run again with --cleaning.validation-modulus 30 and a new --output, or "
+        "train with --evaluation.loss False"
     ]
 
 
@@ -233,10 +234,10 @@ def test_an_empty_validation_split_is_told_with_an_option(caplog):
         ("--input a --output o --memory 0", "--memory must be in (0, 1048576), got 0.0"),
         ("--input a --output o --memory nan", "--memory must be in (0, 1048576), got nan"),
         ("--input a --output o stray --workers 2", "stray"),
-        ("--input a --output o -- --project=P", "choose a --runner"),
+        ("--input a --output o -- --project=P", "set --runner to an Apache Beam runner"),
         (
             "--input a --output o --runner FlinkRunner --workers 2",
-            "--workers is for --runner local",
+            "--workers is supported only with --runner local",
         ),
     ],
 )

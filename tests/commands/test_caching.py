@@ -103,9 +103,12 @@ def test_beam_gets_the_options_of_its_runner(tmp_path, tiny_experiment, monkeypa
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("--runner FlinkRunner --bake", "--bake is for --runner local"),
-        ("--runner FlinkRunner --num-workers 2", "--num-workers is for --runner local"),
-        ("-- --parallelism=2", "options after -- are for Apache Beam; choose a --runner"),
+        ("--runner FlinkRunner --bake", "--bake is supported only with --runner local"),
+        (
+            "--runner FlinkRunner --num-workers 2",
+            "--num-workers is supported only with --runner local",
+        ),
+        ("-- --parallelism=2", "options after -- are for Apache Beam, but --runner is local"),
         ("--runner FlinkRunner --data.batch-sise 2 -- --x=1", "did you mean --data.batch-size?"),
     ],
 )

@@ -177,6 +177,6 @@ def test_numbers_that_are_too_small(line, message, capsys):
 def test_the_first_line_of_a_function_is_the_summary_of_its_command():
     assert (
         summaries()["search"]["search"]
-        == "Find the nearest vectors of a corpus for queries, exactly."
+        == "Find the nearest vectors of a corpus for each query, by exact search."
     )
     assert COMMANDS["search"] is COMMANDS["search"]

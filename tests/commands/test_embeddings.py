@@ -51,7 +51,9 @@ def test_vectors_are_in_the_order_of_the_file(embed, checkpoint, tmp_path, monke
     with caplog.at_level(logging.INFO):
         found = embed()
     output = tmp_path / "out.npy"
-    assert caplog.messages[-1] == (f"{output}: 5 vectors of 12 numbers (pooling mean, of length 1)")
+    assert caplog.messages[-1] == (
+        f"{output}: wrote 5 vectors of 12 dimensions (pooling mean, scaled to length 1)"
+    )
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected(checkpoint, TEXTS), atol=1e-5)
     monkeypatch.setattr(embeddings, "CHUNK_BATCHES", 1)
@@ -70,11 +72,13 @@ def test_shortened_vectors_and_their_signs(embed, checkpoint):
     np.testing.assert_array_equal(
         embed(dimensions=8, precision="binary"), np.packbits(short > 0, axis=1)
     )
-    with pytest.raises(InputError, match="dimensions must be at most the 12 of a vector: got 13"):
+    with pytest.raises(
+        InputError, match="dimensions must be at most 12, the size of a vector, got 13"
+    ):
         embed(dimensions=13)
     with pytest.raises(InputError, match="a multiple of 8 dimensions"):
         embed(precision="binary")
-    with pytest.raises(InputError, match="not for several --heads"):
+    with pytest.raises(InputError, match="supported only for --heads dense"):
         embed(precision="binary", heads=("dense", "lexical"))
 
 
@@ -141,9 +145,7 @@ def test_parts_are_together_what_one_command_writes(embed, tmp_path, monkeypatch
     with pytest.raises(InputError, match="5 texts are only 3 blocks of 2"):
         embed(part="1/4")  # the name before 0.2.0
     for options in ({"input": "-"}, {"heads": ("dense", "lexical")}):
-        with pytest.raises(
-            InputError, match="--shard goes with a file of texts, and with one file"
-        ):
+        with pytest.raises(InputError, match="--shard needs an input file and --heads dense"):
             embed(shard="1/2", **options)
     with pytest.raises(InputError, match="--shard is '9/8', but must be I/N"):
         embed(shard="9/8")
@@ -155,8 +157,9 @@ def test_long_texts_are_cut_or_refused(embed, tmp_path, caplog):
     source = tmp_path / "in.txt"
     assert "the checkpoint does not define how a text's vector is computed" in caplog.messages[0]
     assert caplog.messages[1:3] == [
-        f"{source}:1: the text is truncated to 4 tokens, like all longer texts (--inputs-length)",
-        "2 texts were truncated",
+        f"{source}:1: truncating this text and all further long texts to 4 tokens "
+        "(--inputs-length)",
+        "truncated 2 texts that were longer than --inputs-length",
     ]
     np.testing.assert_array_equal(found[2], embed()[2])
     (tmp_path / "out.npy").unlink()
@@ -168,7 +171,7 @@ def test_long_texts_are_cut_or_refused(embed, tmp_path, caplog):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", r"in\.txt: no text to read"),
+        (b"", r"in\.txt contains no text"),
         (b"a\n" * 5 + b"\xff\n", r"in\.txt:6: not .*UTF-8"),
     ],
 )
@@ -188,9 +191,9 @@ def test_files_that_cannot_be(embed, tmp_path):
         ({"output": str(tmp_path / "out.csv")}, r"must end in \.npy or \.parquet"),
         (
             {"output": str(tmp_path / "none" / "o.npy")},
-            r"cannot be written \(.*none is not a directory",
+            r"cannot be written, because .*none is not a directory",
         ),
-        ({"output": str(tmp_path / "link.npy")}, r"--input and --output are one file"),
+        ({"output": str(tmp_path / "link.npy")}, r"--input and --output are the same file"),
         ({"input": str(tmp_path / "none.txt")}, r"none\.txt: cannot be read \(No such file"),
         ({"checkpoint": str(tmp_path / "none")}, r"none: no such directory"),
     ):
@@ -201,7 +204,10 @@ def test_files_that_cannot_be(embed, tmp_path):
 def test_vectors_that_are_not_finite_are_refused(embed, monkeypatch, tmp_path):
     vectors = np.array([[0], [np.nan]] * 3, np.float32)[:5]
     monkeypatch.setattr(Embedder, "run", lambda *_, **__: vectors)
-    with pytest.raises(InputError, match=r"in\.txt:2: the vector is not finite: the checkpoint's"):
+    with pytest.raises(
+        InputError,
+        match=r"in\.txt:2: the vector of this text is NaN or infinite; check the checkpoint's",
+    ):
         embed()
     assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
 

@@ -36,7 +36,7 @@ def test_texts_of_the_old_length_have_the_same_vectors(tmp_path, compile_once, n
     long = after.rows(["a b c d " * most]).rows
     assert len(long[0]) == 3 * most
     assert np.isfinite(after.embedder(batch_size=1).run(after.params, long)).all()
-    with pytest.raises(InputError, match=f"reads texts of {3 * most} tokens already"):
+    with pytest.raises(InputError, match=f"already accepts texts of {3 * most} tokens"):
         extend(str(made), str(tmp_path / "again"), positions=3 * most)
     with pytest.raises(InputError, match="exists and is not empty"):
         extend(checkpoint, str(made), positions=3 * most)

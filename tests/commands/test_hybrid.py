@@ -71,9 +71,11 @@ def test_the_same_ids_and_what_is_missing(embedded, checkpoint, tmp_path):
     with pytest.raises(InputError, match=r"has no ids\.txt"):
         hybrid(str(tmp_path), output=str(tmp_path / "s"), **options)
     inputs = str(embedded / "corpus.jsonl")
-    with pytest.raises(InputError, match="has no head 'mlm', but dense, lexical, multi_vector"):
+    with pytest.raises(
+        InputError, match="has no head 'mlm', its heads are dense, lexical, multi_vector"
+    ):
         embed(checkpoint, input=inputs, output=str(tmp_path / "t"), heads=("dense", "mlm"))
-    with pytest.raises(InputError, match="do not go with --bag-top"):
+    with pytest.raises(InputError, match="--bag-top and --role passage cannot be combined"):
         embed(checkpoint, input=inputs, output=str(tmp_path / "t"), heads=HEADS, bag_top=3)
     assert not (tmp_path / "t").exists()
 

@@ -80,7 +80,7 @@ def test_what_is_wrong_is_one_line(index, capsys):
     with pytest.raises(InputError, match="no query"):
         bm25_search(str(index / "index"), queries=str(index / "empty"), output=str(index / "r"))
     (index / "twice.tsv").write_text("q\tx\nq\ty\n")
-    with pytest.raises(InputError, match=r"twice.tsv:2: the id 'q' comes twice"):
+    with pytest.raises(InputError, match=r"twice.tsv:2: two passages have the id 'q'"):
         bm25_search(str(index / "index"), queries=str(index / "twice.tsv"), output=str(index / "r"))
 
 

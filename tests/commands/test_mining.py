@@ -200,8 +200,8 @@ def test_a_command_that_was_killed_goes_on(beir, checkpoint, tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("rankings", "message"),
     [
-        ([("q9", "1")], "names the query 'q9', which the input lacks"),
-        ([("q1", "9")], "names the document '9', which the passages lack"),
+        ([("q9", "1")], "has the query 'q9', but --input does not contain"),
+        ([("q1", "9")], "has the document '9', but the passages do not contain"),
         ([], "no ranking"),
     ],
 )
@@ -218,11 +218,13 @@ def test_what_does_not_fit(beir, checkpoint, tmp_path):
     rankings = str(tmp_path / "run.tsv")
     with pytest.raises(InputError, match="has no scores"):
         mine(str(beir), output=output, rankings=rankings, rules=Rules(margin=0.1))
-    with pytest.raises(InputError, match="no judgments of the split test: give --split train"):
+    with pytest.raises(
+        InputError, match="no relevance judgments for --split test; give --split train"
+    ):
         mine(str(beir), output=output, rankings=rankings, split="test")
     np.save(tmp_path / "v.npy", np.zeros((3, 12), np.float32))
     vectors, encoder = [str(tmp_path / "v.npy")], PairEncoder(pooling="cls")
-    with pytest.raises(InputError, match="3 vectors, and there are 7 passages"):
+    with pytest.raises(InputError, match="3 vectors, but there are 7 passages"):
         mine(str(beir), output=output, checkpoint=checkpoint, vectors=vectors, encoder=encoder)
     with pytest.raises(InputError, match="--output must be a file"):
         mine(str(beir), output="-", rankings=rankings)
@@ -269,7 +271,7 @@ def test_an_answer_is_no_negative_in_any_form(tmp_path, answer, is_known, title,
     assert sum(settings["report"]["dropped"].values()) == 2
     is_known = is_known and (bool(title) or not answer["pos"][0].startswith("Title"))
     if title or is_known:
-        assert ("1 of 1 answers (100.0 %) are not among" in caplog.text) == (
+        assert ("1 of 1 positives (100.0 %) are not in" in caplog.text) == (
             not is_known and "pos_ids" not in answer
         )
     if is_known and "pos_ids" not in answer:
@@ -299,7 +301,7 @@ def test_judged_answers_that_the_corpus_lacks_are_known_by_the_passages(
     assert (lines[0]["pos"], lines[0]["pos_ids"]) == (["a b", "t g"], ["1", "5"])
     assert lines[0]["neg_ids"] == ["4", "2"]
     assert settings["report"]["dropped"] == {"answer": 1}
-    assert "have 1 of 4 judged positives; they are skipped" in caplog.text
+    assert "passage files contain: 1 of 4" in caplog.text
 
 
 @pytest.mark.parametrize("rescore", [False, True])
@@ -348,8 +350,8 @@ def test_rules_are_options(beir, run, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("", "pass --checkpoint DIR or --rankings FILE"),
-        ("--checkpoint w --rankings r", "pass --checkpoint DIR or --rankings FILE"),
+        ("", "exactly one of --checkpoint DIR and --rankings FILE"),
+        ("--checkpoint w --rankings r", "exactly one of --checkpoint DIR and --rankings FILE"),
         ("--rankings r --vectors v", "--vectors needs --checkpoint"),
     ],
 )

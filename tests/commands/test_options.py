@@ -22,7 +22,7 @@ def test_a_missing_beam_is_one_line_with_its_extras(monkeypatch, extras):
     with pytest.raises(InputError) as error:
         load_driver("t5x_lite.data.cache.making_beam", runner="FlinkRunner", extras=extras)
     assert str(error.value) == (
-        "--runner FlinkRunner needs Apache Beam, which is missing: "
+        "--runner FlinkRunner needs Apache Beam, which is missing; run "
         f"{install_command(*extras.split(','))}"
     )
 

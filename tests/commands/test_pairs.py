@@ -162,24 +162,28 @@ def test_inverse_cloze_by_seed(tmp_path):
 @pytest.mark.parametrize(
     ("names", "options", "message"),
     [
-        (["a.txt"], {"rule": "parallel"}, "line by line: got 1 files"),
-        (["a.txt", "a.txt"], {"rule": "parallel"}, "--languages must be one, or the two"),
+        (["a.txt"], {"rule": "parallel"}, "line by line, got 1 files"),
+        (["a.txt", "a.txt"], {"rule": "parallel"}, "--languages must be the two"),
         (["a.txt"], {"rule": "title_body", "languages": ["a", "b"]}, "got a b"),
-        (["a.tsv"], {"rule": "parallel"}, "--languages must be one, or the two"),
-        (["a.tsv", "a.txt"], {"rule": "parallel"}, r"\*\.tsv with two texts in a line"),
+        (["a.tsv"], {"rule": "parallel"}, "--languages must be the two"),
+        (["a.tsv", "a.txt"], {"rule": "parallel"}, r"\*\.tsv with two texts per line"),
         (["a.tsv"], {"rule": "parallel", "languages": ["a", "b"]}, r"a\.tsv:1: must be source TAB"),
-        (["a.txt"], {"rule": "title_body", "min_score": 1.0}, "--min-score is of"),
+        (["a.txt"], {"rule": "title_body", "min_score": 1.0}, "--min-score is supported only"),
         (
             ["a.tsv"],
             {"rule": "parallel", "languages": ["a", "b"], "min_score": float("nan")},
             "--min-score must be a finite number",
         ),
         (["b.txt"], {"rule": "title_body"}, "b.txt: cannot be read"),
-        (["a.txt"], {"rule": "title_body"}, "pair in 1 documents; the first has the fields text: "),
+        (
+            ["a.txt"],
+            {"rule": "title_body"},
+            "pair in 1 documents; the first document has the fields text; ",
+        ),
         (
             ["a.jsonl"],
             {"rule": "sentences"},
-            "2 documents; the first has the fields page: set --text",
+            "2 documents; the first document has the fields page; set --text",
         ),
         (["a.jsonl"], {"rule": "ict", "text": "body"}, r'a\.jsonl:1: must have "body".*--text'),
     ],
@@ -233,7 +237,7 @@ def test_a_template(articles, tmp_path):
     first = read(output)[0]
     assert first["prompt"] == f"Ask about {first['text']}!"
     (tmp_path / "p.txt").write_text("Ask!")
-    with pytest.raises(InputError, match=r"p\.txt: must have \{text\}"):
+    with pytest.raises(InputError, match=r"p\.txt must contain \{text\}"):
         synthesize_requests(articles, output=str(output), prompt=prompt)
     with pytest.raises(InputError, match="none of 11 articles has 1000 words"):
         synthesize_requests(articles, output=str(output))
@@ -255,7 +259,7 @@ def test_collect(articles, tmp_path):
         "dropped": {"a label before it": 1, "more than one line": 1},
     }
     answers.write_text(json.dumps({"id": "x", "question": "What is this about?"}))
-    with pytest.raises(InputError, match="has an answer to 'x', which the articles do not have"):
+    with pytest.raises(InputError, match="an answer has the id 'x', but no article has this id"):
         synthesize_collect(articles, answers=str(answers), output=str(output))
 
 

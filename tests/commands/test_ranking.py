@@ -110,9 +110,9 @@ def test_rerank_that_was_killed_goes_on(checkpoint, directory, monkeypatch):
     [
         (
             {"beir": None},
-            "the texts are missing; pass --beir DIR, or --queries FILE and --passages FILE",
+            "pass either --beir DIR, or both --queries FILE and --passages FILE",
         ),
-        ({"queries": "x"}, "the texts are missing"),
+        ({"queries": "x"}, "needs the texts of queries and passages"),
     ],
 )
 def test_wrong_options(checkpoint, directory, options, message):
@@ -123,11 +123,11 @@ def test_wrong_options(checkpoint, directory, options, message):
 def test_what_the_files_lack_is_named(checkpoint, directory):
     (directory / "corpus.jsonl").write_text(json.dumps({"_id": "0", "text": "a"}))
     with pytest.raises(
-        InputError, match=r"run.trec names the document '1', which .* 5 are missing"
+        InputError, match=r"run.trec has the document '1', but .* 5 documents are missing"
     ):
         run(checkpoint, directory)
     (directory / "queries.jsonl").write_text(json.dumps({"_id": "q1", "text": "a"}))
-    with pytest.raises(InputError, match="names the query 'q2'"):
+    with pytest.raises(InputError, match="has the query 'q2'"):
         run(checkpoint, directory)
     (directory / "run.trec").write_text("")
     with pytest.raises(InputError, match="no ranking"):

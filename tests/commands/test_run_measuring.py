@@ -37,7 +37,7 @@ def test_means_and_comparisons(files, tmp_path, capsys, caplog):
     }
     assert result["runs"]["two"]["mrr@10"] == 0.0
     assert result["p_values"]["two"]["mrr@10"] == 0.5
-    assert "1 of 3 judged queries have no ranking" in caplog.text
+    assert "has no ranking for 1 of the 3 queries with relevance judgments" in caplog.text
     lines = (tmp_path / "out" / "two.queries.jsonl").read_text().splitlines()
     assert json.loads(lines[0]) == {"query": "q", "mrr@10": 0.0, "hole@10": 0.5}
     assert json.loads((tmp_path / "out" / "metrics.json").read_text()) == result
@@ -62,7 +62,7 @@ def test_a_terminal_has_a_table_and_the_name_of_the_page(
     ]
     assert f"{tmp_path}/out/report.html" in caplog.text
     fuse(runs, output=str(tmp_path / "fused.trec"))
-    assert f"wrote {tmp_path}/fused.trec: 3 queries of 2 runs" in caplog.text
+    assert f"wrote {tmp_path}/fused.trec: 3 queries from 2 runs" in caplog.text
 
 
 def test_answers_in_place_of_judgements(files, tmp_path):
@@ -80,7 +80,10 @@ def test_answers_in_place_of_judgements(files, tmp_path):
         "two": {"top@1": 0.5, "top@2": 0.5},
     }
     (tmp_path / "corpus.jsonl").write_text(json.dumps(lines[0]))
-    with pytest.raises(InputError, match=r"--corpus lacks 3 passages of the runs, such as 'b'"):
+    with pytest.raises(
+        InputError,
+        match=r"--corpus must contain all passages of the runs, but 3 are missing, such as 'b'",
+    ):
         evaluate_run(runs, corpus=[str(tmp_path / "corpus.jsonl")], **options)
 
 
@@ -104,13 +107,13 @@ def test_names_of_runs():
 def test_what_cannot_be_measured(files):
     runs, qrels = files
     for options in ({}, {"qrels": qrels, "answers": "x"}):
-        with pytest.raises(InputError, match="give --qrels, or --answers"):
+        with pytest.raises(InputError, match="needs either --qrels, or both --answers"):
             evaluate_run(runs, **options)
     with pytest.raises(InputError, match="unknown metric 'x'"):
         evaluate_run(runs, qrels=qrels, metrics=["x"])
     with open(qrels, "w") as file:
         file.write("other 0 a 1\n")
-    with pytest.raises(InputError, match="no query of the qrels"):
+    with pytest.raises(InputError, match="has none of the queries in --qrels"):
         evaluate_run(runs, qrels=qrels)
 
 

@@ -40,7 +40,9 @@ def test_finetune_refuses_no_epoch(capsys):
     assert main(line.split()) == 2
     assert "--epochs" in capsys.readouterr().err
     assert main([*line.split()[:-1], "2", "--steps", "9"]) == 2
-    message = "error: --steps and --epochs 2 both set the run's length; give one"
+    message = (
+        "error: --steps and --epochs 2 both set the length of the run; give only one of the two"
+    )
     assert message in capsys.readouterr().err
     assert main(["glue", "--init", "c", "--directory", "d", "--workdir", "w", "--epochs", "0"]) == 2
     assert "--epochs must be above 0, got 0.0" in capsys.readouterr().err

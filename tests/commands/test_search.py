@@ -77,7 +77,7 @@ def test_a_search_of_signs_with_rescoring(tmp_path):
     search(signs, output=str(tmp_path / "b.trec"), rescore=both, rescore_factor=2, **options)
     assert found(tmp_path / "b.trec") == {"0": [("1", 24.0), ("2", 16.0)]}
     np.save(tmp_path / "short.npy", full[:2])
-    with pytest.raises(InputError, match="--rescore has 2 vectors, and the corpus more"):
+    with pytest.raises(InputError, match="--rescore has 2 vectors, but the corpus has more"):
         search(
             signs, output=str(tmp_path / "c.trec"), rescore=[str(tmp_path / "short.npy")], **options
         )
@@ -114,5 +114,5 @@ def test_what_does_not_fit(files, tmp_path):
     with pytest.raises(InputError, match="one word"):
         run(files, tmp_path / "run", tag="a b")
     (tmp_path / "run.partial.npz").write_bytes(b"x")
-    with pytest.raises(InputError, match="not the state of a search"):
+    with pytest.raises(InputError, match="not the saved state of a search"):
         run(files, tmp_path / "run")

@@ -51,7 +51,7 @@ def test_bm25_and_runs_of_ones_own(beir, tmp_path, capsys):
     assert result["sets"]["cqadupstack/b"]["ndcg@10"] == 0.5
     assert result["mean"]["ndcg@10"] == 0.125  # (0 + (0 + 0.5) / 2) / 2
     (runs / "nq.trec").unlink()
-    with pytest.raises(InputError, match="no run of the set 'nq'"):
+    with pytest.raises(InputError, match="has no run file for the data set 'nq'"):
         evaluate_suite("beir", beir, output=str(tmp_path / "own"), runs=str(runs))
 
 
@@ -83,7 +83,7 @@ def test_an_output_has_the_runs_of_one_command(beir, tmp_path):
 
 def test_one_way_to_find(beir, tmp_path):
     for options in ({}, {"bm25": "english", "runs": "x"}):
-        with pytest.raises(InputError, match="give one of"):
+        with pytest.raises(InputError, match="needs exactly one of"):
             evaluate_suite("beir", beir, output=str(tmp_path / "out"), **options)
 
 
@@ -125,7 +125,7 @@ def test_accuracy_of_triplets(tmp_path, compile_once):
     ("name", "text", "message"),
     [
         ("a.csv", "Sentence1,Sentence2\na,b\n", "Sentence3"),
-        ("a.csv", "Sentence1,Sentence2,Sentence3\n", "no pair"),
+        ("a.csv", "Sentence1,Sentence2,Sentence3\n", "no sentence pair"),
         ("a.csv", "Sentence1,Sentence2,Sentence3\na,,b\n", "Sentence2 must be a sentence, got"),
         ("a.jsonl", '{"anchor": "a", "positive": "b"}', r'a\.jsonl:1: must have "negative"'),
     ],
@@ -158,9 +158,12 @@ def test_coefficients(tmp_path, compile_once):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("sentence1\tsentence2\n", r"dev.tsv:1: must name the columns .*: no score"),
-        (HEAD, "no pair"),
-        (HEAD + "0\ta\tb\n", r"dev.tsv:2: has 3 columns, and line 1 4"),
+        (
+            "sentence1\tsentence2\n",
+            r"dev.tsv:1: the header must have the columns .*, but score is missing",
+        ),
+        (HEAD, "no sentence pair"),
+        (HEAD + "0\ta\tb\n", r"dev.tsv:2: this line has 3 columns, but the header has 4"),
         (HEAD + "0\ta\tb\tx\n", r"dev.tsv:2: the score must be a number, got 'x'"),
         (HEAD + "0\ta\tb\tnan\n", r"dev.tsv:2: the score must be a number"),
     ],

@@ -33,7 +33,9 @@ def test_vocab_of_weighted_files(tmp_path, english_lines, capsys):
         models[name] = (tmp_path / name / "sentencepiece.model").read_bytes()
     assert models["a"] == models["b"] != models["c"]
     capsys.readouterr()
-    with pytest.raises(InputError, match=r"too little text for 2000 pieces; .* the weights leave"):
+    with pytest.raises(
+        InputError, match=r"too little text for 2000 pieces; .* shortest for its weight"
+    ):
         vocab([f"{many}=1", f"{few}=1"], output=str(tmp_path / "d"), size=2000)
     assert not (tmp_path / "d").exists()
 
@@ -58,7 +60,7 @@ def test_a_vocabulary_of_an_encoder_from_a_tempered_sample(tmp_path, english_lin
     assert vocabulary.decode(vocabulary.encode("the quillt")) == "the quillt"
     capsys.readouterr()
     with pytest.raises(
-        InputError, match="--alpha computes the weights: remove the weights of --input"
+        InputError, match="--alpha computes the weights of the files, but --input also has weights"
     ):
         vocab([f"{many}=1"], output=str(tmp_path / "d"), size=200, alpha=0.3)
     with pytest.raises(OptionError, match=r"--alpha must be in \(0, 1\], got 0"):
@@ -112,7 +114,7 @@ def test_characters_beyond_half_of_the_pieces_are_named(tmp_path, caplog):
     text.write_text("\n".join("".join(chr(0x4E00 + i) for i in range(200)) for _ in range(9)))
     with pytest.raises(InputError):
         vocab([str(text)], output=str(tmp_path / "v"), size=150)
-    assert "125 frequent characters have no piece, such as" in caplog.text
+    assert "no piece for 125 frequent characters, such as" in caplog.text
     assert "raise --size to at least 400, or set --character-coverage" in caplog.text
 
 

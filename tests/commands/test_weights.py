@@ -64,22 +64,24 @@ def test_a_dry_run_says_what_it_would_do(exported, hub, caplog, capsys):
     assert capsys.readouterr().out == ""
     listed = [message.split("  ")[-1] for message in caplog.messages[:4]]
     assert listed == ["1_Pooling/config.json", "README.md", "config.json", "model.safetensors"]
-    assert "names no license" in caplog.messages[-2]
-    end = "4 files, 2.03 kB to me/model (public if it is new)"
-    assert caplog.messages[-1] == f"dry run: would upload {end}"
+    assert "contains no license" in caplog.messages[-2]
+    end = "4 files, 2.03 kB to me/model (a public repository if it is new)"
+    assert caplog.messages[-1] == f"dry run: the upload would send {end}"
 
 
 def test_a_refusal_is_one_line(exported, hub):
     hub.error = RuntimeError("401\nUnauthorized")
     with pytest.raises(
-        InputError, match=r"rejected me/model \(RuntimeError: 401 Unauthorized\): log"
+        InputError, match=r"rejected the upload to me/model \(RuntimeError: 401 Unauthorized\); log"
     ):
         push(exported, "me/model")
 
 
 @pytest.mark.parametrize("name", ["model", "a/b/c", "../x", "me/"])
 def test_other_names_are_refused(exported, name):
-    with pytest.raises(InputError, match="is not a name of the hub: give ORG/NAME"):
+    with pytest.raises(
+        InputError, match="is not a repository name at the Hugging Face Hub; give ORG/NAME"
+    ):
         push(exported, name, dry_run=True)
 
 
@@ -90,9 +92,9 @@ def test_without_the_extra_another_command_is_named(exported, monkeypatch):
 
 
 def test_what_export_did_not_write_is_refused(tmp_path, exported):
-    with pytest.raises(InputError, match="no such directory"):
+    with pytest.raises(InputError, match="does not exist"):
         exported_files(tmp_path / "none")
-    with pytest.raises(InputError, match="holds no model"):
+    with pytest.raises(InputError, match="contains no exported model"):
         exported_files(tmp_path)
     (exported / "params").mkdir()
     with pytest.raises(InputError, match="run `t5x-lite export hf"):

@@ -378,7 +378,7 @@ def test_evaluate(refused, run, line, message):
         ("--checkpoint run --input run --output out", "run: cannot be read (Is a directory)"),
         ("--checkpoint run --input bad --output out", "bad:2: not JSON (Expecting value at col"),
         ("--checkpoint run --input latin --output out", "latin:1: not UTF-8 (byte 15)"),
-        ("--checkpoint run --input empty --output out", "empty: no line to read"),
+        ("--checkpoint run --input empty --output out", "input empty contains no line"),
         (
             "--checkpoint run --input in --output out --longest-line 31",
             "in:1: the line has more than 31 bytes; divide the line, or raise --longest-line",

@@ -69,10 +69,13 @@ def test_commands_without_tensorflow(tmp_path, tiny_run, tiny_text, tiny_experim
     *told, codes = (line for line in done.stderr.splitlines() if not progress.search(line))
     assert codes == "[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]", done.stderr
     embedded, exported, imported, composed, merged, message = told
-    assert embedded == "vectors.npy: 2 vectors of 16 numbers (pooling mean, of length 1)"
+    assert (
+        embedded
+        == "vectors.npy: wrote 2 vectors of 16 dimensions (pooling mean, scaled to length 1)"
+    )
     assert exported == "exported: exported moved, with a model card in README.md"
     assert imported.startswith("imported: T5, ")
-    assert composed == "wrote zero: 0 changed arrays, 0 bytes"
+    assert composed == "wrote the delta zero: 0 changed arrays, 0 bytes"
     assert merged.startswith("wrote merged: ")
     assert merged.endswith("moved with 0 changed arrays")
     assert message.startswith(

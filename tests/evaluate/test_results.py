@@ -101,7 +101,7 @@ def test_a_single_task_is_reported_at_its_best_step(
     assert "checkpoints.best: the highest validation/score is best" in caplog.messages
     assert "stop_early.metric: the lowest validation/loss is best" in caplog.messages
     value = f"step {best} has the highest validation/score ({scores[best]:.4f})"
-    assert f"{value}; --step best takes it" in caplog.messages
+    assert f"{value}; load it by --step best" in caplog.messages
 
     settings = dataclasses.replace(experiment.evaluation, loss=False)
     by_step = evaluate(

@@ -202,12 +202,12 @@ def test_a_killed_command_resumes(checkpoint, tmp_path, monkeypatch):
     ("kind", "record", "message"),
     [
         ("classes", {"text": "a"}, 'must have "inputs", a string, and "second".*; it has "text"'),
-        ("classes", {"inputs": " "}, '"inputs" is empty; give it a text or remove the line'),
+        ("classes", {"inputs": " "}, '"inputs" is empty; add a text or remove the line'),
         ("classes", {"inputs": "a", "second": ""}, '"second" is empty'),
         ("classes", {"inputs": 3}, '"inputs" must be a string, got int'),
-        ("classes", {"inputs": "a", "choices": ["b", "c"]}, 'has "choices", and head'),
-        ("tags", {"inputs": "a", "second": "b"}, "has \"second\", and head 'token' tags the words"),
-        ("tags", {}, 'must have "inputs", a string; it has nothing'),
+        ("classes", {"inputs": "a", "choices": ["b", "c"]}, 'has "choices", but head'),
+        ("tags", {"inputs": "a", "second": "b"}, "has \"second\", but head 'token' tags the words"),
+        ("tags", {}, 'must have "inputs", a string, but has nothing'),
         ("choice", {"inputs": "a"}, 'must have "inputs", a string, and "choices", a list'),
         ("choice", {"inputs": "a", "choices": ["b"]}, "at least 2 texts, got 1"),
         (
@@ -236,26 +236,36 @@ def test_what_does_not_fit_a_checkpoint_is_refused(checkpoint, tmp_path, tiny_vo
     bert = [str(write_checkpoint(tmp_path, "bert"))]
     t5 = [str(t5_checkpoint.write_checkpoint(tmp_path / "t5", tiny_vocabulary))]
     cases = [
-        (bert, {}, "encoder without a head that answers texts; use embed.* by finetune"),
-        (classes, {"head": "token"}, "has no head 'token' that answers texts; its heads are class"),
-        (classes, {"prompt": "x"}, "answers by its head 'classifier'; remove --prompt"),
-        (classes, {"threshold": 0.3}, "has no option threshold; its options are prob"),
-        (classes, {"doc_stride": 3}, "classifies a text .* has no option doc_stride"),
+        (bert, {}, "encoder without a head that predicts for texts; use .*embed.* by .*finetune"),
+        (
+            classes,
+            {"head": "token"},
+            "has no head 'token' that predicts for texts; its heads are class",
+        ),
+        (classes, {"prompt": "x"}, "predicts with its head 'classifier'; remove --prompt"),
+        (
+            classes,
+            {"threshold": 0.3},
+            "option threshold is not for such a head; its options are prob",
+        ),
+        (classes, {"doc_stride": 3}, "classifies a text .*, but the option doc_stride"),
         (
             classes,
             {"inputs_length": 999},
-            "the model reads at most .* tokens, but inputs_length asks for rows of 999",
+            "the model's maximum length is .* tokens, but inputs_length sets rows of 999",
         ),
-        (classes, {"inputs_length": 3}, "rows of 3 tokens leave no room"),
-        (classes * 2, {}, "an ensemble has no head in common; give one --checkpoint"),
-        (t5, {"head": "classifier"}, "T5 writes text; options of heads .* are for encoders"),
-        (t5, {"probabilities": True}, "T5 writes text; options of heads"),
+        (classes, {"inputs_length": 3}, "maximum length of 3 tokens is too short"),
+        (classes * 2, {}, "an ensemble cannot predict with a head; give a single --checkpoint"),
+        (t5, {"head": "classifier"}, "T5 generates text, but the options .* are for encoders"),
+        (t5, {"probabilities": True}, "T5 generates text, but the options"),
     ]
     for checkpoints, options, message in cases:
         with pytest.raises(InputError, match=message):
             predict(checkpoints, **files, **options)
         assert not (tmp_path / "out.jsonl").exists()
-    with pytest.raises(InputError, match="cannot generate text; use predict, which answers by its"):
+    with pytest.raises(
+        InputError, match=r"cannot generate text; use .*predict.*, which predicts with its"
+    ):
         t5x_lite.load(classes[0]).generate(["a"])
     with pytest.raises(InputError, match=r"threshold must be in \[0, 1\]: got 2"):
         Asked(threshold=2.0)
@@ -265,7 +275,9 @@ def test_texts_that_are_cut_are_named_or_refused(checkpoint, tmp_path, caplog):
     (tmp_path / "in.jsonl").write_text('{"inputs": "a"}\n' + json.dumps({"inputs": "b " * 40}))
     files = {"input": str(tmp_path / "in.jsonl"), "output": str(tmp_path / "out.jsonl")}
     predict([checkpoint("classes")], **files)
-    assert "in.jsonl:2: the input is truncated to 12 tokens" in caplog.text
+    assert (
+        "in.jsonl:2: truncating this input and all further long inputs to 12 tokens" in caplog.text
+    )
     with pytest.raises(InputError, match="jsonl:2: the input is longer than 12 tokens"):
         predict([checkpoint("classes")], **files, long_inputs="refuse")
 

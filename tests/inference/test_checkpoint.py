@@ -94,7 +94,9 @@ def test_words_need_room_and_are_those_of_all_members(tiny_run, model, monkeypat
     worded = with_layout(model, layouts.PrefixLM(separator=" target:")).members[0]
     members = iter([worded, model.members[0], worded])
     monkeypatch.setattr(text_to_text, "load_using", lambda *_, **__: next(members))
-    with pytest.raises(InputError, match=r"read inputs differently \(data\.layout\): an ensemble"):
+    with pytest.raises(
+        InputError, match=r"encode inputs differently \(data\.layout\), but an ensemble"
+    ):
         Checkpoint.load([str(tiny_run)] * 2)
     length = len(model.vocabulary.encode(" target:"))
     with pytest.raises(InputError, match="leaves no room for text in inputs"):
@@ -114,10 +116,10 @@ def test_a_prompt_that_is_too_long_is_refused(model):
     with pytest.raises(InputError) as raised:
         short.prompts(["the", "the the the"])
     assert str(raised.value) == (
-        "text 1: the prompt is longer than 2 tokens (it has 3); shorten it, or raise the length of "
-        "inputs"
+        "text 1: the prompt has 3 tokens, but the maximum is 2; shorten it, or raise the maximum "
+        "input length"
     )
-    with pytest.raises(InputError, match=r"^f:7: the prompt is longer"):
+    with pytest.raises(InputError, match=r"^f:7: the prompt has 3 tokens"):
         short.prompts(["the the the"], names=["f:7"])
 
 
@@ -132,8 +134,8 @@ def test_numbers_are_finite():
     with pytest.raises(InputError) as raised:
         check_finite("f:1", "the score", -1.0, float("-inf"))
     assert str(raised.value) == (
-        "f:1: the score is not finite: the checkpoint's weights are broken, or the compute dtype "
-        "is too narrow for them"
+        "f:1: the score is NaN or infinite; check the checkpoint's weights, or use float32 as the "
+        "compute dtype"
     )
 
 
@@ -201,8 +203,8 @@ def test_an_ensemble_needs_one_vocabulary(tiny_run, tmp_path, english_lines):
     with pytest.raises(InputError) as raised:
         Checkpoint.load([str(tiny_run), str(other)])
     assert str(raised.value) == (
-        f"the checkpoints {tiny_run}/checkpoints/10 and {other} have different vocabularies: an "
-        "ensemble needs one"
+        f"the checkpoints {tiny_run}/checkpoints/10 and {other} have different vocabularies, but "
+        "an ensemble needs a common one"
     )
 
 
@@ -220,7 +222,7 @@ def test_an_ensemble_needs_logits_of_one_size_and_one_way_of_reading(model, monk
     experiment = dataclasses.replace(member.experiment, model=larger)
     with pytest.raises(InputError, match=r"different model\.vocab_size, 400 and 512"):
         load(dataclasses.replace(member, experiment=experiment))
-    with pytest.raises(InputError, match=r"read inputs differently \(data\.layout\)"):
+    with pytest.raises(InputError, match=r"encode inputs differently \(data\.layout\)"):
         load(with_layout(model, layouts.LM()).members[0])
 
 
@@ -247,6 +249,6 @@ def test_what_a_model_lacks_is_said(model, ensemble, monkeypatch):
 
 
 def test_no_checkpoint(tiny_run):
-    with pytest.raises(InputError, match="at least one checkpoint directory"):
+    with pytest.raises(InputError, match="no checkpoint directory is given"):
         find_steps([])
     assert find_steps([str(tiny_run)], step=5) == [tiny_run / "checkpoints" / "5"]

@@ -157,12 +157,12 @@ def test_another_base_is_refused_with_both_digests(base, lora, tmp_path, caplog)
     other = {**base[1], "model/token_embedding/table": base[1]["model/token_embedding/table"] + 1}
     where = write_step(tmp_path / "other", experiment("t5"), other)
     digests = load(lora[0]).base.digest[:16]
-    prefix = r"other is not the base of .*lora: model/token_embedding/table differs"
-    message = rf"{prefix}; .*{digests}.*--allow"
+    prefix = r"other is not the base model of .*lora: the array model/token_embedding/table differs"
+    message = rf"{prefix} .*{digests}.*--allow"
     with pytest.raises(InputError, match=message):
         load(lora[0], base=where)
     allowed = load(lora[0], base=where, allow_other_base=True)
-    assert "using it because of --allow-other-base" in caplog.text
+    assert "using this base because of --allow-other-base" in caplog.text
     assert allowed.parts.keys() == load(lora[0]).parts.keys()
     assert load(lora[0], base=base[0]).base == load(lora[0]).base
     # As other commands have it: the recorded base does not stand in for what --base names.
@@ -235,7 +235,9 @@ def test_trained_arrays_that_the_base_lacks(base, lora, tmp_path):
     less = {path: x for path, x in base[1].items() if path != table}
     where = write_step(tmp_path / "less", experiment("t5"), less)
     run = write_step(tmp_path / "run", experiment("t5"), base[1])
-    with pytest.raises(InputError, match=f"run: its base .*less has no {table}, so no change"):
+    with pytest.raises(
+        InputError, match=f"run: its base .*less has no array {table}, so the change"
+    ):
         load(run, base=where)
 
 

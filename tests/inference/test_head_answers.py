@@ -147,7 +147,7 @@ def test_a_head_that_fits_a_task():
     ):
         check_head({"classifier": Classifier()}, "token", labels, where="it")
     with pytest.raises(
-        InputError, match="use an objective Classify, Spans, Choose or TagTokens, or a che"
+        InputError, match="use the objective Classify, Spans, Choose or TagTokens, or a che"
     ):
         check_head({}, "token", labels, where="it")
 

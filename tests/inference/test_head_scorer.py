@@ -58,7 +58,9 @@ def test_a_file_of_pairs(checkpoint, tmp_path):
 
 
 def test_heads_and_weights_that_make_no_score(checkpoint):
-    with pytest.raises(InputError, match="heads are some of dense, lexical, multi_vector: got 's'"):
+    with pytest.raises(
+        InputError, match="heads must be some of dense, lexical, multi_vector, got 's'"
+    ):
         scorer_of(checkpoint, heads=["s"])
-    with pytest.raises(InputError, match="must not be negative, and one must be above 0"):
+    with pytest.raises(InputError, match="must be at least 0, and one of them above 0"):
         scorer_of(checkpoint, heads=["dense"], weights=(0.0, 1.0, 1.0))

@@ -139,9 +139,9 @@ def test_inputs_that_are_too_long_are_cut_with_a_warning(score, files, caplog, m
     answers = score()
     assert answers[1]["inputs"] == long["inputs"]
     assert caplog.messages == [
-        f"{files['input']}:2: the input is truncated to 32 tokens, like all longer inputs "
+        f"{files['input']}:2: truncating this input and all further long inputs to 32 tokens "
         "(--inputs-length)",
-        "3 inputs were truncated",
+        "truncated 3 inputs that were longer than --inputs-length",
     ]
     # A likelihood is that of the whole target.
     assert answers[1]["num_tokens"] == 61
@@ -157,7 +157,7 @@ def test_inputs_that_are_too_long_are_refused(score, files, tmp_path):
         score(long_inputs="refuse")
     assert str(raised.value) == (
         f"{files['input']}:2: the input is longer than 32 tokens; shorten it, raise "
-        "--inputs-length, or have it cut by --long-inputs cut"
+        "--inputs-length, or set --long-inputs cut to truncate it"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
@@ -177,7 +177,7 @@ def test_an_output_that_exists_is_replaced_and_said_to_be(score, files, monkeypa
     assert caplog.messages == []
     assert score() == first
     assert caplog.messages == [
-        f"{files['output']} exists: it is replaced when the new one is complete"
+        f"output {files['output']} already exists; replacing it when the new output is complete"
     ]
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(b"")))
     with pytest.raises(InputError, match=r"^standard input is empty$"):
@@ -188,8 +188,8 @@ def test_an_output_that_exists_is_replaced_and_said_to_be(score, files, monkeypa
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "in.jsonl: no line to read"),
-        ("\n \n", "in.jsonl: no line to read"),
+        ("", "in.jsonl contains no line"),
+        ("\n \n", "in.jsonl contains no line"),
         ('{"inputs": "a"}\n{"input": "b"}\n', 'in.jsonl:2: must have "inputs", a string'),
         ('{"inputs": "a"}\nb\n', r"in.jsonl:2: not JSON \("),
     ],
@@ -262,7 +262,9 @@ def test_a_line_with_a_seed_does_not_depend_on_its_number(predict, files):
 
 def test_a_prompt_that_is_too_long_is_refused(predict, files):
     write(files["input"], {"inputs": "a"}, {"inputs": "a", "prompt": "the " * 33})
-    with pytest.raises(InputError, match=r"in.jsonl:2: the prompt is longer than 32 tokens"):
+    with pytest.raises(
+        InputError, match=r"in.jsonl:2: the prompt has .* tokens, but the maximum is 32"
+    ):
         predict()
 
 
@@ -272,9 +274,9 @@ def test_targets_that_are_too_long_are_cut_or_refused(score, files, caplog):
     write(files["input"], RECORDS[2], long, long)
     short, cut, _ = score(targets_length=4)
     assert caplog.messages == [
-        f"{files['input']}:2: the target is truncated to 4 tokens, like all longer targets "
-        "(--targets-length); its log-likelihood covers only these tokens",
-        "2 targets were truncated",
+        f"{files['input']}:2: the target is longer than 4 tokens (--targets-length); truncating "
+        "this and all further long targets, so that log-likelihoods cover only the kept tokens",
+        "truncated 2 targets that were longer than --targets-length",
     ]
     assert (short["num_tokens"], cut["num_tokens"]) == (2, 4)
     whole = score()
@@ -345,8 +347,8 @@ def test_the_likeliest_candidate_is_the_prediction(score, files, candidates):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("\n \n", "candidates.txt: no candidate to rank; write one a line"),
-        ("a\nb\n\na \n", "candidates.txt:4: the same candidate as in line 1"),
+        ("\n \n", "candidates.txt contains no candidate; write one candidate per line"),
+        ("a\nb\n\na \n", "candidates.txt:4: this candidate is the same as in line 1"),
     ],
 )
 def test_wrong_candidates(score, candidates, content, message):
@@ -363,7 +365,9 @@ def test_candidates_and_inputs_are_not_both_standard_input(score):
 
 def test_a_likelihood_that_is_no_number_is_refused(score, monkeypatch):
     monkeypatch.setattr(json_answers.Checkpoint, "scorer", lambda *_, **__: NoNumbers())
-    with pytest.raises(InputError, match=r"in.jsonl:2: the log-likelihood is not finite: the chec"):
+    with pytest.raises(
+        InputError, match=r"in.jsonl:2: the log-likelihood is NaN or infinite; check"
+    ):
         score()
 
 
@@ -377,7 +381,9 @@ def test_a_score_that_is_no_number_is_refused(predict, monkeypatch, tmp_path):
         return [[Prediction(text="", ids=(1,), score=float("nan"))] for _ in inputs]
 
     monkeypatch.setattr(Generator, "run", run)
-    with pytest.raises(InputError, match=r"in.jsonl:1: the score is not finite: the checkpoint's"):
+    with pytest.raises(
+        InputError, match=r"in.jsonl:1: the score is NaN or infinite; check the checkpoint's"
+    ):
         predict()
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 

@@ -107,7 +107,7 @@ def test_the_best_step(tmp_path, messages, evaluations, checkpoints, step, told)
     run = write_run(tmp_path / "run", evaluations, **checkpoints)
     assert best(run) == step
     assert messages() == [f"step {step} has {told}"]
-    assert told_at_end(run / "checkpoints") == f"step {step} has {told}; --step best takes it"
+    assert told_at_end(run / "checkpoints") == f"step {step} has {told}; load it by --step best"
     assert best(run / "checkpoints") == step
     shutil.copytree(run / "checkpoints", tmp_path / "alone")  # without config and record
     if not checkpoints.get("best"):
@@ -129,16 +129,16 @@ def test_the_best_step_that_was_kept_and_is_gone(tmp_path):
     with pytest.raises(InputError) as raised:
         best(run)
     assert str(raised.value) == (
-        f"checkpoint {damaged.parent} has no manifest.json: step 100 has the lowest "
-        "validation/loss (1.0000); restore the checkpoint from a copy, or pass another --step; the "
-        "best saved step is 300"
+        f"checkpoint {damaged.parent} has no manifest.json, although step 100 has the lowest "
+        "validation/loss (1.0000); restore the checkpoint from a copy, or give another --step (the "
+        "best saved step is 300)"
     )
     shutil.rmtree(damaged.parent)
     with pytest.raises(
-        InputError, match=r"checkpoints/100 does not exist: step 100 has the lowest"
+        InputError, match=r"checkpoints/100 does not exist, although step 100 has the lowest"
     ):
         best(run)
-    assert "did not stay" in told_at_end(run / "checkpoints")
+    assert "was deleted" in told_at_end(run / "checkpoints")
     write_step(run, 100, {"validation/loss": 1.0})
     assert best(run) == "100"
 
@@ -146,11 +146,11 @@ def test_the_best_step_that_was_kept_and_is_gone(tmp_path):
 def test_a_best_step_that_nothing_kept(tmp_path, messages):
     run = write_run(tmp_path / "run", of("loss", LOSSES), steps=(200, 300))
     assert best(run) == "300"
-    less = "--checkpoints.best validation/loss keeps such a step"
+    less = "--checkpoints.best validation/loss keeps the best checkpoint"
     assert messages() == [less, "step 300 has the lowest validation/loss (2.0000)"]
     assert told_at_end(run / "checkpoints") == (
-        "step 100 has the lowest validation/loss (1.0000), but its checkpoint did not stay: "
-        f"{less}; of those that stay step 300 has the lowest validation/loss (2.0000)"
+        "step 100 has the lowest validation/loss (1.0000), but its checkpoint was deleted; "
+        f"{less}; of the kept checkpoints, step 300 has the lowest validation/loss (2.0000)"
     )
     # A run that was killed before it saved step 400 measures that again.
     with Record(run) as record:
@@ -183,7 +183,7 @@ def test_a_step_directory_has_no_best_step(tmp_path):
 
 def test_the_highest_loss_is_taken_by_its_number_alone(tmp_path):
     run = write_run(tmp_path / "run", of("loss", LOSSES), best="validation/loss", best_mode="max")
-    with pytest.raises(InputError, match="number, 200 for the highest or 100 for the lowest"):
+    with pytest.raises(InputError, match="number, 200 for the highest value or 100 for the lowest"):
         best(run)
 
 

@@ -26,8 +26,8 @@ def test_inputs(model, caplog):
     assert lengths(reader.tokens(model, some[1:])) == [3]
     reader.report()
     assert caplog.messages == [
-        "f:2: the input is truncated to 3 tokens, like all longer inputs (--inputs-length)",
-        "2 inputs were truncated",
+        "f:2: truncating this input and all further long inputs to 3 tokens (--inputs-length)",
+        "truncated 2 inputs that were longer than --inputs-length",
     ]
     with pytest.raises(InputError, match=r"^f:2: the input is longer than 3 tokens; shorten it"):
         InputReader("refuse").tokens(model, some)
@@ -43,8 +43,8 @@ def test_targets(model, caplog):
     assert np.array_equal(cut[1], whole[1][:3])  # without its end
     reader.report()
     assert caplog.messages == [
-        "b is truncated to 3 tokens, like all longer targets (--targets-length); its "
-        "log-likelihood covers only these tokens"
+        "b is longer than 3 tokens (--targets-length); truncating this and all further long "
+        "targets, so that log-likelihoods cover only the kept tokens"
     ]
     with pytest.raises(InputError, match=r"^b is longer than 3 tokens; shorten it, raise --target"):
         TargetReader("refuse", 3).tokens(model, texts, names=["a", "b"])

@@ -87,10 +87,15 @@ def test_a_loaded_module_stays_as_it_was(part, run, place, tiny_experiment):
     old = {p.replace("lora/", "old/", 1): leaf for p, leaf in params(part).items()}
     assert_equal_arrays({p: leaf for p, leaf in ours.items() if "/b/" not in p}, old)
     assert all(np.any(leaf) for path, leaf in ours.items() if "/b/up/kernel" in path)
-    with pytest.raises(InputError, match=r"lora of .* trained with another base, .*: model/\S+ is"):
+    with pytest.raises(
+        InputError,
+        match=r"lora of .* trained with another base model, .*: the digest of model/\S+ is",
+    ):
         run("other", 5, adapters=adapters, start="t5/checkpoints/5")
     data = dataclasses.replace(tiny_experiment.data, directory="nowhere")
-    with pytest.raises(InputError, match=r"adapters.load needs the base that its modules are of"):
+    with pytest.raises(
+        InputError, match=r"adapters.load needs the base model of the loaded adapters"
+    ):
         run("no_base", 5, adapters=adapters, init=Init(), data=data)
 
 
@@ -102,7 +107,7 @@ def test_two_at_one_site_and_nothing_that_trains(part, run):
     with pytest.raises(InputError, match="everything is frozen, so nothing would be trained"):
         run("frozen", 5, adapters=Adapters(load=(f"old={part}",)))
     two = run("two", 1, adapters=Adapters(add=("a = par_bn()", "b = lora()")))
-    with pytest.raises(InputError, match=r"has no module x; it has a, b"):
+    with pytest.raises(InputError, match=r"has no adapter x; its adapters are a, b"):
         run("unknown", 5, adapters=Adapters(load=(f"x={two}",)))
 
 
@@ -127,12 +132,12 @@ def test_modules_of_one_base_in_one_process(part, run, place, tmp_path):
     own.use("style")
     np.testing.assert_allclose(own.score(pairs), alone[str(other)], rtol=1e-6)
     for use, message in {
-        "rtee": "no module is called 'rtee'; did you mean rte",
-        "Fuse(rte, style)": "has no fusion called rte_style; it has none: train one by",
+        "rtee": "no adapter has the name 'rtee'; did you mean rte",
+        "Fuse(rte, style)": "has no trained fusion named rte_style; .* has none; train",
     }.items():
         with pytest.raises(InputError, match=message):
             model.use(use)
-    with pytest.raises(InputError, match="two adapters are called rte"):
+    with pytest.raises(InputError, match="two adapters have the name rte"):
         model.add_adapter("rte", part)
     foreign = t5x_lite.load(place / "t5" / "checkpoints" / "5")
     with pytest.raises(InputError, match="was trained with another base"):
@@ -188,7 +193,7 @@ def test_modules_in_use_of_a_checkpoint(run, part, place, tiny_experiment, tmp_p
         for use in (None, "a", "b, a")
     }
     assert losses[None] == losses["a"] != losses["b, a"]
-    with pytest.raises(InputError, match=r"no module is called 'a'; there is none"):
+    with pytest.raises(InputError, match=r"no adapter has the name 'a'; there are no adapters"):
         evaluate(by_config, [str(place / "t5")])
 
 
@@ -197,7 +202,9 @@ def test_a_module_that_trained_with_its_base(part, run, place):
     """Its base is that of no other run; a base that was saved whole is compared, too."""
     norms = run("norms", 1, adapters=Adapters(add=("t = t5_adapter(d=2)",)))
     load = Adapters(add=("b = lora(r=2)",), load=(f"t={norms}",))
-    message = r"module t of \S+ was trained together with model/\S+norm/scale of its base, which no"
+    message = (
+        r"adapter t of \S+ was trained together with the array model/\S+norm/scale of its base"
+    )
     with pytest.raises(InputError, match=message):
         run("with_norms", 1, adapters=load)
     with pytest.raises(InputError, match=message):
@@ -208,10 +215,13 @@ def test_a_module_that_trained_with_its_base(part, run, place):
         own.use("")
     whole = run("whole", 1, adapters=LORA, checkpoints=Checkpoints(period=5, whole=True))
     t5x_lite.load(place / "t5").add_adapter("lora", whole)
-    with pytest.raises(InputError, match=r"with another base, that of its checkpoint: model/"):
+    with pytest.raises(
+        InputError,
+        match=r"with another base model, the base of its checkpoint: the digest of model/",
+    ):
         t5x_lite.load(place / "t5" / "checkpoints" / "5").add_adapter("lora", whole)
     with pytest.raises(
-        InputError, match=r"one of adapters\.add and one of adapters.load: give one"
+        InputError, match=r"adapters\.add and adapters.load define different adapters"
     ):
         run("both_names", 1, adapters=Adapters(add=("lora = par_bn()",), load=(f"lora={part}",)))
 
@@ -222,5 +232,5 @@ def test_modules_without_arrays(place):
     made = ModulesOf.of(dataclasses.replace(loaded, experiment=norms, learner=learner_of(norms)))
     assert made.arrays == {}
     assert "adapters" not in made.using(("n",)).params
-    with pytest.raises(InputError, match="trained together with n, so nothing else"):
+    with pytest.raises(InputError, match="trained together with the adapters n, so other adapters"):
         made.using(())

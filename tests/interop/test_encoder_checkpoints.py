@@ -89,9 +89,9 @@ def test_for_sentence_transformers(tmp_path):
     ]
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     assert config["architectures"] == ["BertModel"]  # the head is left out
-    with pytest.raises(InputError, match="vectors come from the model, not from 'generator'"):
+    with pytest.raises(InputError, match="exports the model, but --part is 'generator'"):
         export_hf(tmp_path / "ours", tmp_path / "other", part="generator", **options)
-    with pytest.raises(InputError, match="pooling and normalize are for --sentence-transformers"):
+    with pytest.raises(InputError, match="--pooling and --normalize need --sentence-transformers"):
         export_hf(tmp_path / "ours", tmp_path / "other", normalize=False)
     assert not (tmp_path / "other").exists()
 

@@ -94,7 +94,7 @@ def test_what_is_refused(two, tmp_path):
     with pytest.raises(InputError, match="different vocabularies"):
         import_hf(source, tmp_path / "ours")
     shutil.copy(source / "query_model/vocab.txt", vocabulary)
-    with pytest.raises(InputError, match="are for one model"):
+    with pytest.raises(InputError, match="need a source with one model"):
         import_hf(source, tmp_path / "ours", skip_from=1)
     (source / "passage_model/modules.json").unlink()
     with pytest.raises(

@@ -117,7 +117,7 @@ def test_a_directory_keeps_its_vectors_on_every_path(tmp_path, default, caplog):
             vectors(checkpoint, tmp_path, prompt="q")
 
     check(tmp_path / "ours")
-    assert "mean of its states" not in caplog.text
+    assert "mean of the hidden states" not in caplog.text
 
     # Training goes on from it, without a word on its pooling.
     (tmp_path / "pairs").mkdir()

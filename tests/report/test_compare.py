@@ -185,7 +185,9 @@ def test_what_is_no_group(tmp_path, seeds):
     (again / "config.json").unlink()
     with pytest.raises(InputError, match=r"again has no config\.json, so its seed is unknown"):
         compare_seeds([seeds[0], again])
-    with pytest.raises(InputError, match=r"--group seed compares several runs, and .*a0 is one"):
+    with pytest.raises(
+        InputError, match=r"--group seed needs several runs, but .*a0 is the only one"
+    ):
         report(str(seeds[0]), group="seed")
 
 

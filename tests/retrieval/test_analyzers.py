@@ -76,9 +76,11 @@ def test_a_stemmer_that_is_missing_or_old(monkeypatch):
     old = types.SimpleNamespace(algorithms=lambda: ["german"], version=lambda: "1.0")
     monkeypatch.setitem(sys.modules, "Stemmer", old)
     with pytest.raises(
-        InputError, match=r"'czech' is not in the installed PyStemmer 1\.0.*stemmers"
+        InputError, match=r"the installed PyStemmer 1\.0.* has no stemmer for 'czech'.*stemmers"
     ):
         analyzer("czech")
     monkeypatch.setitem(sys.modules, "Stemmer", None)
-    with pytest.raises(InputError, match=r"needs the package PyStemmer: pip install.*\[stemmers\]"):
+    with pytest.raises(
+        InputError, match=r"needs the package PyStemmer, .*pip install.*\[stemmers\]"
+    ):
         analyzer("german")

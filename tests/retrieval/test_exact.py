@@ -96,10 +96,10 @@ def test_what_does_not_fit_is_refused(shards, tmp_path):
     with pytest.raises(InputError, match="have 3 dimensions, but corpus vectors have 4"):
         search_shards(shards, QUERIES[:, :3], depth=1)
     np.save(tmp_path / "bad.npy", np.full((2, 4), np.nan, np.float32))
-    with pytest.raises(InputError, match="from number 0 on: the vector of a document is not"):
+    with pytest.raises(InputError, match="starts at number 0: the vector of a document is NaN"):
         search_shards(VectorShards.open([str(tmp_path / "bad.npy")]), QUERIES, depth=1)
     (tmp_path / "state").write_text("text")
-    with pytest.raises(InputError, match="not the state of a search"):
+    with pytest.raises(InputError, match="not the saved state of a search"):
         search_shards(shards, QUERIES, depth=1, state=str(tmp_path / "state"))
 
 

@@ -101,9 +101,9 @@ def test_fewer_documents_than_are_asked_for(tmp_path, shards):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("Tree", "no index 'Tree'"),
-        ("IVF16,PQ7", "the bytes of PQ must divide them"),
-        ("IVF4000,Flat", "needs at least 4000 vectors, and there are 3000"),
+        ("Tree", "unknown index type 'Tree'"),
+        ("IVF16,PQ7", "the number of PQ bytes must divide"),
+        ("IVF4000,Flat", "needs at least 4000 vectors, but the corpus has 3000"),
     ],
 )
 def test_a_kind_that_is_none(tmp_path, shards, kind, message):
@@ -150,7 +150,7 @@ def test_two_builds_of_one_index_at_a_time(tmp_path, shards, monkeypatch):
 def test_a_full_disk_is_told_in_the_words_of_the_system(tmp_path, shards):
     with (
         full_disk(1000),
-        pytest.raises(InputError, match=r"x: cannot be written \(File too large\)$"),
+        pytest.raises(InputError, match=r"x cannot be written \(File too large\)$"),
     ):
         build(str(tmp_path / "x"), shards, "Flat")
     assert not list(tmp_path.iterdir())
@@ -171,7 +171,7 @@ def test_a_flipped_bit_is_refused_and_not_a_changed_result(tmp_path, shards, kin
     content = bytearray(file.read_bytes())
     content[-3] ^= 1
     file.write_bytes(content)
-    with pytest.raises(InputError, match=rf"{name}: damaged \(another SHA-256\)"):
+    with pytest.raises(InputError, match=rf"{name} is damaged \(its SHA-256 differs"):
         FaissIndex.open(str(tmp_path / "index"))
 
 
@@ -245,5 +245,5 @@ def test_a_graph_that_leads_outside_is_refused(tmp_path, shards, changed):
     record = record_of(tmp_path)
     del record["sha256"]
     write_record(tmp_path, record)
-    with pytest.raises(InputError, match=r"index\.faiss: damaged"):
+    with pytest.raises(InputError, match=r"index\.faiss is damaged"):
         FaissIndex.open(str(tmp_path / "index"))

@@ -79,7 +79,9 @@ def test_a_score_of_late_interaction():
 
 
 def test_what_cannot_be():
-    with pytest.raises(InputError, match="nothing of the head 'lexical': embed it with --heads"):
+    with pytest.raises(
+        InputError, match=r"no output of the head 'lexical'; encode it by .* --heads"
+    ):
         Finder(Corpus(lacks="lexical"), Ways())
     with pytest.raises(InputError, match=r"ways must be among dense, .* got 'sparse'"):
         Ways(names=("sparse",))

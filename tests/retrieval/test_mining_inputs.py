@@ -36,7 +36,7 @@ def test_passages_of_other_files(tmp_path):
 
 
 def test_wrong_lines(tmp_path):
-    with pytest.raises(InputError, match=r'p.jsonl:1: "id" must be a string or a whole number'):
+    with pytest.raises(InputError, match=r'p.jsonl:1: "id" must be a string or an integer'):
         read_inputs(write(tmp_path / "p.jsonl", {"query": "a", "pos": ["x"], "id": [1]}))
     with pytest.raises(InputError, match=r'p.jsonl:1: "pos" must have a passage'):
         read_inputs(write(tmp_path / "p.jsonl", {"query": "a", "pos": []}))

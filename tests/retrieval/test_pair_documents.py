@@ -57,10 +57,10 @@ def test_documents_without_a_pair_are_counted(tmp_path):
     assert [document.where for document in documents] == [f"{path}:1", f"{path}:2"]
     assert documents[0].record == {"lang": "en", "title": "T", "text": "a b"}
     assert (reader.num, reader.empty, reader.damaged()) == (2, 1, 0)
-    assert reader.fields().startswith("; the first has the fields lang, title, text: set --text")
+    assert reader.fields().startswith("; the first document has the fields lang, title, text; set")
     assert [one[:2] for one in reader.files] == [[str(path), path.stat().st_size]]
 
 
 def test_a_rule_that_is_none():
-    with pytest.raises(InputError, match="unknown rule 'x': give one of title_body"):
+    with pytest.raises(InputError, match="unknown --rule 'x'; give one of title_body"):
         PairReader(["a.txt"], rule="x")

@@ -61,5 +61,5 @@ def test_a_language_that_is_another_one():
 
 
 def test_wrong_filters(tmp_path):
-    with pytest.raises(InputError, match="got 5 to 4"):
+    with pytest.raises(InputError, match="got 5 and 4"):
         Filters(min_query_words=5, max_query_words=4)

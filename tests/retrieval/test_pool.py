@@ -38,7 +38,7 @@ def test_a_title_alone_is_no_duplicate_of_another_one():
 
 
 def test_wrong_pools():
-    with pytest.raises(InputError, match="f:2: the id 'a' comes twice"):
+    with pytest.raises(InputError, match="f:2: two passages have the id 'a'"):
         Pool.of([Passage("f:1", "a", "", "x"), Passage("f:2", "a", "", "y")])
     with pytest.raises(InputError, match="no passage"):
         Pool.of([])

@@ -79,7 +79,7 @@ def test_a_search_has_the_nearest_passages_without_the_answers(tmp_path, compile
 
 def test_a_checkpoint_that_is_gone(monkeypatch):
     monkeypatch.setattr(reading, "saved_steps", lambda path: [4, 6])
-    with pytest.raises(InputError, match="the checkpoint of step 2 is gone"):
+    with pytest.raises(InputError, match="the checkpoint of step 2 was deleted"):
         refresh_search.wait_for("w", 2, once=False)
     assert refresh_search.wait_for("w", 4, once=False)
     assert not refresh_search.wait_for("w", 8, once=True)
@@ -183,7 +183,7 @@ def test_answers_that_are_not_in_the_pool_are_counted(tmp_path, encoder, caplog)
     queries = queries_of(encoder, [Pairs("o", ["a b", "k k"]), Pairs("m", ["c"])], pool)
     assert (queries.num_answers, queries.num_unknown) == (3, 1)
     queries.tell()
-    assert "1 of 3 answers (33.3 %) are not among the passages" in caplog.text
+    assert "1 of 3 positives (33.3 %) are not in the passage files" in caplog.text
     caplog.clear()
     queries_of(encoder, [Pairs("o", ["c"])], pool).tell()
     assert not caplog.text

@@ -72,9 +72,9 @@ def test_large_numbers_are_taken():
 
 def test_numbers_that_are_none_are_refused():
     broken = np.array([[np.nan, 0]], np.float32)
-    with pytest.raises(InputError, match="the vector of a query is not finite"):
+    with pytest.raises(InputError, match="the vector of a query is NaN or infinite"):
         ExactSearch(broken, depth=1)
-    with pytest.raises(InputError, match="the vector of a document is not finite"):
+    with pytest.raises(InputError, match="the vector of a document is NaN or infinite"):
         ExactSearch(QUERIES, depth=1).add(broken, ["a"])
 
 

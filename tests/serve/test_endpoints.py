@@ -190,7 +190,7 @@ def test_a_result_that_is_not_finite_is_an_error_of_its_own_row(model, monkeypat
     monkeypatch.setattr(scorer, "run", lambda *_: [float("nan"), -1.0])
     rows = endpoint.rows({"inputs": ["a", "the"], "targets": ["a", "a"]})
     bad, good = endpoint.answer([row.payload for row in rows], size=4, lengths=rows[0].lengths)
-    assert (bad.status, "not finite" in str(bad)) == (500, True)
+    assert (bad.status, "NaN or infinite" in str(bad)) == (500, True)
     assert good == {"log_likelihood": -1.0, "num_tokens": 2}
 
 

@@ -220,7 +220,7 @@ def test_one_run_of_all_tasks(variant, checkpoint, directory, tmp_path, capsys):
         ({"benchmark": "super_glue"}, r"lacks BoolQ/train.jsonl, BoolQ/val.jsonl"),
         ({"epochs": 2.0, "overrides": ["--steps", "3"]}, r"--steps and --epochs 2 both set"),
         ({"overrides": ["--data.task", "a"]}, r"does not take --data.task; use --tasks"),
-        ({"workdir": "gs://bucket/run"}, r"is in a bucket, .* pass --output DIR"),
+        ({"workdir": "gs://bucket/run"}, r"is in object storage, .* pass --output DIR"),
         ({"tasks": ["rte"], "overrides": ["--stpes", "3"]}, r"unknown option --stpes; did you"),
     ],
 )  # fmt: skip

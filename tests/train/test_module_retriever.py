@@ -144,7 +144,10 @@ def test_a_directory_of_peft_for_each_tower(two, tmp_path, caplog):
     run, base = two / "run", two / "bert"
     compose("a", str(tmp_path / "delta"), delta=[f"a={run}"])
     export_adapter(run, tmp_path / "peft")
-    assert "peft: wrote one directory per tower: query and passage" in caplog.text
+    assert (
+        "peft: wrote one directory for each encoder of the retriever: query and passage"
+        in caplog.text
+    )
     export_adapter(run, tmp_path / "library", format="adapters")
     export_adapter(tmp_path / "delta", tmp_path / "sum")
     for name in ("peft", "library", "sum"):
@@ -194,7 +197,9 @@ def test_what_two_towers_refuse(two, tmp_path):
     import_adapter(tmp_path / "peft" / "query", tmp_path / "one", base=base)
     both = config(base, two, towers="two", lines=())
     loads = Adapters(load=(f"m={tmp_path / 'one'}",))
-    with pytest.raises(InputError, match="is for one encoder, and the objective has the tower"):
+    with pytest.raises(
+        InputError, match="is for one encoder, but the objective also has the encoder"
+    ):
         with_loaded(dataclasses.replace(both, adapters=loads), earlier=None)
     single = dataclasses.replace(
         config(base, two, towers="one"), adapters=Adapters(load=(f"m={run}",))

@@ -60,7 +60,7 @@ def test_each_cache_trains_its_module(both, tmp_path):
     [
         ({"use": "MultiTask(a, b, None)", "task_metrics": True}, "task metrics need a single one"),
         ({"adapter_of": ()}, r"MultiTask\(a, b\) needs the number of each row's module"),
-        ({"adapter_of": ("en=0", "sw=2")}, "has children 0 to 1, and sw has number 2"),
+        ({"adapter_of": ("en=0", "sw=2")}, "has the children 0 to 1, but sw has the number 2"),
         ({"use": "Stack(a, b)"}, "data.adapter_of needs a MultiTask block in adapters.use or"),
     ],
 )

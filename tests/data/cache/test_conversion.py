@@ -189,7 +189,9 @@ def test_what_cannot_be_converted_is_refused_in_one_line(new, old, tmp_path, cap
     with pytest.raises(InputError, match="a cache of another command"):
         convert_cache(old, tmp_path / "d")
     assert main(["cache", "x.py", "--convert", str(old), "--output", str(tmp_path / "e")]) == 2
-    assert "--convert takes --output, and no CONFIG" in capsys.readouterr().err
+    assert (
+        "--convert can be combined only with --output, not with CONFIG" in capsys.readouterr().err
+    )
 
 
 def test_a_cache_is_converted_into_a_bucket(old, tmp_path, store):  # noqa: F811
