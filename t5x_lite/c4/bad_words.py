@@ -10,8 +10,8 @@ of hashes, which is looked up for all positions at once, finds the first bytes o
 that do not fit the table (non-ASCII entries, languages without spaces) are found by an automaton
 (Aho and Corasick, 1975). All candidates are then checked exactly.
 
-    BadWords(["bad", "s&m"]).find("Not BAD!") == "bad"
-    BadWords(["bad", "s&m"]).find("A badge, s and m") is None
+    BadWords(["bad", "s&m"]).find("Not BAD!")         -> "bad"
+    BadWords(["bad", "s&m"]).find("A badge, s and m") -> None
 
 The user supplies the list. As in the reference, an entry with a capital letter is never found in
 lower-cased text; a warning gives the number of such entries.

@@ -92,7 +92,7 @@ def response_text(block: bytes, *, max_bytes: int) -> str:
     if blank is None or status is None:
         raise NoText("damaged HTTP header")
     if status.group(1) != b"200":
-        raise NoText("responses whose status is not 200")
+        raise NoText("responses with a status other than 200")
     headers = _headers(block[: blank.start()])
     kind = headers.get("content-type", "text/html")
     mime = kind.partition(";")[0].strip().lower()

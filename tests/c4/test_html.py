@@ -44,7 +44,7 @@ def test_encodings(headers, body):
 @pytest.mark.parametrize(
     ("reason", "arguments"),
     [
-        ("responses whose status is not 200", (b"x", HTML, "404 Not Found")),
+        ("responses with a status other than 200", (b"x", HTML, "404 Not Found")),
         ("responses that are neither HTML nor plain text", (b"x", "Content-Type: image/png\r\n")),
         ("responses in a compression that is not gzip", (b"x", HTML + "Content-Encoding: br\r\n")),
         (

@@ -101,7 +101,7 @@ def test_warc_files(tmp_path):
     assert pages[0].content_length == "9"
     assert dict(tally.notes) == {
         "responses that are neither HTML nor plain text": 1,
-        "responses whose status is not 200": 1,
+        "responses with a status other than 200": 1,
     }
     assert dict(tally.damage) == {"damaged HTTP header": 1}
 

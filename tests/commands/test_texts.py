@@ -149,7 +149,7 @@ def test_vocab_reads_the_text_of_json_and_of_tables(tmp_path, english_lines, cap
         made = vocab(inputs, output=str(tmp_path / f"v{len(models)}"), size=300, **options)
         models.append(made.read_bytes())
     assert models == models[:1] * 4
-    with pytest.raises(InputError, match=r"no column 'text': it has url, body"):
+    with pytest.raises(InputError, match=r"column 'text' not found; the columns are url, body"):
         vocab([str(tmp_path / "a.parquet")], output=str(tmp_path / "v"), size=300)
     assert not (tmp_path / "v").exists()
     with pytest.raises(InputError, match=r"no_such.parquet: No such file"):

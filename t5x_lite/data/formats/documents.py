@@ -356,7 +356,7 @@ def _bytes_of(source: Source, read: Read) -> int:
 
 
 def _split(text: str) -> tuple[str, str | None]:
-    """Split "FILE=WEIGHT" into FILE and WEIGHT; WEIGHT is None if it is missing."""
+    """Split "FILE=WEIGHT" into FILE and WEIGHT, or None if the weight is missing."""
     name, _, weight = text.rpartition("=")
     if name and not Path(text).exists() and _NUMBER.fullmatch(weight):
         return name, weight

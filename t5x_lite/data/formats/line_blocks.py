@@ -15,9 +15,9 @@ lines are stripped. A byte-order mark at the start is removed. A line of more th
 `files.LONGEST_LINE` bytes raises InputError.
 """
 
+import bisect
 import codecs
 import contextlib
-import bisect
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple

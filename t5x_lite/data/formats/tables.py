@@ -123,9 +123,9 @@ def require_columns(names: Sequence[str], columns: Sequence[str], *, name: str) 
         if column not in names:
             listed = ", ".join(names) or "no columns"
             raise InputError(
-                f"{name}: there is no column {column!r}: it has {listed}; name the column of the "
-                "text by --data.columns.inputs '{COLUMN}' (train, cache) or --text COLUMN (vocab, "
-                "embed, pairs)"
+                f"{name}: column {column!r} not found; the columns are {listed}; name the text "
+                "column by --data.columns.inputs '{COLUMN}' (train, cache) or --text COLUMN "
+                "(vocab, embed, pairs)"
             )
 
 
@@ -327,7 +327,8 @@ def _check_columns(names: Sequence[str], columns: Sequence[str], *, name: str) -
         if column not in names:
             hint = did_you_mean(column, names)
             raise InputError(
-                f"{name}: there is no column {column!r}{hint or f': it has {chr(44).join(names)}'}"
+                f"{name}: column {column!r} not found"
+                f"{hint or f'; the columns are {chr(44).join(names)}'}"
             )
 
 

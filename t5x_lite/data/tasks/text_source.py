@@ -577,7 +577,7 @@ class _Prepared:
         for name in places(template):
             if name not in features:
                 raise InputError(
-                    f"{TFDS}{self._name}: there is no feature {name!r}; name one of "
+                    f"{TFDS}{self._name}: feature {name!r} not found; name one of "
                     f"{', '.join(features)} by --data.columns.inputs '{{FEATURE}}'"
                 )
             found = features[name]
