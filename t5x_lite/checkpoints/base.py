@@ -184,7 +184,7 @@ class Base:
         )
 
     def other(self, found: Mapping[str, Any]) -> str | None:
-        """Return the base path of the first array with a wrong digest; None if all match."""
+        """Return the path in the base of the first array with a wrong digest, or None."""
         for path, digest in digests(found).items():
             if digest != self.arrays[path].digest:
                 return self.arrays[path].path

@@ -220,7 +220,7 @@ def part_of(path: str) -> str:
 
 
 def _of_towers(wanted: Iterable[str], renamed: Mapping[str, str]) -> dict[str, str]:
-    """Return the saved model paths that initialize towers that the checkpoint lacks."""
+    """Return the model's saved path for each parameter of a tower that the checkpoint lacks."""
     there = {part_of(path) for path in renamed}
     found = {}
     for path in wanted:

@@ -52,7 +52,7 @@ def row_shapes(data: Data, *, num_tasks: int = 0) -> dict[str, tuple[int, ...]]:
 
 
 def row_lengths(data: Data) -> dict[str, int]:
-    """Return the length in tokens of each feature of one example that has a length."""
+    """Return the length in tokens of each sequence feature of one example."""
     return {name: shape[-1] for name, shape in row_shapes(data).items() if shape}
 
 

@@ -208,7 +208,7 @@ class Evaluation:
         return tuple(map(parse_line, self.per_task))
 
     def changed(self, values: Mapping[str, Any]) -> "Evaluation":
-        """Return the evaluation with the settings of one task, without its data settings."""
+        """Return the evaluation with one task's settings applied; data settings are ignored."""
         own = {name: value for name, value in values.items() if name not in OF_DATA}
         return dataclasses.replace(self, per_task=(), **own)
 

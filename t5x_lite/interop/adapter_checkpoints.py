@@ -96,11 +96,11 @@ _logger = logging.getLogger(__name__)
 
 _HUGGINGFACE = f"huggingface/{hf.CONFIG}"
 _SUM = "sum"
-"""Name of the adapter that a sum of LoRAs becomes."""
+"""Name of the exported adapter for a sum of LoRAs."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model")
 """Tokenizer files that may be saved with an adapter."""
 _OF_ADAPTER = (".json", ".safetensors", ".bin")
-"""Suffixes of an adapter's own files."""
+"""Suffixes of the files of an adapter."""
 
 
 def import_module(
@@ -619,7 +619,7 @@ def _warn_of_projection(experiment: Experiment, form: Format, *, where: Path) ->
 
 
 def _is_sum(experiment: Experiment, name: str | None) -> bool:
-    """Return True if the export is a sum of several LoRAs."""
+    """Return True if the export adds the changes of several LoRAs."""
     modules = {module.name: module for module in experiment.adapters.modules}
     if name in modules or (name is None and len(modules) == 1):
         adapter = modules[name] if name in modules else next(iter(modules.values()))
@@ -802,7 +802,7 @@ def _export_library(
 
 
 def _composition(experiment: Experiment) -> Block | None:
-    """Return the composition block of the adapters in use, or None without a composition."""
+    """Return the block that composes the adapters in use, or None without a composition."""
     match experiment.adapters.composition:
         case (Block() as tree,):
             return tree
@@ -869,14 +869,14 @@ def _trained_head(
 
 
 def _own_modules(hosts: Hosts, base: Base | None) -> list[str]:
-    """Return the paths of all modules of a head with a trained array."""
+    """Return the parameter paths of head modules in which any array was trained."""
     left = {} if base is None else base.arrays
     own = head_modules([piece for piece in hosts.pieces if piece.path not in left])
     return [piece.path for piece in hosts.pieces if head_modules([piece])[0] in own]
 
 
 def _base_name(files: Mapping[str, bytes], base: Base | None, experiment: Experiment) -> str:
-    """Return base_model_name_or_path: of the imported adapter, or else the source of the base."""
+    """Return PEFT's base_model_name_or_path: the imported one, or else the source of the base."""
     said = _of_json(files.get(f"{PeftFile.library}/{CONFIG}", b"{}")).get("base_model_name_or_path")
     if isinstance(said, str) and said:
         return said
@@ -902,7 +902,7 @@ def model_type_of(files: Mapping[str, bytes]) -> str | None:
 
 
 def _of_json(content: bytes) -> dict[str, Any]:
-    """Parse a JSON object, or return {} if the content is not one."""
+    """Parse a JSON object; return {} for invalid content."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):

@@ -53,7 +53,7 @@ BOTTLENECK = {
     "factorized_phm_rule": False,
     "phm_bias": True,
 }
-"""Field -> its default if a file of an earlier version lacks it; None if it is required."""
+"""Config fields with the default that a missing field gets; None if the field is required."""
 LORA = {
     "selfattn_lora": True,
     "intermediate_lora": False,
@@ -70,7 +70,7 @@ _OF_TRAINING = (
     *("architecture", "init_weights", "init_weights_seed", "learn_phm", "phm_c_init", "dtype"),
     *("phm_init_range", "hypercomplex_nonlinearity", "prompt_init", "prompt_init_text"),
 )
-"""Fields that concern only training and initialization."""
+"""Config fields that affect only training and initialization, and are ignored."""
 PREFIX = {
     "encoder_prefix": True,
     "cross_prefix": True,
@@ -90,9 +90,9 @@ _FIELDS: dict[str | None, dict[str, Any]] = {
     "prefix_tuning": PREFIX,
     "prompt_tuning": PROMPT,
 }
-"""architecture -> its fields."""
+"""Config fields with their defaults, by architecture."""
 _NONE = ("inv_adapter", "inv_adapter_reduction_factor")
-"""Fields that may be None."""
+"""Config fields that may be None."""
 _FORMS = {
     **dict.fromkeys(("phm_dim", "phm_rank", "r", "num_labels"), "a whole number"),
     **dict.fromkeys(("prefix_length", "bottleneck_size", "prompt_length"), "a whole number"),
@@ -105,7 +105,7 @@ _FORMS = {
     "attn_matrices": "a list of strings",
     "label2id": "an object of whole numbers",
 }
-"""Field -> its required form; the other fields with defaults True and False are booleans."""
+"""Required type of config fields; all other fields are booleans."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -74,7 +74,7 @@ _logger = logging.getLogger(__name__)
 HEAD_CONFIG = "head_config.json"
 _SAFETENSORS, TORCH = "model_head.safetensors", "pytorch_model_head.bin"
 _KINDS: dict[str, ClassifierKind] = {"tanh": "roberta", "gelu": "electra"}
-"""Activation between the two layers -> our kind, which has dropout before both layers."""
+"""Kind of the t5x_lite head by the activation between its two layers."""
 _MULTILABEL = "multilabel_classification"
 _LAYERS = {
     "classification": 2,
@@ -275,7 +275,7 @@ def write_head(
 
 
 def _config_of(head: Head) -> dict[str, Any] | None:
-    """Return the library's config of a head, or None if it has no counterpart."""
+    """Return the config of a head in the library `adapters`; None without a counterpart."""
     common = {"dropout_prob": None, "bias": True}
     if isinstance(head, Classifier):
         kind = {"head_type": "classification", "num_labels": head.num_classes, "layers": 2}

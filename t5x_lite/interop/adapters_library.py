@@ -62,7 +62,7 @@ _SITES = {
     "decoder layer.1": "after_cross_attention",
     "decoder layer.2": "after_mlp",
 }
-"""The library's name of a module that holds a bottleneck, in T5 with the stack -> site."""
+"""Sites of t5x_lite by module name in the library `adapters`, in T5 with the stack."""
 _LEAVES = {
     "adapter_down.weight": "down/kernel",
     "adapter_down.bias": "down/bias",
@@ -87,9 +87,9 @@ _BLOCKS = {
     "output_adapter": "after_mlp",
     "cross_adapter": "after_cross_attention",
 }
-"""Field -> the site that it enables."""
+"""Site that a config field of the library enables."""
 _RESIDUALS: dict[Any, Residual] = {True: "pre", False: "post_ln", "post_add": "post_add"}
-"""residual_before_ln -> our value."""
+"""Value of `Bottleneck.residual` by residual_before_ln."""
 _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "non_linearity": ("activation", str),
     "scaling": ("scale", lambda value: value),
@@ -97,9 +97,9 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "ln_before": ("ln_before", bool),
     "original_ln_after": ("original_ln_after", bool),
 }
-"""Field -> our field of a bottleneck with the same meaning, and its type."""
+"""Bottleneck field of t5x_lite and its type, by config field of the library."""
 _GATE = {"gate.weight": "gate/kernel", "gate.bias": "gate/bias"}
-"""The library's names of a LoRA's gate -> ours."""
+"""Parameter names of a LoRA's gate, by tensor name in the library."""
 _INVERTIBLE = {"F": "f", "G": "g", "0": "down", "2": "up", "weight": "kernel", "bias": "bias"}
 
 _MARKERS = {
@@ -107,16 +107,16 @@ _MARKERS = {
     "lora": (".loras.",),
     "prefix_tuning": ("prefix_tunings.", "prefix_gates."),
 }
-"""architecture of a union's member -> substrings of the names of its tensors."""
+"""Substrings of tensor names by architecture, to assign tensors to members of a union."""
 
 
 def site_of(stack: str, above: str) -> str | None:
-    """Return the site of a module that can have a bottleneck or a fusion, or None."""
+    """Return the t5x_lite site of a module of the library `adapters`, or None without one."""
     return _SITES.get(above) or _SITES.get(f"{stack} {above}")
 
 
 def holders(hosts: Hosts) -> dict[tuple[str, str], str]:
-    """Return the library's module name for each stack and site, with {} for the layer index."""
+    """Return the module name in the library `adapters` by (stack, site), with {} for the layer."""
     is_t5 = any(stack == "decoder" for stack, _ in hosts.kernels)
     body = "block" if is_t5 else "layer"
     found = {}
@@ -367,7 +367,7 @@ def _invertible_arrays(file: LibraryFile) -> dict[str, np.ndarray]:
 
 
 def _lora(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
-    """Convert a LoRA by renaming its tensors to PEFT's names, or convert an (IA)^3."""
+    """Convert a LoRA of the library `adapters` through PEFT's tensor names, or an (IA)^3."""
     config = file.config
     mode, is_gated = config["composition_mode"], bool(config["use_gating"])
     if mode not in ("add", "scale") or (is_gated and mode == "scale"):
@@ -403,7 +403,7 @@ def _gated(
     gates: Mapping[tuple[str, str], np.ndarray],
     hosts: Hosts,
 ) -> peft.Module:
-    """Add the library's gates, keyed by layer name and leaf, to a converted LoRA."""
+    """Add gates of the library `adapters`, keyed by layer and leaf, to a converted LoRA."""
     if any(stack == "decoder" for stack, _ in hosts.kernels):
         raise InputError(
             f"{file.config_file}: use_gating is not supported in a decoder, because the "
@@ -436,7 +436,7 @@ def _no_norms(site: peft.Site) -> np.ndarray:
 def _ia3(
     file: LibraryFile, tensors: Mapping[str, np.ndarray], hosts: Hosts, *, name: str
 ) -> peft.Module:
-    """Convert an (IA)^3, which scales a feed-forward block before its activation."""
+    """Convert an (IA)^3 of the library `adapters`, which scales before the activation."""
     arrays: dict[str, np.ndarray] = {}
     there: dict[str, set[int]] = {}
     for tensor, array in tensors.items():
@@ -478,7 +478,7 @@ _CLASSES = {
     "t5": "T5AdapterModel",
     "mt5": "MT5AdapterModel",
 }
-"""model_type -> the library's model class."""
+"""Model class in the library `adapters`, by model_type."""
 _IN_UNIONS = (Lora, Ia3, Bottleneck, Prefix)
 _MATRICES = {"query": "q", "key": "k", "value": "v"}
 _LORA_BLOCKS = {"mlp/in": "intermediate_lora", "mlp/out": "output_lora"}
@@ -496,7 +496,7 @@ def write_library(
     head: Head | None = None,
     where: object,
 ) -> bool:
-    """Write an adapter, optionally with a head; return True if a head was written."""
+    """Write an adapter for the library `adapters`; return True if a head was written too."""
     said = f"checkpoint {where}: adapter {adapter.name!r}"
     start = f"{ADAPTERS}{adapter.name}/"
     own = {path.removeprefix(start): x for path, x in arrays.items() if path.startswith(start)}
@@ -610,7 +610,7 @@ def _bottleneck_files(
 
 
 def _block_tensors(adapter: Bottleneck, own: Mapping[str, np.ndarray], hosts: Hosts) -> Tensors:
-    """Return the tensors of a bottleneck, without the padding of narrower layers."""
+    """Return the tensors of a bottleneck by name, without the padding of narrower layers."""
     num = {stack: shape[0] for (stack, _), shape in hosts.kernels.items()}
     first = {"encoder": 0, "decoder": num.get("encoder", 0)}
     names = {leaf: name for name, leaf in _LEAVES.items()}
@@ -650,7 +650,7 @@ def _with_inverse(
     *,
     said: str,
 ) -> tuple[dict[str, Any], Tensors]:
-    """Convert a bottleneck and its invertible adapter into a single library config and tensors."""
+    """Convert a bottleneck with an invertible adapter for the library `adapters`."""
     if block.activation != "relu":
         raise InputError(
             f"{said}: the invertible adapter has the activation relu, but in the library "
@@ -718,7 +718,7 @@ def _ia3_files(
 
 
 def _lora_places(sites: set[str], hosts: Hosts, *, said: str) -> dict[str, Any]:
-    """Return the config fields that select layers; they apply to all stacks and attentions."""
+    """Return the LoRA config fields of the library `adapters` that select layers."""
     names = {site.partition("/")[2].removeprefix("cross_") for site in sites}
     wanted = {
         f"{stack}/{site}" for stack, site in hosts.kernels if site.removeprefix("cross_") in names

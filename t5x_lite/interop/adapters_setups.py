@@ -91,7 +91,7 @@ of an adapter, but not of a fusion."""
 _OF_TRAINING = ("value_initialized", "regularization", "dropout_prob")
 _OPTIONS = {"Split": ("splits", "splits"), "BatchSplit": ("batch_sizes", "sizes")}
 _OPTIONS |= {"Average": ("weights", "weights")}
-"""Block -> the library's name of its option, and ours."""
+"""Option names of blocks in the library `adapters` and in t5x_lite."""
 _BLOCKS: dict[str, type[Block]] = {
     each.__name__: each for each in (Stack, Fuse, Split, BatchSplit, Parallel, MultiTask, Average)
 }
@@ -104,7 +104,7 @@ _NESTED: dict[str, tuple[str, ...]] = {
     "BatchSplit": ("Stack", "Split", "BatchSplit", "Average"),
     "Average": ("Stack", "Split", "BatchSplit"),
 }
-"""Block -> blocks that the library allows directly below it, in addition to adapters."""
+"""Blocks that the library allows as children of each block, in addition to adapters."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -314,7 +314,7 @@ def _fusions(tree: str | Block) -> list[Fuse]:
 
 
 def _fusion_name(block: Fuse, theirs: Mapping[str, str]) -> str:
-    """Return the library's name of a fusion: the last adapter of each child, comma-separated."""
+    """Return the name of a fusion in `adapters`: the last adapter of each child, with commas."""
     return ",".join(theirs[names_of((child,))[-1]] for child in block.children if child is not None)
 
 

@@ -251,7 +251,7 @@ def _head_rules(head: Head | None, model_type: str) -> list[Rule]:
 
 
 def _task_rules(head: Head, model_type: str) -> list[Rule]:
-    """Return the rules of a task head; a pooler may have the model's prefix or not."""
+    """Return the rules that map a task head's parameters to PyTorch's tensor names."""
     if model_type != "bert" and head.name == "classifier":
         return task_rules(head, "classifier.dense", "classifier.out_proj")
     if model_type == "electra":

@@ -67,7 +67,7 @@ _logger = logging.getLogger(__name__)
 FAMILIES: tuple[Family, ...] = (BERT, DEBERTA)
 
 MODEL_TYPES = tuple(kind for family in FAMILIES for kind in family.model_types)
-"""`model_type` of all supported encoders."""
+"""Values of `model_type` of all supported encoders."""
 
 
 def family_of(hf_config: Mapping[str, Any]) -> Family | None:
@@ -102,7 +102,7 @@ Part = Literal["model", "generator"]
 """Part of a checkpoint to export, or part of a DeBERTaV3 release to import."""
 
 POOLER_FILE = "pooler.safetensors"
-"""File of an imported checkpoint: the pooler of an encoder that was imported without classifier."""
+"""File of an imported checkpoint with the pooler of an encoder without a classifier."""
 _GENERATOR, _GENERATOR_CONFIG = "pytorch_model.generator.bin", "generator_config.json"
 """Microsoft's names of the generator's files; the discriminator is in the same directory."""
 
@@ -357,7 +357,7 @@ def export_of(
 
 
 def _object(content: bytes) -> dict[str, Any]:
-    """Parse a JSON object, or return {} if the content is not one."""
+    """Parse a JSON object; return {} for invalid content."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):
@@ -427,7 +427,7 @@ def _own(
 def seen_params(
     experiment: Experiment, params: Mapping[str, LazyArray], *, where: object
 ) -> dict[str, LazyArray]:
-    """Return the parameters by path as the modules read them, with shared parameters duplicated."""
+    """Return the parameters by path as modules read them, with shared parameters duplicated."""
     try:
         return tied_parameters.read_lazily(views_of(experiment.model, experiment.objective), params)
     except ValueError as error:

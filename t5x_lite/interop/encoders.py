@@ -220,7 +220,7 @@ def encoder_tensors(
 
 
 _OF_CLASSES = ("id2label", "label2id", "num_labels", "problem_type")
-"""Fields that describe the classes of a head."""
+"""Fields of config.json that describe the classes of a head."""
 
 
 def with_kept(
@@ -284,7 +284,7 @@ def norm_rules(ours: str, theirs: str) -> list[Rule]:
 
 
 def with_prefix(rules: Iterable[Rule], prefix: str, *, written: bool) -> list[Rule]:
-    """Accept tensor names with a prefix as well; with `written`, exports also have the prefix."""
+    """Add a prefix to the tensor names of rules: as alias, or with `written` as main name."""
     changed = []
     for rule in rules:
         names = (rule.theirs, *rule.aliases)
@@ -325,7 +325,7 @@ SUFFIXES = {
     "token": "ForTokenClassification",
     "span": "ForQuestionAnswering",
 }
-"""Head -> suffix of its class name in transformers."""
+"""Suffixes of class names in transformers, by head name."""
 
 _NO_NAME = re.compile(r"LABEL_\d+")
 _OUT = ("classifier.out_proj.weight", "classifier.weight")

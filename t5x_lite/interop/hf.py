@@ -69,7 +69,7 @@ _ACTIVATIONS: dict[FeedForward, str] = {
     "gated-gelu": "gelu_new",
     "gated-silu": "silu",
 }
-"""feed_forward_proj -> dense_act_fn."""
+"""Values of dense_act_fn by feed_forward_proj, both in config.json."""
 _SYNONYMS: dict[str, FeedForward] = {
     "swish": "silu",
     "gated-swish": "gated-silu",
@@ -81,7 +81,7 @@ _ARCHITECTURES = {
     "umt5": "UMT5ForConditionalGeneration",
 }
 MODEL_TYPES = tuple(_ARCHITECTURES)
-"""`model_type` of this family."""
+"""Values of `model_type` of the T5 family."""
 _SIZES = {
     "vocab_size": "vocab_size",
     "d_model": "d_model",
@@ -325,7 +325,7 @@ def from_model(
 EMBEDDING = "shared.weight"
 HEAD = "lm_head.weight"
 COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-"""Names of copies of the embedding."""
+"""Names of tensors that are copies of the embedding."""
 # Mesh TensorFlow's T5 had this array and never used it; some releases still have it.
 _IGNORED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
 _PROJECTIONS = {"query": "q", "key": "k", "value": "v", "out": "o"}
@@ -375,7 +375,7 @@ def _sublayer_rules(config: StackConfig, ours: str, stack: str, theirs: str) -> 
 
 
 def model_pieces(config: StackConfig) -> tuple[dict[str, tuple[int, ...]], list[Piece]]:
-    """Return the parameter shapes of a T5 by path, and the tensors that they consist of."""
+    """Return the parameter shapes of a T5 by path, and the tensors of each parameter."""
     abstract = shapes(lambda rngs: config.build(rngs=rngs))[1]
     ours = {path: tuple(leaf.shape) for path, leaf in trees.flatten(abstract).items()}
     return ours, pieces(table(config), ours)

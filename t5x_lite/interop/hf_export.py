@@ -109,7 +109,7 @@ def projection_of(
 Dtype = Literal["keep", "float32", "bfloat16"]
 
 HUGGINGFACE = "huggingface"
-"""Folder in a checkpoint's files with the files of the imported release."""
+"""Folder below files/ of a checkpoint with files of the imported Hugging Face model."""
 GENERATION = "generation_config.json"
 MODEL = "model/"
 """Prefix of the paths of the model's parameters."""

@@ -225,7 +225,7 @@ def _warn_of_others(directory: Path, release: Release) -> None:
 
 
 _PADDING = 128
-"""Multiple to which released checkpoints round up the rows of the embedding."""
+"""Multiple to which released models pad the number of embedding rows."""
 
 
 def import_model(

@@ -103,16 +103,16 @@ def lora_leaves(*, dora: bool) -> tuple[Leaf, ...]:
 
 
 _LEAVES = {"LORA": tuple(leaf.theirs for leaf in lora_leaves(dora=True)), "IA3": (SCALE,)}
-"""Suffixes of the names of an adapter's tensors, by method."""
+"""Suffixes of PEFT's tensor names, by peft_type."""
 HIDDEN = {"mlp/out": "mlp/hidden", "attention/out": "attention/hidden"} | {
     "cross_attention/out": "cross_attention/hidden"
 }
-"""Site of a layer -> site of its input."""
+"""Sites of the inputs of dense layers, by site of the layer."""
 
 Site = tuple[str, str]
 """Stack and site of a dense layer."""
 Norms = Callable[[Site], np.ndarray]
-"""Function from a site to the base's column norms, [N, out], DoRA's initial magnitudes."""
+"""Function that returns the base's column norms [N, out] of a site; DoRA starts from them."""
 
 _logger = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ _logger = logging.getLogger(__name__)
 CONFIG = "adapter_config.json"
 
 _COSTLY = 3
-"""Maximum expressions of a table that `re` could not match quickly."""
+"""Maximum number of slow regular expressions in rank_pattern or alpha_pattern."""
 _LATER = ("P_TUNING", "MULTITASK_PROMPT_TUNING")
 _METHODS = ("LORA", "IA3")
 _HARMLESS = (
@@ -51,7 +51,7 @@ _HARMLESS = (
     *("megatron_config", "qalora_group_size", "runtime_config"),
 )
 _OFF = {"bias": ("none",)}
-"""Values that turn a field off, in addition to null, false and empty values."""
+"""Config values that disable a field, in addition to null, false and empty values."""
 _LEAVES_THE_BASE = (None, True, False, "gaussian", "orthogonal", "eva")
 
 
@@ -150,7 +150,7 @@ def _matches(where: object, field: str, pattern: str, name: str, *, start: str =
 
 
 def targets_of(chosen: Iterable[str], known: Iterable[str]) -> list[str] | str:
-    """Return target_modules that match exactly these layers: short names or an expression."""
+    """Return target_modules that match exactly the chosen layers: short names or an expression."""
     wanted, all_names = set(chosen), set(known)
     short = sorted({_short(name) for name in wanted})
     if {n for n in all_names if n.endswith(tuple(f".{end}" for end in short))} == wanted:
@@ -159,7 +159,7 @@ def targets_of(chosen: Iterable[str], known: Iterable[str]) -> list[str] | str:
 
 
 def expression_of(chosen: Iterable[str], known: Iterable[str]) -> str:
-    """Return a regular expression that matches exactly these layers; see `targets_of`."""
+    """Return a regular expression that matches exactly the chosen layers; see `targets_of`."""
     wanted, all_names = set(chosen), set(known)
     layers: dict[tuple[str, str], set[int]] = {}
     everywhere: dict[tuple[str, str], set[int]] = {}
@@ -178,13 +178,13 @@ def expression_of(chosen: Iterable[str], known: Iterable[str]) -> str:
 
 
 def _short(name: str) -> str:
-    """Return the last part of a layer's name; before "dense" also the part in front of it."""
+    """Return the last part of a layer's name, or the last two parts if the last is "dense"."""
     parts = name.split(".")
     return parts[-1] if parts[-1] != "dense" else ".".join(parts[-2:])
 
 
 TASKS = {"SEQ_CLS": "classifier", "TOKEN_CLS": "token", "QUESTION_ANS": "span"}
-"""task_type -> our head."""
+"""Names of t5x_lite heads by PEFT's task_type."""
 _OUTPUTS = tuple(name for family in FAMILIES for name in family.copies)
 """Copies of the embedding in transformers' masked language model heads."""
 

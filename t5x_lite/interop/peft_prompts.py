@@ -88,7 +88,7 @@ def read_table(directory: Path, *, may_be_double: bool = False) -> Table:
 
 PREFIX_KIND = "PREFIX_TUNING"
 HEAD = "base_model."
-"""Prefix of the names of a head's tensors."""
+"""Prefix of the tensor names of a trained head."""
 _PREFIX = "attention/prefix"
 
 

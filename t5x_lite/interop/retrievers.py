@@ -196,10 +196,10 @@ def _read(directory: Path, *, needed: bool) -> tuple[Path | None, Mapping[str, n
 
 
 _ROLES = {"bos_token": "cls", "eos_token": "sep"}
-"""Field of tokenizer_config.json that FlagEmbedding reads -> role of that special token."""
+"""Roles of special tokens, by field of tokenizer_config.json that FlagEmbedding reads."""
 
 FILES = {"lexical": "sparse_linear", "multi_vector": "colbert_linear"}
-"""Head -> name of its file, without a suffix."""
+"""File names without suffix, by head of a BGE-M3."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from t5x_lite.core.trees import LazyArray
 
 LAYER = "{layer}"
 _CHUNK = 1 << 22
-"""Elements per block when an array is searched for NaN."""
+"""Number of elements to check for NaN at a time."""
 
 
 def value_of(array: np.ndarray | LazyArray) -> np.ndarray:

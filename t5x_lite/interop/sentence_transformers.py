@@ -36,7 +36,7 @@ from t5x_lite.models.towers import Pooling
 from t5x_lite.models.vector_heads import Dense, Projected, Prompt
 
 ACTIVATIONS: dict[str, Projected] = {"Identity": "identity", "Tanh": "tanh"}
-"""Name of a torch activation class -> activation of the head."""
+"""Activations of a `Dense` head, by name of the torch class."""
 _FILES = ("model.safetensors", "pytorch_model.bin")
 
 
@@ -114,7 +114,7 @@ def read_projection(directory: Path, *, d_model: int) -> Projection:
 
 
 PROJECTION = "2_Dense"
-"""Directory of a projection."""
+"""Directory of the projection module in a sentence-transformers model."""
 _MODULES = "sentence_transformers.models."
 _KINDS = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
 _NAMES: dict[Pooling, str] = {"cls": "cls_token", "mean": "mean_tokens"}

@@ -144,7 +144,7 @@ def _heads(
 
 
 def _by_name(table: Sequence[Piece]) -> dict[str, Piece]:
-    """Return the pieces by all names that a file may use, with and without a model's prefix."""
+    """Return the tensors of a model by every name that a file may use for each."""
     names: dict[str, Piece] = {}
     for piece in table:
         for name in (piece.name, *piece.aliases):
@@ -163,7 +163,7 @@ def _piece(where: Path, name: str, by_name: Mapping[str, Piece]) -> Piece:
 
 
 def _ours(piece: Piece) -> str:
-    """Return the parameter path of a piece, including the prefix "model/"."""
+    """Return the parameter path of a tensor, including the prefix "model/"."""
     return piece.path if piece.path.startswith((MODEL, HEADS)) else MODEL + piece.path
 
 

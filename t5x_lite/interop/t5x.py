@@ -73,7 +73,7 @@ _OCDBT = "manifest.ocdbt"
 _PLACEHOLDER = "PLACEHOLDER://"
 _STATE = "state"
 _MOST_COMPRESSED = {None: 1, "gzip": 1100, "zlib": 1100}
-"""Compressor -> maximum ratio of an array's size to the size of its files."""
+"""Maximum ratio of an array's size to the size of its files, by compressor."""
 _MOST_COMPRESSED_BY_OTHERS = 50_000
 _TENSORFLOW = b"model_checkpoint_path"
 # "optimizer" is t5x's; "_optimizer" and "params" are from train states saved directly.
@@ -165,7 +165,7 @@ def _reading(where: str) -> Iterator[None]:
 
 
 def _target(where: str, contents: Any) -> tuple[tuple[str, ...], Mapping[str, Any]]:
-    """Return the parameter tree in an index, and the keys that lead to it."""
+    """Return the parameter tree in the index of a T5X checkpoint, and the keys to reach it."""
     for keys in _TARGETS:
         found = contents
         for key in keys:
@@ -265,7 +265,7 @@ def _is_spec(leaf: Any) -> TypeGuard[Mapping[str, Any]]:
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield paths and leaves: arrays, specs and placeholders; None is skipped."""
+    """Yield path and leaf of each array, spec and placeholder in a tree, without None."""
     for key, value in tree.items():
         path = f"{prefix}{key}"
         if isinstance(value, Mapping) and not _is_spec(value):
@@ -277,7 +277,7 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _zarr_spec(where: str, path: str, leaf: Any, directory: str) -> dict[str, Any]:
-    """Return the spec of a leaf's zarr folder, which is always in the directory of the index."""
+    """Return TensorStore's spec of a parameter's zarr folder, which is next to the index."""
     if _is_spec(leaf):
         # TensorStore before 0.1.14 wrote the path outside the kvstore.
         store = leaf["kvstore"] if isinstance(leaf["kvstore"], Mapping) else {}

@@ -475,7 +475,7 @@ def tokenizer_files(
 
 
 def _with_own_tokens(content: bytes, vocabulary: Tokenizer) -> bytes:
-    """Replace the added tokens in a kept tokenizer_config.json by the vocabulary's."""
+    """Replace the added tokens in an imported tokenizer_config.json by the vocabulary's."""
     config = json.loads(content)
     if not isinstance(config, dict) or "added_tokens_decoder" not in config:
         return content

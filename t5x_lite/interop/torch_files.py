@@ -66,7 +66,7 @@ _VALUES = (
     "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE",
     "BINSTRING", "SHORT_BINSTRING",
 )  # fmt: skip
-"""Opcodes that have the value as their argument."""
+"""Pickle opcodes that push their argument."""
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": (), "MARK": _MARK}
 _SHORT_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
@@ -163,7 +163,7 @@ def _require(condition: bool, what: str) -> None:
 
 
 def _popped(stack: list[Any]) -> list[Any]:
-    """Pop the values above the last mark."""
+    """Pop the values above the last MARK of the pickle's stack."""
     values = []
     while (value := stack.pop()) is not _MARK:
         values.append(value)
@@ -192,7 +192,7 @@ def _storage(pid: Any) -> _Storage:
 
 
 def _called(function: Any, arguments: Any) -> Any:
-    """Return the result of calling one of the allowed functions."""
+    """Return the result of a pickle's call of an allowed function."""
     if function is _ORDERED_DICT and arguments == ():
         return {}
     if function is _SIZE:
@@ -363,7 +363,7 @@ _STORAGE_NAMES = {
     np.dtype(np.float16): "HalfStorage",
     np.dtype(ml_dtypes.bfloat16): "BFloat16Storage",
 }
-"""Storage types of the dtypes that can be kept."""
+"""PyTorch storage types by dtype, for dtypes that can be written."""
 
 
 def write_torch(path: Path, arrays: Mapping[str, np.ndarray], *, keep_dtype: bool = False) -> None:

@@ -46,9 +46,9 @@ def test_the_first_rule_that_matches_is_used_and_a_pattern_matches_whole_paths()
         (["model/.* -> same"], [], "maps both model/a/kernel and model/b/kernel to same"),
         (["a"], [], "init.rename 'a' must be \"checkpoint path -> model path\", or"),
         (["-> a"], [], "must be"),
-        (["a( -> b"], [], r"init\.rename 'a\( -> b': not a regular expression"),
+        (["a( -> b"], [], r"init\.rename 'a\( -> b': invalid regular expression"),
         ([r"a -> \1"], [], "invalid group reference"),
-        ([], ["("], r"init\.fresh '\(': not a regular expression"),
+        ([], ["("], r"init\.fresh '\(': invalid regular expression"),
     ],
 )
 def test_rules_that_are_wrong(rename, fresh, message):

@@ -189,7 +189,7 @@ def test_minutes_between_saves_are_more_than_none(minutes):
         ),
         (
             {"coordinator": "a:1", "num_processes": 2, "process_id": 2},
-            "hosts.process_id 2 must be one of 0 to hosts.num_processes - 1 = 1",
+            "hosts.process_id is 2, but must be from 0 to hosts.num_processes - 1 = 1",
         ),
     ],
 )

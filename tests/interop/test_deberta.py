@@ -191,7 +191,7 @@ def test_a_table_of_positions_without_a_reader_is_of_an_enhanced_mask_decoder(re
     assert vars(checkpoint.model)["enhanced_mask_decoder"]
     np.testing.assert_array_equal(checkpoint.array("model/embedding/position"), table)
     [message] = [message for message in caplog.messages if "enhanced" in message]
-    assert "adding the enhanced mask decoder" in message
+    assert "adding an enhanced mask decoder" in message
     plain = read(release("deberta_v3")).model
     assert read(release("deberta_v3", with_table, enhanced_mask_decoder=False)).model == plain
     with pytest.raises(InputError, match="position_embeddings"):

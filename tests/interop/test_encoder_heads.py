@@ -65,7 +65,7 @@ def test_the_head_of_a_directory(config, found, expected):
         (named("ForTokenClassification"), {}, "needs the tensor classifier.weight"),
         (named("ForTokenClassification"), tensors("classifier.weight", classes=1), "at least 2"),
         (named("ForSequenceClassification", id2label={"0": "a"}), tensors(*POOLED),
-         "id2label has the classes 0, but the weights have 3 classes, from 0"),
+         "id2label has the classes 0, but must have 3 classes, numbered from 0"),
         (named("ForSequenceClassification", id2label=["a"]), tensors(*POOLED), "must map class"),
         (named("ForSequenceClassification", id2label={"0": 1}), tensors(*POOLED), "to names"),
         (named("ForSequenceClassification", classifier_dropout=True), tensors(*POOLED),

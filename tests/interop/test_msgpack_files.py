@@ -72,11 +72,11 @@ def test_an_array_whose_bytes_are_text(tmp_path):
 @pytest.mark.parametrize(
     ("tree", "reason"),
     [
-        ({"a": "text"}, "a is a str"),
-        ({"a": 3}, "a is a int"),
+        ({"a": "text"}, "a must be an array, got a str"),
+        ({"a": 3}, "a must be an array, got a int"),
         ({"a": 1 + 2j}, "extension of type 2"),
         ({"a": np.array(["x"])}, "dtype 'str"),
-        ([1, 2], "holds a list"),
+        ([1, 2], "found a list"),
     ],
 )
 def test_files_of_other_things(tmp_path, tree, reason):

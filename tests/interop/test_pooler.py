@@ -50,7 +50,9 @@ def test_what_is_no_pooler(tmp_path):
     write_pooler(tmp_path, "linear_q", "linear_p", tied=True)
     with pytest.raises(InputError, match=r"linear_q.weight and linear_p.weight must be equal"):
         read_pooler(tmp_path, d_model=4)
-    with pytest.raises(InputError, match="input_dim is 4, but the encoder's states have 5"):
+    with pytest.raises(
+        InputError, match="input_dim is 4, but the encoder's hidden states have size 5"
+    ):
         read_pooler(tmp_path, d_model=5)
     write_pooler(tmp_path, "linear_q", tied=False)
     with pytest.raises(InputError, match=r"missing: linear_p.bias, linear_p.weight"):

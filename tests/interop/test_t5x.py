@@ -321,7 +321,7 @@ def test_scanned_tensors_of_other_numbers_of_layers(tmp_path):
         (
             ("encoder", "layers_0", "attention", "query", "kernel"),
             lambda kernel: kernel[:, :5],
-            "2 heads do not divide kernels of shape (8, 5)",
+            "the kernel shape (8, 5) is not divisible by 2 heads",
         ),
         (
             ("token_embedder", "embedding"),

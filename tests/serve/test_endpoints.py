@@ -155,7 +155,7 @@ def test_only_one_cross_encoder_ranks(ranker, bert):
     [
         ("score", {"inputs": "a"}, 'either "targets" or "candidates"'),
         ("score", {"inputs": "a", "targets": "a", "candidates": ["a"]}, 'either "targets" or'),
-        ("score", {"inputs": ["a", "b"], "targets": "a"}, "2 inputs and 1 targets"),
+        ("score", {"inputs": ["a", "b"], "targets": "a"}, "2 inputs, but 1 targets"),
         (
             "score",
             {"inputs": ["a"] * 3, "candidates": ["a"] * 3},
