@@ -78,7 +78,10 @@ def write(path, content):
         ("--data.batch-size 0", "data.batch_size must be at least 1: got 0"),
         ("--model.vocab-size 0", "model.vocab_size must be at least 1: got 0"),
         ("--data.task tasks.text:span_coruption", "did you mean span_corruption?"),
-        ("--data.task tasks.txt:span_corruption", "no module 'tasks.txt'; did you mean tasks."),
+        (
+            "--data.task tasks.txt:span_corruption",
+            "module 'tasks.txt' does not exist; did you mean tasks.",
+        ),
         (
             "--data.task tasks.text:TaskArguments",
             "a class, but must be a function; tasks.text has span_",
@@ -462,8 +465,8 @@ def documents():
 
 
 PLACES = [
-    ("c", "c/a.parquet: there is no column 'text': it has url, body; name the column"),
-    ("t", "t/b.parquet: there is no column 'text': it has content; name the column"),
+    ("c", "c/a.parquet has no column 'text', but url, body; name the column"),
+    ("t", "t/b.parquet has no column 'text', but content; name the column"),
     ("g", "g/c4-train.00000-of-00001.json.gz: the file is truncated"),
     ("m", "m has the languages af, de; choose languages by --data.languages"),
     ("no/such/*.parquet", "no/such/*.parquet: no file matches"),

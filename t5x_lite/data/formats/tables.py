@@ -123,8 +123,8 @@ def require_columns(names: Sequence[str], columns: Sequence[str], *, name: str) 
         if column not in names:
             listed = ", ".join(names) or "no columns"
             raise InputError(
-                f"{name}: there is no column {column!r}: it has {listed}; name the column of the "
-                "text by --data.columns.inputs '{COLUMN}' (train, cache) or --text COLUMN (vocab, "
+                f"{name} has no column {column!r}, but {listed}; name the column of the text by "
+                "--data.columns.inputs '{COLUMN}' (train, cache) or --text COLUMN (vocab, "
                 "embed, pairs)"
             )
 
@@ -327,7 +327,7 @@ def _check_columns(names: Sequence[str], columns: Sequence[str], *, name: str) -
         if column not in names:
             hint = did_you_mean(column, names)
             raise InputError(
-                f"{name}: there is no column {column!r}{hint or f': it has {chr(44).join(names)}'}"
+                f"{name} has no column {column!r}{hint or f', but {chr(44).join(names)}'}"
             )
 
 

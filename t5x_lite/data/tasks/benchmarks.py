@@ -290,7 +290,7 @@ def parallel_lines(files: Mapping[str, DataPath]) -> Any:
             )
         if not file.is_file():
             absent = FileNotFoundError(str(file))
-            raise InputError(f"cannot read {file}: there is no such file") from absent
+            raise InputError(f"cannot read {file}: no such file") from absent
 
     def lines(file: DataPath) -> Any:
         texts = tf.data.TextLineDataset(str(file)).map(lambda text: ("", text))

@@ -178,7 +178,7 @@ def test_parallel_records(tmp_path):
 
 def test_a_missing_language_is_refused(tmp_path):
     (tmp_path / "train.en").touch()
-    with pytest.raises(InputError, match=r"cannot read .*train\.de: there is no such file"):
+    with pytest.raises(InputError, match=r"cannot read .*train\.de: no such file"):
         parallel_lines({"en": tmp_path / "train.en", "de": tmp_path / "train.de"})
 
 
