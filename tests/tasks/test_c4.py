@@ -352,7 +352,7 @@ def test_languages_of_tfds(multilingual, monkeypatch):
         with pytest.raises(InputError, match=r"has no 'fr'.*its languages are af, de"):
             document_source(str(place), languages=("fr",))
 
-    with pytest.raises(InputError, match=r"no split train, but af, af-.*; choose languages by"):
+    with pytest.raises(InputError, match=r"no split train, but the splits af, af-.*; choose"):
         document_source(str(version))
 
 

@@ -342,7 +342,7 @@ def _values(batch: Any, place: int, *, name: str, first: int) -> Iterator[Any]:
     if longest > LONGEST_LINE:
         raise InputError(
             f"{name}: column {batch.schema.names[place]!r} has a text of more than {LONGEST_LINE} "
-            f"bytes in row {first + 1} or after; divide it"
+            f"bytes in row {first + 1} or a later row; divide the text"
         )
     if _nests(kind):
         return _nested_values(column, f"{name}: row", batch.schema.names[place], first)
@@ -382,8 +382,8 @@ def _nested_values(column: Any, where: str, label: str, first: int) -> Iterator[
     for row, scalar in enumerate(column):
         if _expanded(column.slice(row, 1)) > LONGEST_LINE:
             raise InputError(
-                f"{where} {first + row + 1}: {label!r} has more than {LONGEST_LINE} bytes; "
-                "divide it"
+                f"{where} {first + row + 1}: {label!r} has more than {LONGEST_LINE} bytes; divide "
+                "the value"
             )
         yield scalar.as_py()
 

@@ -535,8 +535,8 @@ class _Prepared:
             splits = {split: own for split, own in splits.items() if own in there}
             if "train" not in splits:
                 raise InputError(
-                    f"{TFDS}{self._name} has no split train, but {', '.join(there)}; choose "
-                    "languages by --data.languages"
+                    f"{TFDS}{self._name} has no split train, but the splits {', '.join(there)}; "
+                    "choose languages by --data.languages"
                 )
         return stages.FileSource(
             [*splits],
