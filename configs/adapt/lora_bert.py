@@ -1,6 +1,6 @@
 """Train LoRA and a classifier on an encoder such as BERT base, for a task of GLUE.
 
-The optimizer is that of encoder_glue.py with LoRA's rate, 5e-4, without layer decay, also for the
+The optimizer is from encoder_glue.py with LoRA's rate, 5e-4, without layer decay, also for the
 classifier. BERT's parameters are frozen, and may be stored in bfloat16: `--adapters.base-dtype
 bfloat16`.
 

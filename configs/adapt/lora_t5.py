@@ -1,6 +1,6 @@
 """Train LoRA on the T5 of configs/pretrain/prose.py, on SST-2 or another text-to-text task.
 
-The settings are those of RoBERTa base in Hu et al. 2021 (arXiv:2106.09685, table 9): rank 8 on
+The settings are from RoBERTa base in Hu et al. 2021 (arXiv:2106.09685, table 9): rank 8 on
 queries and values, alpha 8, and AdamW at 5e-4 with linear decay, without weight decay on the small
 matrices. For another T5, replace `base.model` by the model of its config.
 

@@ -1,7 +1,7 @@
 """Fine-tune BERT base on SQuAD 2.0: the answer is a span of the context, or does not exist.
 
 The settings are the paper's (Devlin et al. 2019, section 4.3): 2 epochs of about 132,000 windows of
-384 tokens, in batches of 48 at 5e-5. The metrics are those of the official script: exact, f1, both
+384 tokens, in batches of 48 at 5e-5. The metrics are the official script's: exact, f1, both
 for questions with and without an answer, and the best threshold. OUT/submission/squad_v2.0 contains
 the input files of the official script, with the predictions for the validation split. The first
 evaluation below compares all thresholds, and the second evaluation uses the best threshold.

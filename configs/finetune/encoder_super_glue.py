@@ -1,6 +1,6 @@
 """Fine-tune an encoder such as BERT base on a task of SuperGLUE, with a head on the [CLS] state.
 
-The recipe is that of configs/finetune/encoder_glue.py with SuperGLUE's files, for ten epochs.
+The recipe is from configs/finetune/encoder_glue.py with SuperGLUE's files, for ten epochs.
 `t5x-lite glue --benchmark super_glue` trains all tasks. These tasks have two texts:
 
     --data.task tasks.super_glue:boolq      question, passage

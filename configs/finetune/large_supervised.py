@@ -1,6 +1,6 @@
 """Fine-tune T5 on CNN/Daily Mail and WMT's German and French as one mixture.
 
-The recipe is that of configs/finetune/paper.py. DECODING sets the paper's decoding options of each
+The recipe is from configs/finetune/paper.py. DECODING sets the paper's decoding options of each
 task. DIR contains cnn_dailymail and wmt, or is a directory of TensorFlow Datasets.
 
 Command:

@@ -1,6 +1,6 @@
 """Train BGE-M3's three heads on a small BERT with your own pairs (docs/guides/bge_m3.md).
 
-The special tokens that are excluded from lexical weights are those of the uncased BERT.
+The special tokens that are excluded from lexical weights are the uncased BERT's.
 
 Command; ENCODER is a run of configs/pretrain/retromae_tiny.py, PAIRS has {"query", "pos"}:
     t5x-lite train configs/finetune/m3_tiny.py --init ENCODER --data.directory PAIRS --workdir m3

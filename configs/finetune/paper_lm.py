@@ -3,7 +3,7 @@
 An example is one text, "... context: ... target: Denver Broncos". At inference, the words up to
 "target:" are given. The loss covers the full text, as in the paper; --data.layout.loss-on-inputs
 False excludes the inputs. Only the target ends in EOS. All other settings, and the target length,
-are those of configs/finetune/paper.py. The model is from table 2, pretrained by
+are from configs/finetune/paper.py. The model is from table 2, pretrained by
 configs/paper/table2_lm_denoising.py or table2_lm_lm.py. A vocabulary of bytes needs
 --data.layout.separator " target: ", with a space at the end.
 

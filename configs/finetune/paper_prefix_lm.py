@@ -1,6 +1,6 @@
 """Fine-tune a prefix language model on SQuAD as in the T5 paper (Raffel et al. 2020, 3.2.1).
 
-The recipe is that of configs/finetune/paper_lm.py, which lists commands for other tasks. Attention
+The recipe is from configs/finetune/paper_lm.py, which lists commands for other tasks. Attention
 to the inputs, up to "target:", is bidirectional, and the loss covers only the target. The model is
 from table 2, pretrained by configs/paper/table2_prefix_lm_denoising.py or table2_prefix_lm_lm.py.
 

@@ -1,6 +1,6 @@
 """Fine-tune RetroMAE on MS MARCO by ANCE: hard negatives are mined again during training.
 
-The recipe is that of retromae_msmarco.py, with new negatives every 2,000 steps: the 200 passages
+The recipe is from retromae_msmarco.py, with new negatives every 2,000 steps: the 200 passages
 nearest to a query, without its positives (Xiong et al. 2021, arXiv:2007.00808, `data.refresh`). The
 first 4,000 steps use the cache's BM25 negatives. The period and the lag are our choice. Retrieved
 passages have no ids in the data, so known positives are not masked; `refresh` removes positives

@@ -1,7 +1,7 @@
 """Train RetroMAE's last stage: distill a cross-encoder into a bi-encoder (RetroMAE's README).
 
 Training starts from the model that was fine-tuned with mined negatives, on the pairs that
-`score-pairs` scored. The loss is that of the published code: the divergence divided by the group
+`score-pairs` scored. The loss is from the published code: the divergence divided by the group
 size, plus 1e-4 times InfoNCE. Larger groups improve the result.
 
 Command:

@@ -1,6 +1,6 @@
 """Fine-tune T5 on CNN/Daily Mail, summaries of news.
 
-The recipe is that of configs/finetune/paper.py, with the beam search of the paper's last models
+The recipe is from configs/finetune/paper.py, with the beam search of the paper's last models
 (section 3.7: 4 beams, length penalty 0.6). CNN_DM contains {train,validation,test}.jsonl with
 "article" and "highlights", or is a directory of TensorFlow Datasets.
 

@@ -1,6 +1,6 @@
 """Fine-tune T5 on SuperGLUE and DPR as one mixture, in proportion to the numbers of examples.
 
-The recipe is that of configs/finetune/glue.py. ReCoRD's answers need more decoding steps.
+The recipe is from configs/finetune/glue.py. ReCoRD's answers need more decoding steps.
 
 Command:
     t5x-lite train configs/finetune/super_glue.py --data.directory SUPERGLUE \

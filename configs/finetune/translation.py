@@ -1,6 +1,6 @@
 """Fine-tune T5 on translation from English to German, WMT's data as filtered by tensor2tensor.
 
-The recipe is that of configs/finetune/paper.py, with the beam search of the paper's last models
+The recipe is from configs/finetune/paper.py, with the beam search of the paper's last models
 (section 3.7: 4 beams, length penalty 0.6). WMT contains ende/{train,validation}.{en,de}, or is a
 directory of TensorFlow Datasets.
 

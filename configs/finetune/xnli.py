@@ -1,6 +1,6 @@
 """Fine-tune mDeBERTaV3 base on XNLI: train on English, evaluate in 15 languages (zero-shot).
 
-The recipe is that of configs/finetune/encoder_glue.py for MNLI: 3 epochs of 392,702 pairs in
+The recipe is from configs/finetune/encoder_glue.py for MNLI: 3 epochs of 392,702 pairs in
 batches of 32. He et al. 2021 (arXiv:2111.09543) report a mean of 79.8 over the languages. To train
 on the 15 translations of MNLI, shuffled together, instead: --data.task
 tasks.xnli:translate_train_all.

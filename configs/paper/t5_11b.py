@@ -1,6 +1,6 @@
 """Pretrain T5 11B as released; C4 counts as 133 million examples.
 
-The recipe is that of configs/paper/t5_base.py. Rematerialization keeps only the inputs of a layer.
+The recipe is from configs/paper/t5_base.py. Rematerialization keeps only the inputs of a layer.
 The parameters are sharded over 16 chips: d_model over eight, with a complete tile on each, and
 heads and d_ff over two.
 

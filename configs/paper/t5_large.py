@@ -1,6 +1,6 @@
 """Pretrain T5 large as released; C4 counts as 8.66 million examples.
 
-The recipe is that of configs/paper/t5_base.py. Rematerialization keeps only the inputs of a layer.
+The recipe is from configs/paper/t5_base.py. Rematerialization keeps only the inputs of a layer.
 
     t5x-lite train configs/paper/t5_large.py --data.directory DATA \
         --data.vocabulary spiece.model --workdir gs://BUCKET/t5_large

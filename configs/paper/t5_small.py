@@ -1,6 +1,6 @@
 """Pretrain T5 small as released; C4 counts as 710 thousand examples.
 
-The recipe is that of configs/paper/t5_base.py.
+The recipe is from configs/paper/t5_base.py.
 
     t5x-lite train configs/paper/t5_small.py --data.directory DATA \
         --data.vocabulary spiece.model --workdir gs://BUCKET/t5_small

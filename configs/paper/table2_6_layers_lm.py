@@ -1,6 +1,6 @@
 """Pretrain "encoder-decoder, 6 layers, LM" of table 2 (Raffel et al. 2020, section 3.2.3).
 
-The model is that of table2_6_layers_denoising.py, on the text of table2_encoder_decoder_lm.py. To
+The model is from table2_6_layers_denoising.py, on the text of table2_encoder_decoder_lm.py. To
 fine-tune it, use configs/finetune/paper.py, glue.py or super_glue.py with
 --model.num-encoder-layers 6 --model.num-decoder-layers 6.
 

@@ -1,6 +1,6 @@
 """Pretrain "encoder-decoder, shared, LM" of table 2 (Raffel et al. 2020, section 3.2.3).
 
-The model is that of table2_shared_denoising.py, on the text of table2_encoder_decoder_lm.py. To
+The model is from table2_shared_denoising.py, on the text of table2_encoder_decoder_lm.py. To
 fine-tune it, use configs/finetune/paper.py, glue.py or super_glue.py with --model.share-layers
 True.
 

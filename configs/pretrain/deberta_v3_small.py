@@ -1,7 +1,7 @@
 """Pretrain DeBERTaV3 small: 6 layers with base's width, 141M parameters.
 
 The sizes, and a generator of 3 layers, are from rtd_small.json of microsoft/DeBERTa. Its rtd.sh has
-no recipe for small from random weights, so the settings are those of deberta_v3_large.py. To
+no recipe for small from random weights, so the settings are from deberta_v3_large.py. To
 continue from the release as rtd.sh does: --init CHECKPOINT --steps 100000
 --optimizer.schedule.total-steps 100000 --optimizer.schedule.peak 5e-5.
 

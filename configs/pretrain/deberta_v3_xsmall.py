@@ -1,7 +1,7 @@
 """Pretrain DeBERTaV3 xsmall: 12 layers of width 384, 71M parameters, 22M of them in the layers.
 
 From microsoft/DeBERTa experiments/language_model/rtd.sh and rtd_xsmall.json: a generator of 6
-layers, 64 rows of 512 tokens and 3e-4. All other settings are those of deberta_v3_large.py.
+layers, 64 rows of 512 tokens and 3e-4. All other settings are from deberta_v3_large.py.
 
 Command; spm.model is the release's SentencePiece model:
     t5x-lite train configs/pretrain/deberta_v3_xsmall.py --data.directory DIR \

@@ -1,9 +1,9 @@
 """Pretrain ELECTRA large: 335M parameters, 25 % masks, a generator of a fourth of the width.
 
 From table 6 of Clark et al. 2020 (arXiv:2003.10555) and google-research/electra,
-configure_pretraining.py: 2,048 rows of 512 tokens, 400,000 steps, 2e-4. All other settings are
-those of electra_base.py. The released ELECTRA-Large is the paper's "1.75M", with 1,750,000 steps:
---steps 1750000 --optimizer.schedule.then.total-steps 1750000. Our choice: 8 microbatches.
+configure_pretraining.py: 2,048 rows of 512 tokens, 400,000 steps, 2e-4. All other settings are from
+electra_base.py. The released ELECTRA-Large is the paper's "1.75M", with 1,750,000 steps: --steps
+1750000 --optimizer.schedule.then.total-steps 1750000. Our choice: 8 microbatches.
 
 Command:
     t5x-lite train configs/pretrain/electra_large.py --data.directory DIR \

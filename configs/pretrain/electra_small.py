@@ -2,7 +2,7 @@
 
 From table 6 of Clark et al. 2020 (arXiv:2003.10555) and google-research/electra,
 configure_pretraining.py: d_model 256, embeddings of 128, a generator of a fourth of the width, 15 %
-masks, 128 rows of 128 tokens, 1,000,000 steps, 5e-4. All other settings are those of
+masks, 128 rows of 128 tokens, 1,000,000 steps, 5e-4. All other settings are from
 electra_base.py. The released ELECTRA-Small is the paper's "Small++", with 4,000,000 steps and a
 generator of full width.
 

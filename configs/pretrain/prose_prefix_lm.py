@@ -1,6 +1,6 @@
 """Pretrain a small prefix language model on the text of configs/pretrain/prose.py.
 
-The model is that of configs/pretrain/prose_lm.py, with bidirectional attention to the inputs. A row
+The model is from configs/pretrain/prose_lm.py, with bidirectional attention to the inputs. A row
 has two chunks of text, each split at a random position.
 
 Command:

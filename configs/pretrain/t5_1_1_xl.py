@@ -1,6 +1,6 @@
 """Pretrain T5 1.1 XL (3B parameters) by span corruption on a slice of 64 TPU v5e chips.
 
-The recipe is that of configs/pretrain/t5_1_1_base.py with batches of 2,048 rows, as in T5 1.1.
+The recipe is from configs/pretrain/t5_1_1_base.py with batches of 2,048 rows, as in T5 1.1.
 Parameters and optimizer state are sharded over groups of 16 chips: over all 64 chips, a shard of
 d_model would be narrower than a tile (docs/adr/0022). Rematerialization keeps only the inputs of a
 layer.

@@ -80,7 +80,7 @@ def write(path, content):
         ("--data.task tasks.text:span_coruption", "did you mean span_corruption?"),
         (
             "--data.task tasks.txt:span_corruption",
-            "module 'tasks.txt' not found; did you mean tasks.",
+            "module 'tasks.txt' does not exist; did you mean tasks.",
         ),
         (
             "--data.task tasks.text:TaskArguments",
@@ -466,8 +466,8 @@ def documents():
 
 
 PLACES = [
-    ("c", "c/a.parquet: column 'text' not found; the columns are url, body; name the text column"),
-    ("t", "t/b.parquet: column 'text' not found; the columns are content; name the text column"),
+    ("c", "c/a.parquet has no column 'text', but url, body; name the column"),
+    ("t", "t/b.parquet has no column 'text', but content; name the column"),
     ("g", "g/c4-train.00000-of-00001.json.gz: the file is truncated"),
     ("m", "m has the languages af, de; choose languages by --data.languages"),
     ("no/such/*.parquet", "no/such/*.parquet: no file matches"),

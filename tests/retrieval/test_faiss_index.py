@@ -118,7 +118,7 @@ def test_what_is_refused(tmp_path, shards):
         index.search(QUERIES[:, :3], depth=1)
     with pytest.raises(InputError, match="already exists"):
         made(tmp_path, shards, "Flat")
-    with pytest.raises(InputError, match="index build makes one"):
+    with pytest.raises(InputError, match="build one with t5x-lite index build"):
         FaissIndex.open(str(tmp_path / "no"))
     (tmp_path / "index" / "index.faiss").write_bytes(b"x")
     with pytest.raises(InputError, match="damaged"):

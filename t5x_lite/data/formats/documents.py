@@ -177,7 +177,7 @@ class Groups:
         return max(1, num_groups(self._shard))
 
     def texts(self, group: int | None) -> Iterator[bytes]:
-        """Yield the texts of one part in UTF-8, or of all parts if `group` is None."""
+        """Yield the texts of one part in UTF-8, or of all parts for `group` None."""
         columns = places(self._template)
         for row in read_columns(self._shard, columns=columns, group=group):
             yield text_of(row, self._template).encode("utf-8", "replace")
@@ -356,7 +356,7 @@ def _bytes_of(source: Source, read: Read) -> int:
 
 
 def _split(text: str) -> tuple[str, str | None]:
-    """Split "FILE=WEIGHT" into FILE and WEIGHT, or None if the weight is missing."""
+    """Split "FILE=WEIGHT" into FILE and WEIGHT, or None for a missing WEIGHT."""
     name, _, weight = text.rpartition("=")
     if name and not Path(text).exists() and _NUMBER.fullmatch(weight):
         return name, weight

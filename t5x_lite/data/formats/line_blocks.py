@@ -279,7 +279,7 @@ def _lines_of_part(lines: Iterator[tuple[int, bytes]], end: int) -> Iterator[tup
 def _documents_of_part(
     lines: Iterator[tuple[int, bytes]], end: int, *, begins: bool
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the documents of a part: a document is in the part of the blank line before it."""
+    """Yield a part's documents; a document belongs to the part with the blank line before it."""
     document: list[tuple[int, bytes]] = []
     for place, line in lines:
         is_blank, is_behind = not line.strip(), -1 - place >= end

@@ -246,7 +246,7 @@ class _Text:
                 of_the_end = error.pos > len(self._text) - 16 or "Unterminated" in error.msg
                 if of_the_end and size > LONGEST_LINE:
                     raise InputError(
-                        f"{where}: has more than {LONGEST_LINE} bytes; divide it"
+                        f"{where}: has more than {LONGEST_LINE} bytes; divide the value"
                     ) from error
                 if not of_the_end or not self._more(size):
                     raise InputError(f"{where}: not JSON: {error.msg}") from error

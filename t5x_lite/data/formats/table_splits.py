@@ -350,7 +350,7 @@ def _hub_splits(name: str) -> dict[str, tuple[Table, ...]]:
     if split:
         if split not in there:
             raise InputError(
-                f"{HUB}{name}: split {split!r} not found; the splits are {', '.join(there)}"
+                f"{HUB}{name} has no split {split!r}; the splits are {', '.join(there)}"
             )
         return {"train": (HubSplit(dataset, config or None, split),)}
     named = {

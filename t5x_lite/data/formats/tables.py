@@ -123,9 +123,9 @@ def require_columns(names: Sequence[str], columns: Sequence[str], *, name: str) 
         if column not in names:
             listed = ", ".join(names) or "no columns"
             raise InputError(
-                f"{name}: column {column!r} not found; the columns are {listed}; name the text "
-                "column by --data.columns.inputs '{COLUMN}' (train, cache) or --text COLUMN "
-                "(vocab, embed, pairs)"
+                f"{name} has no column {column!r}, but {listed}; name the column of the text by "
+                "--data.columns.inputs '{COLUMN}' (train, cache) or --text COLUMN (vocab, "
+                "embed, pairs)"
             )
 
 
@@ -327,8 +327,7 @@ def _check_columns(names: Sequence[str], columns: Sequence[str], *, name: str) -
         if column not in names:
             hint = did_you_mean(column, names)
             raise InputError(
-                f"{name}: column {column!r} not found"
-                f"{hint or f'; the columns are {chr(44).join(names)}'}"
+                f"{name} has no column {column!r}{hint or f', but {chr(44).join(names)}'}"
             )
 
 
@@ -343,7 +342,7 @@ def _values(batch: Any, place: int, *, name: str, first: int) -> Iterator[Any]:
     if longest > LONGEST_LINE:
         raise InputError(
             f"{name}: column {batch.schema.names[place]!r} has a text of more than {LONGEST_LINE} "
-            f"bytes in row {first + 1} or after; divide it"
+            f"bytes in row {first + 1} or a later row; divide the text"
         )
     if _nests(kind):
         return _nested_values(column, f"{name}: row", batch.schema.names[place], first)
@@ -383,8 +382,8 @@ def _nested_values(column: Any, where: str, label: str, first: int) -> Iterator[
     for row, scalar in enumerate(column):
         if _expanded(column.slice(row, 1)) > LONGEST_LINE:
             raise InputError(
-                f"{where} {first + row + 1}: {label!r} has more than {LONGEST_LINE} bytes; "
-                "divide it"
+                f"{where} {first + row + 1}: {label!r} has more than {LONGEST_LINE} bytes; divide "
+                "the value"
             )
         yield scalar.as_py()
 

@@ -579,7 +579,7 @@ class Writer:
 
 
 class M3Texts:
-    """Reader of the outputs of heads for texts, in a directory; vectors stay on disk.
+    """Reader of a model's dense, lexical and multi-vector outputs for texts; vectors stay on disk.
 
     Args:
       directory: directory that `Writer` wrote.

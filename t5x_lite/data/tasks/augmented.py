@@ -78,7 +78,7 @@ class _Source(stages.Source):
 
 
 class _Join:
-    """Retrieved passages of a task's examples, which are read split by split."""
+    """Retrieved passages of the examples of a task, loaded split by split."""
 
     def __init__(self, task: Any, augment: Augment):
         self._task, self._augment = task, augment
@@ -207,7 +207,7 @@ class _Room:
         return self._length - max(used)
 
     def fitted(self, write: Callable[[str], str], passages: str, *, room: int) -> str:
-        """Return the text that `write` makes of as many first words of the passages as fit."""
+        """Return the text with as many first words of the passages as fit into `room` tokens."""
         whole = write(passages)
         if not passages or self.counts([whole])[0] <= room:
             return whole

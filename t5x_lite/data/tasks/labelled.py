@@ -82,7 +82,7 @@ def encode_spans(
       first: questions.
       second: contexts.
       given: character span of each answer in its context, end excluded, int64 [n, 2]. Two equal
-        numbers mean an unknown answer; `IMPOSSIBLE` means that there is not an answer.
+        numbers mean an unknown answer; `IMPOSSIBLE` means that the question has no answer.
       vocabulary: tokenizer that supports character offsets.
       tokens: special tokens of the vocabulary.
       length: maximum tokens of a row.
@@ -204,7 +204,7 @@ Encode = Callable[[Sequence[str], Sequence[str], np.ndarray], tuple[list[list[in
 
 @runtime_checkable
 class Form(Protocol):
-    """Protocol of the form in which an encoder reads a task's records."""
+    """Protocol of a description of how an encoder reads the records of a task."""
 
     @property
     def head(self) -> str:

@@ -141,8 +141,8 @@ def import_tasks(name: str) -> ModuleType:
             raise
         hint = did_you_mean(name, _module_names(absent.rpartition(".")[0]))
         raise InputError(
-            f"data.task: module {name!r} not found{hint} (searched: the current directory, the "
-            "config's project and the installed packages)"
+            f"data.task: module {name!r} does not exist{hint} (searched: the current directory, "
+            "the config's project and the installed packages)"
         ) from error
 
 

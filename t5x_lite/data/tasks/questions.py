@@ -372,7 +372,7 @@ def window_rows(
       questions: texts of the questions; a question that is too long is truncated at its end.
       contexts: one context per question.
       given: character span of each answer in its context, end excluded, int64 [n, 2]. Two equal
-        numbers mean an unknown answer; `labelled.IMPOSSIBLE` means that there is not an answer.
+        numbers mean an unknown answer; `labelled.IMPOSSIBLE` means that the question has no answer.
       vocabulary: tokenizer that supports character offsets.
       tokens: special tokens of the vocabulary.
       length: maximum tokens of a row.

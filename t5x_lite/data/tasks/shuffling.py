@@ -124,7 +124,7 @@ def can_be_permuted(dataset: Dataset) -> bool:
 def sizes_of(files: Sequence[Any]) -> str | None:
     """Return total size and checksum of files as a text, such as "512 bytes (5f0c2a9b)".
 
-    Return None if the size of a file is unknown, because it is not on this machine or in a bucket.
+    Return None if the size of a file is unknown: the file is neither local nor in a bucket.
     """
     try:
         sizes = [size_of(file) for file in files]
@@ -138,7 +138,7 @@ def fit_in_memory(files: Sequence[Any]) -> bool:
     """Return True if the text of files fits into `IN_MEMORY_BYTES`.
 
     Compressed files and Parquet count eight times their size. The result is False if the size of a
-    file is unknown, because it is not on this machine or in a bucket.
+    file is unknown: the file is neither local nor in a bucket.
     """
     try:
         sizes = [size_of(file) for file in files]

@@ -86,7 +86,7 @@ def map_numpy(
 
 
 def stored(task: Any, split: str, *, seed: int) -> tf.data.Dataset:
-    """Return one pass over a split's examples as they are cached, in order."""
+    """Return one pass over a split's examples, as a cache stores them, in order."""
     raw = task.source.get_dataset(split, shuffle=False)
     return task.preprocess_precache(raw, seed=seed)
 

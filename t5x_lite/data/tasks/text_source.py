@@ -348,7 +348,7 @@ def _made(
     *,
     only: Callable[[str], bool] = lambda file: True,
 ) -> Dataset:
-    """Return a dataset of what `make` returns for each text and its location, "file:line"."""
+    """Return a dataset of the results of `make` for each text and its location, "file:line"."""
     from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages
 
@@ -535,8 +535,8 @@ class _Prepared:
             splits = {split: own for split, own in splits.items() if own in there}
             if "train" not in splits:
                 raise InputError(
-                    f"{TFDS}{self._name} has no split train, but {', '.join(there)}; choose "
-                    "languages by --data.languages"
+                    f"{TFDS}{self._name} has no split train, but the splits {', '.join(there)}; "
+                    "choose languages by --data.languages"
                 )
         return stages.FileSource(
             [*splits],
@@ -577,7 +577,7 @@ class _Prepared:
         for name in places(template):
             if name not in features:
                 raise InputError(
-                    f"{TFDS}{self._name}: feature {name!r} not found; name one of "
+                    f"{TFDS}{self._name} has no feature {name!r}; name one of "
                     f"{', '.join(features)} by --data.columns.inputs '{{FEATURE}}'"
                 )
             found = features[name]

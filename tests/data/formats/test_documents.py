@@ -101,9 +101,7 @@ def test_parts_of_tables(tmp_path, kind):
         assert block
         assert block.texts == expected[268:280]
     assert files.read_part(1, 2) is None
-    with pytest.raises(
-        InputError, match="column 'body' not found; the columns are n, text; name the text col"
-    ):
+    with pytest.raises(InputError, match="has no column 'body', but n, text; name the col"):
         list(Groups(file, "body").texts(2))
     with pytest.raises(InputError, match=r"row 281: 'n' must be a text, got int"):
         list(Groups(file, "{n}").texts(2))

@@ -346,7 +346,10 @@ def test_trivia_qa_as_pairs(tmp_path):
         (trivia_file(trivia(1))[:60], "wikipedia-train.json: question 1: not JSON"),
         (trivia_file({"Question": "x"}), 'question 1: must have "QuestionId"'),
         (trivia_file(trivia(1, Answer={"Value": "x"})), '"Answer" must have "Value"'),
-        (trivia_file(trivia(1, pages=["../x"])), '"Filename" must be a file in evidence'),
+        (
+            trivia_file(trivia(1, pages=["../x"])),
+            '"Filename" must be a file in the folder evidence',
+        ),
         (
             trivia_file(trivia(1, pages=["x.txt"])),
             r"with an answer; 1 documents are missing, .*x\.txt",

@@ -43,7 +43,7 @@ def test_an_empty_table_has_no_rows_but_columns(tmp_path):
     schema = pa.schema({"text": pa.string()})
     file = write(tmp_path / "a.parquet", [], schema)
     assert list(read_table(file, columns=("text",))) == []
-    with pytest.raises(InputError, match=r"column 'txt' not found; did you mean text\?"):
+    with pytest.raises(InputError, match=r"has no column 'txt'; did you mean text\?"):
         list(read_table(file, columns=("txt",)))
 
 

@@ -100,7 +100,7 @@ def test_files_of_one_s_own(data, vocabulary, tmp_path):
     own = dataclasses.replace(data, task="tasks.choices:jsonl", layout=layouts.Choices(num=3))
     batch = next(data_batches.train_batches(own, vocabulary, seed=0))
     assert batch["labels"].tolist() == [[3, 0]] * 4
-    with pytest.raises(InputError, match=r"validation\.jsonl:2: has 1 choices, and .*num is 3"):
+    with pytest.raises(InputError, match=r"validation\.jsonl:2: has 1 choices, but .*num is 3"):
         next(data_batches.eval_batches(own, vocabulary))
     with pytest.raises(InputError, match=r"needs data\.layout choices, got labelled"):
         loading.load_task(dataclasses.replace(own, layout=layouts.Labelled()), vocabulary)

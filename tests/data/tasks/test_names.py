@@ -77,8 +77,11 @@ def test_a_function_and_a_partial_are_found():
         ),
         ("my_tasks.glue:merge", "but takes (one, other); my_tasks.glue has sst2, "),
         ("my_tasks.glue:read", "but takes (file: str, *, columns); my_tasks.glue has sst2, "),
-        ("my_tasks.gleu:sst2", "module 'my_tasks.gleu' not found; did you mean my_tasks.glue?"),
-        ("my_task.glue:sst2", "module 'my_task.glue' not found"),
+        (
+            "my_tasks.gleu:sst2",
+            "module 'my_tasks.gleu' does not exist; did you mean my_tasks.glue?",
+        ),
+        ("my_task.glue:sst2", "module 'my_task.glue' does not exist"),
         ("sst2", "data.task must be module:function, such as tasks.glue:sst2, got 'sst2'"),
         (":sst2", "must be module:function"),
         ("my_tasks.glue:", "must be module:function"),

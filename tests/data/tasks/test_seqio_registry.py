@@ -107,7 +107,10 @@ def test_a_task_of_a_mixture_is_left_out_by_its_name(name):
     [
         ("seqio:count_first", "must be seqio:module:name, where importing module adds name to"),
         ("seqio::count_first", "must be seqio:module:name"),
-        ("seqio:my_seqio.task:count_first", "no module 'my_seqio.task'; did you mean my_seqio.tas"),
+        (
+            "seqio:my_seqio.task:count_first",
+            "module 'my_seqio.task' does not exist; did you mean my_seqio.tas",
+        ),
         (
             NAME + "count_frist",
             "my_seqio.tasks registers no 'count_frist' in seqio's registry; did",
