@@ -128,7 +128,7 @@ def test_the_same_run_again_does_nothing_and_another_is_refused(crawl, tmp_path,
     again = beam_run(crawl, tmp_path / "out", cleaning)
     assert again.splits == first.splits
     assert files(tmp_path / "out") == before
-    with pytest.raises(InputError, match="min_words was 5, but cleaning.min_words is now 7"):
+    with pytest.raises(InputError, match=r"min_words was 5, but cleaning.min_words is now 7"):
         beam_run(crawl, tmp_path / "out", dataclasses.replace(cleaning, min_words=7))
 
 

@@ -92,7 +92,7 @@ def write(path, content):
             "--data.layout: the config file says it, as layout=layouts.",
         ),
         ("--data.negatives 3", "--data.negatives is --data.layout.negatives now"),
-        ("--evaluation.split dev", "has no split 'dev': there are train, validation"),
+        ("--evaluation.split dev", "has no split 'dev'; its splits are train"),
         ("--checkpoints.best validation/los", "'validation/los' is not a metric of the evaluation"),
         ("--mesh.data 3", "needs 3 devices and there are 1; set one of --mesh.* to -1"),
     ],

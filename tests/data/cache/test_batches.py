@@ -317,7 +317,7 @@ def test_eval_batches_are_one_pass_in_order_and_filled_up(data, byte_vocabulary)
     packed = list(data_batches.eval_batches(data, byte_vocabulary))
     totals = [sum(b["decoder_loss_weights"].sum() for b in one) for one in (batches, packed)]
     assert totals[0] == totals[1]
-    with pytest.raises(InputError, match="has no split 'test': there are train, validation"):
+    with pytest.raises(InputError, match="has no split 'test'; its splits are train"):
         data_batches.eval_batches(data, byte_vocabulary, split="test")
 
 

@@ -297,7 +297,7 @@ def test_which_lengths_and_which_eos(data, vocabulary, tmp_path, my_tasks, caplo
     assert index.recipe.lengths == {"inputs": 64, "targets": 24}
     with pytest.raises(InputError, match="found no example for split 'validation'"):
         write_cache(two, vocabulary, tmp_path / "e", splits=["validation"])
-    with pytest.raises(InputError, match="has no split 'tset': there are train, validation"):
+    with pytest.raises(InputError, match="has no split 'tset'; its splits are train"):
         write_cache(two, vocabulary, tmp_path / "e", splits=["tset"])
 
 

@@ -229,7 +229,7 @@ def test_tfds_is_prepared_once_and_read(arguments, downloads, tmp_path):
     rte = task(RTE, dataclasses.replace(arguments, directory=directory))
     assert plain(rte.source.get_dataset("train", shuffle=False)) == expected
     other = dataclasses.replace(RTE, tfds_splits={"validation": "validation_matched"})
-    with pytest.raises(InputError, match="has no split 'validation_matched': there are t"):
+    with pytest.raises(InputError, match="has no split 'validation_matched'; its splits are t"):
         task(other, dataclasses.replace(arguments, directory=directory)).source.get_dataset(
             "validation", shuffle=False
         )

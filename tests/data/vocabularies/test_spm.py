@@ -177,7 +177,7 @@ def test_files_beside_it_are_obeyed(tmp_path, english_lines):
     for place in (1 << 31, -1000):
         (tmp_path / "added_tokens.json").write_text(json.dumps({"[MASK]": place}))
         with pytest.raises(
-            InputError, match=rf"the id {place}, which is none: the first .* is 300"
+            InputError, match=rf"the id {place}, which is invalid; the first .* is 300"
         ):
             read_spm(spm)
     (tmp_path / "added_tokens.json").write_text("{")
