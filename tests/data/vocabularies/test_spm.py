@@ -181,7 +181,7 @@ def test_files_beside_it_are_obeyed(tmp_path, english_lines):
         ):
             read_spm(spm)
     (tmp_path / "added_tokens.json").write_text("{")
-    with pytest.raises(InputError, match=r"added_tokens.json: not JSON"):
+    with pytest.raises(InputError, match=r"added_tokens.json is not JSON"):
         read_spm(spm)
 
 
