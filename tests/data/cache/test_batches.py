@@ -207,16 +207,12 @@ def test_a_cache_that_does_not_fit_is_refused(train, changes, message):
 
 
 def test_a_final_sentinel_is_that_of_the_cache(train, tmp_path, small_cache, recipes, chunks):
-    with pytest.raises(
-        InputError, match="final_sentinel False, but data.final_sentinel is True; set"
-    ):
+    with pytest.raises(InputError, match=r"sentinel False, but data\.final_sentinel is True; set"):
         train(final_sentinel=True)
     options = {**recipes.spans.options, "final_sentinel": True}
     spans = dataclasses.replace(recipes.spans, options=options)
     ended = str(small_cache(tmp_path / "ended", {"train": chunks(300)}, spans))
-    with pytest.raises(
-        InputError, match="final_sentinel True, but data.final_sentinel is False; set"
-    ):
+    with pytest.raises(InputError, match=r"sentinel True, but data\.final_sentinel is False; set"):
         train(cache=ended)
     plain = next(train(pack=False))["decoder_target_tokens"]
     batches = train(pack=False, cache=ended, final_sentinel=True)

@@ -158,7 +158,7 @@ def test_the_words_of_a_task(data, vocabulary, tmp_path, tiny_glue):
         ({"template": worded.template}, "data.prefix '', but data.prefix is unset; set --data"),
         (
             {"template": "{sentence}", "prefix": "", "task": ""},
-            "but data.template is '{sentence}'; set",
+            "data.template is '{sentence}'; set",
         ),
     ]:
         with pytest.raises(InputError) as error:
