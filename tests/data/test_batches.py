@@ -393,7 +393,7 @@ def test_eval_examples_have_text_tokens_and_raw_fields(reading, data, vocabulary
 
 def test_a_split_that_is_not_there_is_refused(reading, data, vocabulary):
     for function in (data_batches.eval_batches, reading.eval_examples):
-        with pytest.raises(InputError, match="has no split 'tset': there are train, validation"):
+        with pytest.raises(InputError, match="has no split 'tset'; its splits are train"):
             function(data, vocabulary, split="tset")
 
 

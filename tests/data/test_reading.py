@@ -57,7 +57,7 @@ def test_the_first_of_a_long_split(data, vocabulary, caplog):
 def test_what_cannot_be_shown(data, vocabulary):
     with pytest.raises(InputError, match="has no labels in split 'test' for few-shot"):
         demonstrations(data, vocabulary, split="test", pool=None)
-    with pytest.raises(InputError, match="has no split 'validation': there are train, test"):
+    with pytest.raises(InputError, match="has no split 'validation'; its splits are train, test"):
         demonstrations(data, vocabulary, split="validation", pool=None)
     gone = dataclasses.replace(data, directory=f"{data.directory}/gone")
     with pytest.raises(InputError, match="no such file or directory"):

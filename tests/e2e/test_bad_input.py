@@ -98,7 +98,7 @@ def write(path, content):
         ),
         ("--data.layout lm", "option --data.layout does not exist; set layout=layouts."),
         ("--data.negatives 3", "option --data.negatives was renamed to --data.layout.negatives"),
-        ("--evaluation.split dev", "has no split 'dev': there are train, validation"),
+        ("--evaluation.split dev", "has no split 'dev'; its splits are train, validation"),
         (
             "--checkpoints.best validation/los",
             "'validation/los', but the evaluation has the metrics",

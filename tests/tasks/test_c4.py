@@ -146,7 +146,7 @@ def test_a_dataset_of_tfds_may_hold_out_nothing(c4, tmp_path, vocabulary):
     assert list(c4.source(directory).splits) == ["train"]
     data = Data(task="tasks.c4:iid_15_u_u", vocabulary="", directory=directory, targets_length=192)
     assert next(data_batches.train_batches(data, vocabulary, seed=0))
-    with pytest.raises(InputError, match="has no split 'validation': there are train"):
+    with pytest.raises(InputError, match="has no split 'validation'; its splits are train"):
         data_batches.eval_batches(data, vocabulary)
 
 

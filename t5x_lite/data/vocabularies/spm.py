@@ -214,7 +214,7 @@ def _tokenizer(model: Any, stated: Stated, *, compose: bool, where: DataPath) ->
         place = places.get(_MASK)
         place = len(pieces) if place is None else place
         if not len(pieces) <= place <= len(pieces) + MOST_EXTRA_IDS:
-            whose = f"the id of {pieces[place][0]!r}" if 0 <= place < len(pieces) else "none"
+            whose = f"the id of {pieces[place][0]!r}" if 0 <= place < len(pieces) else "invalid"
             raise InputError(
                 f"vocabulary {where}: {ADDED_NAME} gives {_MASK} the id {place}, which is "
                 f"{whose}; the first free id is {len(pieces)}"

@@ -207,12 +207,12 @@ def test_a_cache_that_does_not_fit_is_refused(train, changes, message):
 
 
 def test_a_final_sentinel_is_that_of_the_cache(train, tmp_path, small_cache, recipes, chunks):
-    with pytest.raises(InputError, match="final_sentinel False, and it is True: set"):
+    with pytest.raises(InputError, match=r"sentinel False, but data\.final_sentinel is True; set"):
         train(final_sentinel=True)
     options = {**recipes.spans.options, "final_sentinel": True}
     spans = dataclasses.replace(recipes.spans, options=options)
     ended = str(small_cache(tmp_path / "ended", {"train": chunks(300)}, spans))
-    with pytest.raises(InputError, match="final_sentinel True, and it is False: set"):
+    with pytest.raises(InputError, match=r"sentinel True, but data\.final_sentinel is False; set"):
         train(cache=ended)
     plain = next(train(pack=False))["decoder_target_tokens"]
     batches = train(pack=False, cache=ended, final_sentinel=True)
@@ -319,7 +319,7 @@ def test_eval_batches_are_one_pass_in_order_and_filled_up(data, byte_vocabulary)
     packed = list(data_batches.eval_batches(data, byte_vocabulary))
     totals = [sum(b["decoder_loss_weights"].sum() for b in one) for one in (batches, packed)]
     assert totals[0] == totals[1]
-    with pytest.raises(InputError, match="has no split 'test': there are train, validation"):
+    with pytest.raises(InputError, match="has no split 'test'; its splits are train"):
         data_batches.eval_batches(data, byte_vocabulary, split="test")
 
 

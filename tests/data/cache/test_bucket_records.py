@@ -218,7 +218,7 @@ def test_what_is_wrong_with_a_cache_in_a_bucket(both, store, directory):  # noqa
     with pytest.raises(InputError, match=f"{shard} does not fit its checksum"):
         Cache(where).verify()
     (there / shard).write_bytes(content[:-1])
-    with pytest.raises(InputError, match=rf"{shard} has {len(content) - 1} bytes and should have"):
+    with pytest.raises(InputError, match=rf"{shard} has {len(content) - 1} bytes, but should have"):
         Cache(where)
     (there / shard).unlink()
     with pytest.raises(InputError, match=rf"{shard} cannot be read \(No such file"):

@@ -154,9 +154,12 @@ def test_the_words_of_a_task(data, vocabulary, tmp_path, tiny_glue):
         read = dataclasses.replace(worded, **from_cache, **how)
         assert examples_of(data_batches.eval_batches(read, vocabulary)) == expected
     for changes, message in [
-        ({}, "was made with data.template 'is it good? {sentence}', and it is unset: set --data."),
-        ({"template": worded.template}, "data.prefix '', and it is unset: set --data.prefix '', "),
-        ({"template": "{sentence}", "prefix": "", "task": ""}, "and it is '{sentence}': set --da"),
+        ({}, "was written with data.template 'is it good? {sentence}', but data.template is unset"),
+        ({"template": worded.template}, "data.prefix '', but data.prefix is unset; set --data"),
+        (
+            {"template": "{sentence}", "prefix": "", "task": ""},
+            "data.template is '{sentence}'; set",
+        ),
     ]:
         with pytest.raises(InputError) as error:
             next(
@@ -262,7 +265,7 @@ def my_tasks(tmp_path, monkeypatch):
         ("no_placeholder", "put a seqio.CacheDatasetPlaceholder() after its tokenization, or"),
         ("after", "uses _mine after its CacheDatasetPlaceholder, but this preprocessor cannot run"),
         ("corruption", "uses the corruption _split after its CacheDatasetPlaceholder"),
-        ("text", "does tokenize after its CacheDatasetPlaceholder"),
+        ("text", "uses tokenize after its CacheDatasetPlaceholder"),
         ("late", "inputs must be a sequence of token ids at the CacheDatasetPlaceholder, but is"),
         ("dropped", "drops or reorders examples after stages.number"),
     ],
@@ -297,7 +300,7 @@ def test_which_lengths_and_which_eos(data, vocabulary, tmp_path, my_tasks, caplo
     assert index.recipe.lengths == {"inputs": 64, "targets": 24}
     with pytest.raises(InputError, match="found no example for split 'validation'"):
         write_cache(two, vocabulary, tmp_path / "e", splits=["validation"])
-    with pytest.raises(InputError, match="has no split 'tset': there are train, validation"):
+    with pytest.raises(InputError, match="has no split 'tset'; its splits are train"):
         write_cache(two, vocabulary, tmp_path / "e", splits=["tset"])
 
 
@@ -311,9 +314,9 @@ def test_a_bad_line_leaves_no_cache(data, vocabulary, tmp_path):
 
 
 def test_workers_are_counted(data, vocabulary, tmp_path):
-    with pytest.raises(InputError, match="--num-workers must be at least 1: got 0"):
+    with pytest.raises(InputError, match="--num-workers must be at least 1, but is 0"):
         write_cache(data, vocabulary, tmp_path / "c", num_workers=0)
-    with pytest.raises(InputError, match="and with --bake 1: got 2"):
+    with pytest.raises(InputError, match="and with --bake 1, but is 2"):
         write_cache(data, vocabulary, tmp_path / "c", num_workers=2, bake=True)
     with pytest.raises(InputError, match="no task to cache"):
         write_cache(dataclasses.replace(data, task="", cache="c"), vocabulary, tmp_path / "c")

@@ -100,7 +100,9 @@ def test_the_first_wrong_shard_is_told(place):
 
 def test_a_worker_elsewhere_is_told(job, place, monkeypatch):
     work = writer(job, place, {"train": 2})
-    assert "sees 3 shards of split train, and there are 2 where" in work("train", 0).error
+    assert (
+        "sees 3 shards of split train, but the launching process sees 2" in work("train", 0).error
+    )
     work = writer(job, place, {"train": 3})
     part = work("train", 0)
     (place / "parts" / part.written.ends.name).write_bytes(b"")

@@ -137,6 +137,6 @@ def test_each_shard_draws_its_own_numbers(job_of):
 
 
 def test_a_source_without_shards_is_refused(job_of):
-    with pytest.raises(InputError, match="a source without shards, Shardless: write the cache"):
+    with pytest.raises(InputError, match="a source without shards, Shardless; write the cache"):
         shards_of(job_of("shardless"), "train")
     assert shards_of(job_of("empty"), "train") == ()

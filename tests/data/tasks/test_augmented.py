@@ -170,9 +170,9 @@ def test_a_cache_holds_the_passages(data, sentencepiece, tmp_path):
     for change, message in (
         (
             {"run": "", "passages": ""},
-            r"made with data\.augment\.run '.*run\.trec', and it is unset",
+            r"written with data\.augment\.run '.*run\.trec', but data\.augment\.run is unset",
         ),
-        ({"k": 1}, r"made with data\.augment\.k '2', and it is '1': set --data\.augment\.k '2'"),
+        ({"k": 1}, r"written with data\.augment\.k '2', but data\.augment\.k is '1'; set --data"),
     ):
         other = dataclasses.replace(from_cache, augment=dataclasses.replace(data.augment, **change))
         with pytest.raises(InputError, match=message):

@@ -68,7 +68,7 @@ def test_tasks_that_are_not_there_have_reasons(vocabulary, tiny_glue, tmp_path):
     found = loading.members(glue(tmp_path), vocabulary)
     assert [one.member.name for one in found.present] == ["glue_sst2"]
     assert found.absent["glue_ax"].startswith("no diagnostic/diagnostic.tsv in data.directory ")
-    with pytest.raises(InputError, match=r"no task of the mixture tasks\.mixtures:glue can"):
+    with pytest.raises(InputError, match=r"no task of the mixture tasks\.mixtures:glue has data"):
         loading.members(glue(tmp_path / "nowhere"), vocabulary)
     single = dataclasses.replace(glue(tmp_path), task="tasks.glue:sst2")
     with pytest.raises(InputError, match="is a single task, but must be a mixture"):

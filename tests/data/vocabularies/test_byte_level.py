@@ -65,7 +65,7 @@ def test_text_comes_back(text):
 def test_extra_ids_have_a_range():
     with pytest.raises(InputError, match=r"in \[0, 256\], but is 257"):
         Bytes(extra_ids=257)
-    with pytest.raises(InputError, match="got -1"):
+    with pytest.raises(InputError, match="but is -1"):
         Bytes(layout="hf", extra_ids=-1)
     assert Bytes(layout="hf", extra_ids=1000).size == 1259
 

@@ -177,11 +177,11 @@ def test_files_beside_it_are_obeyed(tmp_path, english_lines):
     for place in (1 << 31, -1000):
         (tmp_path / "added_tokens.json").write_text(json.dumps({"[MASK]": place}))
         with pytest.raises(
-            InputError, match=rf"the id {place}, which is none: the first .* is 300"
+            InputError, match=rf"the id {place}, which is invalid; the first .* is 300"
         ):
             read_spm(spm)
     (tmp_path / "added_tokens.json").write_text("{")
-    with pytest.raises(InputError, match=r"added_tokens.json: not JSON"):
+    with pytest.raises(InputError, match=r"added_tokens.json is not JSON"):
         read_spm(spm)
 
 
