@@ -499,8 +499,8 @@ def check_microbatches(
     devices = data_parallelism(mesh)
     if batch_size % (devices * microbatches):
         raise InputError(
-            f"{named or f'data.batch_size {batch_size}'} is not divisible by the product of "
-            f"microbatches {microbatches} and {devices} devices; change --microbatches, "
+            f"{named or f'data.batch_size {batch_size}'} is not divisible by microbatches "
+            f"{microbatches} * {devices} devices; change --microbatches, "
             f"{'--data.batches.shapes' if named else '--data.batch-size'} or --mesh.*"
         )
 

@@ -176,7 +176,9 @@ def test_every_shape_of_batches_must_divide(tiny_experiment):
     )
     devices = list(jax.devices()[:1])
     check_batch(experiment, make_mesh(MeshConfig(), devices=devices))
-    with pytest.raises(InputError, match=re.escape("data.batches of 2 rows of 8 tokens; change")):
+    with pytest.raises(
+        InputError, match=re.escape("data.batches of 2 rows of 8 tokens is not divisible by")
+    ):
         check_batch(
             dataclasses.replace(experiment, microbatches=3),
             make_mesh(MeshConfig(), devices=devices),

@@ -49,7 +49,7 @@ def test_microbatches_are_strided():
 
 def test_a_number_of_microbatches_that_does_not_divide():
     check_microbatches(16, 4, four_by_two())
-    expected = r"data.batch_size 16 is not divisible by the product of microbatches 3 and 4 devices"
+    expected = r"data.batch_size 16 is not divisible by microbatches 3 \* 4 devices"
     with pytest.raises(InputError, match=expected):
         check_microbatches(16, 3, four_by_two())
     with pytest.raises(InputError, match=r"microbatches 3 \* 4 devices"):

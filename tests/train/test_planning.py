@@ -205,7 +205,7 @@ def test_what_is_not_attached_is_refused(tiny_experiment):
 
 
 def test_a_batch_that_does_not_divide(tiny_experiment, one_device):
-    with pytest.raises(InputError, match=r"is not divisible by the product of microbatches 3"):
+    with pytest.raises(InputError, match=r"is not divisible by microbatches 3"):
         plan(dataclasses.replace(tiny_experiment, microbatches=3), devices="cpu:1")
 
 
