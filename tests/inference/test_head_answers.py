@@ -139,7 +139,7 @@ def test_a_head_that_fits_a_task():
     heads = {"token": Token(num_classes=3), "classifier": Classifier(num_classes=2)}
     assert check_head(heads, "token", labels, where="it") == "token"
     with pytest.raises(
-        InputError, match=r"it has the labels B, I, O: set --objective\.num-classes 3"
+        InputError, match=r"it has the labels B, I, O; set --objective\.num-classes 3"
     ):
         check_head({"token": Token(num_classes=9)}, "token", labels, where="it")
     with pytest.raises(
