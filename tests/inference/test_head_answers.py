@@ -143,7 +143,7 @@ def test_a_head_that_fits_a_task():
     ):
         check_head({"token": Token(num_classes=9)}, "token", labels, where="it")
     with pytest.raises(
-        InputError, match=r"a tag for each word, .* gives a class or a score; use ob"
+        InputError, match=r"a tag for each word, .* predicts a class or a score; use the ob"
     ):
         check_head({"classifier": Classifier()}, "token", labels, where="it")
     with pytest.raises(
