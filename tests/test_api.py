@@ -160,7 +160,7 @@ def test_load(tiny_run, model, compile_once):
         t5x_lite.load(tiny_run, batch_size=0)
     ensemble = t5x_lite.load(tiny_run, str(tiny_run / "checkpoints" / "10"), batch_size=2)
     np.testing.assert_allclose(ensemble.score([("a", "b")]), model.score([("a", "b")]), atol=1e-4)
-    with pytest.raises(InputError, match="an ensemble has no common vectors"):
+    with pytest.raises(InputError, match="an ensemble cannot encode texts into vectors"):
         ensemble.encode(TEXTS)
     assert t5x_lite.load(tiny_run, step=5).score([("a", "b")]) != model.score([("a", "b")])
     # Step 10 alone was measured.

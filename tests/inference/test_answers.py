@@ -201,7 +201,7 @@ def test_a_killed_command_resumes(checkpoint, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "record", "message"),
     [
-        ("classes", {"text": "a"}, 'must have "inputs", a string, and "second".*; it has "text"'),
+        ("classes", {"text": "a"}, 'must have "inputs", a string, and "second".*, but has "text"'),
         ("classes", {"inputs": " "}, '"inputs" is empty; add a text or remove the line'),
         ("classes", {"inputs": "a", "second": ""}, '"second" is empty'),
         ("classes", {"inputs": 3}, '"inputs" must be a string, got int'),
@@ -215,8 +215,8 @@ def test_a_killed_command_resumes(checkpoint, tmp_path, monkeypatch):
             {"inputs": "a", "choices": ["b", None]},
             r'"choices"\[1\] must be a string, got',
         ),
-        ("choice", {"question": "a", "context": "b"}, 'it has "context", "question"'),
-        ("span", {"question": "a"}, 'must have "question" and "context", two strings; it has'),
+        ("choice", {"question": "a", "context": "b"}, 'but has "context", "question"'),
+        ("span", {"question": "a"}, 'must have "question" and "context", two strings, but has'),
         ("span", {"inputs": "a"}, 'must have "question" and "context"'),
         ("span", {"question": "a", "context": ""}, '"context" is empty'),
     ],

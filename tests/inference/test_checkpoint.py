@@ -230,7 +230,7 @@ def test_what_a_model_lacks_is_said(model, ensemble, monkeypatch):
     from t5x_lite.models.lm import LM
     from t5x_lite.models.t5 import T5Encoder
 
-    with pytest.raises(InputError, match="an ensemble has no common vectors"):
+    with pytest.raises(InputError, match="an ensemble cannot encode texts into vectors"):
         ensemble.encoder(pooling="mean", normalize=False)
     monkeypatch.setattr(Learner, "model_type", LM)
     model.generator(Decoding(), batch_size=1)

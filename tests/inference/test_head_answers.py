@@ -139,11 +139,11 @@ def test_a_head_that_fits_a_task():
     heads = {"token": Token(num_classes=3), "classifier": Classifier(num_classes=2)}
     assert check_head(heads, "token", labels, where="it") == "token"
     with pytest.raises(
-        InputError, match=r"it has the labels B, I, O: set --objective\.num-classes 3"
+        InputError, match=r"it has the labels B, I, O; set --objective\.num-classes 3"
     ):
         check_head({"token": Token(num_classes=9)}, "token", labels, where="it")
     with pytest.raises(
-        InputError, match=r"a tag for each word, .* gives a class or a score; use ob"
+        InputError, match=r"a tag for each word, .* predicts a class or a score; use the ob"
     ):
         check_head({"classifier": Classifier()}, "token", labels, where="it")
     with pytest.raises(

@@ -147,7 +147,8 @@ def test_a_best_step_that_nothing_kept(tmp_path, messages):
     run = write_run(tmp_path / "run", of("loss", LOSSES), steps=(200, 300))
     assert best(run) == "300"
     less = "--checkpoints.best validation/loss keeps the best checkpoint"
-    assert messages() == [less, "step 300 has the lowest validation/loss (2.0000)"]
+    deleted = "step 100 has the lowest validation/loss (1.0000), but its checkpoint was deleted"
+    assert messages() == [f"{deleted}; {less}", "step 300 has the lowest validation/loss (2.0000)"]
     assert told_at_end(run / "checkpoints") == (
         "step 100 has the lowest validation/loss (1.0000), but its checkpoint was deleted; "
         f"{less}; of the kept checkpoints, step 300 has the lowest validation/loss (2.0000)"

@@ -163,7 +163,7 @@ def test_init_takes_the_step_that_is_asked_for(train, told, finished, caplog):
         told.state.params,
         Loaded.from_checkpoint(str(finished), step=5).params,
     )
-    why = f"checkpoint {finished}: step 5 has the lowest validation/loss (1.0000)"
+    why = f"using the best checkpoint of {finished}: step 5 has the lowest validation/loss (1.0000)"
     assert [message for message in caplog.messages if "step 5 has" in message] == [why]
     with pytest.raises(
         InputError, match=r"init\.step 5 needs a checkpoint, but init\.checkpoint is not set"
