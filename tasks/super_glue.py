@@ -7,11 +7,9 @@ directory of TensorFlow Datasets (`t5x_lite.data.tasks.benchmarks`). Test files 
 their targets are "<unk>", class -1. The diagnostic sets `axb` and `axg` have RTE's form and only a
 test split.
 
-With data.layout Labelled(), all tasks except `copa` and `dpr` are for an encoder's head, with the
-same files and metrics, and with two texts without a template
-(configs/finetune/encoder_super_glue.py). `record` has a row for each entity, and the most probable
-entity is the answer. With Choices(), `copa` is a question with each of its choices
-(configs/finetune/encoder_choice.py).
+With data.layout Labelled(), all tasks except `copa` and `dpr` are for an encoder's head, with two
+texts without a template (configs/finetune/encoder_super_glue.py). `record` has a row for each
+entity. With Choices(), `copa` has a row for each choice (configs/finetune/encoder_choice.py).
 
 As text-to-text, `wsc` trains on the examples with the correct noun, which is the target. `dpr`,
 definite pronoun resolution (Rahman and Ng 2012), has the same form and is trained together with

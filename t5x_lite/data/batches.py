@@ -422,9 +422,9 @@ def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
     sources = training_sources(data, vocabulary, seed=seed)
     sizes = [source.size for source in sources]
     if None in sizes:
-        what = "data.pack True" if data.pack else "batches of several shapes"
+        what = "data.pack True needs" if data.pack else "batches of several shapes need"
         raise UnknownSize(
-            f"{what} need a number of steps, because a streamed task does not give its number of "
+            f"{what} a number of steps, because a streamed task does not give its number of "
             "rows; write a cache with `t5x-lite cache` and give --data.cache, or give --steps"
         )
     total = sum(size or 0 for size in sizes)

@@ -83,7 +83,7 @@ def with_family(model: ModelConfig, *, where: object) -> tuple[EncoderConfig, Fa
         if isinstance(model, EncoderConfig) and type(model) is family.config:
             return model, family
     raise InputError(
-        f"checkpoint {where} is a {type(model).__name__}, which transformers does not have"
+        f"checkpoint {where} is of class {type(model).__name__}, which transformers does not have"
     )
 
 

@@ -80,7 +80,7 @@ def test_options_become_groups(monkeypatch, line, args, kwargs):
         ("--port -1", "--port must be at least 0"),
         ("--lengths 48", "powers of two, at least 16, got 48"),
         ("--wait-ms -1", "--wait-ms must be in [0, 60000], got -1"),
-        ("--max-texts 9 --queue 8", "the queue holds 8"),
+        ("--max-texts 9 --queue 8", "the queue holds only 8"),
         ("--queue 0", "queue must be at least 1: got 0"),
     ],
 )

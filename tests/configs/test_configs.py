@@ -45,7 +45,7 @@ def test_a_config_loads_and_is_saved_as_it_is(path, tmp_path):
     options = ["--steps", "7", "--data.batch-size", str(rows)]
     if experiment.optimizer.unfreezing.total_steps:
         with pytest.raises(
-            InputError, match=r"steps of 7: set --optimizer\.unfreezing\.total-steps 7"
+            InputError, match=r"the run has 7 steps; set --optimizer\.unfreezing\.total-steps 7"
         ):
             config.load(path, options)
         options += ["--optimizer.unfreezing.total-steps", "7"]

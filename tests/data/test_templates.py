@@ -19,9 +19,9 @@ def test_fill_puts_fields_in_their_places():
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("{text}: {label}", r"'\{text\}: \{label\}' names 'label'; the fields are text, stars"),
-        ("{text", r"has a single \{: write \{\{"),
-        ("text}", r"has a single \}: write \}\}"),
+        ("{text}: {label}", r"'\{text\}: \{label\}' names 'label', but the fields are text, stars"),
+        ("{text", r"has a single \{; write \{\{"),
+        ("text}", r"has a single \}; write \}\}"),
         ("{}", r"names ''"),
     ],
 )

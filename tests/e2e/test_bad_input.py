@@ -283,7 +283,7 @@ def test_a_wrong_vocabulary(refused):
     Path("empty").mkdir()
     assert "empty/sentencepiece.model: No such file" in refused(f"{line} empty")
     write("text.model", "no model")
-    assert "text.model: not a SentencePiece model" in refused(f"{line} text.model")
+    assert "vocabulary text.model is not a SentencePiece model" in refused(f"{line} text.model")
 
 
 def test_a_vocabulary_that_is_larger_than_the_model_s(refused):
@@ -330,8 +330,8 @@ def test_initial_weights_that_do_not_fit(refused, run, english_lines):
 def test_a_work_directory_of_another_experiment(refused, run):
     message = refused("train tiny.json --workdir run --steps 20 --seed 1 --model.d-ff 64")
     assert message == (
-        "run belongs to another experiment: model.d_ff is 32 there and 64 here, seed is 0 there "
-        "and 1 here; use another --workdir or the same settings"
+        "run belongs to another experiment: model.d_ff is 32 in the saved config and 64 now, "
+        "seed is 0 in the saved config and 1 now; use another --workdir or the same settings"
     )
 
 

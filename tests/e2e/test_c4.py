@@ -162,13 +162,13 @@ def test_killed_runs_end_as_one_that_was_not(here):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("--input no.wet.gz --output out", "no.wet.gz: no such file"),
-        ("--input crawl/*.nothing --output out", "no file matches"),
+        ("--input no.wet.gz --output out", "input no.wet.gz does not exist"),
+        ("--input crawl/*.nothing --output out", "matches no file"),
         ("--input empty --output out", "empty"),
         ("--input crawl --output full", "thesis.tex"),
         ("--input crawl --output bad.txt", "bad.txt"),
         ("--input crawl --output out --bad-words none.txt", "none.txt"),
-        ("--input crawl --output out --bad-words blank.txt", "blank.txt holds no entry"),
+        ("--input crawl --output out --bad-words blank.txt", "blank.txt has no entries"),
         ("--input crawl --output out --preset published", "invalid choice 'published'"),
         ("--input crawl --output out --variant realnewslike", "--domains FILE"),
         ("--input crawl --output out --variant realnewslike --domains bad.txt", "bad.txt"),

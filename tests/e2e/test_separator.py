@@ -109,9 +109,15 @@ def test_answers_are_those_of_evaluate(run, experiment, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layout": layouts.PrefixLM()}, "data.layout.separator is ' target:' there and '' here"),
-        ({"template": "{sentence}"}, "data.template is '' there and '{sentence}' here"),
-        ({"prefix": ""}, "data.prefix is None there and '' here"),
+        (
+            {"layout": layouts.PrefixLM()},
+            "data.layout.separator is ' target:' in the saved config and '' now",
+        ),
+        (
+            {"template": "{sentence}"},
+            "data.template is '' in the saved config and '{sentence}' now",
+        ),
+        ({"prefix": ""}, "data.prefix is None in the saved config and '' now"),
     ],
 )
 def test_a_run_goes_on_with_its_own_words(run, experiment, changes, message):

@@ -50,7 +50,7 @@ def test_heads_that_are_not_asked_are_not_there():
 
     corpus = HeadCorpus(dense, [chunk("x", (1, 2))])
     assert [corpus.has(head) for head in WAYS[:3]] == [True, False, False]
-    with pytest.raises(InputError, match="nothing of the head 'lexical'"):
+    with pytest.raises(InputError, match="no output of the head 'lexical'"):
         rank_all(corpus, Several(None, None, None), Ways(names=("lexical",)), num=0)
 
 

@@ -113,7 +113,7 @@ def test_retrieval_with_parameters_in_memory(loaded, tmp_path):
     # A query is its document.
     assert evaluator.run(loaded.params) == dict.fromkeys(evaluator.names(), 1.0)
     settings = Retrieval(directory=str(tmp_path), document_length=17)
-    with pytest.raises(InputError, match=r"document_length must be more than 2, .* at most 16"):
+    with pytest.raises(InputError, match=r"document_length must be above 2 .* at most 16"):
         retrieval_evaluator(loaded.experiment, loaded.learner, vocabulary, settings, **options)
 
 

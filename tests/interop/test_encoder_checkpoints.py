@@ -351,5 +351,7 @@ def test_other_models_are_refused(wordpiece):
     of = Experiment(
         model=other, objective=of.objective, data=of.data, optimizer=of.optimizer, steps=1
     )
-    with pytest.raises(InputError, match="checkpoint here: transformers has no EncoderConfig"):
+    with pytest.raises(
+        InputError, match="checkpoint here is of class EncoderConfig, which transformers"
+    ):
         export_of(of, {}, wordpiece, **OPTIONS)

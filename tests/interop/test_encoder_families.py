@@ -23,5 +23,7 @@ def test_models():
     assert with_family(bert, where="here") == (bert, BERT)
     assert is_encoder(bert)
     assert not is_encoder(t5_small())
-    with pytest.raises(InputError, match="checkpoint here: transformers has no EncoderConfig"):
+    with pytest.raises(
+        InputError, match="checkpoint here is of class EncoderConfig, which transformers"
+    ):
         with_family(EncoderConfig(**SIZES), where="here")

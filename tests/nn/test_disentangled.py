@@ -66,7 +66,7 @@ def test_log_buckets_are_the_published_formula(position_buckets, max_positions):
 
 @pytest.mark.parametrize(("position_buckets", "max_positions"), [(1, 9), (8, 5), (8, 0)])
 def test_sizes_that_make_no_buckets(position_buckets, max_positions):
-    with pytest.raises(ValueError, match="at least 2 buckets"):
+    with pytest.raises(ValueError, match="position_buckets of at least 2"):
         log_buckets(position_buckets, max_positions)
 
 
@@ -96,7 +96,7 @@ def test_other_terms_are_refused(terms):
 def test_sizes_that_are_refused():
     with pytest.raises(ValueError, match="position_buckets must be at least 0"):
         RelativePositions(position_buckets=-1)
-    with pytest.raises(ValueError, match="at least 2 buckets"):
+    with pytest.raises(ValueError, match="position_buckets of at least 2"):
         RelativePositions(position_buckets=1024, max_positions=512)
 
 

@@ -291,7 +291,9 @@ def test_rows_need_a_second_stage():
     made = Learner.of(MODEL, Contrastive())
     update = Update(made.loss, KEPT, lambda _: 1.0)
     loss = jax.eval_shape(made.loss, made.shapes, FOUR)
-    with pytest.raises(ValueError, match=r"has rows, \['passages', 'queries'\], but no"):
+    with pytest.raises(
+        ValueError, match=r"has terms across rows, \['passages', 'queries'\], but the"
+    ):
         update.complete(loss, FOUR, 0)
     with pytest.raises(TypeError, match="Objective returns rows but does not define joint"):
         Objective().joint({}, {}, step=None)

@@ -143,7 +143,7 @@ def test_requests_to_rerank_that_are_refused(ranker, record, sentence):
 
 def test_only_one_cross_encoder_ranks(ranker, bert):
     with pytest.raises(
-        t5x_lite.core.errors.InputError, match="has no head 'classifier' of one class"
+        t5x_lite.core.errors.InputError, match="has no head 'classifier' with one class"
     ):
         Rerank(Checkpoint.load([bert]), Asked())
     with pytest.raises(t5x_lite.core.errors.InputError, match="rerank takes one checkpoint"):

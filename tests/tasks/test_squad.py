@@ -80,7 +80,7 @@ def test_squad_v2_is_for_a_head_on_an_encoder(arguments, tmp_path):
             {**question(0, "Rain"), "is_impossible": False},
             {**question(1), "is_impossible": True},
         )
-    with pytest.raises(InputError, match=r"data\.layout seq2seq: SQuAD 2\.0 is a task of a head"):
+    with pytest.raises(InputError, match=r"data\.layout is seq2seq, but SQuAD 2\.0 is only"):
         squad.squad_v2(arguments)
     vocabulary = load_vocabulary(tokenizer_files.write_wordpiece(tmp_path))
     for layout in (layouts.Windows(), layouts.Labelled()):

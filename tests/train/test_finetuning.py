@@ -164,7 +164,7 @@ def test_the_same_command_resumes_if_the_checkpoint_is_gone(family, table, tmp_p
     later = made(str(gone), rows, *options, "--log-period", "7", workdir=workdir)
     assert later == dataclasses.replace(begun, log_period=7)
     other = made(str(gone), rows, *options, workdir=workdir, task="regress")
-    with pytest.raises(InputError, match=r"data\.task is 'tasks\.files:classify' there"):
+    with pytest.raises(InputError, match=r"data\.task is 'tasks\.files:classify' in the saved"):
         check_same_experiment(begun, other, workdir)
     with pytest.raises(InputError, match="no such directory"):
         made(str(gone), rows, *options, workdir=str(tmp_path / "another"))

@@ -51,7 +51,7 @@ LOSSES = [
 def test_modules_that_a_checkpoint_lacks(tiny_run, labelled):
     """The error comes before anything is read; the base alone is what it is."""
     with pytest.raises(
-        InputError, match=r"adapters.use: checkpoint \S+: no module .* 'rte'; there"
+        InputError, match=r"adapters.use: checkpoint \S+: no adapter has the name 'rte'; there"
     ):
         evaluate(labelled, [str(tiny_run)], use="rte")
     with pytest.raises(InputError, match=r"adapters.use: checkpoint \S+: column 6 of 'rte \+'"):

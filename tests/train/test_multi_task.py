@@ -58,8 +58,11 @@ def test_each_cache_trains_its_module(both, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"use": "MultiTask(a, b, None)", "task_metrics": True}, "task metrics need a single one"),
-        ({"adapter_of": ()}, r"MultiTask\(a, b\) needs the number of each row's module"),
+        (
+            {"use": "MultiTask(a, b, None)", "task_metrics": True},
+            "task metrics need a single adapter",
+        ),
+        ({"adapter_of": ()}, r"MultiTask\(a, b\) needs the adapter number of each example"),
         ({"adapter_of": ("en=0", "sw=2")}, "has the children 0 to 1, but sw has the number 2"),
         ({"use": "Stack(a, b)"}, "data.adapter_of needs a MultiTask block in adapters.use or"),
     ],

@@ -78,7 +78,9 @@ def test_a_step_of_another_run_is_moved_aside(save, tmp_path, tiny_experiment, s
     assert resume(tmp_path, ours, state)[1] == b"here"
     step = tmp_path / "checkpoints" / "7"
     another = dataclasses.replace(tiny_experiment, seed=5)
-    with pytest.raises(InputError, match=r"7 \(it is of another experiment: seed is 0 there and 5"):
+    with pytest.raises(
+        InputError, match=r"7 \(it is of another experiment: seed is 0 in the saved config and 5"
+    ):
         resume(tmp_path, another, state)
     assert step.is_dir()
     save_step(tmp_path, another, step=3)

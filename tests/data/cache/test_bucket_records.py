@@ -171,7 +171,9 @@ def test_a_bucket_that_fails_for_a_while_is_asked_again(both, train, caplog):
         assert_equal_batches(take(train(there), 3), expected)
     assert fake_store.counts["failed"] == 3
     assert len(caplog.messages) == 1
-    assert caplog.messages[0].startswith("gs://bucket/caches/spans/cache.json: OSError: 502; asked")
+    assert caplog.messages[0].startswith(
+        "gs://bucket/caches/spans/cache.json: the request failed (OSError: 502); retrying"
+    )
 
 
 @pytest.mark.usefixtures("quick", "unheld")

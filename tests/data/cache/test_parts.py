@@ -111,7 +111,7 @@ def test_a_worker_elsewhere_is_told(job, place, monkeypatch):
     ):
         join("train", [part], where=place / "parts", directory=place)
     monkeypatch.setattr(cache_parts.Path, "is_dir", lambda path: False)
-    with pytest.raises(UnsharedError, match=r"does not see .*parts: --output must be on a file"):
+    with pytest.raises(UnsharedError, match=r"does not see .*parts; --output must be on a file"):
         work("train", 0)
 
 

@@ -68,5 +68,5 @@ def test_a_corruption_that_no_cache_knows_is_refused():
     with pytest.raises(InputError, match="uses the corruption span_corruption after its"):
         recipe(partial(stages.corrupt, function=span_corruption, seed=0))
     late = partial(stages.corrupt, function=prefix_split, seed=0)
-    with pytest.raises(InputError, match="does corrupt after its"):
+    with pytest.raises(InputError, match="uses corrupt after its"):
         recipe(seqio.preprocessors.append_eos, late)
