@@ -57,7 +57,10 @@ class Experts(Adapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sites != (_SITE,):
-            raise InputError(f"experts support only the site {_SITE!r}, got {self.sites}")
+            raise InputError(
+                f"experts can only be added to the feed-forward block, sites ({_SITE!r},), "
+                f"but sites is {self.sites}"
+            )
         if self.num < 2 or not 1 <= self.top <= self.num:
             raise InputError(
                 f"experts need num of at least 2 and top from 1 to num, got num {self.num} and "

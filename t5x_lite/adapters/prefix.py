@@ -443,8 +443,8 @@ class Prompt(Adapter):
                 end = min(end, rows)
             if end > rows:
                 raise InputError(
-                    f"adapter {self.name!r}: among {self.among} exceeds the token embedding, "
-                    f"which has {rows} rows; set among=({first}, {rows})"
+                    f"adapter {self.name!r}: among={self.among} is the range of token ids to "
+                    f"sample, but the vocabulary has {rows} ids; set among=({first}, {rows})"
                 )
             ids = np.random.default_rng(self.seed).integers(first, end, size=self.length)
         shape = (self.length, d_model)

@@ -101,7 +101,7 @@ def mine(
         positives.
       rules: options of the rules that choose negatives.
       rescore: replace the "pos_scores" of the input by scores of the search; default: keep them.
-      encoder: options of the encoding of queries and passages.
+      encoder: options that encode the queries and the passages, such as lengths and batch size.
     """
     from t5x_lite.checkpoints.base import base_at
     from t5x_lite.data.formats.lines import writer

@@ -204,7 +204,7 @@ def synthesize_requests(
       output: output file with JSON lines {"id", "lang", "text", "prompt"}, one request per article.
       prompt: file with the template of the request, in which {text} is replaced by an excerpt of
         the article; default: a built-in template.
-      excerpts: options of the selection of articles and excerpts.
+      excerpts: options that select the articles and the excerpts of articles.
     """
     from t5x_lite.data.formats.lines import writer
 

@@ -150,9 +150,9 @@ class Measured:
         if self.mode == "max" and mode_of(self.metric) == "min":
             lowest = best_step(self.values, mode="min")
             raise InputError(
-                f"checkpoint {checkpoint}: checkpoints.best_mode is 'max', but lower values of "
-                f"{self.metric} are better by its name; give a step number, {self.best()} for "
-                f"the highest value or {lowest} for the lowest"
+                f"checkpoint {checkpoint}: checkpoints.best_mode is 'max', but {self.metric} is a "
+                f"metric with lower values as the better ones; give --step {lowest} for the "
+                f"lowest value or --step {self.best()} for the highest"
             )
 
     def best(self, steps: Sequence[int] | None = None) -> int | None:

@@ -93,8 +93,8 @@ def metric(name: str) -> Callable[[Mapping[str, int], Sequence[Place]], float]:
         kind, cut = match.group(1), int(match.group(2))
     if kind not in _METRICS or (cut == _UNBOUNDED and kind != "map"):
         raise InputError(
-            f"unknown metric {name!r}; the metrics are map and mrr_marco, and with any number "
-            "ndcg@10, map@100, mrr@10, recall@100, capped_recall@100, precision@10 and hole@10"
+            f"unknown metric {name!r}; the metrics are map, mrr_marco, and ndcg@K, map@K, mrr@K, "
+            "recall@K, capped_recall@K, precision@K and hole@K with any number K, such as ndcg@10"
         )
     function = _METRICS[kind]
     return lambda scores, places: function(scores, [document for document, _ in places], cut)

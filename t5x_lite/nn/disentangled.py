@@ -187,7 +187,9 @@ class DisentangledAttention(Attention):
         mask: Any = pattern.mask
         distances = pattern.bias
         if not isinstance(distances, Distances):
-            raise ValueError("disentangled attention needs a pattern with Distances as its bias")
+            raise ValueError(
+                "disentangled attention needs an AttentionPattern with a bias of class Distances"
+            )
         weights_key, table_key = split_key(key, 2)
         queries = self.queries(x, mask)
         keys, values = (self.heads(of(source, mask), None) for of in (self.key, self.value))

@@ -45,9 +45,10 @@ class Rules:
       negatives: maximum number of negatives per query.
       take: choice among the candidates: "top" takes the highest ranked candidates, "sample" a
         random sample of all candidates.
-      margin: minimum difference of the lowest positive's and a negative's score; default: none.
-      relative_margin: minimum difference of the lowest positive's and a negative's score, as a
-        fraction of the positive's score; default: none.
+      margin: minimum by which the lowest score of a positive exceeds the score of a negative;
+        default: none.
+      relative_margin: minimum margin (see --margin) as a fraction of the positive's score; default:
+        none.
       min_score: minimum score of a negative; default: no minimum.
       max_score: maximum score of a negative; default: no maximum.
       fill: additional negatives for queries with fewer than --negatives: "random" adds random

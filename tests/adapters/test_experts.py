@@ -112,7 +112,10 @@ def test_its_line_its_router_and_what_is_refused():
         ({"num": 1}, "experts need num of at least 2"),
         ({"top": 5}, "top from 1 to num"),
         ({"balance": -1.0}, "must be at least 0"),
-        ({"sites": ("mlp/in",)}, "experts support only the site 'after_mlp'"),
+        (
+            {"sites": ("mlp/in",)},
+            "experts can only be added to the feed-forward block",
+        ),
     ):
         with pytest.raises(InputError, match=match):
             Experts(**fields)

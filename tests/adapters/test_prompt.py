@@ -125,7 +125,7 @@ def test_what_cannot_be():
             Prompt(**fields)
     with pytest.raises(
         InputError,
-        match=r"'prompt': among \(3, 17\) exceeds .* has 16 rows; set among=\(3, 16\)",
+        match=r"'prompt': among=\(3, 17\) is .* has 16 ids; set among=\(3, 16\)",
     ):
         learner("t5", Prompt(init="vocab", among=(3, 17)))
     learner("t5", Prompt(init="vocab"))  # of a smaller table all

@@ -142,7 +142,9 @@ def test_parts_are_together_what_one_command_writes(embed, tmp_path, monkeypatch
     parts = [embed(output=str(tmp_path / f"{i}.npy"), shard=f"{i}/2") for i in (1, 2)]
     assert [len(part) for part in parts] == [2, 3]
     assert np.concatenate(parts).tobytes() == whole.tobytes()
-    with pytest.raises(InputError, match="5 texts are only 3 blocks of 2"):
+    with pytest.raises(
+        InputError, match="needs a block of 2 texts for each shard, but 5 texts are 3 blocks"
+    ):
         embed(part="1/4")  # the name before 0.2.0
     for options in ({"input": "-"}, {"heads": ("dense", "lexical")}):
         with pytest.raises(InputError, match="--shard needs an input file and --heads dense"):

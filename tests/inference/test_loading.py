@@ -184,7 +184,9 @@ def test_a_step_directory_has_no_best_step(tmp_path):
 
 def test_the_highest_loss_is_taken_by_its_number_alone(tmp_path):
     run = write_run(tmp_path / "run", of("loss", LOSSES), best="validation/loss", best_mode="max")
-    with pytest.raises(InputError, match="number, 200 for the highest value or 100 for the lowest"):
+    with pytest.raises(
+        InputError, match="give --step 100 for the lowest value or --step 200 for the highest"
+    ):
         best(run)
 
 

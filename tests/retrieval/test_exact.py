@@ -56,7 +56,10 @@ def test_parts_are_together_a_search_of_all(shards, small_blocks):
         assert 1024 * (number - 1) <= min(rows)
         assert max(rows) < 1024 * number
     assert list(fuse(runs, method="merge", k=9)) == list(whole)
-    with pytest.raises(InputError, match="2500 vectors are only 3 blocks of 1024"):
+    with pytest.raises(
+        InputError,
+        match="needs a block of 1024 vectors for each shard, but 2500 vectors are 3 blocks",
+    ):
         search_shards(shards, QUERIES, depth=9, part=Share(4, 4))
 
 

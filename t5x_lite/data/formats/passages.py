@@ -365,8 +365,8 @@ class Share(NamedTuple):
         blocks = -(-total // whole)
         if blocks < self.of:
             raise InputError(
-                f"--shard {self.number}/{self.of}: {total} {what} are only {blocks} blocks of "
-                f"{whole}, but every shard needs a block; use {blocks} shards or fewer"
+                f"--shard {self.number}/{self.of} needs a block of {whole} {what} for each shard, "
+                f"but {total} {what} are {blocks} blocks; use {blocks} shards or fewer"
             )
         first, end = (
             blocks * number // self.of * whole for number in (self.number - 1, self.number)
