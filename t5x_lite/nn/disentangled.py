@@ -188,7 +188,7 @@ class DisentangledAttention(Attention):
         distances = pattern.bias
         if not isinstance(distances, Distances):
             raise ValueError(
-                "disentangled attention needs an AttentionPattern with a bias of class Distances"
+                "disentangled attention needs a Pattern with a bias of class Distances"
             )
         weights_key, table_key = split_key(key, 2)
         queries = self.queries(x, mask)

@@ -182,7 +182,7 @@ def test_blocks_see_segments_alone():
 
 def test_distances_are_needed():
     layer, x, _ = layer_and_inputs()
-    with pytest.raises(ValueError, match="a pattern with Distances as its bias"):
+    with pytest.raises(ValueError, match="a Pattern with a bias of class Distances"):
         layer(x, pattern=Pattern(jnp.ones((1, 1, 1, LENGTH), bool)))
 
 
