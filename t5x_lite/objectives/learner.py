@@ -284,10 +284,13 @@ class Learner:
         """Return the module in the compute dtype from stored parameters, with adapters in slots.
 
         Args:
-          params: stored parameters.
+          params: stored parameters; those of `with_adapter_ids` include `adapter_ids`.
           key: random key of the adapters in training.
           adapter_ids: [B], child index of each row for MultiTask, if no loss passes on a batch.
         """
+        if ADAPTER_IDS in params:
+            adapter_ids = params[ADAPTER_IDS]
+            params = {part: tree for part, tree in params.items() if part != ADAPTER_IDS}
         changed = cast(self.changed(params, key=key), jnp.dtype(self.dtype))
         bound: Bound = self._bound(changed)
         if self.adapters:
