@@ -248,6 +248,7 @@ class HeadLogits(HeadAnswers):
         *,
         seconds: Sequence[int] | None = None,
         static_length: int | None = None,
+        adapter_ids: Sequence[int] | None = None,
     ) -> list[np.ndarray]:
         """Return the float32 logits of each row.
 
@@ -256,6 +257,7 @@ class HeadLogits(HeadAnswers):
           rows: int32 tokens of each.
           seconds: place where the second text of each begins; None is after the first [SEP].
           static_length: tokens that rows are padded to; None is a power of two that holds them.
+          adapter_ids: adapter id of each row, as in `Generator.run`.
         """
         return self._of_rows(
             params,
@@ -263,6 +265,7 @@ class HeadLogits(HeadAnswers):
             lambda logits, _: logits.copy(),
             static_length=static_length,
             seconds=seconds,
+            adapter_ids=adapter_ids,
         )
 
     def _read(self, head: Any, hidden: Array) -> Array:
@@ -341,10 +344,16 @@ class Answerer:
         """Answer records that `check_record` has checked, in their order."""
         return self.answers(self.encode(records))
 
-    def answers(self, encoded: Sequence[Encoded]) -> list[dict[str, Any]]:
-        """Answer encoded records, in their order."""
+    def answers(
+        self, encoded: Sequence[Encoded], *, adapter_ids: Sequence[int] | None = None
+    ) -> list[dict[str, Any]]:
+        """Answer encoded records, in their order; each may have its own adapter id."""
         rows = [row for one in encoded for row in one.rows]
-        found = iter(self.logits(rows, [place for one in encoded for place in one.seconds]))
+        seconds = [place for one in encoded for place in one.seconds]
+        if adapter_ids is not None:
+            pairs = zip(encoded, adapter_ids, strict=True)
+            adapter_ids = [number for one, number in pairs for _ in one.rows]
+        found = iter(self.logits(rows, seconds, adapter_ids=adapter_ids))
         return [self.answer(one, [next(found) for _ in one.rows]) for one in encoded]
 
     def logits(
@@ -353,13 +362,20 @@ class Answerer:
         seconds: Sequence[int],
         *,
         static_length: int | None = None,
+        adapter_ids: Sequence[int] | None = None,
     ) -> list[np.ndarray]:
         """Return the logits of rows, of `Encoded.rows` and `Encoded.seconds`.
 
         Raises:
           InputError: if one is not finite.
         """
-        found = self._logits.of(self._params, rows, seconds=seconds, static_length=static_length)
+        found = self._logits.of(
+            self._params,
+            rows,
+            seconds=seconds,
+            static_length=static_length,
+            adapter_ids=adapter_ids,
+        )
         if not all(np.all(np.isfinite(logits)) for logits in found):
             raise InputError(
                 f"checkpoint {self._where}: a logit is not finite: its weights are broken, or the "

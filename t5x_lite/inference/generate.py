@@ -32,6 +32,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Int
 
 from t5x_lite.core import devices as memory
 from t5x_lite.core.progress import step
@@ -41,6 +42,7 @@ from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.generate import decode
 from t5x_lite.decoding.sampling import request_keys
 from t5x_lite.decoding.search import Preparation, prepared
+from t5x_lite.layouts.base import ADAPTER_IDS
 from t5x_lite.metrics.statistics import interval
 from t5x_lite.objectives.likelihood import cross_entropy
 
@@ -180,9 +182,11 @@ class Generator:
             seeds: Array,
             numbers: Array,
             ended: Array,
+            adapter_ids: Array | None,
         ) -> tuple[Array, Array]:
+            model = weights if mesh is None else prepared(bind(weights))
             return decode(
-                weights if mesh is None else prepared(bind(weights)),
+                model if adapter_ids is None else model.with_adapter_ids(adapter_ids),
                 inputs,
                 prompt=prompt,
                 keys=request_keys(seeds, numbers),
@@ -206,6 +210,7 @@ class Generator:
         prompts: Sequence[np.ndarray] | None = None,
         seeds: Sequence[int | None] | None = None,
         offset: int = 0,
+        adapter_ids: Sequence[int] | None = None,
     ) -> list[list[Prediction]]:
         """Return `num_return` predictions of each input, best first, in the inputs' order.
 
@@ -218,7 +223,10 @@ class Generator:
             on decoding.seed and the input's number.
           offset: number of the first input. Sampling depends on the number of an input and not on
             its batch, so reading a file in parts gives the same results.
+          adapter_ids: adapter id of each input, for a model whose rows have different adapters.
         """
+        if adapter_ids is not None:
+            params = {**params, ADAPTER_IDS: _ANY_ROW}
         weights = params if self._prepare is None else self._prepare(params)
         given = [np.zeros(0, np.int32)] * len(inputs) if prompts is None else prompts
         order = sorted(
@@ -241,6 +249,7 @@ class Generator:
                 prompt,
                 *keys,
                 np.arange(size) >= len(rows),
+                ids_of_batch(adapter_ids, rows, size=size),
             )
             tokens, scores = np.asarray(tokens), np.asarray(scores)
             for place, row in enumerate(rows):
@@ -265,6 +274,35 @@ def batched(items: Sequence[int], size: int) -> Iterator[Sequence[int]]:
         some = items[start : start + size]
         yield some
         step(len(some))
+
+
+_ANY_ROW = np.zeros(1, np.int32)
+"""Adapter ids of a model before its first batch; one array, which `Preparation` recognizes."""
+
+
+def ids_of_batch(
+    adapter_ids: Sequence[int] | None, rows: Sequence[int], *, size: int
+) -> Int[np.ndarray, " B"] | None:
+    """Return the adapter id of each row of a batch, with 0 for padding rows; None without ids.
+
+    Args:
+      adapter_ids: adapter id of each input, or None.
+      rows: numbers of the batch's inputs.
+      size: number of rows B, padding included.
+    """
+    if adapter_ids is None:
+        return None
+    found = np.zeros(size, np.int32)
+    found[: len(rows)] = [adapter_ids[row] for row in rows]
+    return found
+
+
+def with_adapter_ids(
+    params: Params, adapter_ids: Sequence[int] | None, rows: Sequence[int], *, size: int
+) -> Params:
+    """Return the parameters with the adapter ids of a batch, which `Learner.bind` reads."""
+    ids = ids_of_batch(adapter_ids, rows, size=size)
+    return params if ids is None else {**params, ADAPTER_IDS: ids}
 
 
 def padded_length(length: int, *, minimum: int = 16) -> int:
@@ -448,7 +486,12 @@ class Scorer:
         self._batch_size = rounded_rows(batch_size, mesh)
 
     def run(
-        self, params: Params, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]
+        self,
+        params: Params,
+        inputs: Sequence[np.ndarray],
+        targets: Sequence[np.ndarray],
+        *,
+        adapter_ids: Sequence[int] | None = None,
     ) -> list[float]:
         """Natural-log likelihood of each target, its EOS included, in order.
 
@@ -456,6 +499,7 @@ class Scorer:
           params: the model's own.
           inputs: int32 tokens of each input, EOS included.
           targets: int32 tokens of each target, EOS included; an empty target is only EOS.
+          adapter_ids: adapter id of each input, as in `Generator.run`.
         """
         order = sorted(
             range(len(inputs)), key=lambda row: (padded_length(len(targets[row])), len(inputs[row]))
@@ -463,7 +507,7 @@ class Scorer:
         scores = [0.0] * len(inputs)
         for rows in batched(order, self._batch_size):
             values = self._score(
-                params,
+                with_adapter_ids(params, adapter_ids, rows, size=self._batch_size),
                 pad([inputs[row] for row in rows], rows=self._batch_size),
                 pad([targets[row] for row in rows], rows=self._batch_size),
             )
@@ -483,7 +527,12 @@ class Ranker:
         self._scorer = scorer
 
     def run(
-        self, params: Params, inputs: Sequence[np.ndarray], candidates: Sequence[np.ndarray]
+        self,
+        params: Params,
+        inputs: Sequence[np.ndarray],
+        candidates: Sequence[np.ndarray],
+        *,
+        adapter_ids: Sequence[int] | None = None,
     ) -> list[list[float]]:
         """Log-likelihoods of all candidates in their order, for each input.
 
@@ -491,10 +540,14 @@ class Ranker:
           params: the model's own.
           inputs: int32 tokens of each input, EOS included.
           candidates: int32 tokens of each candidate, EOS included; at least one.
+          adapter_ids: adapter id of each input, as in `Generator.run`.
         """
         num = len(candidates)
         scores = self._scorer.run(
-            params, [row for row in inputs for _ in candidates], [*candidates] * len(inputs)
+            params,
+            [row for row in inputs for _ in candidates],
+            [*candidates] * len(inputs),
+            adapter_ids=None if adapter_ids is None else np.repeat(adapter_ids, num).tolist(),
         )
         return [scores[start : start + num] for start in range(0, len(scores), num)]
 

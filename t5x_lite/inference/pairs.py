@@ -46,7 +46,12 @@ class PairScores(HeadAnswers):
     """The logit of a head of one class; options are as in `HeadAnswers`."""
 
     def of(
-        self, params: Params, rows: Sequence[np.ndarray], *, static_length: int | None = None
+        self,
+        params: Params,
+        rows: Sequence[np.ndarray],
+        *,
+        static_length: int | None = None,
+        adapter_ids: Sequence[int] | None = None,
     ) -> Float[np.ndarray, " n"]:
         """Return the logit of each row, in order.
 
@@ -54,9 +59,14 @@ class PairScores(HeadAnswers):
           params: parameters of the learner.
           rows: int32 tokens of each.
           static_length: tokens that rows are padded to; None is a power of two that holds them.
+          adapter_ids: adapter id of each row, as in `Generator.run`.
         """
         found = self._of_rows(
-            params, rows, lambda logits, _: float(logits[0]), static_length=static_length
+            params,
+            rows,
+            lambda logits, _: float(logits[0]),
+            static_length=static_length,
+            adapter_ids=adapter_ids,
         )
         return np.array(found, np.float32)
 

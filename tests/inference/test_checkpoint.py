@@ -93,7 +93,7 @@ def test_words_need_room_and_are_those_of_all_members(tiny_run, model, monkeypat
 
     worded = with_layout(model, layouts.PrefixLM(separator=" target:")).members[0]
     members = iter([worded, model.members[0], worded])
-    monkeypatch.setattr(text_to_text, "load_using", lambda *_, **__: next(members))
+    monkeypatch.setattr(text_to_text, "load_both", lambda *_, **__: (next(members), None))
     with pytest.raises(InputError, match=r"read inputs differently \(data\.layout\): an ensemble"):
         Checkpoint.load([str(tiny_run)] * 2)
     length = len(model.vocabulary.encode(" target:"))
