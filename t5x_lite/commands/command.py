@@ -44,7 +44,7 @@ Result = TypeVar("Result")
 
 GROUPS = {
     "checkpoint": (
-        "step base adapters.use adapters.load head compute-dtype trust-project"
+        "step base adapters.use adapters.load adapters-directory head compute-dtype trust-project"
     ),
     "encoding": (
         "pooling normalize dimensions precision role prefix prompt query-prefix passage-prefix "

@@ -8,11 +8,10 @@ import tyro
 from t5x_lite.commands.command import command
 from t5x_lite.commands.options import some_directory
 from t5x_lite.core.option_types import (
-    ALL_MODULES,
+    NO_ROW_MODULES,
     Count,
     Directories,
     LongInputs,
-    Modules,
     Natural,
     Number,
     OptionalDirectory,
@@ -23,6 +22,7 @@ from t5x_lite.core.option_types import (
     OptionalPositive,
     OptionalText,
     Positive,
+    RowModules,
     Step,
     Text,
     Texts,
@@ -42,7 +42,8 @@ def serve(
     token_file: OptionalFile = None,
     step: Step = None,
     base: OptionalDirectory = None,
-    adapters: Modules = ALL_MODULES,
+    adapters: RowModules = NO_ROW_MODULES,
+    adapters_directory: OptionalDirectory = None,
     endpoints: Texts = (),
     batch_size: Positive = 32,
     lengths: Counts = (),
@@ -101,6 +102,8 @@ def serve(
       base: directory of the base model, for a checkpoint that holds only trained parameters;
         default: the recorded base.
       adapters: the adapters to use.
+      adapters_directory: directory with the adapters that PUT /adapters/NAME may add while the
+        server runs; default: none may be added or removed.
       endpoints: some of predict, score, embed and rerank; default: predict and score for a T5,
         predict for an encoder with a task head, rerank for a cross-encoder, and embed for other
         encoders.
@@ -206,6 +209,8 @@ def serve(
             address=serving.Address(host=host, port=port, token_file=token_file),
             step=step,
             use=adapters.use,
+            adapters=adapters.load,
+            adapters_directory=adapters_directory,
             endpoints=endpoints,
             batch_size=batch_size,
             wait=wait_ms / 1000,
