@@ -162,7 +162,8 @@ class Checkpoint:
         assert modules is not None
         names = tuple(modules.adapters if names is None else names)
         member = modules.using((multi_task(first.learner.use, names),), by_row=True)
-        member = member.computing_in(first.learner.dtype)
+        learner = dataclasses.replace(member.learner, dtype=first.learner.dtype)
+        member = dataclasses.replace(member, learner=learner)
         return dataclasses.replace(self, members=(member,), names=tuple(n or "" for n in names))
 
     def for_rows(

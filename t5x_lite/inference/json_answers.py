@@ -252,7 +252,7 @@ def answering(
     )
 
     def answer(lines: Sequence[Line], _: int) -> Iterator[dict[str, Any]]:
-        _, answerer, ids = for_lines(lines)
+        answerer, ids = for_lines(lines)[1:]
         encoded = answerer.encode([line.record for line in lines])
         cut = [place for place, one in enumerate(encoded) if one.cut]
         reader.tell(lines, cut, length=answerer.length)

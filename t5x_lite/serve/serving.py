@@ -239,7 +239,9 @@ class LiveAdapters:
         return number not in self.ids.values() and removed <= time.monotonic()
 
     def _with_spare(self, held: Mapping[int, _Held]) -> tuple[Checkpoint, dict[int, _Held]]:
-        """Return a model with some adapters, and as many free places as adapters of the last form.
+        """Return a model with some adapters and free places, and the adapters by their ids.
+
+        Adapters of the last one's form have the next power of two of places, at least one free.
 
         Raises:
           InputError: if an adapter cannot differ between rows.
@@ -249,7 +251,7 @@ class LiveAdapters:
         last = [*held.values()][-1:]
         forms = [dataclasses.replace(one.adapter, name="any") for one in held.values()]
         num = forms.count(forms[-1]) if forms and self._directory is not None else 0
-        for _ in range((1 << (num - 1).bit_length()) - num if num else 0):
+        for _ in range((1 << num.bit_length()) - num if num else 0):
             held[next(n for n in itertools.count(1) if n not in held)] = last[0]
         names = {n: dataclasses.replace(x.adapter, name=_place(n)) for n, x in held.items()}
         modules = ModulesOf(

@@ -1,10 +1,16 @@
 """Rows of one batch with different adapters answer as a model with only their adapter does."""
 
+import json
+
 import numpy as np
 import pytest
 
 import t5x_lite
+from t5x_lite.commands import answers, embeddings
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.option_types import RowModules
+from t5x_lite.layouts import Labelled
+from t5x_lite.objectives.task_heads import Classify
 from tests import encoder_checkpoint, t5_checkpoint
 from tests.adapter_checkpoints import write_adapter
 
@@ -128,3 +134,80 @@ def test_wrong_names(t5, place):
     model.add_adapter("p", place / "prefix")
     with pytest.raises(InputError, match="where MultiTask cannot compose"):
         model.generate(["a"], adapters=["p"])
+
+
+def test_a_head_over_the_adapters_of_lines(tmp_path, compile_once):
+    base = encoder_checkpoint.write_ranker(
+        tmp_path, objective=Classify(num_classes=3), layout=Labelled(), targets_length=12
+    )
+    directories = {
+        name: write_adapter(base, tmp_path / name, LINES[name]) for name in ("rte", "mrpc")
+    }
+    texts, names = ["a b", "c", "a b", "a b", "d e"], ["rte", "mrpc", None, "mrpc", "rte"]
+    model = t5x_lite.load(base, batch_size=2)
+    for name, directory in directories.items():
+        model.add_adapter(name, directory)
+    alone = {}
+    for name in (None, *directories):
+        model.use(name or "")
+        alone[name] = model.predict(texts, probabilities=True)
+    write_lines(tmp_path / "in.jsonl", texts, names, "inputs")
+    answers.predict(
+        [str(base)],
+        input=str(tmp_path / "in.jsonl"),
+        output=str(tmp_path / "out.jsonl"),
+        adapters=RowModules(load=[f"{name}={path}" for name, path in directories.items()]),
+        probabilities=True,
+        batch_size=2,
+    )
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    for row, name in enumerate(names):
+        assert found[row]["prediction"] == alone[name][row]["prediction"]
+        ours, theirs = (one["probabilities"] for one in (found[row], alone[name][row]))
+        np.testing.assert_allclose([*ours.values()], [*theirs.values()], rtol=1e-4, atol=1e-6)
+    assert len({str(alone[name][0]["probabilities"]) for name in alone}) == 3
+
+
+def test_vectors_of_the_adapters_of_lines(place, bert, tmp_path):
+    write_lines(tmp_path / "in.jsonl", TEXTS, NAMES, "text")
+    options = {
+        "input": str(tmp_path / "in.jsonl"),
+        "output": str(tmp_path / "out.npy"),
+        "pooling": "mean",
+        "batch_size": 4,
+        "adapters": RowModules(load=[f"{name}={place / f'bert_{name}'}" for name in LINES]),
+    }
+    embeddings.embed(str(place / "bert"), **options)
+    expected = bert.encode(TEXTS, normalize=True, adapters=NAMES)
+    np.testing.assert_allclose(np.load(options["output"]), expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(InputError, match=r"in\.jsonl:1: no adapter is called 'rte'; there is none"):
+        embeddings.embed(str(place / "bert"), **{**options, "adapters": RowModules()})
+    with pytest.raises(InputError, match=r'in\.jsonl:1: "adapter" is not supported with --mcls'):
+        embeddings.embed(str(place / "bert"), **{**options, "mcls": 4, "pooling": "cls"})
+
+
+@pytest.mark.slow
+def test_texts_and_scores_of_the_adapters_of_lines(place, t5, tmp_path):
+    loaded = RowModules(load=[f"{name}={place / f't5_{name}'}" for name in LINES])
+    options = {"output": str(tmp_path / "out.jsonl"), "adapters": loaded, "batch_size": 4}
+    write_lines(tmp_path / "in.jsonl", TEXTS, NAMES, "inputs")
+    answers.predict(
+        [str(place / "t5")], input=str(tmp_path / "in.jsonl"), max_decode_length=6, **options
+    )
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    texts = t5.generate(TEXTS, adapters=NAMES, max_decode_length=6)
+    assert [one["prediction"] for one in found] == texts
+    write_lines(tmp_path / "in.jsonl", TEXTS, NAMES, "inputs", targets="the a")
+    answers.score([str(place / "t5")], input=str(tmp_path / "in.jsonl"), **options)
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    expected = t5.score([(text, "the a") for text in TEXTS], adapters=NAMES)
+    np.testing.assert_allclose([one["log_likelihood"] for one in found], expected, rtol=1e-5)
+
+
+def write_lines(path, texts, names, field, **fields):
+    """JSON Lines with a text each, and the adapter of those that name one."""
+    records = [
+        {field: text, **fields, **({"adapter": name} if name else {})}
+        for text, name in zip(texts, names, strict=True)
+    ]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))

@@ -141,7 +141,7 @@ def test_a_prompt_stands_before_what_is_predicted(model):
     [word] = model.vocabulary.encode("the")
 
     class Fixed:
-        def run(self, params, inputs, *, prompts, seeds, offset):
+        def run(self, params, inputs, *, prompts, seeds, offset, adapter_ids):
             assert (params, inputs, seeds, offset) == (model.params, rows, [None, 5], 3)
             return [[Prediction(text="the", ids=(word, 1), score=-1.0)]] * 2
 

@@ -1,7 +1,12 @@
 """Requests that name adapters: batches that mix them, and adapters that come and go."""
 
 import asyncio
+import functools
 import json
+import re
+import shlex
+import shutil
+import subprocess
 import threading
 import urllib.error
 import urllib.request
@@ -18,7 +23,7 @@ from t5x_lite.serve.requests import Refused
 from t5x_lite.serve.serving import LiveAdapters
 from tests import encoder_checkpoint, t5_checkpoint
 from tests.adapter_checkpoints import write_adapter
-from tests.serve.test_serving import SMALL, programs, server, wait_for
+from tests.serve.test_serving import ROOT, SMALL, programs, server, wait_for
 from tests.waiting import wait_until
 
 LINES = ["rte = lora(r=2)", "mrpc = lora(r=2)", "cola = lora(r=2)", "wnli = ia3()"]
@@ -107,7 +112,7 @@ def test_vectors_of_adapters_that_come_and_go(place, compile_once):
         endpoints[0].rows({"texts": "a b", "adapter": "mrpc"})
     [found] = endpoints[0].answer([row.payload for row in waiting], size=8, lengths=(16,))
     np.testing.assert_allclose(found["vector"], alone["mrpc"]["vector"], rtol=1e-4, atol=1e-5)
-    assert live.add("cola", None)  # in the place of mrpc: nothing is compiled
+    assert live.add("cola", None)  # in a free place: nothing is compiled
     check("cola", "rte")
     assert not live.add("wnli", "wnli")  # of another method
     wait_until(lambda: live.states() == dict.fromkeys(("cola", "rte", "wnli"), "ready"))
@@ -158,16 +163,28 @@ def change(port, method, name, record=None):
         return error.code, json.load(error)["error"]
 
 
+def commands_of_the_guide(work):
+    """The commands of the guide's section as arguments, with a directory instead of work."""
+    _, _, text = (ROOT / "docs/guides/serve.md").read_text().partition("## Many adapters\n")
+    blocks = re.findall(r"```bash\n(.*?)```", text.partition("\n## ")[0], re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    place = functools.partial(re.sub, r"(^|=)work\b", rf"\1{work}")
+    return [[*map(place, shlex.split(line, comments=True))] for line in lines]
+
+
 @pytest.mark.slow
-def test_no_request_is_lost_while_adapters_come_and_go(place, compile_once, tmp_path):
-    log = tmp_path / "log"
-    options = ["--adapters.load", f"rte={place / 't5_adapters' / 'rte'}", "--endpoints", "predict"]
-    options += ["--adapters-directory", str(place / "t5_adapters")]
+def test_the_guide_and_no_request_is_lost(place, compile_once, tmp_path):
+    log, work = tmp_path / "log", tmp_path / "work"
+    shutil.copytree(place / "t5_adapters", work)
+    shutil.copytree(place / "t5", work / "t5")
     bodies = [request("/predict", {"inputs": "the", "adapter": name}) for name in ("rte", "")]
-    with server(place / "t5", *SMALL, *options, log=log, env=compile_once) as (process, port):
+    serve, *requests = commands_of_the_guide(work)
+    assert serve[:3] == ["t5x-lite", "serve", "--checkpoint"]
+    options = [*serve[4:], "--endpoints", "predict", *SMALL]
+    with server(serve[3], *options, log=log, env=compile_once) as (process, port):
         wait_for(lambda: (found := programs(port)) and found[0] == found[1], process, log)
-        assert change(port, "GET", "") == (200, {"rte": "ready"})
-        assert asyncio.run(ask(port, "/predict", {"inputs": "a", "adapter": "mrpc"}))[0] == 400
+        assert change(port, "GET", "") == (200, {"mrpc": "ready", "rte": "ready"})
+        assert asyncio.run(ask(port, "/predict", {"inputs": "a", "adapter": "cola"}))[0] == 400
         loads, done = [], threading.Event()
 
         def clients():
@@ -176,10 +193,20 @@ def test_no_request_is_lost_while_adapters_come_and_go(place, compile_once, tmp_
 
         thread = threading.Thread(target=clients)
         thread.start()
-        assert change(port, "PUT", "mrpc", {}) == (202, {"mrpc": "compiling", "rte": "ready"})
-        wait_for(lambda: change(port, "GET", "")[1].get("mrpc") == "ready", process, log)
-        assert asyncio.run(ask(port, "/predict", {"inputs": "a", "adapter": "mrpc"}))[0] == 200
-        assert change(port, "DELETE", "mrpc") == (200, {"rte": "ready"})
+        answers = []
+        for command in requests:
+            command = [word.replace("localhost:8000", f"localhost:{port}") for word in command]
+            answers.append(subprocess.run(command, capture_output=True, check=True).stdout)
+        assert len(json.loads(answers[0])["results"]) == 1
+        assert json.loads(answers[1])["adapters"]["cola"] == "ready"
+        assert json.loads(answers[2])["adapters"] == {"cola": "ready", "rte": "ready"}
+        assert answers[3] == answers[2]
+        assert change(port, "PUT", "wnli", {})[0] == 202  # of another method
+        assert change(port, "PUT", "mrpc", {})[0] == 409
+        wait_for(lambda: change(port, "GET", "")[1].get("wnli") == "ready", process, log)
+        for name in ("cola", "wnli"):
+            record = {"inputs": "a", "adapter": name}
+            assert asyncio.run(ask(port, "/predict", record))[0] == 200
         assert change(port, "DELETE", "mrpc")[0] == 404
         done.set()
         thread.join()
