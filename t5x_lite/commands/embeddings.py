@@ -191,7 +191,7 @@ def embed(
             "inputs": _identity_of_place(input),
             "checkpoint": identity_of_step(directory),
             "base": base,
-            "adapters": asdict(adapters),
+            "adapters": {k: x for k, x in asdict(adapters).items() if k != "load" or x},
             "format": format,
             "text": text,
             "prefix": prefix,

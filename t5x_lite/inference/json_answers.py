@@ -332,6 +332,8 @@ def identity_of(
     """Return a command's identity for resuming: its inputs and all of its options."""
     source = Path(input)
     known = source.stat() if source.is_file() else None
+    if not options.get("adapters"):  # as in partial files of earlier versions
+        options.pop("adapters", None)
     return {
         "command": command,
         "input": os.path.realpath(input),

@@ -149,7 +149,7 @@ class LiveAdapters:
         self.model, self.ids = model, dict[str, int]()
         self.grow: Callable[[Checkpoint], None] = lambda model: None
         self._held: dict[int, _Held] = {}
-        self._free: dict[int, float] = {}  # id of a removed adapter -> its last request's time
+        self._free: dict[int, float] = {}  # removed id -> time until which a request may wait
         self._lock, self._compiling = threading.Lock(), ""
         if by_row and model.modules is not None:
             arrays = model.modules.arrays
@@ -180,7 +180,6 @@ class LiveAdapters:
                 raise Refused(409, busy, {"Retry-After": "5"})
             if name in self.ids:
                 raise Refused(409, f"There is an adapter {name} already; remove it first.")
-            place = None
             try:
                 assert self._plain.modules is not None
                 own = self._plain.modules.loaded
@@ -195,9 +194,7 @@ class LiveAdapters:
                 place = next(n for n in itertools.count(1) if n not in kept)
                 model, kept = self._with_spare({**kept, place: new})
             except InputError as error:
-                message = sentence(error)
-                message = message.replace(f"'{_place(place)}'", f"'{name}'") if place else message
-                raise Refused(400, message) from error
+                raise Refused(400, sentence(error)) from error
             self._compiling = name
         threading.Thread(target=self._grow, args=(name, place, model, kept), daemon=True).start()
         return False
@@ -260,7 +257,13 @@ class LiveAdapters:
             {**modules.arrays, **{_place(n): x.arrays for n, x in held.items()}},
         )
         places = [_place(n) if n in held else None for n in range(1, max(held, default=0) + 1)]
-        return dataclasses.replace(self._plain, modules=modules).by_row(places), held
+        try:
+            return dataclasses.replace(self._plain, modules=modules).by_row(places), held
+        except InputError as error:
+            message = str(error)
+            for number, one in held.items():
+                message = message.replace(repr(_place(number)), repr(one.adapter.name))
+            raise InputError(message) from error
 
     def _grow(self, name: str, place: int, model: Checkpoint, held: dict[int, _Held]) -> None:
         try:
