@@ -91,8 +91,7 @@ class Checkpoint:
       asked_length: the same where a caller gave it, else None.
       mesh: devices that hold the parameters; None is the first device.
       modules: adapters that rows may name, of a single checkpoint.
-      names: names of the adapters with the ids 1, 2, ... in a model whose rows have different
-        adapters; () in another model.
+      names: names of the adapters with the ids 1, 2, ... in a model of `by_row`; otherwise ().
     """
 
     members: tuple[Loaded, ...]
@@ -149,7 +148,7 @@ class Checkpoint:
         return cls(members, length, inputs_length, mesh, modules)
 
     def by_row(self, names: Sequence[str | None] | None = None) -> "Checkpoint":
-        """Return the model whose rows have different adapters.
+        """Return the model for batches in which rows have different adapters.
 
         Args:
           names: adapters of `modules` with the ids 1, 2, ...; a None is the base without adapters.
@@ -179,7 +178,7 @@ class Checkpoint:
           This model and None if no row names an adapter, else the model of `by_row` and the ids.
 
         Raises:
-          InputError: if there is no such adapter; or as for `by_row`.
+          InputError: if an adapter is unknown; or as for `by_row`.
         """
         if not any(names):
             return self, None

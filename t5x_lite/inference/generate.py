@@ -223,7 +223,7 @@ class Generator:
             on decoding.seed and the input's number.
           offset: number of the first input. Sampling depends on the number of an input and not on
             its batch, so reading a file in parts gives the same results.
-          adapter_ids: adapter id of each input, for a model whose rows have different adapters.
+          adapter_ids: adapter id of each input, for a model of `Checkpoint.by_row`; or None.
         """
         if adapter_ids is not None:
             params = {**params, ADAPTER_IDS: _ANY_ROW}

@@ -290,7 +290,7 @@ class ModulesOf:
 
 
 def multi_task(use: Sequence[str | Block], names: Sequence[str | None]) -> MultiTask:
-    """Return the block whose rows have the adapters of `use` (id 0) or one of `names` (1, 2, ...).
+    """Return the block that gives a row the adapters of `use` (id 0) or one of `names` (1, 2, ...).
 
     Raises:
       InputError: if `use` already gives rows different adapters.

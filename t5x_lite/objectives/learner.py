@@ -284,7 +284,7 @@ class Learner:
         """Return the module in the compute dtype from stored parameters, with adapters in slots.
 
         Args:
-          params: stored parameters; those of `with_adapter_ids` include `adapter_ids`.
+          params: stored parameters, which may include `adapter_ids` for inference.
           key: random key of the adapters in training.
           adapter_ids: [B], child index of each row for MultiTask, if no loss passes on a batch.
         """

@@ -127,10 +127,10 @@ class _Held:
 class LiveAdapters:
     """The adapters that requests may name, which are added and removed while the server answers.
 
-    The model whose rows have different adapters has a place for each adapter id. An added adapter
-    takes a free place with an adapter of its method, sites and sizes; then only arrays change, and
-    nothing is compiled. Without such a place, `grow` compiles a model with more places, while the
-    present model answers. A removed adapter keeps its place until no request can still wait for it.
+    Each row of a batch has the adapter of its adapter id. An added adapter takes a free id of an
+    adapter with the same method, sites and sizes; then only arrays change, and nothing is compiled.
+    Without such an id, `grow` compiles a model with more ids, while the present model answers. A
+    removed adapter keeps its id until no request can still wait for it.
 
     Attributes:
       model: the model that answers.
@@ -203,12 +203,12 @@ class LiveAdapters:
         """Reject further requests for an adapter; the accepted requests are answered.
 
         Raises:
-          Refused: if there is no such adapter, or none may be removed.
+          Refused: if the adapter is unknown, or none may be removed.
         """
         self._path("")
         with self._lock:
             if name not in self.ids:
-                raise Refused(404, f"There is no adapter {shown(name)}.")
+                raise Refused(404, f"The adapter {shown(name)} is unknown.")
             self._free[self.ids.pop(name)] = time.monotonic() + self._seconds
 
     def _path(self, directory: str) -> str:
@@ -236,9 +236,9 @@ class LiveAdapters:
         return number not in self.ids.values() and removed <= time.monotonic()
 
     def _with_spare(self, held: Mapping[int, _Held]) -> tuple[Checkpoint, dict[int, _Held]]:
-        """Return a model with some adapters and free places, and the adapters by their ids.
+        """Return a model with some adapters and free ids, and all adapters by id.
 
-        Adapters of the last one's form have the next power of two of places, at least one free.
+        The number of ids for adapters like the last one is a power of two; at least one is free.
 
         Raises:
           InputError: if an adapter cannot differ between rows.

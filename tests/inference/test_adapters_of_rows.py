@@ -7,8 +7,10 @@ import pytest
 
 import t5x_lite
 from t5x_lite.commands import answers, embeddings
+from t5x_lite.commands.embeddings import Chunk
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.option_types import RowModules
+from t5x_lite.data.formats.passages import TextRecord
 from t5x_lite.layouts import Labelled
 from t5x_lite.objectives.task_heads import Classify
 from tests import encoder_checkpoint, t5_checkpoint
@@ -138,7 +140,11 @@ def test_wrong_names(t5, place):
 
 def test_a_head_over_the_adapters_of_lines(tmp_path, compile_once):
     base = encoder_checkpoint.write_ranker(
-        tmp_path, objective=Classify(num_classes=3), layout=Labelled(), targets_length=12
+        tmp_path,
+        objective=Classify(num_classes=3),
+        layout=Labelled(),
+        inputs_length=12,
+        targets_length=12,
     )
     directories = {
         name: write_adapter(base, tmp_path / name, LINES[name]) for name in ("rte", "mrpc")
@@ -183,7 +189,7 @@ def test_vectors_of_the_adapters_of_lines(place, bert, tmp_path):
     with pytest.raises(InputError, match=r"in\.jsonl:1: no adapter is called 'rte'; there is none"):
         embeddings.embed(str(place / "bert"), **{**options, "adapters": RowModules()})
     with pytest.raises(InputError, match=r'in\.jsonl:1: "adapter" is not supported with --mcls'):
-        embeddings.embed(str(place / "bert"), **{**options, "mcls": 4, "pooling": "cls"})
+        embeddings._check_no_adapter(Chunk([TextRecord("in.jsonl:1", "0", "a", "rte")], []))
 
 
 @pytest.mark.slow

@@ -140,7 +140,7 @@ def test_what_is_refused(place):
         with pytest.raises(Refused, match=message) as info:
             live.add(name, directory)
         assert info.value.status == status
-    with pytest.raises(Refused, match="There is no adapter 'x'") as info:
+    with pytest.raises(Refused, match="The adapter 'x' is unknown") as info:
         live.remove("x")
     assert info.value.status == 404
     fixed = live_of(place, "bert", "rte", directory=None)
