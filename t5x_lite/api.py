@@ -24,7 +24,7 @@ from t5x_lite.adapters.grammar import parse_trees
 from t5x_lite.checkpoints.base import base_at
 from t5x_lite.core import trees
 from t5x_lite.core.accelerators import quiet_without_tpu
-from t5x_lite.core.errors import InputError
+from t5x_lite.core.errors import InputError, shown
 from t5x_lite.core.options import did_you_mean, suggesting
 from t5x_lite.core.project import trusting_checkpoints
 from t5x_lite.decoding.config import Decoding
@@ -32,7 +32,7 @@ from t5x_lite.inference.answers import Answerer, Asked, answering_heads, check_r
 from t5x_lite.inference.checkpoint import Checkpoint, check_finite
 from t5x_lite.inference.generate import Generator, Prediction, Ranker, Scorer
 from t5x_lite.inference.loading import Step
-from t5x_lite.inference.modules import ModulesOf
+from t5x_lite.inference.modules import ModulesOf, multi_task
 from t5x_lite.inference.pairs import CrossEncoder, scores_texts
 from t5x_lite.inference.text_encoder import TextEncoder, dense_head
 from t5x_lite.inference.vectors import Embedder
@@ -176,6 +176,23 @@ class Model:
         """Names of the adapters that `use` accepts."""
         return tuple(self._of_checkpoint().adapters)
 
+    def _for_rows(
+        self, adapters: Sequence[str | None] | None, *, num: int
+    ) -> tuple[_Programs, list[int] | None]:
+        """Return the programs for texts that may name adapters, and the adapter id of each text."""
+        if adapters is None or not any(adapters):
+            return self._programs, None
+        if isinstance(adapters, str) or len(adapters) != num:
+            raise InputError(
+                f"adapters must be a list with a name or None for each of {num} texts: got "
+                f"{shown(adapters)}"
+            )
+        held = self._of_checkpoint()
+        key = (multi_task(self._model.members[0].learner.use, tuple(held.adapters)),)
+        model = dataclasses.replace(self._model, modules=held)
+        model, ids = (self._used[key].model if key in self._used else model).for_rows(adapters)
+        return self._used.setdefault(key, _Programs(model)), ids
+
     def _of_checkpoint(self) -> ModulesOf:
         if self._modules is None:
             members = self._model.members
@@ -195,6 +212,7 @@ class Model:
         *,
         prompts: str | Sequence[str] = "",
         seeds: Sequence[int | None] | None = None,
+        adapters: Sequence[str | None] | None = None,
         **decoding: Any,
     ) -> list[str]:
         """Return the best generated output for each text.
@@ -206,13 +224,17 @@ class Model:
           seeds: random seeds for sampling, one for each text: text i gets the result of
             `generate([text], seed=seeds[i])`. A text with seed None is sampled by `seed` and its
             index in the list.
+          adapters: name of an adapter for each text, such as ["rte", None, "mrpc"]; None uses the
+            adapters of `use`. Texts with different adapters share batches.
           **decoding: fields of `t5x_lite.api.Decoding`, such as num_beams=4 or temperature=0.8.
 
         Raises:
           InputError: if texts is not a list, the options contradict each other, or a score is NaN
             or infinite because of broken weights.
         """
-        found = self._predictions(texts, prompts=prompts, seeds=seeds, **decoding)
+        found = self._predictions(
+            texts, prompts=prompts, seeds=seeds, adapters=adapters, **decoding
+        )
         return [best.text for best, *_ in found]
 
     def predict(
@@ -221,6 +243,7 @@ class Model:
         *,
         prompts: str | Sequence[str] = "",
         seeds: Sequence[int | None] | None = None,
+        adapters: Sequence[str | None] | None = None,
         head: str | None = None,
         **options: Any,
     ) -> list[Any]:
@@ -236,6 +259,7 @@ class Model:
           seeds: random seeds for sampling, as for `generate`; only for models that generate text.
           head: name of an encoder's head; None uses the head that the training objective trained,
             or the only head.
+          adapters: as for `generate`; a head is the same for all of them.
           **options: for models that generate text, fields of `t5x_lite.api.Decoding`; for a head,
             fields of `t5x_lite.inference.answers.Asked`, such as probabilities or threshold.
 
@@ -249,16 +273,19 @@ class Model:
         """
         members = self._model.members
         if head is None and not all(answering_heads(one.experiment) for one in members):
-            return self._predictions(texts, prompts=prompts, seeds=seeds, **options)
+            return self._predictions(
+                texts, prompts=prompts, seeds=seeds, adapters=adapters, **options
+            )
         if prompts or seeds is not None:
             raise InputError(
                 "prompts and seeds need a model that generates text, but this model predicts "
                 "with a head"
             )
         asked = _asked(options)
-        answerers = self._programs.answerers
+        programs, ids = self._for_rows(adapters, num=len(texts))
+        answerers = programs.answerers
         if (head, asked) not in answerers:
-            answerers[head, asked] = self._model.answerer(
+            answerers[head, asked] = programs.model.answerer(
                 batch_size=self._batch_size, head=head, asked=asked
             )
         answerer = answerers[head, asked]
@@ -267,7 +294,7 @@ class Model:
             check_record(answerer.head, record, where=f"text {i}")
         encoded = answerer.encode(records)
         self._tell_cut([i for i, one in enumerate(encoded) if one.cut], length=answerer.length)
-        return answerer.answers(encoded)
+        return answerer.answers(encoded, adapter_ids=ids)
 
     def _predictions(
         self,
@@ -275,12 +302,14 @@ class Model:
         *,
         prompts: str | Sequence[str] = "",
         seeds: Sequence[int | None] | None = None,
+        adapters: Sequence[str | None] | None = None,
         **decoding: Any,
     ) -> list[list[Prediction]]:
         how = _decoding(decoding)
-        generators = self._programs.generators
+        programs, ids = self._for_rows(adapters, num=len(texts))
+        generators = programs.generators
         if how not in generators:
-            generators[how] = self._model.generator(how, batch_size=self._batch_size)
+            generators[how] = programs.model.generator(how, batch_size=self._batch_size)
         given = [prompts] * len(texts) if isinstance(prompts, str) else list(prompts)
         if len(given) != len(texts):
             raise InputError(
@@ -288,27 +317,38 @@ class Model:
                 f"and {len(given)} prompts"
             )
         _check_seeds(seeds, num=len(texts))
-        found = self._model.predictions(
+        found = programs.model.predictions(
             generators[how],
             self._inputs(texts),
             prompts=self._model.prompts(given),
             seeds=seeds,
+            adapter_ids=ids,
         )
         for i, predictions in enumerate(found):
             check_finite(f"text {i}", "the score", *(one.score for one in predictions))
         return found
 
-    def score(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+    def score(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        adapters: Sequence[str | None] | None = None,
+    ) -> list[float]:
         """Return the log-likelihood of each (input, target), summed over target tokens and EOS.
 
         An empty target has one token, EOS. A cross-encoder instead returns its raw score of each
-        (query, passage) pair.
+        (query, passage) pair. `adapters` names an adapter for each pair, as in `generate`.
         """
         if (scorer := self._cross_encoder()) is not None:
+            if adapters is not None:
+                raise InputError("a cross-encoder does not support adapters=; choose one by use()")
             return scorer.scores(list(pairs)).tolist()
+        programs, ids = self._for_rows(adapters, num=len(pairs))
         targets = self._model.targets([target for _, target in pairs])
         inputs = self._inputs([text for text, _ in pairs])
-        scores = self._get_scorer().run(self._model.params, inputs, targets)
+        scores = self._get_scorer(programs).run(
+            programs.model.params, inputs, targets, adapter_ids=ids
+        )
         for i, score in enumerate(scores):
             check_finite(f"pair {i}", "the log-likelihood", score)
         return scores
@@ -326,7 +366,7 @@ class Model:
             pairs = [(text, candidate) for text in texts for candidate in candidates]
             table = scorer.scores(pairs).reshape(len(texts), len(candidates))
             return [Ranking(candidates[int(np.argmax(row))], tuple(row.tolist())) for row in table]
-        found = Ranker(self._get_scorer()).run(
+        found = Ranker(self._get_scorer(self._programs)).run(
             self._model.params, self._inputs(texts), self._model.targets(candidates)
         )
         for i, scores in enumerate(found):
@@ -343,11 +383,17 @@ class Model:
         normalize: bool | None = None,
         dimensions: int | None = None,
         role: Role = "query",
+        adapters: Sequence[str | None] | None = None,
     ) -> np.ndarray: ...
 
     @overload
     def encode(
-        self, texts: Sequence[str], *, per_token: Literal[True], role: Role = "query"
+        self,
+        texts: Sequence[str],
+        *,
+        per_token: Literal[True],
+        role: Role = "query",
+        adapters: Sequence[str | None] | None = None,
     ) -> list[np.ndarray]: ...
 
     def encode(
@@ -359,6 +405,7 @@ class Model:
         normalize: bool | None = None,
         dimensions: int | None = None,
         role: Role = "query",
+        adapters: Sequence[str | None] | None = None,
     ) -> np.ndarray | list[np.ndarray]:
         """Return one vector for each text, or the hidden states of its tokens.
 
@@ -373,6 +420,7 @@ class Model:
           dimensions: number of leading dimensions to keep of each vector; None keeps all.
           role: kind of the texts, "query" or "passage", for a retriever with two encoders or two
             projections.
+          adapters: name of an adapter for each text, as in `generate`.
 
         Returns:
           One vector per text, float32 [n, d_model]; with per_token, an array [tokens, d_model] for
@@ -386,9 +434,10 @@ class Model:
         if dense_head(self._model.members[0].experiment) is None:
             pooling, normalize = pooling or "mean", bool(normalize)
         how = (pooling, normalize, dimensions)
-        encoders = self._programs.encoders
+        programs, ids = self._for_rows(adapters, num=len(texts))
+        encoders = programs.encoders
         if how not in encoders:
-            encoder = self._model.encoder(
+            encoder = programs.model.encoder(
                 pooling=pooling, normalize=normalize, dimensions=dimensions
             )
             encoders[how] = encoder, encoder.embedder(batch_size=self._batch_size)
@@ -397,9 +446,9 @@ class Model:
         inputs, cut = encoder.rows([begins + text for text in texts])
         self._tell_cut(cut, length=encoder.length)
         if per_token:
-            states = embedder.states(self._model.params, inputs, role=role)
+            states = embedder.states(encoder.params, inputs, role=role, adapter_ids=ids)
         else:
-            states = embedder.run(self._model.params, inputs, role=role)
+            states = embedder.run(encoder.params, inputs, role=role, adapter_ids=ids)
         for i, state in enumerate(states):
             what = "a state" if per_token else "the vector"
             check_finite(f"text {i}", what, float(state.sum()))
@@ -426,10 +475,10 @@ class Model:
             self._programs.pairs = self._model.pair_scorer(batch_size=self._batch_size)
         return self._programs.pairs
 
-    def _get_scorer(self) -> Scorer:
-        if self._programs.scorer is None:
-            self._programs.scorer = self._model.scorer(batch_size=self._batch_size)
-        return self._programs.scorer
+    def _get_scorer(self, programs: _Programs) -> Scorer:
+        if programs.scorer is None:
+            programs.scorer = programs.model.scorer(batch_size=self._batch_size)
+        return programs.scorer
 
 
 def _decoding(options: Mapping[str, Any]) -> Decoding:

@@ -305,10 +305,27 @@ class Evaluation:
         """Apply to each row the child adapter of its index."""
         state.check_ids(block)
         modules = [self._module(child) for child in block.children]
-        kinds = {kind_of(module) for module in modules}
-        if len(kinds) == 1 and None not in kinds:
-            return state.gathered(modules, str(block))
-        return state.chosen([self.run(child, state) for child in block.children])
+        groups: dict[Hashable, list[int]] = {}
+        for number, (child, module) in enumerate(zip(block.children, modules, strict=True)):
+            absent = module is None and not isinstance(child, Block)
+            kind = "absent" if absent else kind_of(module)
+            groups.setdefault(number if kind is None else kind, []).append(number)
+        group_of, place_of = (np.zeros(len(modules), np.int32) for _ in range(2))
+        for group, numbers in enumerate(groups.values()):
+            group_of[numbers], place_of[numbers] = group, np.arange(len(numbers))
+
+        def after(kind: Hashable, numbers: Sequence[int]) -> Any:
+            if kind == "absent" or len(numbers) == 1:
+                return self.run(block.children[numbers[0]], state)
+            ids = state.ids if len(groups) == 1 else jnp.asarray(place_of)[state.ids]
+            some = dataclasses.replace(state, ids=ids)
+            return some.gathered([modules[number] for number in numbers], str(block))
+
+        found = [after(kind, numbers) for kind, numbers in groups.items()]
+        if len(found) == 1:
+            return found[0]
+        groups_of_rows = dataclasses.replace(state, ids=jnp.asarray(group_of)[state.ids])
+        return dataclasses.replace(groups_of_rows.chosen(found), ids=state.ids)
 
     def _routed(self, block: Route, state: Any) -> Any:
         """Mix the child adapters by router weight; hard routing runs only the chosen child."""

@@ -7,11 +7,10 @@ from t5x_lite.commands.command import command
 from t5x_lite.commands.options import some_directory
 from t5x_lite.core.files import LONGEST_LINE
 from t5x_lite.core.option_types import (
-    ALL_MODULES,
+    NO_ROW_MODULES,
     Directories,
     File,
     LongInputs,
-    Modules,
     Natural,
     Number,
     OptionalDirectory,
@@ -21,6 +20,7 @@ from t5x_lite.core.option_types import (
     OptionalPositive,
     OptionalText,
     Positive,
+    RowModules,
     Step,
     Text,
 )
@@ -36,7 +36,7 @@ def predict(
     output: File,
     step: Step = None,
     base: OptionalDirectory = None,
-    adapters: Modules = ALL_MODULES,
+    adapters: RowModules = NO_ROW_MODULES,
     prompt: Text = "",
     batch_size: Positive = 32,
     inputs_length: OptionalPositive = None,
@@ -64,6 +64,8 @@ def predict(
     trust_project: bool = False,
 ) -> None:
     """Predict an output for each input: JSON lines {"inputs"} get {"inputs", "prediction"}.
+
+    A line with the field "adapter" uses this adapter; lines with different adapters share batches.
 
     An encoder predicts with one of its heads. A classifier reads {"inputs"}, or {"inputs",
     "second"} for a pair, a tagger {"inputs"}, multiple choice {"inputs", "choices"}, and extractive
@@ -158,13 +160,14 @@ def predict(
     with trusting_checkpoints(trust_project), base_at(base):
         steps = find_steps(checkpoint, step=step)
         own = json_answers.head_of(steps, head, asked, decoding=decoding, prompt=prompt)
-        same = {"use": adapters.use, "inputs_length": inputs_length}
+        same = {"use": adapters.use, "adapters": adapters.load, "inputs_length": inputs_length}
         identity = {**same, "long_inputs": long_inputs}
         if own is not None:
             json_answers.stream(
                 input,
                 output,
                 fields=(),
+                optional=("adapter",),
                 check=lambda line: check_record(own, line.record, where=line.where),
                 longest=longest_line,
                 batch_size=batch_size,
@@ -185,7 +188,7 @@ def predict(
                 input,
                 output,
                 fields=("inputs",),
-                optional=("prompt",),
+                optional=("prompt", "adapter"),
                 numbers=("seed",),
                 longest=longest_line,
                 batch_size=batch_size,
@@ -212,7 +215,7 @@ def score(
     output: File,
     step: Step = None,
     base: OptionalDirectory = None,
-    adapters: Modules = ALL_MODULES,
+    adapters: RowModules = NO_ROW_MODULES,
     candidates: OptionalFile = None,
     batch_size: Positive = 32,
     inputs_length: OptionalPositive = None,
@@ -269,7 +272,9 @@ def score(
             texts = json_answers.read_candidates(candidates, input=input, longest=longest_line)
 
         def load() -> json_answers.Change:
-            model = Checkpoint.load(steps, use=adapters.use, inputs_length=inputs_length)
+            model = Checkpoint.load(
+                steps, use=adapters.use, adapters=adapters.load, inputs_length=inputs_length
+            )
             if texts is None:
                 return json_answers.scoring(model, reader, cutter, batch_size=batch_size)
             return json_answers.ranking(model, reader, cutter, texts, batch_size=batch_size)
@@ -278,6 +283,7 @@ def score(
             input,
             output,
             fields=("inputs", "targets") if texts is None else ("inputs",),
+            optional=("adapter",),
             longest=longest_line,
             batch_size=batch_size,
             identity=json_answers.identity_of(
@@ -285,6 +291,7 @@ def score(
                 input,
                 steps,
                 use=adapters.use,
+                adapters=adapters.load,
                 candidates=texts,
                 inputs_length=inputs_length,
                 targets_length=targets_length,

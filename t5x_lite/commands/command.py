@@ -43,7 +43,9 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 GROUPS = {
-    "checkpoint": "step base adapters.use head compute-dtype trust-project",
+    "checkpoint": (
+        "step base adapters.use adapters.load adapters-directory head compute-dtype trust-project"
+    ),
     "encoding": (
         "pooling normalize dimensions precision role prefix prompt query-prefix passage-prefix "
         "document-prefix heads weights mcls bag-top vector-numbers"

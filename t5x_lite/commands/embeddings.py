@@ -19,17 +19,17 @@ from t5x_lite.commands.command import command
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import LONGEST_LINE, new_directory
 from t5x_lite.core.option_types import (
-    ALL_MODULES,
+    NO_ROW_MODULES,
     Directory,
     File,
     LongInputs,
-    Modules,
     Natural,
     OptionalDirectory,
     OptionalPooling,
     OptionalPositive,
     OptionalText,
     Positive,
+    RowModules,
     Step,
     Text,
     Texts,
@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from t5x_lite.core.trees import Params
     from t5x_lite.data.formats.passages import PassageFormat, TextRecord
     from t5x_lite.data.formats.vectors import VectorWriter, Writer
+    from t5x_lite.inference.checkpoint import Checkpoint
     from t5x_lite.inference.text_encoder import TextEncoder
-    from t5x_lite.inference.vectors import HeadEmbedder
+    from t5x_lite.inference.vectors import Embedder, HeadEmbedder
     from t5x_lite.models.vector_heads import Role
 
 CHUNK_BATCHES = 32
@@ -69,7 +70,7 @@ def embed(
     output: File,
     step: Step = None,
     base: OptionalDirectory = None,
-    adapters: Modules = ALL_MODULES,
+    adapters: RowModules = NO_ROW_MODULES,
     format: Literal["auto", "text", "jsonl", "tsv"] = "auto",
     pooling: OptionalPooling = None,
     normalize: bool | None = None,
@@ -95,6 +96,7 @@ def embed(
 
     Each batch is divided among all devices. The output appears when it is complete. If the command
     is killed, run it again to resume; with standard input or a .parquet output it starts again.
+    In JSON lines, the field "adapter" names the adapter of a text.
 
     Example:
         t5x-lite embed --checkpoint work/encoder --input corpus.jsonl --output corpus.npy
@@ -196,7 +198,7 @@ def embed(
             "inputs": _identity_of_place(input),
             "checkpoint": identity_of_step(directory),
             "base": base,
-            "adapters": asdict(adapters),
+            "adapters": {k: x for k, x in asdict(adapters).items() if k != "load" or x},
             "format": format,
             "text": text,
             "prefix": prefix,
@@ -237,13 +239,15 @@ def embed(
             first = next(records, None)  # a wrong input is seen before a large model is loaded
             if first is None and not file.done:
                 raise InputError(f"input {input} contains no text")
-            encoder = Checkpoint.load(
+            model = Checkpoint.load(
                 [str(directory)],
                 use=adapters.use,
+                adapters=adapters.load,
                 mesh=make_mesh(MeshConfig()),
                 inputs_length=inputs_length,
                 compute_dtype=compute_dtype,
-            ).encoder(pooling=pooling, normalize=normalize, dimensions=dimensions)
+            )
+            encoder = model.encoder(pooling=pooling, normalize=normalize, dimensions=dimensions)
             cut, numbers = Cutter(encoder, long_inputs, mcls=mcls), ""
             left = records if first is None else itertools.chain([first], records)
             chunks = _chunks(left, cut, prefix=encoder.begins_with(prefix, prompt), size=size)
@@ -257,10 +261,10 @@ def embed(
                 _write_heads(file, ahead, embedder, encoder.params, advance, mcls=mcls is not None)
             else:
                 vectors_of = _vectors_of(
-                    encoder, batch_size=batch_size, bag_top=bag_top, mcls=mcls, role=role
+                    model, encoder, batch_size=batch_size, bag_top=bag_top, mcls=mcls, role=role
                 )
                 for chunk in ahead:
-                    vectors = vectors_of(chunk.rows)
+                    vectors = vectors_of(chunk)
                     _check_finite(vectors, chunk.records)
                     file.write([record.id for record in chunk.records], vectors)
                     numbers = f" of {vectors.shape[1]} dimensions"
@@ -329,19 +333,45 @@ def _num_lines(place: str) -> int | None:
 
 
 def _vectors_of(
-    encoder: "TextEncoder", *, batch_size: int, bag_top: int, mcls: int | None, role: "Role"
-) -> "Callable[[list[np.ndarray]], np.ndarray]":
+    model: "Checkpoint",
+    encoder: "TextEncoder",
+    *,
+    batch_size: int,
+    bag_top: int,
+    mcls: int | None,
+    role: "Role",
+) -> "Callable[[Chunk], np.ndarray]":
+    @functools.cache
+    def of_encoder(by_row: bool) -> "tuple[TextEncoder, Embedder]":
+        own = model.by_row().encoder(**asdict(encoder.vectors)) if by_row else encoder
+        return own, own.embedder(batch_size=batch_size, bag_top=bag_top)
+
+    def vectors(chunk: Chunk) -> "np.ndarray":
+        names, places = zip(*((each.adapter, each.where) for each in chunk.records), strict=True)
+        _, ids = model.for_rows(names, where=places)
+        own, embedder = of_encoder(ids is not None)
+        return embedder.run(own.params, chunk.rows, role=role, adapter_ids=ids)
+
     if mcls is None:
-        embedder = encoder.embedder(batch_size=batch_size, bag_top=bag_top)
-        return lambda rows: embedder.run(encoder.params, rows, role=role)
+        return vectors
     by_head = encoder.head_embedder(("dense",), batch_size=batch_size)
 
-    def vectors(rows: "list[np.ndarray]") -> "np.ndarray":
-        found = by_head.several(encoder.params, rows, mcls=True).dense
+    def vectors_of_several_cls(chunk: Chunk) -> "np.ndarray":
+        _check_no_adapter(chunk)
+        found = by_head.several(encoder.params, chunk.rows, mcls=True).dense
         assert found is not None
         return found
 
-    return vectors
+    return vectors_of_several_cls
+
+
+def _check_no_adapter(chunk: Chunk) -> None:
+    named = next((record for record in chunk.records if record.adapter), None)
+    if named is not None:
+        raise InputError(
+            f'{named.where}: "adapter" is not supported with --mcls or several --heads; choose one '
+            "adapter for all texts by --adapters.use"
+        )
 
 
 def _write_heads(
@@ -354,6 +384,7 @@ def _write_heads(
     mcls: bool,
 ) -> None:
     for chunk in chunks:
+        _check_no_adapter(chunk)
         found = embedder.several(params, chunk.rows, mcls=mcls)
         for vectors in (found.dense, *(found.vectors or ())):
             if vectors is not None:

@@ -8,11 +8,10 @@ import tyro
 from t5x_lite.commands.command import command
 from t5x_lite.commands.options import some_directory
 from t5x_lite.core.option_types import (
-    ALL_MODULES,
+    NO_ROW_MODULES,
     Count,
     Directories,
     LongInputs,
-    Modules,
     Natural,
     Number,
     OptionalDirectory,
@@ -23,6 +22,7 @@ from t5x_lite.core.option_types import (
     OptionalPositive,
     OptionalText,
     Positive,
+    RowModules,
     Step,
     Text,
     Texts,
@@ -42,7 +42,8 @@ def serve(
     token_file: OptionalFile = None,
     step: Step = None,
     base: OptionalDirectory = None,
-    adapters: Modules = ALL_MODULES,
+    adapters: RowModules = NO_ROW_MODULES,
+    adapters_directory: OptionalDirectory = None,
     endpoints: Texts = (),
     batch_size: Positive = 32,
     lengths: Counts = (),
@@ -136,6 +137,8 @@ def serve(
         encoder or projection uses it for passages.
       head: name of the encoder head that predicts; default: the trained head, or the only head.
       probabilities: return the probability of each label or choice, even if not requested.
+      adapters_directory: directory with the adapters that PUT /adapters/NAME may add while the
+        server runs; default: none may be added or removed.
       threshold: minimum probability of a label in multi-label classification; default: 0.5.
       doc_stride: number of tokens that two neighboring windows of a long text share; default: 128
         for question answering, while a tagger truncates long texts.
@@ -210,6 +213,8 @@ def serve(
             address=serving.Address(host=host, port=port, token_file=token_file),
             step=step,
             use=adapters.use,
+            adapters=adapters.load,
+            adapters_directory=adapters_directory,
             endpoints=endpoints,
             batch_size=batch_size,
             wait=wait_ms / 1000,

@@ -125,6 +125,26 @@ ALL_MODULES = Modules()
 """Selection of all adapters that a checkpoint has."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowModules(Modules):
+    """Adapters of a checkpoint, and adapters that a line or a request may name.
+
+    Attributes:
+      use: names of the adapters to use, separated by commas; "" uses only the base model. Default:
+        all adapters of the checkpoint. A text that names an adapter uses only that one.
+      load: trained adapters of the same base, NAME=DIR, for texts with the field "adapter": "NAME".
+        DIR is a work directory with the adapter NAME or with a single adapter.
+    """
+
+    load: Annotated[
+        Sequence[str], tyro.conf.arg(metavar="NAME=DIR [NAME=DIR ...]", help_behavior_hint="")
+    ] = ()
+
+
+NO_ROW_MODULES = RowModules()
+"""All that the checkpoint has, and no others."""
+
+
 Positive = Annotated[int, tyro.conf.arg(metavar="N"), AtLeast(1)]
 
 

@@ -251,6 +251,7 @@ class HeadLogits(HeadAnswers):
         *,
         seconds: Sequence[int] | None = None,
         static_length: int | None = None,
+        adapter_ids: Sequence[int] | None = None,
     ) -> list[np.ndarray]:
         """Return the float32 logits of each row.
 
@@ -259,6 +260,7 @@ class HeadLogits(HeadAnswers):
           rows: tokens of each row, int32.
           seconds: index of the second text's first token; None is after the first [SEP].
           static_length: length in tokens to which rows are padded; None is the next power of two.
+          adapter_ids: adapter id of each row, as in `Generator.run`.
         """
         return self._of_rows(
             params,
@@ -266,6 +268,7 @@ class HeadLogits(HeadAnswers):
             lambda logits, _: logits.copy(),
             static_length=static_length,
             seconds=seconds,
+            adapter_ids=adapter_ids,
         )
 
     def _read(self, head: Any, hidden: Array) -> Array:
@@ -344,10 +347,16 @@ class Answerer:
         """Return the prediction for each record; `check_record` must have accepted the records."""
         return self.answers(self.encode(records))
 
-    def answers(self, encoded: Sequence[Encoded]) -> list[dict[str, Any]]:
+    def answers(
+        self, encoded: Sequence[Encoded], *, adapter_ids: Sequence[int] | None = None
+    ) -> list[dict[str, Any]]:
         """Return the prediction for each encoded record."""
         rows = [row for one in encoded for row in one.rows]
-        found = iter(self.logits(rows, [place for one in encoded for place in one.seconds]))
+        seconds = [place for one in encoded for place in one.seconds]
+        if adapter_ids is not None:
+            pairs = zip(encoded, adapter_ids, strict=True)
+            adapter_ids = [number for one, number in pairs for _ in one.rows]
+        found = iter(self.logits(rows, seconds, adapter_ids=adapter_ids))
         return [self.answer(one, [next(found) for _ in one.rows]) for one in encoded]
 
     def logits(
@@ -356,13 +365,20 @@ class Answerer:
         seconds: Sequence[int],
         *,
         static_length: int | None = None,
+        adapter_ids: Sequence[int] | None = None,
     ) -> list[np.ndarray]:
         """Return the logits of rows, given `Encoded.rows` and `Encoded.seconds`.
 
         Raises:
           InputError: if a logit is NaN or infinite.
         """
-        found = self._logits.of(self._params, rows, seconds=seconds, static_length=static_length)
+        found = self._logits.of(
+            self._params,
+            rows,
+            seconds=seconds,
+            static_length=static_length,
+            adapter_ids=adapter_ids,
+        )
         if not all(np.all(np.isfinite(logits)) for logits in found):
             raise InputError(
                 f"checkpoint {self._where}: a logit of the head is NaN or infinite; check the "

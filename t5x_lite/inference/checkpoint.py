@@ -23,7 +23,9 @@ from typing import Any, overload
 import numpy as np
 from jax.sharding import Mesh
 
-from t5x_lite.core.errors import InputError
+from t5x_lite.adapters.config import Adapters
+from t5x_lite.core.errors import InputError, shown
+from t5x_lite.core.options import did_you_mean
 from t5x_lite.core.remote import AnyPath
 from t5x_lite.core.trees import ComputeDtype, Params
 from t5x_lite.data.config import Data
@@ -42,7 +44,7 @@ from t5x_lite.inference.answers import (
 )
 from t5x_lite.inference.generate import Generator, Prediction, Scorer
 from t5x_lite.inference.loading import Loaded, Step, find_step, position_bytes
-from t5x_lite.inference.modules import load_using
+from t5x_lite.inference.modules import ModulesOf, load_both, multi_task
 from t5x_lite.inference.pairs import CrossEncoder, HeadScorer
 from t5x_lite.inference.text_encoder import TextEncoder
 from t5x_lite.layouts.base import Layout
@@ -85,12 +87,16 @@ class Checkpoint:
       inputs_length: maximum number of tokens of an input.
       asked_length: maximum input length that the caller requested; None if not requested.
       mesh: device mesh of the parameters; None uses the first device.
+      modules: adapters that rows may name, of a single checkpoint.
+      names: names of the adapters with the ids 1, 2, ... in a model of `by_row`; otherwise ().
     """
 
     members: tuple[Loaded, ...]
     inputs_length: int
     asked_length: int | None = None
     mesh: Mesh | None = None
+    modules: ModulesOf | None = None
+    names: tuple[str, ...] = ()
 
     @classmethod
     def load(
@@ -99,6 +105,7 @@ class Checkpoint:
         *,
         step: Step = None,
         use: str | None = None,
+        adapters: Sequence[str] = (),
         mesh: Mesh | None = None,
         inputs_length: int | None = None,
         compute_dtype: ComputeDtype | None = None,
@@ -112,6 +119,7 @@ class Checkpoint:
           mesh: device mesh of the parameters; None uses the first device.
           inputs_length: maximum number of tokens of an input; None uses the length in training.
           compute_dtype: data type of the activations; None uses the data type in training.
+          adapters: NAME=DIR of further adapters of the same base, which rows may name.
 
         Raises:
           InputError: if a checkpoint is invalid, or the checkpoints cannot form an ensemble.
@@ -119,17 +127,72 @@ class Checkpoint:
         if inputs_length is not None and inputs_length < 1:
             raise InputError(f"inputs_length must be at least 1, got {inputs_length}")
         directories = find_steps(checkpoints, step=step)
-        members = tuple(
-            load_using(str(directory), step=None, use=use, mesh=mesh).computing_in(compute_dtype)
-            for directory in directories
-        )
+        loaded = [load_both(str(one), step=None, use=use, mesh=mesh) for one in directories]
+        members = tuple(member.computing_in(compute_dtype) for member, _ in loaded)
+        modules = loaded[0][1] if len(loaded) == 1 else None
+        if adapters and modules is None:
+            raise InputError("an ensemble does not support adapters.load; give one --checkpoint")
+        for name, directory in Adapters(load=tuple(adapters)).loaded.items():
+            assert modules is not None
+            is_own = name in modules.adapters and find_step(directory) == directories[0]
+            modules = modules if is_own else modules.adding(name, directory)
         for member in members[1:]:
             _check_together(members[0], member)
         trained = min(_inputs_length(member.experiment.data) for member in members)
         length = trained if inputs_length is None else inputs_length
         for member in members:
             member.experiment.data.layout.ending(member.vocabulary, length=length)
-        return cls(members, length, inputs_length, mesh)
+        return cls(members, length, inputs_length, mesh, modules)
+
+    def by_row(self, names: Sequence[str | None] | None = None) -> "Checkpoint":
+        """Return the model for batches in which rows have different adapters.
+
+        Args:
+          names: adapters of `modules` with the ids 1, 2, ...; a None is the base without adapters.
+            If None, all adapters.
+
+        Raises:
+          InputError: if this is an ensemble, or an adapter cannot differ between rows.
+        """
+        first, modules = self._only("does not support adapters; load one checkpoint"), self.modules
+        assert modules is not None
+        names = tuple(modules.adapters if names is None else names)
+        member = modules.using((multi_task(first.learner.use, names),), by_row=True)
+        learner = dataclasses.replace(member.learner, dtype=first.learner.dtype)
+        member = dataclasses.replace(member, learner=learner)
+        return dataclasses.replace(self, members=(member,), names=tuple(n or "" for n in names))
+
+    def for_rows(
+        self, names: Sequence[str | None], *, where: Sequence[str] = ()
+    ) -> tuple["Checkpoint", list[int] | None]:
+        """Return the model that answers some rows, and the adapter id of each row.
+
+        Args:
+          names: adapter of each row; None for the adapters that the checkpoint uses.
+          where: location of each row, for the message of an error.
+
+        Returns:
+          This model and None if no row names an adapter, else the model of `by_row` and the ids.
+
+        Raises:
+          InputError: if an adapter is unknown; or as for `by_row`.
+        """
+        if not any(names):
+            return self, None
+        known = () if self.modules is None else tuple(self.modules.adapters)
+        for row, name in enumerate(names):
+            if name and name not in known:
+                has = f"there are {', '.join(known)}" if known else "there is none"
+                raise InputError(
+                    f"{f'{where[row]}: ' if where else ''}no adapter is called {shown(name)}"
+                    f"{did_you_mean(name, known)}; {has}"
+                )
+        ids = [known.index(name) + 1 if name else 0 for name in names]
+        return (self if self.names else self._by_row), ids
+
+    @functools.cached_property
+    def _by_row(self) -> "Checkpoint":
+        return self.by_row()
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -367,9 +430,17 @@ class Checkpoint:
         prompts: Sequence[np.ndarray] | None = None,
         seeds: Sequence[int | None] | None = None,
         offset: int = 0,
+        adapter_ids: Sequence[int] | None = None,
     ) -> list[list[Prediction]]:
         """Return a generator's predictions, with the prompts included in the predicted texts."""
-        found = generator.run(self.params, inputs, prompts=prompts, seeds=seeds, offset=offset)
+        found = generator.run(
+            self.params,
+            inputs,
+            prompts=prompts,
+            seeds=seeds,
+            offset=offset,
+            adapter_ids=adapter_ids,
+        )
         if prompts is None:
             return found
         return [

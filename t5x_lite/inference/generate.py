@@ -30,6 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Int
 
 from t5x_lite.core import devices as memory
 from t5x_lite.core.progress import step
@@ -39,6 +40,7 @@ from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.generate import decode
 from t5x_lite.decoding.sampling import request_keys
 from t5x_lite.decoding.search import Preparation, prepared
+from t5x_lite.layouts.base import ADAPTER_IDS
 from t5x_lite.metrics.statistics import interval
 from t5x_lite.objectives.likelihood import cross_entropy
 
@@ -172,9 +174,11 @@ class Generator:
             seeds: Array,
             numbers: Array,
             ended: Array,
+            adapter_ids: Array | None,
         ) -> tuple[Array, Array]:
+            model = weights if mesh is None else prepared(bind(weights))
             return decode(
-                weights if mesh is None else prepared(bind(weights)),
+                model if adapter_ids is None else model.with_adapter_ids(adapter_ids),
                 inputs,
                 prompt=prompt,
                 keys=request_keys(seeds, numbers),
@@ -198,6 +202,7 @@ class Generator:
         prompts: Sequence[np.ndarray] | None = None,
         seeds: Sequence[int | None] | None = None,
         offset: int = 0,
+        adapter_ids: Sequence[int] | None = None,
     ) -> list[list[Prediction]]:
         """Return the `num_return` best predictions of each input, best first.
 
@@ -210,7 +215,10 @@ class Generator:
             None, sampling depends on decoding.seed and the input's index.
           offset: index of the first input. Sampling depends on this index and not on the batch, so
             reading a file in several calls gives the same results.
+          adapter_ids: adapter id of each input, for a model of `Checkpoint.by_row`; or None.
         """
+        if adapter_ids is not None:
+            params = {**params, ADAPTER_IDS: _ANY_ROW}
         weights = params if self._prepare is None else self._prepare(params)
         given = [np.zeros(0, np.int32)] * len(inputs) if prompts is None else prompts
         order = sorted(
@@ -233,6 +241,7 @@ class Generator:
                 prompt,
                 *keys,
                 np.arange(size) >= len(rows),
+                ids_of_batch(adapter_ids, rows, size=size),
             )
             tokens, scores = np.asarray(tokens), np.asarray(scores)
             for place, row in enumerate(rows):
@@ -257,6 +266,35 @@ def batched(items: Sequence[int], size: int) -> Iterator[Sequence[int]]:
         some = items[start : start + size]
         yield some
         step(len(some))
+
+
+_ANY_ROW = np.zeros(1, np.int32)
+"""Adapter ids of a model before its first batch; one array, which `Preparation` recognizes."""
+
+
+def ids_of_batch(
+    adapter_ids: Sequence[int] | None, rows: Sequence[int], *, size: int
+) -> Int[np.ndarray, " B"] | None:
+    """Return the adapter id of each row of a batch, with 0 for padding rows; None without ids.
+
+    Args:
+      adapter_ids: adapter id of each input, or None.
+      rows: numbers of the batch's inputs.
+      size: number of rows B, padding included.
+    """
+    if adapter_ids is None:
+        return None
+    found = np.zeros(size, np.int32)
+    found[: len(rows)] = [adapter_ids[row] for row in rows]
+    return found
+
+
+def with_adapter_ids(
+    params: Params, adapter_ids: Sequence[int] | None, rows: Sequence[int], *, size: int
+) -> Params:
+    """Return the parameters with the adapter ids of a batch, which `Learner.bind` reads."""
+    ids = ids_of_batch(adapter_ids, rows, size=size)
+    return params if ids is None else {**params, ADAPTER_IDS: ids}
 
 
 def padded_length(length: int, *, minimum: int = 16) -> int:
@@ -440,7 +478,12 @@ class Scorer:
         self._batch_size = rounded_rows(batch_size, mesh)
 
     def run(
-        self, params: Params, inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]
+        self,
+        params: Params,
+        inputs: Sequence[np.ndarray],
+        targets: Sequence[np.ndarray],
+        *,
+        adapter_ids: Sequence[int] | None = None,
     ) -> list[float]:
         """Return the natural log-likelihood of each target, including EOS.
 
@@ -448,6 +491,7 @@ class Scorer:
           params: parameters of the model.
           inputs: token ids of each input, int32, including EOS.
           targets: token ids of each target, int32, including EOS; an empty target is only EOS.
+          adapter_ids: adapter id of each input, as in `Generator.run`.
         """
         order = sorted(
             range(len(inputs)), key=lambda row: (padded_length(len(targets[row])), len(inputs[row]))
@@ -455,7 +499,7 @@ class Scorer:
         scores = [0.0] * len(inputs)
         for rows in batched(order, self._batch_size):
             values = self._score(
-                params,
+                with_adapter_ids(params, adapter_ids, rows, size=self._batch_size),
                 pad([inputs[row] for row in rows], rows=self._batch_size),
                 pad([targets[row] for row in rows], rows=self._batch_size),
             )
@@ -475,7 +519,12 @@ class Ranker:
         self._scorer = scorer
 
     def run(
-        self, params: Params, inputs: Sequence[np.ndarray], candidates: Sequence[np.ndarray]
+        self,
+        params: Params,
+        inputs: Sequence[np.ndarray],
+        candidates: Sequence[np.ndarray],
+        *,
+        adapter_ids: Sequence[int] | None = None,
     ) -> list[list[float]]:
         """Return for each input the log-likelihood of each candidate.
 
@@ -483,10 +532,14 @@ class Ranker:
           params: parameters of the model.
           inputs: token ids of each input, int32, including EOS.
           candidates: token ids of each candidate, int32, including EOS; at least one candidate.
+          adapter_ids: adapter id of each input, as in `Generator.run`.
         """
         num = len(candidates)
         scores = self._scorer.run(
-            params, [row for row in inputs for _ in candidates], [*candidates] * len(inputs)
+            params,
+            [row for row in inputs for _ in candidates],
+            [*candidates] * len(inputs),
+            adapter_ids=None if adapter_ids is None else np.repeat(adapter_ids, num).tolist(),
         )
         return [scores[start : start + num] for start in range(0, len(scores), num)]
 

@@ -40,7 +40,14 @@ from jaxtyping import Bool, Float
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import jit_rows, rounded_rows
 from t5x_lite.core.trees import Array, Params
-from t5x_lite.inference.generate import Bind, Generator, Prediction, batched, padded_length
+from t5x_lite.inference.generate import (
+    Bind,
+    Generator,
+    Prediction,
+    batched,
+    padded_length,
+    with_adapter_ids,
+)
 from t5x_lite.layouts.base import Layout, separate
 from t5x_lite.layouts.labelled import Windows
 from t5x_lite.models.heads import Choice, ClassHead, Classifier, Head, Token
@@ -224,6 +231,7 @@ class HeadAnswers(Generator):
         *,
         static_length: int | None = None,
         seconds: Sequence[int] | None = None,
+        adapter_ids: Sequence[int] | None = None,
     ) -> list[_T]:
         """Return the result of a function of each row's logits and of the mask of its second text.
 
@@ -248,7 +256,8 @@ class HeadAnswers(Generator):
                 begins = np.full((self._batch_size, 1), length)
                 begins[: len(rows), 0] = [seconds[row] for row in rows]
                 types = ((np.arange(length) >= begins) & (segments > 0)).astype(np.int32)
-            logits = np.asarray(self._logits(params, tokens, segments, types))
+            own = with_adapter_ids(params, adapter_ids, rows, size=self._batch_size)
+            logits = np.asarray(self._logits(own, tokens, segments, types))
             second = (types > 0) & ~ends
             for place, row in enumerate(rows):
                 found[row] = answers(logits[place], second[place])

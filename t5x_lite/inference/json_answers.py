@@ -14,7 +14,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -168,12 +168,38 @@ def head_of(
     return head
 
 
+_T = TypeVar("_T")
+
+
+def _by_adapter(
+    model: Checkpoint, make: Callable[[Checkpoint], _T]
+) -> Callable[[Sequence[Line]], tuple[Checkpoint, _T, list[int] | None]]:
+    """Return a function: lines -> the model that answers them, its program, and adapter ids.
+
+    Lines without "adapter" have the model itself, and None instead of ids.
+    """
+    plain = make(model)
+    by_row: list[_T] = []
+
+    def for_lines(lines: Sequence[Line]) -> tuple[Checkpoint, _T, list[int] | None]:
+        names = [line.record.get("adapter") for line in lines]
+        own, ids = model.for_rows(names, where=[line.where for line in lines])
+        if ids is None:
+            return own, plain, None
+        if not by_row:
+            by_row.append(make(own))
+        return own, by_row[0], ids
+
+    return for_lines
+
+
 def generating(
     steps: Sequence[AnyPath],
     decoding: Decoding,
     reader: InputReader,
     *,
     use: str | None,
+    adapters: Sequence[str],
     inputs_length: int | None,
     prompt: str,
     batch_size: int,
@@ -184,8 +210,8 @@ def generating(
     on its batch. A line with a field "seed" is sampled like the first line of a file with this
     --seed.
     """
-    model = Checkpoint.load(steps, use=use, inputs_length=inputs_length)
-    generator = model.generator(decoding, batch_size=batch_size)
+    model = Checkpoint.load(steps, use=use, adapters=adapters, inputs_length=inputs_length)
+    for_lines = _by_adapter(model, lambda one: one.generator(decoding, batch_size=batch_size))
 
     def answer(lines: Sequence[Line], first: int) -> Iterator[dict[str, Any]]:
         inputs = reader.tokens(model, lines)
@@ -194,7 +220,10 @@ def generating(
             names=[line.where for line in lines],
         )
         seeds = [line.record.get("seed") for line in lines]
-        found = model.predictions(generator, inputs, prompts=prompts, seeds=seeds, offset=first)
+        own, generator, ids = for_lines(lines)
+        found = own.predictions(
+            generator, inputs, prompts=prompts, seeds=seeds, offset=first, adapter_ids=ids
+        )
         for line, predictions in zip(lines, found, strict=True):
             check_finite(line.where, "the score", *(one.score for one in predictions))
             record = {**line.record, "prediction": predictions[0].text}
@@ -214,18 +243,23 @@ def answering(
     reader: InputReader,
     *,
     use: str | None,
+    adapters: Sequence[str],
     inputs_length: int | None,
     batch_size: int,
 ) -> Change:
     """Load an encoder, and return a function that predicts for lines with one of its heads."""
-    model = Checkpoint.load(steps, use=use, inputs_length=inputs_length)
-    answerer = model.answerer(batch_size=batch_size, head=head.name, asked=asked)
+    model = Checkpoint.load(steps, use=use, adapters=adapters, inputs_length=inputs_length)
+    for_lines = _by_adapter(
+        model, lambda one: one.answerer(batch_size=batch_size, head=head.name, asked=asked)
+    )
 
     def answer(lines: Sequence[Line], _: int) -> Iterator[dict[str, Any]]:
+        answerer, ids = for_lines(lines)[1:]
         encoded = answerer.encode([line.record for line in lines])
         cut = [place for place, one in enumerate(encoded) if one.cut]
         reader.tell(lines, cut, length=answerer.length)
-        for line, found in zip(lines, answerer.answers(encoded), strict=True):
+        answers = answerer.answers(encoded, adapter_ids=ids)
+        for line, found in zip(lines, answers, strict=True):
             yield {**line.record, **found}
 
     return answer
@@ -234,7 +268,7 @@ def answering(
 def scoring(
     model: Checkpoint, reader: InputReader, cutter: TargetReader, *, batch_size: int
 ) -> Change:
-    scorer = model.scorer(batch_size=batch_size)
+    for_lines = _by_adapter(model, lambda one: one.scorer(batch_size=batch_size))
 
     def add_score(lines: Sequence[Line], _: int) -> Iterator[dict[str, Any]]:
         targets = cutter.tokens(
@@ -242,7 +276,8 @@ def scoring(
             [line.record["targets"] for line in lines],
             names=[f"{line.where}: the target" for line in lines],
         )
-        values = scorer.run(model.params, reader.tokens(model, lines), targets)
+        own, scorer, ids = for_lines(lines)
+        values = scorer.run(own.params, reader.tokens(model, lines), targets, adapter_ids=ids)
         for line, ids, value in zip(lines, targets, values, strict=True):
             check_finite(line.where, "the log-likelihood", value)
             yield {**line.record, "log_likelihood": value, "num_tokens": len(ids)}
@@ -258,13 +293,14 @@ def ranking(
     *,
     batch_size: int,
 ) -> Change:
-    ranker = Ranker(model.scorer(batch_size=batch_size))
+    for_lines = _by_adapter(model, lambda one: Ranker(one.scorer(batch_size=batch_size)))
     candidates = cutter.tokens(
         model, texts, names=[f"the candidate {text[:40]!r}" for text in texts]
     )
 
     def add_ranks(lines: Sequence[Line], _: int) -> Iterator[dict[str, Any]]:
-        found = ranker.run(model.params, reader.tokens(model, lines), candidates)
+        own, ranker, ids = for_lines(lines)
+        found = ranker.run(own.params, reader.tokens(model, lines), candidates, adapter_ids=ids)
         for line, values in zip(lines, found, strict=True):
             check_finite(line.where, "the log-likelihood", *values)
             yield {**line.record, "prediction": texts[int(np.argmax(values))], "scores": values}
@@ -301,6 +337,8 @@ def identity_of(
     """Return the command, input file, checkpoints and options that a resumed command checks."""
     source = Path(input)
     known = source.stat() if source.is_file() else None
+    if not options.get("adapters"):  # as in partial files of earlier versions
+        options.pop("adapters", None)
     return {
         "command": command,
         "input": os.path.realpath(input),

@@ -15,6 +15,7 @@ from t5x_lite.adapters.base import ADAPTERS, Adapter
 from t5x_lite.adapters.composition import (
     Block,
     MultiTask,
+    Stack,
     check_answers,
     names_of,
     trained_of,
@@ -221,15 +222,20 @@ class ModulesOf:
         """
         return learner_of(self._experiment(use))
 
-    def using(self, use: Sequence[str | Block]) -> Loaded:
+    def using(self, use: Sequence[str | Block], *, by_row: bool = False) -> Loaded:
         """Return the checkpoint with these adapters in its model; arrays are not copied.
+
+        Args:
+          use: the trees.
+          by_row: True to allow a MultiTask, for callers that give each row its adapter id.
 
         Raises:
           InputError: if an adapter, fusion or router does not exist, two adapters change the same
             layer, the base was trained together with other adapters, or a composition uses
             different adapters for the rows of a batch.
         """
-        check_answers(use)
+        if not by_row:
+            check_answers(use)
         experiment, names = self._experiment(use), names_of(use)
         self._check_own_base(names)
         params = {part: tree for part, tree in self.loaded.params.items() if part != "adapters"}
@@ -288,10 +294,28 @@ class ModulesOf:
         return dataclasses.replace(own, adapters=adapters, data=data, train=())
 
 
+def multi_task(use: Sequence[str | Block], names: Sequence[str | None]) -> MultiTask:
+    """Return the block that gives a row the adapters of `use` (id 0) or one of `names` (1, 2, ...).
+
+    Raises:
+      InputError: if `use` already gives rows different adapters.
+    """
+    check_answers(use)
+    default = use[0] if len(use) == 1 else Stack(tuple(use)) if use else None
+    return MultiTask((default, *names))
+
+
 def load_using(
     checkpoint: str, *, step: Step = None, use: str | None = None, mesh: Mesh | None = None
 ) -> Loaded:
-    """Load a checkpoint with the adapters of `--adapters.use` in its model.
+    """Load a checkpoint with the adapters of `--adapters.use` in its model; see `load_both`."""
+    return load_both(checkpoint, step=step, use=use, mesh=mesh)[0]
+
+
+def load_both(
+    checkpoint: str, *, step: Step = None, use: str | None = None, mesh: Mesh | None = None
+) -> tuple[Loaded, ModulesOf]:
+    """Load a checkpoint with the adapters of `--adapters.use`, and the loader of its adapters.
 
     Args:
       checkpoint: work directory or checkpoint directory.
@@ -306,12 +330,12 @@ def load_using(
     if use is None:
         loaded = Loaded.from_checkpoint(checkpoint, step=step, mesh=mesh)
         check_answers(loaded.experiment.adapters.composition)
-        return loaded
+        return loaded, ModulesOf.of(loaded)
     directory = find_step(checkpoint, step=step)
     experiment = read_experiment(directory, reading.step_files(directory))
     chosen = _chosen(experiment, use, where=directory)
-    loaded = Loaded.from_checkpoint(str(directory), step=None, mesh=mesh)
-    return ModulesOf.of(loaded).using(chosen)
+    modules = ModulesOf.of(Loaded.from_checkpoint(str(directory), step=None, mesh=mesh))
+    return modules.using(chosen), modules
 
 
 def using(experiment: Experiment, use: str, *, where: object) -> Experiment:

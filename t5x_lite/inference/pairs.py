@@ -47,7 +47,12 @@ class PairScores(HeadAnswers):
     """Runner of a head with one class that returns logits; options as in `HeadAnswers`."""
 
     def of(
-        self, params: Params, rows: Sequence[np.ndarray], *, static_length: int | None = None
+        self,
+        params: Params,
+        rows: Sequence[np.ndarray],
+        *,
+        static_length: int | None = None,
+        adapter_ids: Sequence[int] | None = None,
     ) -> Float[np.ndarray, " n"]:
         """Return the logit of each row, in order.
 
@@ -55,9 +60,14 @@ class PairScores(HeadAnswers):
           params: parameter tree of the learner.
           rows: token ids of each row, int32.
           static_length: length in tokens to which rows are padded; None is the next power of two.
+          adapter_ids: adapter id of each row, as in `Generator.run`.
         """
         found = self._of_rows(
-            params, rows, lambda logits, _: float(logits[0]), static_length=static_length
+            params,
+            rows,
+            lambda logits, _: float(logits[0]),
+            static_length=static_length,
+            adapter_ids=adapter_ids,
         )
         return np.array(found, np.float32)
 

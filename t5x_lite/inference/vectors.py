@@ -40,7 +40,7 @@ from jaxtyping import Float, Int
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import jit_rows, rounded_rows
 from t5x_lite.core.trees import Array, Params
-from t5x_lite.inference.generate import Bind, batched, padded_length
+from t5x_lite.inference.generate import Bind, batched, padded_length, with_adapter_ids
 from t5x_lite.models.towers import Pooling, check_pooling, pool
 from t5x_lite.models.vector_heads import Role
 
@@ -117,7 +117,12 @@ class Embedder:
         self._pad_id, self._max_length, self._lengths = pad_id, max_length, lengths
 
     def run(
-        self, params: Params, inputs: Sequence[np.ndarray], *, role: Role = "query"
+        self,
+        params: Params,
+        inputs: Sequence[np.ndarray],
+        *,
+        role: Role = "query",
+        adapter_ids: Sequence[int] | None = None,
     ) -> Float[np.ndarray, "n D"]:
         """Return the vector of each input, in order.
 
@@ -125,11 +130,13 @@ class Embedder:
           params: parameter tree for `bind`.
           inputs: token ids of each text, int32, including the special tokens of a row.
           role: kind of the texts, "query" or "passage", if the model distinguishes them.
+          adapter_ids: adapter id of each input, as in `Generator.run`.
         """
         # Without inputs, a row of padding determines D.
         rows = list(inputs) or [np.zeros(0, np.int32)]
+        ids = adapter_ids if inputs or adapter_ids is None else [0]
         found: np.ndarray | None = None
-        for batch, vectors in self._results(self._vectors[role], params, rows):
+        for batch, vectors in self._results(self._vectors[role], params, rows, ids):
             if found is None:
                 found = np.empty((len(rows), vectors.shape[1]), np.float32)
             found[batch] = vectors[: len(batch)]
@@ -137,16 +144,25 @@ class Embedder:
         return found[: len(inputs)]
 
     def states(
-        self, params: Params, inputs: Sequence[np.ndarray], *, role: Role = "query"
+        self,
+        params: Params,
+        inputs: Sequence[np.ndarray],
+        *,
+        role: Role = "query",
+        adapter_ids: Sequence[int] | None = None,
     ) -> list[np.ndarray]:
         """Return the encoder's hidden states of each input, float32 [length, D]."""
         found: dict[int, np.ndarray] = {}
-        for batch, states in self._results(self._states[role], params, inputs):
+        for batch, states in self._results(self._states[role], params, inputs, adapter_ids):
             found |= {row: v[: len(inputs[row])] for row, v in zip(batch, states, strict=False)}
         return [found[row] for row in range(len(inputs))]
 
     def _results(
-        self, function: Callable[..., Any], params: Params, inputs: Sequence[np.ndarray]
+        self,
+        function: Callable[..., Any],
+        params: Params,
+        inputs: Sequence[np.ndarray],
+        adapter_ids: Sequence[int] | None = None,
     ) -> Iterator[tuple[list[int], Any]]:
         """Yield a function's result for each batch, with the indices of the batch's inputs."""
         under_way: collections.deque[tuple[list[int], Any]] = collections.deque()
@@ -154,7 +170,8 @@ class Embedder:
         order = sorted(range(len(inputs)), key=lambda row: -len(inputs[row]))
         for batch in batched(order, self._batch_size):
             tokens, lengths = self._pad([inputs[row] for row in batch])
-            under_way.append((list(batch), function(params, tokens, lengths)))
+            own = with_adapter_ids(params, adapter_ids, batch, size=self._batch_size)
+            under_way.append((list(batch), function(own, tokens, lengths)))
             if len(under_way) > _IN_FLIGHT:
                 done, result = under_way.popleft()
                 yield done, jax.tree.map(np.asarray, jax.device_get(result))

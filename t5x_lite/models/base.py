@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float, Int
 
@@ -175,6 +176,16 @@ class Prepared:
 
     def select(self, cache: Cache, rows: Int[Array, " R"]) -> Cache:
         return caching.select(cache, rows)
+
+    def with_adapter_ids(self, ids: Int[Array, " B"]) -> "Prepared":
+        """Return the model for a batch with an adapter id for each row; see `Learner.bind`."""
+
+        def of_batch(path: Any, leaf: Array) -> Array:
+            is_ids = getattr(path[-1], "key", None) == "ids"
+            return jnp.broadcast_to(ids, (*leaf.shape[:-1], len(ids))) if is_ids else leaf
+
+        params = jax.tree_util.tree_map_with_path(of_batch, self.params)
+        return dataclasses.replace(self, params=params)
 
     def _model(self) -> Any:
         return bind(self.graphdef, self.params)

@@ -40,7 +40,6 @@ from t5x_lite.nn.cache import Cache
 from t5x_lite.nn.dropout import dropout, hidden_dropout, split_key
 from t5x_lite.nn.layers import DecoderLayer, EncoderLayer, LayerConfig, by_head
 from t5x_lite.nn.masks import Visibility
-from t5x_lite.nn.slots import is_per_row
 
 POLICIES: dict[str, Callable[..., Any] | None] = {
     "none": None,
@@ -423,9 +422,6 @@ class Decoder(nnx.Module):
         Args:
           join: True to fuse the products of one input, unless an adapter differs between rows.
         """
-        stacked_layers: Any = self.layers
-        sites = {**stacked_layers.dense_sites(), **stacked_layers.hidden_sites()}
-        join = join and not any(is_per_row(host.slot) for host in sites.values())
         graphdef, params, _ = split(self.layers)
         layers = [bind(graphdef, one) for one in caching.unstack(params, self.num_layers)]
         if join:

@@ -278,11 +278,14 @@ class Learner:
         """Build the module from stored parameters, in the compute dtype and with adapters in slots.
 
         Args:
-          params: stored parameters.
+          params: stored parameters, which may include `adapter_ids` for inference.
           key: random key of the adapters in training.
           adapter_ids: [B], child index of each row for MultiTask, for calls of the model without a
             loss.
         """
+        if ADAPTER_IDS in params:
+            adapter_ids = params[ADAPTER_IDS]
+            params = {part: tree for part, tree in params.items() if part != ADAPTER_IDS}
         changed = cast(self.changed(params, key=key), jnp.dtype(self.dtype))
         bound: Bound = self._bound(changed)
         if self.adapters:

@@ -3,6 +3,8 @@
     POST /predict {"inputs": ["..."]}  ->  {"results": [{"prediction": "..."}]}
     GET /health   200 while the process lives        GET /ready   200 when each endpoint can respond
     GET /metrics  for Prometheus                     GET /        web page to try the endpoints
+    GET /adapters         names of the adapters that requests can use
+    PUT /adapters/NAME    add an adapter             DELETE /adapters/NAME    remove an adapter
 
 Every error is {"error": "one sentence"}. /health, /ready and / need no token.
 
@@ -32,7 +34,7 @@ from starlette.routing import Route
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.serve.batching import Batcher, Row
-from t5x_lite.serve.requests import Limits, Refused, is_loopback, parse
+from t5x_lite.serve.requests import Limits, Refused, is_loopback, optional_text, parse
 from t5x_lite.serve.server import CONTENT_TYPE, Counts
 
 _logger = logging.getLogger(__name__)
@@ -227,6 +229,15 @@ _CLOSED = 499
 
 
 @runtime_checkable
+class LiveAdapters(Protocol):
+    """The adapters that requests may name; see `serving.LiveAdapters`."""
+
+    def states(self) -> Mapping[str, str]: ...
+    def add(self, name: str, directory: str | None) -> bool: ...
+    def remove(self, name: str) -> None: ...
+
+
+@runtime_checkable
 class Endpoint(Protocol):
     """Interface of an HTTP endpoint, such as predict: request to batch rows to results.
 
@@ -270,6 +281,8 @@ class Service:
       programs: function that returns the numbers of compiled programs and of all programs.
       answers: function that returns True if an endpoint has a compiled program; if None,
         `is_ready`.
+      adapters: adapters that requests may name, and the functions that add and remove them; if
+        None, the server has no /adapters.
     """
 
     def __init__(
@@ -285,8 +298,10 @@ class Service:
         absent: Mapping[str, str] | None = None,
         programs: Callable[[], tuple[int, int]] | None = None,
         answers: Callable[[str], bool] | None = None,
+        adapters: LiveAdapters | None = None,
     ):
-        self._endpoints, self._batcher, self._counts = dict(endpoints), batcher, counts
+        self._endpoints, self._batcher, self._counts = endpoints, batcher, counts
+        self._adapters = adapters
         self._programs = programs
         self._answers = answers or (lambda name: is_ready())
         self._is_ready, self._limits, self._token = is_ready, limits, token
@@ -301,6 +316,14 @@ class Service:
                 Route("/health", self._health, methods=["GET"]),
                 Route("/ready", self._ready, methods=["GET"]),
                 Route("/metrics", self._metrics, methods=["GET"]),
+                *(
+                    [
+                        Route("/adapters", self._change_adapters, methods=["GET"]),
+                        Route("/adapters/{name}", self._change_adapters, methods=["PUT", "DELETE"]),
+                    ]
+                    if adapters is not None
+                    else []
+                ),
                 *(
                     Route(f"/{name}", functools.partial(self._ask, name), methods=["POST"])
                     for name in (*endpoints, *self._absent)
@@ -338,6 +361,27 @@ class Service:
         except Refused as refused:
             return _refusal(refused)
         return Response(self._counts.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def _change_adapters(self, request: Request) -> Response:
+        """List the adapters; before that, add one (PUT) or remove one (DELETE)."""
+        adapters, status = self._adapters, 200
+        assert adapters is not None
+        try:
+            self._admit(request)
+            if request.method == "PUT":
+                async with asyncio.timeout(self._limits.timeout):
+                    record = parse(await self._body(request) or b"{}", fields={"directory"})
+                    directory = optional_text(record, "directory")
+                    name = request.path_params["name"]
+                    ready = await run_in_threadpool(adapters.add, name, directory)
+                status = 200 if ready else 202
+            elif request.method == "DELETE":
+                await run_in_threadpool(adapters.remove, request.path_params["name"])
+        except Refused as refused:
+            return _refusal(refused)
+        except TimeoutError:
+            return _refusal(Refused(504, f"No answer within {self._limits.timeout:g} s."))
+        return _json({"adapters": adapters.states()}, status)
 
     async def _ask(self, name: str, request: Request) -> Response:
         """Respond to a POST within the time limit, and count the request."""

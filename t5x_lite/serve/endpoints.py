@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from t5x_lite.core.errors import InputError
+from t5x_lite.core.errors import InputError, shown
+from t5x_lite.core.options import did_you_mean
 from t5x_lite.decoding.config import NUM_SEEDS, Decoding
 from t5x_lite.inference.answers import Answerer, Encoded, answering_heads, check_record
 from t5x_lite.inference.answers import Asked as Answers
@@ -45,6 +46,8 @@ class Asked:
         queries and passages.
       head: encoder head that predicts; None selects the head that the objective trained.
       answers: options for the predictions of an encoder head.
+      adapters: name of an adapter that requests may name -> its adapter id; the server changes it
+        while it answers.
     """
 
     decoding: Decoding = dataclasses.field(default_factory=Decoding)
@@ -57,6 +60,20 @@ class Asked:
     role: Role = "query"
     head: str | None = None
     answers: Answers = dataclasses.field(default_factory=Answers)
+    adapters: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def adapter_id(self, record: Mapping[str, Any]) -> int:
+        """Return the adapter id of a request; 0, the server's own adapters, if it names none."""
+        name = requests.optional_text(record, "adapter")
+        if not name:
+            return 0
+        found = self.adapters.get(name)
+        if found is None:
+            known = sorted(dict(self.adapters))
+            has = f"there are {', '.join(known)}" if known else "there is none"
+            hint = did_you_mean(name[:40], known)
+            raise Refused(400, f"No adapter is called {shown(name)}{hint}; {has}.")
+        return found
 
     def static_lengths(self, longest: int) -> tuple[int, ...]:
         """Return the static lengths to compile for inputs of up to `longest` tokens."""
@@ -72,7 +89,7 @@ class Predict:
     If decoding returns several predictions, the result also has "predictions".
     """
 
-    fields = frozenset({"inputs", "seed"})
+    fields = frozenset({"inputs", "seed", "adapter"})
 
     def __init__(self, model: Checkpoint, asked: Asked):
         self._model, self._asked = model, asked
@@ -88,17 +105,18 @@ class Predict:
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
         """Return a dummy payload of a static shape, for compilation."""
-        return np.ones(shape[0], np.int32), 0, False
+        return np.ones(shape[0], np.int32), 0, False, 0
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
         """Tokenize the inputs of a request into one row each."""
         inputs = requests.texts(record, "inputs", most=self._asked.max_rows)
         seed = requests.optional_number(record, "seed", below=NUM_SEEDS)
+        adapter_id = self._asked.adapter_id(record)
         rows, cut = _tokens(self._model, inputs, self._asked)
         return [
             Row(
                 (fit(self._lengths, len(row)),),
-                (row, random.randrange(NUM_SEEDS) if seed is None else seed, i in cut),
+                (row, random.randrange(NUM_SEEDS) if seed is None else seed, i in cut, adapter_id),
             )
             for i, row in enumerate(rows)
         ]
@@ -107,9 +125,12 @@ class Predict:
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
         """Return the predictions for a batch of inputs."""
-        rows, seeds, cut = zip(*payloads, strict=True)
+        rows, seeds, cut, ids = zip(*payloads, strict=True)
         found = self._model.predictions(
-            self._generators.get(size), _filled(rows, lengths[0]), seeds=seeds
+            self._generators.get(size),
+            _filled(rows, lengths[0]),
+            seeds=seeds,
+            adapter_ids=_ids(self._model, ids),
         )
         return [
             _finite(self._result(predictions, cut=one), *(each.score for each in predictions))
@@ -167,7 +188,8 @@ class PredictByHead:
     @property
     def fields(self) -> frozenset[str]:
         """Names of the fields that a request may have."""
-        return frozenset({*self._names, *(("probabilities",) if self._first.can_list else ())})
+        listed = ("probabilities",) if self._first.can_list else ()
+        return frozenset({*self._names, "adapter", *listed})
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -176,16 +198,17 @@ class PredictByHead:
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
         """Return a dummy payload of a static shape, for compilation."""
-        return np.ones(shape[0], np.int32), shape[0], None
+        return np.ones(shape[0], np.int32), shape[0], None, 0
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
         """Tokenize a request into one row for each text, text pair, choice or context window."""
-        encoded = self._encoded(record)
+        adapter_id = self._asked.adapter_id(record)
+        encoded = self._encoded({k: x for k, x in record.items() if k != "adapter"})
         cut = [place for place, one in enumerate(encoded) if one.cut]
         _check_cut(cut, self._asked, length=self._first.length)
         requests.check_rows(sum(len(one.rows) for one in encoded), most=self._asked.max_rows)
         return [
-            Row((fit(self._lengths, len(row)),), (row, second, one))
+            Row((fit(self._lengths, len(row)),), (row, second, one, adapter_id))
             for one in encoded
             for row, second in zip(one.rows, one.seconds, strict=True)
         ]
@@ -194,15 +217,17 @@ class PredictByHead:
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[tuple[np.ndarray, Encoded | None] | Refused]:
         """Return the logits of a batch, each with the encoded text that its row belongs to."""
-        rows, seconds, encoded = zip(*payloads, strict=True)
+        rows, seconds, encoded, ids = zip(*payloads, strict=True)
         if size not in self._answerers:
             self._answerers[size] = self._model.answerer(
                 batch_size=size, head=self._asked.head, asked=self._asked.answers
             )
         try:
-            found = self._answerers[size].logits(rows, seconds, static_length=lengths[0])
+            found = self._answerers[size].logits(
+                rows, seconds, static_length=lengths[0], adapter_ids=_ids(self._model, ids)
+            )
         except InputError as error:
-            return [Refused(500, _sentence(error))] * len(payloads)
+            return [Refused(500, sentence(error))] * len(payloads)
         return list(zip(found, encoded, strict=True))
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
@@ -228,7 +253,7 @@ class PredictByHead:
                 check_record(self._first.head, one, where=f"text {place}")
             return self._first.encode(records)
         except InputError as error:
-            raise Refused(400, _sentence(error)) from error
+            raise Refused(400, sentence(error)) from error
 
     def _records(self, record: Mapping[str, Any]) -> list[dict[str, Any]]:
         if not record:
@@ -255,7 +280,7 @@ class PredictByHead:
 class Score:
     """Endpoint score: log-likelihood of "targets" given "inputs", or the likeliest candidate."""
 
-    fields = frozenset({"inputs", "targets", "candidates"})
+    fields = frozenset({"inputs", "targets", "candidates", "adapter"})
 
     def __init__(self, model: Checkpoint, asked: Asked):
         self._model, self._asked = model, asked
@@ -273,7 +298,7 @@ class Score:
     def warm_row(self, shape: tuple[int, ...]) -> Any:
         """Return a dummy payload of a static shape, for compilation."""
         rows = [np.ones(length, np.int32) for length in shape]
-        return *rows, False
+        return *rows, False, 0
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
         """Tokenize a request into one row for each input and target, or input and candidate."""
@@ -293,11 +318,12 @@ class Score:
                 )
             targets = self._targets(written)
         rows, cut = _tokens(self._model, inputs, self._asked)
+        adapter_id = self._asked.adapter_id(record)
         each = len(targets) // len(inputs)
         return [
             Row(
                 (fit(self._lengths, len(row)), fit(self._target_lengths, len(target))),
-                (row, target, i in cut),
+                (row, target, i in cut, adapter_id),
             )
             for i, row in enumerate(rows)
             for target in targets[i * each : (i + 1) * each]
@@ -307,9 +333,12 @@ class Score:
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
         """Return the log-likelihoods of a batch of targets."""
-        rows, targets, cut = zip(*payloads, strict=True)
+        rows, targets, cut, ids = zip(*payloads, strict=True)
         scores = self._scorers.get(size).run(
-            self._model.params, _filled(rows, lengths[0]), _filled(targets, lengths[1])
+            self._model.params,
+            _filled(rows, lengths[0]),
+            _filled(targets, lengths[1]),
+            adapter_ids=_ids(self._model, ids),
         )
         return [
             _finite(_with_cut({"log_likelihood": score, "num_tokens": len(target)}, one), score)
@@ -346,11 +375,11 @@ class Score:
 class Embed:
     """Endpoint embed: {"texts"} -> "vector"; "prompt" names a prompt, "prefix" is any text."""
 
-    fields = frozenset({"texts", "prompt", "prefix"})
+    fields = frozenset({"texts", "prompt", "prefix", "adapter"})
 
     def __init__(self, model: Checkpoint, asked: Asked):
         encoder = model.encoder(pooling=asked.pooling, normalize=asked.normalize)
-        self._encoder, self._asked = encoder, asked
+        self._model, self._encoder, self._asked = model, encoder, asked
         longest = model.members[0].experiment.model.longest_document
         static = asked.static_lengths(encoder.length)
         if longest is not None:
@@ -367,7 +396,7 @@ class Embed:
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
         """Return a dummy payload of a static shape, for compilation."""
-        return np.ones(shape[0], np.int32), False
+        return np.ones(shape[0], np.int32), False, 0
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
         """Tokenize the texts of a request into one row each, after the prompt or the prefix."""
@@ -377,19 +406,27 @@ class Embed:
         try:
             begins = self._encoder.begins_with(prefix, prompt)
         except InputError as error:
-            raise Refused(400, _sentence(error)) from error
+            raise Refused(400, sentence(error)) from error
+        adapter_id = self._asked.adapter_id(record)
         rows, cut = self._encoder.rows([begins + text for text in texts])
         _check_cut(cut, self._asked, length=self._encoder.length)
-        return [Row((fit(self._lengths, len(row)),), (row, i in cut)) for i, row in enumerate(rows)]
+        return [
+            Row((fit(self._lengths, len(row)),), (row, i in cut, adapter_id))
+            for i, row in enumerate(rows)
+        ]
 
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
         """Return the vectors of a batch of texts."""
         del lengths  # the embedder pads to the first of its lengths that holds the rows
-        rows, cut = zip(*payloads, strict=True)
-        embedder = self._embedders.get(size)
-        vectors = embedder.run(self._encoder.params, rows, role=self._asked.role)
+        rows, cut, ids = zip(*payloads, strict=True)
+        vectors = self._embedders.get(size).run(
+            self._encoder.params,
+            rows,
+            role=self._asked.role,
+            adapter_ids=_ids(self._model, ids),
+        )
         return [
             _finite(_with_cut({"vector": vector.tolist()}, one), float(vector.sum()))
             for vector, one in zip(vectors, cut, strict=True)
@@ -404,14 +441,14 @@ class Embed:
 class Rerank:
     """Endpoint rerank: {"query", "passages"} -> "score", a cross-encoder's logit, and "rank"."""
 
-    fields = frozenset({"query", "passages"})
+    fields = frozenset({"query", "passages", "adapter"})
 
     def __init__(self, model: Checkpoint, asked: Asked):
         if len(model.members) > 1:
             raise InputError(
                 "the endpoint rerank takes one checkpoint, got several; pass a single --checkpoint"
             )
-        self._asked = asked
+        self._model, self._asked = model, asked
         self._encoders = _BySize(lambda size: model.pair_scorer(batch_size=size))
         self._encoder: CrossEncoder = self._encoders.get(1)  # raises if the head is missing
         longest = self._encoder.length
@@ -427,7 +464,7 @@ class Rerank:
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
         """Return a dummy payload of a static shape, for compilation."""
-        return np.ones(shape[0], np.int32), False
+        return np.ones(shape[0], np.int32), False, 0
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
         """Tokenize a request into one row for each pair of the query and a passage."""
@@ -438,15 +475,23 @@ class Rerank:
         rows = self._encoder.rows_and_cuts([(query, passage) for passage in passages])
         cut = [place for place, (_, is_cut) in enumerate(rows) if is_cut]
         _check_cut(cut, self._asked, length=self._encoder.length)
-        return [Row((fit(self._lengths, len(row)),), (row, is_cut)) for row, is_cut in rows]
+        adapter_id = self._asked.adapter_id(record)
+        return [
+            Row((fit(self._lengths, len(row)),), (row, is_cut, adapter_id)) for row, is_cut in rows
+        ]
 
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
         """Return the scores of a batch of query and passage pairs."""
-        rows, cut = zip(*payloads, strict=True)
+        rows, cut, ids = zip(*payloads, strict=True)
         encoder = self._encoders.get(size)
-        scores = encoder.scorer.of(encoder.loaded.params, rows, static_length=lengths[0])
+        scores = encoder.scorer.of(
+            encoder.loaded.params,
+            rows,
+            static_length=lengths[0],
+            adapter_ids=_ids(self._model, ids),
+        )
         return [
             _finite(_with_cut({"score": score}, one), score)
             for score, one in zip(scores.tolist(), cut, strict=True)
@@ -495,6 +540,11 @@ class _BySize:
         return self._made[size]
 
 
+def _ids(model: Checkpoint, adapter_ids: Sequence[int]) -> Sequence[int] | None:
+    """Return the adapter ids of a batch, or None for a model without adapters of rows."""
+    return adapter_ids if model.names else None
+
+
 def _tokens(
     model: Checkpoint, texts: Sequence[str], asked: Asked
 ) -> tuple[list[np.ndarray], set[int]]:
@@ -522,10 +572,11 @@ def _finite(result: dict[str, Any], *values: float) -> dict[str, Any] | Refused:
     try:
         check_finite("the text", "the result", *values)
     except InputError as error:
-        return Refused(500, _sentence(error))
+        return Refused(500, sentence(error))
     return result
 
 
-def _sentence(error: Exception) -> str:
+def sentence(error: Exception) -> str:
+    """Return the message of an error as a sentence."""
     message = str(error)
     return f"{message[:1].upper()}{message[1:]}."

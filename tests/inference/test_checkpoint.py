@@ -93,7 +93,7 @@ def test_words_need_room_and_are_those_of_all_members(tiny_run, model, monkeypat
 
     worded = with_layout(model, layouts.PrefixLM(separator=" target:")).members[0]
     members = iter([worded, model.members[0], worded])
-    monkeypatch.setattr(text_to_text, "load_using", lambda *_, **__: next(members))
+    monkeypatch.setattr(text_to_text, "load_both", lambda *_, **__: (next(members), None))
     with pytest.raises(
         InputError, match=r"encode inputs differently \(data\.layout\), but an ensemble"
     ):
@@ -143,7 +143,7 @@ def test_a_prompt_stands_before_what_is_predicted(model):
     [word] = model.vocabulary.encode("the")
 
     class Fixed:
-        def run(self, params, inputs, *, prompts, seeds, offset):
+        def run(self, params, inputs, *, prompts, seeds, offset, adapter_ids):
             assert (params, inputs, seeds, offset) == (model.params, rows, [None, 5], 3)
             return [[Prediction(text="the", ids=(word, 1), score=-1.0)]] * 2
 

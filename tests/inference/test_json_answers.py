@@ -372,7 +372,7 @@ def test_a_likelihood_that_is_no_number_is_refused(score, monkeypatch):
 
 
 class NoNumbers:
-    def run(self, params, inputs, targets):
+    def run(self, params, inputs, targets, *, adapter_ids=None):
         return [0.0, *[float("nan")] * (len(inputs) - 1)]
 
 

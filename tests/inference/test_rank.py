@@ -20,7 +20,7 @@ class Differences(Scorer):
     def __init__(self):
         self.pairs = []
 
-    def run(self, params, inputs, targets):
+    def run(self, params, inputs, targets, *, adapter_ids=None):
         self.pairs += [(int(i[0]), int(t[0])) for i, t in zip(inputs, targets, strict=True)]
         return [-params["scale"] * abs(i - t) for i, t in self.pairs[-len(inputs) :]]
 
@@ -76,7 +76,7 @@ class Constant(Scorer):
     def __init__(self):
         pass
 
-    def run(self, params, inputs, targets):
+    def run(self, params, inputs, targets, *, adapter_ids=None):
         return [-1.0] * len(inputs)
 
 

@@ -146,13 +146,7 @@ def read_passages(
     path = str(path)
     kind = format_of(path) if format == "auto" else format
     if kind == "jsonl":
-        template = as_template(template)
-        texts = {"fields": (), "optional": _TEXTS}
-        if template != TEXT:
-            texts = {"fields": places(template), "optional": ()}
-        lines = read_examples(path, **texts, longest=longest)
-        for number, line in enumerate(lines):
-            yield of_object(_with_text(line, template), number=number)
+        yield from (passage for _, passage in _of_objects(path, template, longest=longest))
         return
     name = "standard input" if path == "-" else path
     numbered = enumerate(read_lines([path], longest=longest), start=1)
@@ -167,6 +161,16 @@ def read_passages(
     for number, text in numbered if columns.named else itertools.chain([first], numbered):
         if text.strip():
             yield of_line(text, columns, where=f"{name}:{number}")
+
+
+def _of_objects(path: str, template: str, *, longest: int) -> Iterator[tuple[Line, Passage]]:
+    """Read the passages of JSON Lines, each with its line."""
+    template = as_template(template)
+    texts = {"fields": (), "optional": _TEXTS}
+    if template != TEXT:
+        texts = {"fields": places(template), "optional": ()}
+    for number, line in enumerate(read_examples(path, **texts, longest=longest)):
+        yield line, of_object(_with_text(line, template), number=number)
 
 
 def _of_table(shard: Shard, template: str) -> Iterator[Passage]:
@@ -309,11 +313,12 @@ def _fields(line: str) -> Sequence[str]:
 
 
 class TextRecord(NamedTuple):
-    """Text with its id and its location, "file:line"."""
+    """Text with its id, its location "file:line", and the adapter that its JSON line names."""
 
     where: str
     id: str
     text: str
+    adapter: str = ""
 
 
 def read_texts(
@@ -327,6 +332,13 @@ def read_texts(
     kind = format_of(str(path)) if format == "auto" else format
     if kind_of(path) == "table":
         kind = "jsonl"
+    elif kind == "jsonl":
+        for line, passage in _of_objects(str(path), template, longest=longest):
+            adapter = line.record.get("adapter", "")
+            if not isinstance(adapter, str):
+                raise InputError(f'{line.where}: "adapter" must be the name of an adapter')
+            yield TextRecord(passage.where, passage.id, passage.whole, adapter)
+        return
     for passage in read_passages(path, format=kind, longest=longest, template=template):
         text = passage.text if kind == "text" else passage.whole
         yield TextRecord(passage.where, passage.id, text)

@@ -24,17 +24,17 @@ def write(tmp_path):
 def test_every_line_of_text_is_one(write):
     path = write("a.txt", "one\n\n{\n")
     assert list(read_texts(path)) == [
-        (f"{path}:1", "0", "one"),
-        (f"{path}:2", "1", ""),
-        (f"{path}:3", "2", "{"),
+        (f"{path}:1", "0", "one", ""),
+        (f"{path}:2", "1", "", ""),
+        (f"{path}:3", "2", "{", ""),
     ]
 
 
 def test_compressed_files(write):
     path = write("a.jsonl.gz", gzip.compress(b'{"_id": "d", "text": "one"}\n'))
-    assert list(read_texts(path)) == [(f"{path}:1", "d", "one")]
+    assert list(read_texts(path)) == [(f"{path}:1", "d", "one", "")]
     path = write("a.txt.gz", gzip.compress(b"one\n"))
-    assert list(read_texts(path)) == [(f"{path}:1", "0", "one")]
+    assert list(read_texts(path)) == [(f"{path}:1", "0", "one", "")]
     path = write("b.jsonl.gz", gzip.compress(b'{"text": "one"}\n' * 99)[:30])
     with pytest.raises(InputError, match=r"b\.jsonl\.gz: the file is truncated"):
         list(read_texts(path))
@@ -44,10 +44,17 @@ def test_json_lines_with_titles_and_ids(write):
     lines = ['{"_id": "d", "id": 8, "title": "Emma", "text": "A novel."}', "", '{"text": "b"}']
     path = write("a.jsonl", "\n".join([*lines, '{"id": 7, "title": "", "text": "c"}']))
     assert list(read_texts(path)) == [
-        (f"{path}:1", "d", "Emma A novel."),
-        (f"{path}:3", "1", "b"),
-        (f"{path}:4", "7", "c"),
+        (f"{path}:1", "d", "Emma A novel.", ""),
+        (f"{path}:3", "1", "b", ""),
+        (f"{path}:4", "7", "c", ""),
     ]
+
+
+def test_a_line_names_its_adapter(write):
+    path = write("a.jsonl", '{"text": "b", "adapter": "rte"}\n')
+    assert [record.adapter for record in read_texts(path)] == ["rte"]
+    with pytest.raises(InputError, match=r'a\.jsonl:1: "adapter" must be the name of an adapter'):
+        list(read_texts(write("a.jsonl", '{"text": "b", "adapter": 3}\n')))
 
 
 def test_the_format_may_be_said(write, monkeypatch):
@@ -55,7 +62,7 @@ def test_the_format_may_be_said(write, monkeypatch):
     assert [record.text for record in read_texts(path)] == ['{"text": "b"}']
     assert [record.text for record in read_texts(path, format="jsonl")] == ["b"]
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(b"x\n")))
-    assert list(read_texts("-")) == [("standard input:1", "0", "x")]
+    assert list(read_texts("-")) == [("standard input:1", "0", "x", "")]
 
 
 def test_a_text_that_is_too_long_is_refused(write):
