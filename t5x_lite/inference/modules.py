@@ -5,6 +5,7 @@ arrays are at adapters/NAME. It can only be used with the base model that it was
 """
 
 import dataclasses
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,8 @@ from t5x_lite.inference.loading import Loaded, Step, find_step, learner_of, read
 from t5x_lite.models.towers import TOWERS
 from t5x_lite.objectives.base import Objective
 from t5x_lite.objectives.learner import Learner
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +86,13 @@ class TrainedModule:
         adapter = dataclasses.replace(modules[theirs], name=name)
         towers = experiment.objective.more_towers()
         return cls(adapter, theirs, step, Base.read(files, where=step), towers)
+
+    def heads(self) -> list[str]:
+        """Return the names of the heads that were trained together with the adapter."""
+        if self.base is None:
+            return []
+        paths = (path.split("/") for path in reading.saved_arrays(self.directory))
+        return sorted({name for part, name, *_ in paths if part == "heads"})
 
     def check_towers(self, objective: Objective) -> None:
         """Raise InputError unless the adapter has parameters for each encoder of an objective."""
@@ -208,6 +218,12 @@ class ModulesOf:
         module.check_towers(self.loaded.experiment.objective)
         module.check_base(self.loaded.params)
         one = ModulesOf(self.loaded, {name: module.adapter}, {})
+        if heads := module.heads():
+            _logger.warning(
+                "adapter %s: checkpoint %s also trained the head %s; this head is not loaded, and "
+                "the heads of the base checkpoint predict",
+                *(name, module.directory, " and ".join(heads)),
+            )
         flat = module.read(trees.flatten(one.learner((name,)).shapes))
         arrays = trees.unflatten(flat).get("adapters", {})
         return ModulesOf(

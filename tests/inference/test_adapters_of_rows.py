@@ -1,16 +1,20 @@
 """Rows of one batch with different adapters answer as a model with only their adapter does."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
 import t5x_lite
+from t5x_lite.checkpoints import reading
+from t5x_lite.checkpoints.base import Base
 from t5x_lite.commands import answers, embeddings
 from t5x_lite.commands.embeddings import Chunk
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.option_types import RowModules
 from t5x_lite.data.formats.passages import TextRecord
+from t5x_lite.inference.modules import TrainedModule
 from t5x_lite.layouts import Labelled
 from t5x_lite.objectives.task_heads import Classify
 from tests import encoder_checkpoint, t5_checkpoint
@@ -134,7 +138,7 @@ def test_wrong_names(t5, place):
     write_adapter(place / "t5", place / "prefix", "p = prefix(length=2)")
     model = t5x_lite.load(place / "t5")
     model.add_adapter("p", place / "prefix")
-    with pytest.raises(InputError, match="where MultiTask cannot compose"):
+    with pytest.raises(InputError, match="which MultiTask does not support"):
         model.generate(["a"], adapters=["p"])
 
 
@@ -172,6 +176,20 @@ def test_a_head_over_the_adapters_of_lines(tmp_path, compile_once):
         ours, theirs = (one["probabilities"] for one in (found[row], alone[name][row]))
         np.testing.assert_allclose([*ours.values()], [*theirs.values()], rtol=1e-4, atol=1e-6)
     assert len({str(alone[name][0]["probabilities"]) for name in alone}) == 3
+
+
+def test_an_adapter_with_a_head_of_its_own_is_a_warning(place, monkeypatch, caplog):
+    saved = reading.saved_arrays
+    monkeypatch.setattr(
+        reading, "saved_arrays", lambda step: {**saved(step), "heads/classifier/bias": None}
+    )
+    complete = TrainedModule.find("rte", str(place / "bert_rte"))
+    assert complete.heads() == []  # with its base: all heads may be those of the base
+    partial = dataclasses.replace(complete, base=Base("bert", "bert", {}))
+    assert partial.heads() == ["classifier", "mlm"]
+    monkeypatch.setattr(TrainedModule, "heads", lambda self: ["classifier"])
+    t5x_lite.load(place / "bert").add_adapter("new", place / "bert_rte")
+    assert "also trained the head classifier; this head is not loaded" in caplog.text
 
 
 def test_vectors_of_the_adapters_of_lines(place, bert, tmp_path):
