@@ -446,9 +446,9 @@ class Model:
         inputs, cut = encoder.rows([begins + text for text in texts])
         self._tell_cut(cut, length=encoder.length)
         if per_token:
-            states = embedder.states(encoder.params, inputs, role=role, adapter_ids=ids)
+            states = embedder.states(programs.model.params, inputs, role=role, adapter_ids=ids)
         else:
-            states = embedder.run(encoder.params, inputs, role=role, adapter_ids=ids)
+            states = embedder.run(programs.model.params, inputs, role=role, adapter_ids=ids)
         for i, state in enumerate(states):
             what = "a state" if per_token else "the vector"
             check_finite(f"text {i}", what, float(state.sum()))

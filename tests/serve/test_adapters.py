@@ -133,9 +133,9 @@ def test_what_is_refused(place):
     for name, directory, status, message in (
         ("x", "../t5", 400, "must be below the --adapters-directory"),
         ("x", "none", 400, "no such directory"),
-        ("X", "rte", 400, "The name of an adapter is lower-case"),
+        ("X", "rte", 400, "Adapter name 'X' is invalid; use lower-case"),
         ("x", "../bert_adapters/../t5_adapters/rte", 400, "must be below"),
-        ("x", "prefix", 400, "prefix 'x' is at .* where MultiTask cannot compose"),
+        ("x", "prefix", 400, "prefix 'x' is at .* which MultiTask does not support"),
     ):
         with pytest.raises(Refused, match=message) as info:
             live.add(name, directory)

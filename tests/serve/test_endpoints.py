@@ -187,7 +187,7 @@ def test_an_encoder_writes_no_text(bert):
 def test_a_result_that_is_not_finite_is_an_error_of_its_own_row(model, monkeypatch):
     endpoint = Score(model, Asked(targets_length=8))
     scorer = endpoint._scorers.get(4)
-    monkeypatch.setattr(scorer, "run", lambda *_: [float("nan"), -1.0])
+    monkeypatch.setattr(scorer, "run", lambda *_, **__: [float("nan"), -1.0])
     rows = endpoint.rows({"inputs": ["a", "the"], "targets": ["a", "a"]})
     bad, good = endpoint.answer([row.payload for row in rows], size=4, lengths=rows[0].lengths)
     assert (bad.status, "NaN or infinite" in str(bad)) == (500, True)
