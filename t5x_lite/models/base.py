@@ -45,7 +45,7 @@ class ModelConfig:
 
     @property
     def divided_heads(self) -> int | None:
-        """Number of attention heads, which mesh axis "tensor" must divide; None without heads."""
+        """Number of attention heads, a multiple of mesh axis "tensor"; None without heads."""
         return None
 
     def to_finetune(self) -> "ModelConfig | None":
@@ -134,7 +134,7 @@ class ModelConfig:
 
 
 class Output(NamedTuple):
-    """Output layer as a kernel: logits are hidden states times the kernel, over the divisor.
+    """Kernel of the output layer: logits are hidden states times kernel, divided by `divisor`.
 
     Attributes:
       kernel: weights [V, D] or [D, V].
@@ -247,7 +247,8 @@ class TokenModel(nnx.Module):
         """Change the layout of the weights for decoding, in place.
 
         Args:
-          join: True to fuse the products of one input into one product.
+          join: True to fuse dense layers of the same input, such as query, key and value, into one
+            matrix product.
         """
         raise TypeError(f"{type(self).__name__} has no decoder")
 

@@ -317,13 +317,12 @@ class Deberta(EncoderModel):
     def visibility(
         self, tokens: Int[Array, "B S"], segment_ids: Int[Array, "B S"] | None = None
     ) -> Visibility:
-        """Return the mask in which tokens attend to their document; padding attends to nothing."""
         if segment_ids is None:
             segment_ids = (tokens != self.config.pad_id).astype(jnp.int32)
         return Visibility(keys=segment_ids, queries=segment_ids)
 
     def project(self, x: Float[Array, "B S D"]) -> Float[Array, "B S D"]:
-        """Constrain the sharding of embeddings, which were projected before their norm."""
+        """Constrain only the sharding, because DeBERTa projects embeddings before their norm."""
         return constrain(x, "batch", "length", "activation_embed")
 
     def _to_model(self, x: Float[Array, "*batch E"]) -> Float[Array, "*batch D"]:

@@ -151,7 +151,6 @@ class EncoderConfig(ModelConfig):
         return "bert"
 
     def to_finetune(self) -> "EncoderConfig":
-        """Return the config with the fastest settings for the devices."""
         return self.replace(attention="auto", unroll="auto", one_text_rows=False)
 
     @property
@@ -565,7 +564,6 @@ class BertConfig(EncoderConfig):
 
     @property
     def position_rows(self) -> int:
-        """Number of rows of the position embedding; 0 with a relative bias."""
         return self.max_positions if self.positions == "learned" else 0
 
     @property

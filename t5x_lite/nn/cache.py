@@ -3,7 +3,7 @@
 An input is decoded in W rows (beams or samples): R = B * W, and row w of input b has the index b *
 W + w. The cross-attention keys of an input, and the keys of the decoder's prefix (start token and
 prompt), are stored once and shared by all rows of the input. The self-attention has S = P + L * W
-slots:
+slots (cached positions):
 
     p0 p1 | a0 a1  b0 b1  c0 c1     2 prefix slots; tokens a, b, c of rows 0 and 1
 
@@ -76,7 +76,7 @@ def _map_pairs(function: Callable[[Array, Array], tuple[Array, Array]], pairs: A
 
 
 def to_blocks(keys: Float[Array, "*layers H K S"], *, num_rows: int = 1) -> Array:
-    """Split keys into blocks [*layers, N * H, K, b], padded with zeros at the end.
+    """Split cached keys into N blocks [*layers, N * H, K, b], padded with zeros at the end.
 
     Args:
       keys: keys of S slots.
@@ -236,12 +236,13 @@ def advance(cache: Cache, own: Any) -> Cache:
 
 
 class Prefix(NamedTuple):
-    """First tokens of the decoder [B, P], right-aligned.
+    """First tokens that a decoder reads (start token, inputs, prompt), right-aligned to [B, P].
 
     Attributes:
       tokens: int32; 0 for the padding on the left and for the start token.
       valid: bool, False for padding.
-      part: int32, part that a token comes from: 0 for the start token, 1 for the first part.
+      part: int32, argument of `align` that a token comes from: 1 for the first; 0 is the start
+        token.
     """
 
     tokens: Any
@@ -250,7 +251,7 @@ class Prefix(NamedTuple):
 
 
 def align(*parts: Int[Array, "B _"], batch_size: int) -> Prefix:
-    """Right-align the start token and each row's concatenated parts.
+    """Concatenate the start token and the parts of each row (inputs, prompt), right-aligned.
 
     align([[5, 6, 0], [7, 8, 9]], [[3, 0], [4, 2]], batch_size=2)
 

@@ -41,7 +41,7 @@ from t5x_lite.nn.masks import Visibility
 Term = Literal["c2p", "p2c"]
 """Term of the attention score: content to position, or position to content.
 
-The term position to position (p2p) is broken in the source.
+Microsoft's code also has position to position (p2p), which is broken there.
 """
 
 

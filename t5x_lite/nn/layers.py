@@ -264,7 +264,7 @@ class DecoderLayer(PreNormLayer):
         return ("after_attention", *cross, "after_mlp")
 
     def join(self) -> None:
-        """Fuse the projections of each input into one product for decoding, in place."""
+        """Fuse projections of the same input into one matrix product for decoding, in place."""
         self.self_attention.join()
         if self.crosses:
             self.cross_attention.join(crosses=True)
@@ -336,7 +336,7 @@ class DecoderLayer(PreNormLayer):
         Args:
           x: hidden states; the second axis has the W rows of an input instead of positions.
           write: function that stores the new keys and values of the self-attention and returns all
-            cached keys and values of this layer, both by head.
+            cached keys and values of this layer, in the layout of `by_head`.
           inputs: keys and values of the cross-attention, shared by the rows of an input.
           pattern: cache slots that each row attends to, with the bias of the stack's table.
           across: inputs that each row attends to.

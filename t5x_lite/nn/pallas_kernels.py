@@ -95,7 +95,7 @@ class Layout:
 
     @property
     def group(self) -> int:
-        """Number of heads per program: the fewest that fill complete lanes, or else all heads."""
+        """Number of heads per kernel program: the fewest that fill 128 lanes, or else all heads."""
         fits = LANES // math.gcd(LANES, self.d_kv)
         return fits if self.num_heads % fits == 0 else self.num_heads
 

@@ -421,7 +421,8 @@ class Decoder(nnx.Module):
         for every token.
 
         Args:
-          join: True to fuse the products of one input, unless an adapter differs between rows.
+          join: True to fuse dense layers of the same input (such as query, key and value) into one
+            product. Layers with an adapter that differs between rows stay separate.
         """
         stacked_layers: Any = self.layers
         sites = {**stacked_layers.dense_sites(), **stacked_layers.hidden_sites()}
@@ -562,7 +563,7 @@ def _straight_step(
 def _scanned_step(
     call: Callable, x: Array, layers: Any, cache: Cache, slot: Array, *, unroll: int
 ) -> tuple[Array, tuple]:
-    """Compute `_straight_step` by a scan that carries the keys and values of all layers."""
+    """Compute `_straight_step` by a loop over layers, with all keys and values as its state."""
     graphdef, params, _ = split(layers)
 
     def body(carry: tuple, slices: tuple) -> tuple[tuple, None]:

@@ -155,7 +155,7 @@ class Loss(NamedTuple):
         return sum(parts[1:], start=parts[0])
 
     def joined(self, other: "Loss") -> "Loss":
-        """Return the loss with the second stage's terms and metrics instead of the rows.
+        """Replace the rows by the terms and metrics of the second stage, from `Objective.joint`.
 
         Raises:
           ValueError: if both stages have a term or a metric of the same name.
@@ -261,7 +261,7 @@ class Objective:
         return ()
 
     def more_towers(self) -> tuple[str, ...]:
-        """Return the names of additional encoders like the model, such as "passage".
+        """Return the names of additional encoders, the towers, such as "passage"; () for none.
 
         Their parameters are at towers/NAME. The loss module is called with `towers`, the modules of
         these encoders by name.
@@ -290,7 +290,7 @@ class Objective:
         return self
 
     def undecided(self) -> tuple[str, ...]:
-        """Return settings that model and data decide: "head", "classes", "weights"."""
+        """Return the unset fields that depend on model or data: "head", "classes", "weights"."""
         return ()
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:

@@ -127,7 +127,7 @@ def asking(batch: Batch, scope: str = BATCH) -> Bool[Array, "B B"]:
 
 
 def others(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
-    """Return a mask of negatives from other rows, without duplicates and the row's own passages."""
+    """Return a mask of each query's negatives from other rows, without duplicates."""
     rows, num = batch["passage_tokens"].shape[:2]
     keys = _passage_keys(batch)
 
@@ -141,7 +141,6 @@ def others(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
 
 
 def _wrong_or_own(batch: Batch, scope: str) -> Bool[Array, "B N"]:
-    """Return a mask of negatives and own passages within the scope, with duplicates."""
     rows, num = batch["passage_tokens"].shape[:2]
     there = jnp.any(batch["passage_segment_ids"] > 0, axis=2).reshape(1, rows * num)
     wrong = there & ~_answers(batch) & ~_answers_by_id(batch)
@@ -340,7 +339,6 @@ class Matryoshka(Contrastive):
     dimensions: Annotated[tuple[int, ...], AtLeast(1)] = (64, 128, 256)
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
-        """Return the loss of the vectors of a whole batch; see `Contrastive.joint`."""
         loss = super().joint(rows, batch, step=step)
         real = jnp.any(batch["query_segment_ids"] > 0, axis=1).astype(jnp.float32)
         may, whole = candidates(batch, self.candidates), rows["queries"].shape[-1]

@@ -73,7 +73,7 @@ _DRAWN = "drawn_tokens"
 class Electra(Masks, Objective):
     """Replaced token detection: losses of the generator and of the discriminator.
 
-    The objective has the fields of `Masks` and these.
+    The objective also has the fields of `Masks`.
 
     Attributes:
       generator: config of the generator, of any size; shared embeddings have the model's shape.

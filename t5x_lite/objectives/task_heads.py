@@ -160,7 +160,6 @@ class Classify(ClassObjective):
     of_encoder: ClassVar[bool] = True
 
     def undecided(self) -> tuple[str, ...]:
-        """Return settings that model and data decide: "head", "classes", "weights"."""
         open_fields = ("head",) * (self.head == "auto") + ("classes",) * (not self.num_classes)
         return open_fields + super().undecided()
 
@@ -174,7 +173,6 @@ class Classify(ClassObjective):
         return ClassifyLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the head "classifier", with the known names of its classes."""
         known = kept.get("classifier")
         if isinstance(known, Classifier) and known.num_classes == self.num_classes:
             return (self._head(known.labels, known.problem_type),)
@@ -458,7 +456,6 @@ class TaskHeads(Objective):
         return TaskHeadsLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return a head for each task, with the known names of its classes."""
         return tuple(self._head(line, kept) for line in self.tasks)
 
     def _head(self, line: str, kept: Mapping[str, Head]) -> Head:
@@ -546,7 +543,6 @@ class TagTokens(ClassObjective):
         return TagTokensLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the head "token", with the known names of its classes."""
         known = kept.get("token")
         if isinstance(known, Token) and known.num_classes == self.num_classes:
             return (self._head(known.labels),)

@@ -181,7 +181,6 @@ class Run:
 
     @property
     def _kept(self) -> tuple[str, bool]:
-        """checkpoints.best of the config, or "", and True if its lowest value is best."""
         settings = _section(self.config, "checkpoints")
         best = settings.get("best")
         return (best if isinstance(best, str) else ""), settings.get("best_mode") == "min"
