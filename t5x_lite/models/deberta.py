@@ -301,7 +301,7 @@ class Deberta(EncoderModel):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> tuple[Float[Array, "B S D"], Visibility]:
-        """Return the input of the first layer, with zeros at padding, and the mask.
+        """Return the embeddings for the first layer, with zeros at padding, and the attention mask.
 
         Arguments are as for `__call__`.
         """
@@ -332,7 +332,8 @@ class Deberta(EncoderModel):
         return self.embedding.norm(self._to_model(total.astype(dtype)))
 
     def _distances(self, length: int) -> Distances:
-        """Return the needed rows of the relative embedding, normalized once for all layers."""
+        """Return the normalized relative embeddings of all distances in a row of `length`
+        tokens."""
         table, rows = self.config.relative.distances(self.relative_table[...], length)
         return Distances(self.relative_norm(table) if self.config.norm_relative else table, rows)
 

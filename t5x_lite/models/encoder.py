@@ -386,7 +386,7 @@ class EncoderModel(nnx.Module):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> tuple[Float[Array, "B S D"], Visibility]:
-        """Return the input of the first layer, the projected embeddings, and the mask.
+        """Return the projected embeddings for the first layer, and the attention mask.
 
         Arguments are as for `__call__`.
         """

@@ -171,7 +171,7 @@ class ClassHead(Head):
             )
 
     def order_of(self, labels: Sequence[str]) -> tuple[str, ...] | None:
-        """Return a task's labels, reordered to the order of the head's classes.
+        """Return a task's labels in the order of the head's class names.
 
         Returns:
           The labels, or None if the names of the classes are missing or differ from the labels,

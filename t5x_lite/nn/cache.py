@@ -158,7 +158,7 @@ def put(old: Any, new: KeysAndValuesByHead, slot: Int[Array, ""], *layer: Int[Ar
 
 
 def view(cache: Cache) -> tuple[Int[Array, ""], Bool[Array, "B 1 W S"], Positions]:
-    """Return the slot of the next token, the mask of its visible slots, and the positions.
+    """Return the cache slot of the next token, the mask of visible slots, and all positions.
 
     Returns:
       The first of the W slots to write; the mask of the slots that each row attends to, including
@@ -275,7 +275,7 @@ def align(*parts: Int[Array, "B _"], batch_size: int) -> Prefix:
 def prefix_mask(
     valid: Bool[Array, "B P"], both_ways: Bool[Array, "B P"] | None = None
 ) -> Bool[Array, "B 1 P P"]:
-    """Return the causal mask of a prefix, bidirectional among marked positions.
+    """Return the causal attention mask of a decoder's first tokens, or of a prefix LM's inputs.
 
     Args:
       valid: False for padding, which no position attends to.

@@ -261,7 +261,7 @@ class Objective:
         return ()
 
     def more_towers(self) -> tuple[str, ...]:
-        """Return the names of additional encoders, the towers, such as "passage"; () for none.
+        """Return the names of additional encoders (towers), such as "passage"; () for none.
 
         Their parameters are at towers/NAME. The loss module is called with `towers`, the modules of
         these encoders by name.

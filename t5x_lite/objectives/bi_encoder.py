@@ -170,7 +170,7 @@ def check_groups(objective: Objective, batch: Batch) -> None:
 
 
 def own_block(x: Shaped[Array, "B N"], block: int) -> Shaped[Array, "B M"]:
-    """Select each query's values for the passages in its block.
+    """Select each query's values (such as scores) for the passages in its block.
 
     Args:
       x: values of B queries for all N passages, N / B per row.

@@ -173,7 +173,6 @@ class CondenserLoss(nnx.Module):
     def __call__(
         self, model: Bert, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch in the layout `Encoder`, packed or not."""
         check_batch(self.config, batch)
         return self.condensed(model, heads, batch, key=key)[0]
 
@@ -308,7 +307,6 @@ class CoCondenserLoss(CondenserLoss):
     def __call__(
         self, model: Bert, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch or microbatch in the layout `Spans`."""
         check_batch(self.config, batch)
         documents, num, length = batch["encoder_input_tokens"].shape
         flat = {

@@ -515,7 +515,7 @@ class Triplets(BiEncoder):
 
 
 class GradedLoss(nnx.Module):
-    """Loss module that computes the vectors of a batch's texts and the loss of the vectors.
+    """Loss module for graded pairs and triplets of texts, which encodes the texts.
 
     Args:
       config: the objective.
@@ -534,7 +534,6 @@ class GradedLoss(nnx.Module):
         key: Key | None = None,
         towers: Towers | None = None,
     ) -> Loss:
-        """Return the loss of a batch in the layout `Groups`; padding is ignored."""
         check_groups(self.config, batch)
         rows = self.vectors.encode(model, heads, batch, key=key, towers=towers)
         return self.config.of_vectors(rows["queries"], rows["passages"], batch)

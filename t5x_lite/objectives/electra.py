@@ -189,7 +189,6 @@ class Electra(Masks, Objective):
         return ()
 
     def _shared(self, model: Any) -> list[str]:
-        """Return path patterns of the shared arrays of an embedding."""
         names = ["token"]
         if model.position_rows and self.generator.position_rows:
             names.append("position")

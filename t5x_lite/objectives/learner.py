@@ -491,7 +491,6 @@ class Learner:
 
     @functools.cached_property
     def _has_copies(self) -> bool:
-        """True if an adapter replaces some of the model's arrays."""
         return bool(self.adapters) and bool(self._module.adapters.copied())
 
     @functools.cached_property
@@ -504,12 +503,10 @@ class Learner:
 
     @property
     def _meant(self) -> dict[str, tuple[str, ...]]:
-        """Path patterns of each entry of `train`; an adapter expands to the paths it trains."""
         own = {f"{ADAPTERS}{adapter.name}": self._of(adapter) for adapter in self.adapters}
         return {pattern: own.get(pattern, (pattern,)) for pattern in self.train}
 
     def _of(self, adapter: Adapter) -> tuple[str, ...]:
-        """Return path patterns of the parameters that an adapter trains, in model and towers."""
         flat = trees.flatten(self.shapes)
         patterns = adapter.trains(list(as_model(flat)))
         if not self._towers:

@@ -371,7 +371,6 @@ class LikelihoodLoss(LossModule):
     """Loss module that computes the cross-entropy of a batch's target tokens."""
 
     def __call__(self, model: Any, heads: Any, batch: Batch, *, key: Key | None = None) -> Loss:
-        """Return the loss of a batch of seqio's features, packed or not."""
         config = self.config
         config.check_batch(batch)
         given = {name: batch[name] for name in config.reads}

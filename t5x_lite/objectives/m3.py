@@ -271,7 +271,6 @@ class M3(Contrastive):
     def _taught(
         self, scores: Scores, may: Bool[Array, "B M"], real: Float[Array, " B"], batch: Batch
     ) -> dict[str, Sums]:
-        """Return the distillation losses from a teacher's scores."""
         if "teacher_scores" not in batch:
             raise InputError(
                 "objective.distillation needs teacher scores, but the batch has none; set "
@@ -303,7 +302,6 @@ class M3Rows(LossModule):
     def __call__(
         self, model: Any, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return a loss without terms, with the three heads' outputs of a batch as its rows."""
         check_groups(self.config, batch)
         query_key, passage_key = split_key(key, 2)
         num_rows, num, length = batch["passage_tokens"].shape

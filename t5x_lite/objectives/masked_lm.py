@@ -82,7 +82,7 @@ def most(length: int, ratio: float) -> int:
 def units(
     word_ids: Int[Array, "B S"], *, whole_word: bool, max_ngram: int = 1, key: Key
 ) -> Int[Array, "B S"]:
-    """Return the number of each token's unit, which is masked together; 0 is never masked.
+    """Return each token's unit number: a unit's tokens are masked together; 0 is never masked.
 
     Args:
       word_ids: word id of each token, equal for the adjacent tokens of a word; 0 for special tokens
@@ -320,7 +320,6 @@ class MaskedLMLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch in the layout `Encoder`, packed or not."""
         check_batch(self.config, batch)
         noise, dropout = noise_and_dropout(key)
         inputs, slots = self.config.draw(

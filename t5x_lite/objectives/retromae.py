@@ -257,7 +257,6 @@ class RetroMAELoss(nnx.Module):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch in the layout `Encoder`."""
         check_batch(self.config, batch)
         noise, dropout = masked_lm.noise_and_dropout(key)
         encoder_noise, decoder_noise = jax.random.split(noise)
@@ -382,7 +381,6 @@ class RetroMAELoss(nnx.Module):
     def _bags(
         self, model: EncoderModel, head: MaskedLMHead, hidden: Float[Array, "B S D"], batch: Batch
     ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-        """Return DupMAE's loss of each row, and 1 for rows with a word, else 0."""
         tokens = batch["encoder_input_tokens"]
         real = real_tokens(batch, pad_id=model.config.pad_id)
         length = tokens.shape[1]
@@ -442,7 +440,6 @@ class Documents:
 def _token_losses(
     head: MaskedLMHead, hidden: Array, table: Array, targets: Array, *, chunk: int | None
 ) -> tuple[Float[Array, "B S"], Float[Array, "B S"]]:
-    """Return cross-entropy and accuracy of each position, computed in chunks of positions."""
     found = token_losses(
         head.transform(hidden),
         Output(table, ("vocab", "embed"), 1.0),

@@ -190,12 +190,11 @@ class Classify(ClassObjective):
 
 
 class ClassifyLoss(LossModule):
-    """Loss module that computes the classification or regression loss of a batch."""
+    """Loss module that computes the classification or regression loss of labeled rows."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch in the layout `Labelled`; rows without a label are ignored."""
         check_labelled(self.config, batch)
         model_key, head_key = split_key(key, 2)
         hidden = model(batch["encoder_input_tokens"], **features(batch), key=model_key)
@@ -300,12 +299,11 @@ class Choose(Objective):
 
 
 class ChooseLoss(LossModule):
-    """Loss module that computes the multiple-choice loss of a batch."""
+    """Loss module that computes the multiple-choice loss of labeled rows."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch in the layout `Choices`; rows without a label are ignored."""
         tokens = batch.get("encoder_input_tokens")
         if tokens is None or tokens.ndim != 3 or "labels" not in batch:
             raise InputError(
@@ -344,15 +342,11 @@ class Spans(Objective):
 
 
 class SpansLoss(LossModule):
-    """Loss module that computes the loss of answer spans of a batch."""
+    """Loss module that computes the loss of answer spans in labeled rows."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch in the layout `Windows` or `Labelled`.
-
-        Rows without a label are ignored.
-        """
         check_labelled(self.config, batch)
         hidden = model(batch["encoder_input_tokens"], **features(batch), key=key)
         return loss_of_spans(heads["span"], hidden, batch)
@@ -553,12 +547,11 @@ class TagTokens(ClassObjective):
 
 
 class TagTokensLoss(LossModule):
-    """Loss module that computes the token classification loss of a batch."""
+    """Loss module that computes the token classification loss of labeled tokens."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch in the layout `Tokens`; tokens without a label are ignored."""
         missing = {"encoder_input_tokens", "encoder_segment_ids", "token_labels"} - set(batch)
         if missing:
             raise InputError(
