@@ -332,8 +332,7 @@ class Deberta(EncoderModel):
         return self.embedding.norm(self._to_model(total.astype(dtype)))
 
     def _distances(self, length: int) -> Distances:
-        """Return the normalized relative embeddings of all distances in a row of `length`
-        tokens."""
+        """Return the normalized relative embeddings of all distances between `length` tokens."""
         table, rows = self.config.relative.distances(self.relative_table[...], length)
         return Distances(self.relative_norm(table) if self.config.norm_relative else table, rows)
 

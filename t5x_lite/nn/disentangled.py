@@ -119,7 +119,7 @@ class RelativePositions:
 
     @property
     def span(self) -> int:
-        """Number of rows S on each side; the relative embedding has 2 S rows."""
+        """Number S of relative positions on each side; the relative embedding has 2 S rows."""
         return self.position_buckets or self.max_positions
 
     def index(self, length: int) -> Int[np.ndarray, " W"]:

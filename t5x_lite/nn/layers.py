@@ -331,7 +331,7 @@ class DecoderLayer(PreNormLayer):
         pattern: Pattern,
         across: Pattern = EVERYTHING,
     ) -> Float[Array, "B W D"]:
-        """Apply the decoder layer to one new token in each of the W rows of an input.
+        """Apply the decoder layer to one new token in each of an input's W rows (beams or samples).
 
         Args:
           x: hidden states; the second axis has the W rows of an input instead of positions.

@@ -62,7 +62,7 @@ Refs = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Static division of the attention kernels' work on one device.
+    """Sizes and settings of the attention kernels on one device, fixed at compile time.
 
     Attributes:
       num_queries: number of queries T per row.
@@ -200,7 +200,7 @@ def forward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
 
 
 def backward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
-    """Return the cost of the backward kernel: five products, including the logits again."""
+    """Return the cost of the backward kernel: five matrix products, as logits are recomputed."""
     columns, (queries, keys) = layout.blocks[1], layout.padded
     programs = batch * (layout.num_heads // layout.group)
     pairs = programs * _visited(layout) * layout.query_block * layout.key_block

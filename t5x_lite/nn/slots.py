@@ -53,7 +53,7 @@ class DenseSlot(Protocol):
         ...
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return an equivalent kernel, which gives the adapted result without an adapter."""
+        """Return the merged kernel, which gives the adapted result without the adapter."""
         ...
 
     def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:
@@ -125,7 +125,7 @@ class HiddenSlot(Protocol):
         ...
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return an equivalent kernel, which gives the adapted result without an adapter."""
+        """Return the merged kernel, which gives the adapted result without the adapter."""
         ...
 
 

@@ -51,7 +51,7 @@ def write_report(output: str, tally: Tally, about: Mapping[str, Any]) -> None:
 
 
 def stats(tally: Tally, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of stats.json: `about`, and the tally with only the largest domains."""
+    """Return the content of stats.json: configuration, and counts with only the largest domains."""
     counts = tally.to_json()
     counts["domains"] = dict(largest(tally.domains, DOMAINS_KEPT))
     return {**about, "num_domains": num_domains(tally), **counts}
@@ -241,7 +241,7 @@ def _option_set(stage: str, rule: str, about: Mapping[str, Any]) -> str:
 
 
 def _rule_names(tally: Tally) -> list[tuple[str, str]]:
-    """Return all pairs (stage, rule), in the order in which the rules are applied."""
+    """Return all pairs (stage, filter rule), in the order in which the rules are applied."""
     order = {
         (stage, rule): (STAGES.index(stage), index)
         for stage, rules in SOURCES.items()
