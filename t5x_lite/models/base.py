@@ -57,7 +57,7 @@ class ModelConfig:
         raise TypeError(f"{type(self).__name__} does not define build")
 
     def views(self, prefix: str = "") -> tuple[View, ...]:
-        """Return the views that compute some of the module's parameters from stored parameters.
+        """Return the rules (views) that compute module parameters from stored parameters.
 
         Args:
           prefix: prefix of the module's parameter paths, such as "model/".
@@ -65,7 +65,8 @@ class ModelConfig:
         return ()
 
     def without_views(self) -> Any:
-        """Return the config of the same model without views, so that every parameter is stored."""
+        """Return the config of the same model with every parameter stored, none shared or
+        computed."""
         return self
 
     def check_devices(self, kind: str, *, dtype: str) -> None:

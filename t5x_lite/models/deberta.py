@@ -248,7 +248,7 @@ class Deberta(EncoderModel):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """Return the hidden states for a masked LM head: z2 with the enhanced mask decoder.
+        """Return the hidden states for a masked LM head, from the enhanced mask decoder if enabled.
 
         Arguments are as for `__call__`.
         """

@@ -206,7 +206,6 @@ class EncoderConfig(ModelConfig):
         return self.replace(unroll=True)
 
     def on_cpu(self, *, dtype: str) -> "EncoderConfig":
-        """Return the config with straight-line code, and in float32 with one head at a time."""
         plain = self.attention in ("auto", "plain") and not self.has_distances
         heads = plain and dtype == "float32"
         return self.replace(unroll=True, attention="heads" if heads else self.attention)
@@ -365,7 +364,7 @@ class EncoderModel(nnx.Module):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """Return the hidden states for a masked LM head: the output, unless overridden.
+        """Return the hidden states for a masked LM head, by default of the last layer.
 
         Arguments are as for `__call__`.
         """

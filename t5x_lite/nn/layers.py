@@ -85,7 +85,7 @@ def by_head(pair: KeysAndValues) -> KeysAndValuesByHead:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerConfig:
-    """Sizes of one pre-norm layer; the dimension names are listed in `t5x_lite.core.trees`."""
+    """Sizes of one pre-norm layer; `t5x_lite.models.t5.StackConfig` describes the fields."""
 
     d_model: int
     d_kv: int

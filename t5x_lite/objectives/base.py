@@ -128,7 +128,7 @@ class Term(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Loss and metrics of a batch, as sums.
+    """Loss and metrics of a batch, as sums and the weights to divide them by.
 
     Attributes:
       terms: terms of the loss by name, for differentiation.
@@ -336,7 +336,7 @@ class Objective:
         return None
 
     def smaller_logits(self) -> str:
-        """Return the option that reduces the number of logits in memory, or ""."""
+        """Return the name of the option that reduces the number of logits in memory, or ""."""
         return ""
 
     def models(self) -> Mapping[str, ModelConfig]:
@@ -352,7 +352,7 @@ class Objective:
             )
 
     def views(self, model: ModelConfig, prefix: str) -> tuple[View, ...]:
-        """Return the views that compute the learner's parameters from stored parameters.
+        """Return the rules (views) that compute the learner's parameters from stored parameters.
 
         Args:
           model: config of the model; its parameters are below "model/".

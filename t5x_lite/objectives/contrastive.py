@@ -148,7 +148,7 @@ def _wrong_or_own(batch: Batch, scope: str) -> Bool[Array, "B N"]:
 
 
 def _answers(batch: Batch) -> Bool[Array, "B N"]:
-    """Return a mask of passages with the tokens of a positive of the same query in any row."""
+    """Return a mask of passages that equal a positive of the same query, in any row."""
     num = batch["passage_tokens"].shape[1]
     queries, passages = _query_keys(batch), _passage_keys(batch)
     asks = jnp.all(queries[:, None] == queries[None], axis=2)
@@ -159,7 +159,7 @@ def _answers(batch: Batch) -> Bool[Array, "B N"]:
 
 
 def _answers_by_id(batch: Batch) -> Bool[Array, "B N"]:
-    """Return a mask of passages with the ids of a query's positives in the data."""
+    """Return a mask of passages that the data list as positives of the query, by id."""
     rows, num = batch["passage_tokens"].shape[:2]
     if "passage_ids" not in batch or "positive_ids" not in batch:
         return jnp.zeros((rows, rows * num), bool)
@@ -376,7 +376,7 @@ def bge(**fields: Any) -> Contrastive:
 def of_scores(
     scores: Float[Array, "B N"], may: Bool[Array, "B N"], real: Float[Array, " B"]
 ) -> dict[str, tuple[Array, Array]]:
-    """Return metrics of scores: accuracy, own score and score of the hardest negative.
+    """Return accuracy, mean score of the positives and mean score of the hardest negatives.
 
     Args:
       scores: dot products of queries and passages.

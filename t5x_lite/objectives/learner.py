@@ -602,7 +602,7 @@ _SMALLEST_BOUND = 100_000
 
 
 def _check_copied(modules: AdapterModules, its_views: Sequence[View]) -> None:
-    """Raise InputError if an adapter copies an array that a view reads or computes."""
+    """Raise InputError if an adapter copies an array that is shared or computed (by a view)."""
     for path in modules.copied():
         if any(view.mentions(f"model/{path}") for view in its_views):
             raise InputError(
@@ -611,6 +611,6 @@ def _check_copied(modules: AdapterModules, its_views: Sequence[View]) -> None:
 
 
 def views_of(model: ModelConfig, objective: Objective) -> tuple[View, ...]:
-    """Return the views of a learner, without tracing its module."""
+    """Return a learner's views (rules that compute parameters), without tracing its module."""
     towers = [view for name in objective.more_towers() for view in model.views(f"{TOWERS}{name}/")]
     return (*model.views("model/"), *towers, *objective.views(model, "objective/"))

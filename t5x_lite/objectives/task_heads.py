@@ -164,7 +164,6 @@ class Classify(ClassObjective):
         return open_fields + super().undecided()
 
     def with_classes(self, *, kind: str, num_classes: int) -> "Classify":
-        """Return the objective with kind of head and number of classes, unless they are set."""
         head: Any = kind if self.head == "auto" else self.head
         return dataclasses.replace(self, head=head, num_classes=self.num_classes or num_classes)
 
@@ -473,7 +472,7 @@ class TaskHeadsLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch in the layout `Labelled`; rows without a task are ignored.
+        """Return the loss of a batch; rows without a task are ignored.
 
         Raises:
           InputError: if the features belong to another layout, or rows have no task number.
