@@ -65,8 +65,7 @@ class ModelConfig:
         return ()
 
     def without_views(self) -> Any:
-        """Return the config of the same model with every parameter stored, none shared or
-        computed."""
+        """Return the config of the same model with every parameter stored, none computed."""
         return self
 
     def check_devices(self, kind: str, *, dtype: str) -> None:

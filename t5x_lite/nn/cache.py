@@ -275,7 +275,7 @@ def align(*parts: Int[Array, "B _"], batch_size: int) -> Prefix:
 def prefix_mask(
     valid: Bool[Array, "B P"], both_ways: Bool[Array, "B P"] | None = None
 ) -> Bool[Array, "B 1 P P"]:
-    """Return the causal attention mask of a decoder's first tokens, or of a prefix LM's inputs.
+    """Return the attention mask of a decoder's first tokens: causal, or both ways if marked.
 
     Args:
       valid: False for padding, which no position attends to.

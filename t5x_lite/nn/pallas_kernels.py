@@ -140,7 +140,7 @@ class Layout:
 
     @property
     def strip(self) -> int:
-        """Width of a bias strip: the queries of a block, plus the keys by which the strip moves."""
+        """Number of columns of a bias strip in VMEM: a block's queries, plus room to shift them."""
         return self.query_block + self.key_block
 
     @property
@@ -149,7 +149,7 @@ class Layout:
         return self.num_diagonals, self.group, self.key_block, self.query_block
 
     def heads(self) -> Sequence[slice]:
-        """Return the slice of lanes of each head of a program."""
+        """Return the slice of lanes that each head of a kernel program uses."""
         return [slice(head * self.d_kv, (head + 1) * self.d_kv) for head in range(self.group)]
 
 
@@ -411,7 +411,7 @@ def by_bucket(layout: Layout, relative: Array, value: Callable[[int], Any]) -> A
 
 
 def fill_bias(layout: Layout, table: Any, bias: Any, group: Any) -> None:
-    """Compute the bias of a program's heads in VMEM.
+    """Compute the relative bias for the heads of one kernel program, in VMEM.
 
     Args:
       layout: division of the work.

@@ -150,7 +150,7 @@ class PlacedKeySlot(Protocol):
 
 @runtime_checkable
 class PositionHost(Protocol):
-    """Model that may have an embedding of token positions.
+    """Protocol of models that may have an embedding of token positions.
 
     Attributes:
       num_before: number of positions before a row's first token, for keys of a `PlacedKeySlot`.
@@ -166,7 +166,7 @@ class GatedKeySlot(Protocol):
     def gated(
         self, x: Float[Array, "B T D"], seen: Any
     ) -> tuple[Float[Array, "B P H K"], Float[Array, "B P H K"]]:
-        """Return the keys and values of each row.
+        """Return the gated keys and values of each row.
 
         Args:
           x: hidden states that the queries are computed from.
@@ -177,7 +177,7 @@ class GatedKeySlot(Protocol):
 
 @runtime_checkable
 class TokenSlot(Protocol):
-    """Adapter that adds vectors before the embedded tokens of a text, as in prompt tuning."""
+    """Protocol of adapters that add vectors before the token embeddings (prompt tuning)."""
 
     @property
     def length(self) -> int:
@@ -223,7 +223,7 @@ def seen_after_prompt(mask: Visibility, prompt: TokenSlot) -> Visibility:
 
 @runtime_checkable
 class InvertibleSlot(Protocol):
-    """Adapter that changes the embedded tokens by an invertible function."""
+    """Protocol of adapters that change the token embeddings by an invertible function."""
 
     def __call__(self, x: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
         """Return the changed embeddings, the input of the rest of the model."""
@@ -236,7 +236,7 @@ class InvertibleSlot(Protocol):
 
 @runtime_checkable
 class OutputHost(Protocol):
-    """Head that multiplies hidden states with the token embedding."""
+    """Protocol of heads that multiply hidden states with the token embedding."""
 
     inverse: Any
     """Inverse function of the model's `InvertibleSlot`."""
@@ -293,7 +293,7 @@ class Host(Protocol):
         ...
 
     def key_sites(self) -> dict[str, Any]:
-        """Return the attentions that accept a `KeySlot` by adapter site ("attention/prefix")."""
+        """Return the attention layers that accept a `KeySlot` by site ("attention/prefix")."""
         ...
 
     def block_sites(self) -> tuple[str, ...]:

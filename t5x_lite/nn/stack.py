@@ -548,7 +548,7 @@ class Decoder(nnx.Module):
 def _straight_step(
     call: Callable, x: Array, layers: Any, cache: Cache, slot: Array
 ) -> tuple[Array, tuple]:
-    """Call the layers one by one; return x and the new keys and values of the self-attention."""
+    """Apply the layers in turn; return hidden states and new self-attention keys and values."""
     written = []
     for layer, own, across in zip(layers, cache.own, cache.across, strict=True):
 
