@@ -118,7 +118,7 @@ class DebertaConfig(EncoderConfig):
 
     @property
     def embedding_norm_size(self) -> int:
-        """Size of the layer norm of the embeddings, which follows their projection to d_model."""
+        """Size of the embeddings' layer norm: d_model, because they are projected first."""
         return self.d_model
 
     @property

@@ -35,7 +35,7 @@ from t5x_lite.nn.layers import KeysAndValuesByHead
 from t5x_lite.nn.positions import Positions
 
 BLOCK = 32
-"""Approximate number of slots per block of keys; fewer than 2 * BLOCK slots form one block."""
+"""Approximate number of cached positions per block of keys; fewer than 2 * BLOCK form one block."""
 
 
 @jax.tree_util.register_dataclass
@@ -49,7 +49,7 @@ class Cache:
       across: keys and values of the cross-attention, with the inputs' length I instead of S, or
         None.
       cross_mask: bool [B, 1, 1, I], mask of the inputs, or None.
-      valid: bool [B, P], True for prefix slots that are not padding.
+      valid: bool [B, P], True for prefix positions that are not padding.
       ancestors: int32 [R, L], row that wrote each new token of a row's past.
       index: int32, number of new tokens so far.
     """
@@ -79,7 +79,7 @@ def to_blocks(keys: Float[Array, "*layers H K S"], *, num_rows: int = 1) -> Arra
     """Split cached keys into N blocks [*layers, N * H, K, b], padded with zeros at the end.
 
     Args:
-      keys: keys of S slots.
+      keys: keys of S cached positions (slots).
       num_rows: number of rows W per input; their W slots are written together.
     """
     *layers, heads, size, slots = keys.shape
@@ -90,7 +90,7 @@ def to_blocks(keys: Float[Array, "*layers H K S"], *, num_rows: int = 1) -> Arra
 
 
 def from_blocks(blocks: Array, *, num_heads: int, num_slots: int) -> Float[Array, "*layers H K S"]:
-    """Join blocks of keys into the keys of all slots, the inverse of `to_blocks`."""
+    """Join blocks of cached keys into the keys of all positions, the inverse of `to_blocks`."""
     *layers, _, size, block = blocks.shape
     keys = jnp.moveaxis(blocks.reshape(*layers, -1, num_heads, size, block), -4, -2)
     return keys.reshape(*layers, num_heads, size, -1)[..., :num_slots]
@@ -110,7 +110,7 @@ def start(
       own: self-attention keys [.., H, K, P] and values [.., H, P, K], in pairs as in `Cache`.
       across: cross-attention keys and values in the same form, or None.
       cross_mask: mask of the inputs, or None.
-      valid: True for prefix slots that are not padding.
+      valid: True for prefix positions that are not padding.
       max_length: maximum number of new tokens. The last token needs no slot: L is max_length - 1,
         but at least 1.
     """
@@ -138,7 +138,7 @@ def unstack(tree: Any, num: int) -> tuple:
 
 
 def put(old: Any, new: KeysAndValuesByHead, slot: Int[Array, ""], *layer: Int[Array, ""]) -> Any:
-    """Write the keys and values of new tokens into the cache, beginning at a slot.
+    """Write the keys and values of new tokens into the cache, from position `slot` on.
 
     Args:
       old: cached keys and values, a pair as in `Cache`.

@@ -19,8 +19,8 @@ and activations are float32 whatever the compute dtype. Dropout of hidden states
 element. Dropout of attention weights is sampled for each query and key, or once for all queries
 (`share_attention_dropout`).
 
-Every block ends with `residual`, which computes dropout, sum and norm. An adapter in the block's
-slot replaces the sum and the norm.
+Every block ends with `residual`, which computes dropout, sum and norm. An adapter at the end of a
+block replaces the sum and the norm.
 """
 
 import dataclasses
@@ -338,7 +338,7 @@ class DecoderLayer(PreNormLayer):
           write: function that stores the new keys and values of the self-attention and returns all
             cached keys and values of this layer, in the layout of `by_head`.
           inputs: keys and values of the cross-attention, shared by the rows of an input.
-          pattern: cache slots that each row attends to, with the bias of the stack's table.
+          pattern: cached positions that each row attends to, with the bias of the stack's table.
           across: inputs that each row attends to.
         """
         if self.own_bias:

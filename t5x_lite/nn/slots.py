@@ -10,7 +10,7 @@
     layer.after_mlp
 
 This module defines only protocols and names; adapters/ implements the adapters. All model families
-use these names of adapter sites (positions of slots in a model):
+use these names of adapter sites (named positions in a layer or model):
 
     attention/query    attention/key    attention/value    attention/out
     cross_attention/query ...           of a decoder

@@ -255,8 +255,8 @@ class Objective:
         """Return the heads that the loss trains; other heads of a checkpoint are frozen.
 
         Args:
-          kept: heads of the experiment or of its initial checkpoint, by name. Their known fields,
-            such as labels, are reused.
+          kept: heads of the experiment or of its initial checkpoint, by name. Their fields, such as
+            labels, are reused if set.
         """
         return ()
 

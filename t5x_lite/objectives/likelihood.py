@@ -307,7 +307,7 @@ _losses.defvjp(_forward, _backward)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Likelihood(Objective):
-    """Base class of likelihood objectives: cross-entropy of target tokens.
+    """Base class of objectives with the cross-entropy of target tokens.
 
     Attributes:
       z_loss: coefficient of log(Z)^2 (t5x: 1e-4).

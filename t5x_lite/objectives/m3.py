@@ -24,7 +24,7 @@ No array has an axis of the vocabulary.
 FlagEmbedding differs as follows:
 
 - vectors of padding take part in the maximum;
-- the gradients of its dense loss, with passages from W devices, weigh 1 / W of the others'
+- the gradients of its dense loss, with passages from W devices, weigh 1 / W of the other gradients
   (`dense_scale` gives the same);
 - its warm-up counts forward calls, and starts again when a run resumes;
 - with negatives of the group only, L_all is lost.

@@ -54,8 +54,8 @@ class Slots(NamedTuple):
     """Selected positions of each row, in ascending order, padded to a static number (slots).
 
     Attributes:
-      positions: int32 positions; 0 in unused slots.
-      used: float32, 1 for used slots, else 0.
+      positions: int32 positions; 0 for padding.
+      used: float32, 1 for selected positions and 0 for padding.
     """
 
     positions: Int[Array, "B _"]
@@ -171,7 +171,7 @@ def slots(chosen: Bool[Array, "B S"], num: int) -> Slots:
 
     Args:
       chosen: True for chosen positions; positions after the first `num` are omitted.
-      num: number of slots, not above S.
+      num: number of positions per row after padding, up to S.
     """
     length = chosen.shape[1]
     from_the_end = jnp.where(chosen, length - jnp.arange(length), 0)

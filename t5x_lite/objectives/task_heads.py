@@ -9,7 +9,8 @@ task's head counts for the row. NAME=1 is regression by squared error, NAME=2 an
 and NAME=span is the first and last token of an answer. Each term is the mean over its task's rows
 of the whole batch, so a task with few rows in a batch has the same weight; a task without rows adds
 0. All heads run on all rows, so that all processes run one program. The tasks may share all
-weights, or have separate adapters by MultiTask; with Parallel, child i computes the rows of task i.
+weights, or have separate adapters by MultiTask; with Parallel, adapter i computes the rows of task
+i.
 
 `Choose` is multiple choice by a head on an encoder: COPA, SWAG, RACE. A question is read with each
 of its choices. The head "choice" computes a number from each [CLS] hidden state, and the loss is
