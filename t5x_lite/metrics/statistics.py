@@ -81,7 +81,7 @@ def _units(targets: Sequence[Any]) -> list[list[int]]:
 
 
 def _copy(target: Any, place: int) -> Any:
-    """Return a target; for a sampled group, its group number is replaced by the sample's number."""
+    """Return a target; a group number g becomes (place, g), to separate repeated groups."""
     if not _is_grouped(target):
         return target
     return {**target, "group": (place, target["group"])}

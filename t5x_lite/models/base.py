@@ -46,7 +46,7 @@ class ModelConfig:
 
     @property
     def divided_heads(self) -> int | None:
-        """Number of attention heads, which mesh axis "tensor" must divide; None without heads."""
+        """Number of attention heads, a multiple of mesh axis "tensor"; None without heads."""
         return None
 
     def to_finetune(self) -> "ModelConfig | None":
@@ -58,7 +58,7 @@ class ModelConfig:
         raise TypeError(f"{type(self).__name__} does not define build")
 
     def views(self, prefix: str = "") -> tuple[View, ...]:
-        """Return the views that compute some of the module's parameters from stored parameters.
+        """Return the rules (views) that compute module parameters from stored parameters.
 
         Args:
           prefix: prefix of the module's parameter paths, such as "model/".
@@ -66,7 +66,7 @@ class ModelConfig:
         return ()
 
     def without_views(self) -> Any:
-        """Return the config of the same model without views, so that every parameter is stored."""
+        """Return the config of the same model with every parameter stored, none computed."""
         return self
 
     def check_devices(self, kind: str, *, dtype: str) -> None:
@@ -135,7 +135,7 @@ class ModelConfig:
 
 
 class Output(NamedTuple):
-    """Output layer as a kernel: logits are hidden states times the kernel, over the divisor.
+    """Kernel of the output layer: logits are hidden states times kernel, divided by `divisor`.
 
     Attributes:
       kernel: weights [V, D] or [D, V].
@@ -258,7 +258,8 @@ class TokenModel(nnx.Module):
         """Change the layout of the weights for decoding, in place.
 
         Args:
-          join: True to fuse the products of one input into one product.
+          join: True to fuse dense layers of the same input, such as query, key and value, into one
+            matrix product.
         """
         raise TypeError(f"{type(self).__name__} has no decoder")
 

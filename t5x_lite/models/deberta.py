@@ -118,7 +118,7 @@ class DebertaConfig(EncoderConfig):
 
     @property
     def embedding_norm_size(self) -> int:
-        """Size of the layer norm of the embeddings, which follows their projection to d_model."""
+        """Size of the embeddings' layer norm: d_model, because they are projected first."""
         return self.d_model
 
     @property
@@ -248,7 +248,7 @@ class Deberta(EncoderModel):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """Return the hidden states for a masked LM head: z2 with the enhanced mask decoder.
+        """Return the hidden states for a masked LM head, from the enhanced mask decoder if enabled.
 
         Arguments are as for `__call__`.
         """
@@ -301,7 +301,7 @@ class Deberta(EncoderModel):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> tuple[Float[Array, "B S D"], Visibility]:
-        """Return the input of the first layer, with zeros at padding, and the mask.
+        """Return the embeddings for the first layer, with zeros at padding, and the attention mask.
 
         Arguments are as for `__call__`.
         """
@@ -317,13 +317,12 @@ class Deberta(EncoderModel):
     def visibility(
         self, tokens: Int[Array, "B S"], segment_ids: Int[Array, "B S"] | None = None
     ) -> Visibility:
-        """Return the mask in which tokens attend to their document; padding attends to nothing."""
         if segment_ids is None:
             segment_ids = (tokens != self.config.pad_id).astype(jnp.int32)
         return Visibility(keys=segment_ids, queries=segment_ids)
 
     def project(self, x: Float[Array, "B S D"]) -> Float[Array, "B S D"]:
-        """Constrain the sharding of embeddings, which were projected before their norm."""
+        """Constrain only the sharding, because DeBERTa projects embeddings before their norm."""
         return constrain(x, "batch", "length", "activation_embed")
 
     def _to_model(self, x: Float[Array, "*batch E"]) -> Float[Array, "*batch D"]:
@@ -333,7 +332,7 @@ class Deberta(EncoderModel):
         return self.embedding.norm(self._to_model(total.astype(dtype)))
 
     def _distances(self, length: int) -> Distances:
-        """Return the needed rows of the relative embedding, normalized once for all layers."""
+        """Return the normalized relative embeddings of all distances between `length` tokens."""
         table, rows = self.config.relative.distances(self.relative_table[...], length)
         return Distances(self.relative_norm(table) if self.config.norm_relative else table, rows)
 

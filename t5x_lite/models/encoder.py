@@ -151,7 +151,6 @@ class EncoderConfig(ModelConfig):
         return "bert"
 
     def to_finetune(self) -> "EncoderConfig":
-        """Return the config with the fastest settings for the devices."""
         return self.replace(attention="auto", unroll="auto", one_text_rows=False)
 
     @property
@@ -207,7 +206,6 @@ class EncoderConfig(ModelConfig):
         return self.replace(unroll=True)
 
     def on_cpu(self, *, dtype: str) -> "EncoderConfig":
-        """Return the config with straight-line code, and in float32 with one head at a time."""
         plain = self.attention in ("auto", "plain") and not self.has_distances
         heads = plain and dtype == "float32"
         return self.replace(unroll=True, attention="heads" if heads else self.attention)
@@ -366,7 +364,7 @@ class EncoderModel(nnx.Module):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """Return the hidden states for a masked LM head: the output, unless overridden.
+        """Return the hidden states for a masked LM head, by default of the last layer.
 
         Arguments are as for `__call__`.
         """
@@ -387,7 +385,7 @@ class EncoderModel(nnx.Module):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> tuple[Float[Array, "B S D"], Visibility]:
-        """Return the input of the first layer, the projected embeddings, and the mask.
+        """Return the projected embeddings for the first layer, and the attention mask.
 
         Arguments are as for `__call__`.
         """
@@ -565,7 +563,6 @@ class BertConfig(EncoderConfig):
 
     @property
     def position_rows(self) -> int:
-        """Number of rows of the position embedding; 0 with a relative bias."""
         return self.max_positions if self.positions == "learned" else 0
 
     @property

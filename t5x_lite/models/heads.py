@@ -171,7 +171,7 @@ class ClassHead(Head):
             )
 
     def order_of(self, labels: Sequence[str]) -> tuple[str, ...] | None:
-        """Return a task's labels in the order of the head's classes, which may differ.
+        """Return a task's labels in the order of the head's class names.
 
         Returns:
           The labels, or None if the names of the classes are missing or differ from the labels,
@@ -209,11 +209,11 @@ def with_labels(heads: Sequence[Head], own: Head, labels: Sequence[str]) -> tupl
 
 
 def as_before(heads: Sequence[Head], earlier: Sequence[Head]) -> tuple[Head, ...]:
-    """Return the heads of a resumed run, possibly with new names of classes.
+    """Return the heads of a resumed run, in the run's order; class names may be new.
 
     Args:
       heads: heads of the config.
-      earlier: heads of the run so far; they determine the order.
+      earlier: heads of the run before it was resumed.
     """
     ours, before = by_name(heads), by_name(earlier)
     found = [ours.get(name, head) for name, head in before.items()]

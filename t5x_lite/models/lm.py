@@ -102,7 +102,7 @@ class LM(TokenModel):
         decoder_causal_attention: Int[Array, "B T"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B T V"]:
-        """Return the logits of each token given earlier tokens, and in a prefix model all inputs.
+        """Return each token's logits, given earlier tokens and, in a prefix model, all inputs.
 
         Args:
           decoder_input_tokens: text shifted right, with 0 first; padded at the end.

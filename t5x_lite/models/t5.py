@@ -161,7 +161,6 @@ class StackConfig(ModelConfig):
         return self.replace(unroll=True)
 
     def on_cpu(self, *, dtype: str) -> "StackConfig":
-        """Return the config with straight-line code, and in float32 with one head at a time."""
         plain = self.attention in ("auto", "plain")
         heads = plain and dtype == "float32"
         return self.replace(unroll=True, attention="heads" if heads else self.attention)
@@ -225,7 +224,7 @@ class T5Config(StackConfig):
             )
 
     def views(self, prefix: str = "") -> tuple[View, ...]:
-        """Return views that read the decoder's arrays from the encoder, if layers are shared."""
+        """Return the rules (views) by which the decoder reads shared arrays of the encoder."""
         if not self.share_layers:
             return ()
         pairs = {f"layers/{name}": f"layers/{of}" for name, of in _SHARED.items()}

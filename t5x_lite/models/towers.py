@@ -41,7 +41,7 @@ _OF_MODEL = re.compile(r"model/(.*)|(adapters/[^/]+)/(.*)")
 
 
 def tower_of(path: str) -> tuple[str, str] | None:
-    """Split a tower's parameter path into tower and path in the model; None for other paths."""
+    """Split a path of a second encoder (tower) into the tower's name and the path in the model."""
     match = _OF_TOWER.fullmatch(path)
     if match is None:
         return None
@@ -51,7 +51,7 @@ def tower_of(path: str) -> tuple[str, str] | None:
 
 
 def in_tower(path: str, tower: str) -> str:
-    """Convert a path of the model or its adapters to a tower's path; other paths are unchanged."""
+    """Convert a path of the model or its adapters to the path in a second encoder (tower)."""
     match = _OF_MODEL.fullmatch(path)
     if match is None or tower_of(path) is not None:
         return path
@@ -61,14 +61,14 @@ def in_tower(path: str, tower: str) -> str:
 
 
 def as_model(arrays: Mapping[str, Any], tower: str = "") -> dict[str, Any]:
-    """Select the parameters of one encoder, with a tower's parameters at the paths of the model.
+    """Select one encoder's arrays; paths of a second encoder (tower) become paths of the model.
 
     Args:
       arrays: arrays of all encoders, by path.
-      tower: name of the tower; "" is the model.
+      tower: name of the second encoder, such as "passage"; "" selects the model.
 
     Returns:
-      Arrays by path: the encoder, its adapters, and everything that all encoders share.
+      Arrays of the encoder, its adapters, and all shared arrays, such as heads, by path.
     """
     own = {path: tower_of(path) for path in arrays}
     shared = {
@@ -82,7 +82,7 @@ def as_model(arrays: Mapping[str, Any], tower: str = "") -> dict[str, Any]:
 
 
 def with_towers(tree: Any, names: Sequence[str]) -> Any:
-    """Return a nested dict in which the model's adapters are repeated for each tower."""
+    """Return a nested dict with a copy of the model's adapters for each second encoder (tower)."""
     flat = trees.flatten(tree)
     adapters = {path: leaf for path, leaf in flat.items() if path.startswith("adapters/")}
     more = {in_tower(path, name): leaf for name in names for path, leaf in adapters.items()}

@@ -126,7 +126,7 @@ class Dense(Head):
         return DenseHead(self, model, rngs=rngs)
 
     def prompt(self, *names: str) -> str:
-        """Return the text of the first of the named prompts that exists.
+        """Return the text of the first prompt in `names` that the head has.
 
         Args:
           names: names of prompts; if none exists, the default prompt or "".

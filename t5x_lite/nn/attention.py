@@ -225,7 +225,7 @@ headwise_attention.defvjp(_headwise_forward, _headwise_backward)
 _LEAST_LOGITS = 64 * 64
 """Minimum number of logits per head, T * S, for which `headwise_attention` is used."""
 _HEADS_AT_ONCE = 2
-"""Heads per loop iteration of `headwise_attention`: 2 save copies and can run on two cores."""
+"""Number of heads per loop iteration of `headwise_attention`; 2 save copies and use two cores."""
 
 
 def dot_product_attention(
@@ -242,10 +242,10 @@ def dot_product_attention(
 ) -> Float[Array, "B T H K"]:
     """Compute unscaled dot-product attention, by the implementation that the pattern selects.
 
-    Arrays in the pattern select plain attention. A `Visibility` selects blocked attention, the TPU
-    kernel or cuDNN's attention. With `share_dropout`, all implementations drop the same weights.
-    Without it, blocked attention and the TPU kernel drop the same weights, plain attention drops
-    different weights, and cuDNN's attention does not run.
+    A pattern with arrays selects plain attention. A pattern with a `Visibility` (compact mask)
+    selects blocked attention, the TPU kernel or cuDNN's attention. With `share_dropout`, all
+    implementations drop the same weights. Without it, blocked attention and the TPU kernel drop the
+    same weights, plain attention drops different weights, and cuDNN's attention does not run.
 
     Args:
       query: projected queries.
@@ -328,7 +328,7 @@ def of_rows(
 
 
 def with_room(x: Array | None, num: int, value: bool | int) -> Array | None:
-    """Prepend `num` columns of `value` to a mask or bias [.., S]."""
+    """Prepend `num` columns filled with `value` to a mask or bias [.., S], for prefix keys."""
     if x is None:
         return None
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(num, 0)], constant_values=value)
@@ -337,7 +337,7 @@ def with_room(x: Array | None, num: int, value: bool | int) -> Array | None:
 def dropped_values(
     value: Float[Array, "B S H K"], rate: float, *, key: Key | None, share: bool
 ) -> tuple[Float[Array, "B S H K"], WeightDropout | None]:
-    """Apply shared dropout to attention values, or return dropout for the attention weights.
+    """Return the values with shared dropout; or scaled values, and the dropout of the weights.
 
     Args:
       value: projected values.
@@ -368,9 +368,9 @@ def attention_by_head(
     """Compute `dot_product_attention` for few queries over the keys and values of a decoding cache.
 
     The operations have the order of `softmax_attention`, so that incremental decoding equals the
-    full forward pass; no backward pass is defined. The G axis of the keys holds N blocks of H
-    heads, and positions are the last axis: on CPU, the logits of four queries take a quarter to a
-    half of the time that they take over [B, H, S, K].
+    full forward pass; no backward pass is defined. The G axis of the keys has size N * H, for N
+    blocks of positions and H heads, and positions are the last axis: on CPU, the logits of four
+    queries take a quarter to a half of the time that they take over [B, H, S, K].
     """
     mask: Any = pattern.mask
     bias: Any = pattern.bias
@@ -456,15 +456,14 @@ class Attention(nnx.Module):
         self.scale = 1.0 / math.sqrt(d_kv) if scaled else None
 
     def dense_sites(self) -> dict[str, Dense]:
-        """Return the projections by adapter site: "query", "key", "value" and "out"."""
+        """Return the four dense layers by adapter site: "query", "key", "value" and "out"."""
         return {name: getattr(self, name) for name in ("query", "key", "value", "out")}
 
     def join(self, *, crosses: bool = False) -> None:
         """Fuse the query, key and value projections into one matrix product for decoding, in place.
 
         Args:
-          crosses: True for cross-attention, where keys and values have another source; then only
-            the query is projected from x.
+          crosses: True for cross-attention, where only the queries are computed from x.
         """
         if self.scale is not None or self.query.has_bias:
             raise ValueError("attention with biases or scaled logits cannot be fused for decoding")
@@ -492,7 +491,7 @@ class Attention(nnx.Module):
         return (product.astype(jnp.float32) * self.scale).astype(x.dtype)
 
     def close(self, mixed: Float[Array, "B T H K"], seen: Any = None) -> Float[Array, "B T D"]:
-        """Join the heads of the mixed values and apply the output projection."""
+        """Merge the heads of the weighted values and apply the output projection."""
         mixed = constrain(mixed, "batch", "length", "heads", "kv")
         joined = mixed.reshape(*mixed.shape[:-2], self.num_heads * self.d_kv)
         if self.slot is not None and self.joint_out is None:
@@ -503,11 +502,11 @@ class Attention(nnx.Module):
     def project(
         self, source: Float[Array, "B S D"], seen: Any = None
     ) -> tuple[Float[Array, "B S H K"], Float[Array, "B S H K"]]:
-        """Return the keys and values projected from a source; a decoding cache stores them."""
+        """Project hidden states to keys and values, which a decoding cache can store."""
         return self.heads(self.key(source, seen)), self.heads(self.value(source, seen))
 
     def queries(self, x: Float[Array, "B T D"], seen: Any = None) -> Float[Array, "B T H K"]:
-        """Return the queries of x, split into heads; `seen` is a mask for gated adapters."""
+        """Project x to queries, split into heads; gated adapters read the mask `seen`."""
         return self.heads(self.scaled_queries(x, seen) if self.joint is None else self.joint(x)[0])
 
     def project_all(
@@ -533,7 +532,7 @@ class Attention(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Attend from projected queries to keys and values, and apply the output projection.
 
-        `prefix` is the result of `own_prefix`; None calls it. `seen` is a mask for gated adapters.
+        If `prefix` is None, `own_prefix` computes it. Gated adapters read the mask `seen`.
         """
         # If the length is split over devices, each device has some of the queries and all keys.
         keys, values = (constrain(y, "batch", None, "heads", "kv") for y in (keys, values))
@@ -554,14 +553,14 @@ class Attention(nnx.Module):
     def own_prefix(self, x: Array | None = None, seen: Any = None) -> Prefix | None:
         """Return the keys and values of the prefix adapter, or None without a prefix adapter.
 
-        A gated adapter weights them by `x`, the source of the queries, if `x` is given.
+        If the hidden states `x` are given, a gated adapter computes its weights from x.
         """
         if isinstance(self.prefix, GatedKeySlot) and x is not None:
             return self.prefix.gated(x, seen)
         return None if self.prefix is None else self.prefix()
 
     def prefix_bias(self, pattern: Pattern) -> Float[Array, "#B H #T P"] | None:
-        """Return the relative bias of the prefix adapter's keys; None without positions."""
+        """Return the relative bias of the prefix adapter's keys, or None without positions."""
         slot = self.prefix
         return pattern.bias_before(slot.num_before) if isinstance(slot, PlacedKeySlot) else None
 
@@ -573,7 +572,6 @@ class Attention(nnx.Module):
         *,
         pattern: Pattern = EVERYTHING,
     ) -> Float[Array, "B T D"]:
-        """Attend from a few positions to the keys and values of a decoding cache."""
         mixed = attention_by_head(
             queries,
             keys,

@@ -136,7 +136,7 @@ def attend(
     Args:
       operands: projected inputs, with as many queries as keys.
       mask: True where a query attends to a key.
-      draws: dropout of the weights, for values that are already scaled; None without dropout.
+      draws: dropout of the weights; values are already scaled by 1 / (1 - rate). None disables it.
     """
     logits = _logits(operands)
     kept = None if draws is None else draws.kept(logits.shape)
@@ -244,8 +244,8 @@ def _by_keys_blocks(
 ) -> Float[Array, "B H block S"]:
     """Compute the position-to-content logits K[k] Qr[q - k] of a block of queries.
 
-    Keys are in blocks, too: the keys of one block have 2 block - 1 distances from the queries, and
-    all keys together have S + block - 1.
+    Keys are also processed in blocks: the keys of one block have 2 block - 1 distances from the
+    queries, and all keys together have S + block - 1.
     """
     batch, length, heads, size = key.shape
     num = _num_blocks(block, length)
@@ -319,7 +319,7 @@ class Pattern:
         in blocks.
       bias: float32 array added to the logits and shared over the batch; a `RelativeTable` for
         attention in blocks; or `Distances` for disentangled attention. None without a bias.
-      positions: positions of queries and keys, which a relative bias as an array needs.
+      positions: positions of queries and keys, for the computation of a relative bias as an array.
       valid: mask of the cached prefix, False for padding before a row's first token; None without
         padding.
       relative: function from positions of queries and keys to the relative bias; None without a

@@ -184,12 +184,11 @@ def _logits(
 
 
 def _by_query(x: Array) -> Array:
-    """Reshape [B, H, T] to [B, T, H, 1]."""
     return x.swapaxes(1, 2)[..., None]
 
 
 def _begin(query: Array, prefix: Pair | None, dtype: jnp.dtype) -> tuple[Array, Array, Array]:
-    """Return the initial maximum logits, sums of exponentials and mixed values, from the prefix."""
+    """Return the largest logits, sums of exponentials and weighted values after the prefix."""
     batch, num_queries, heads, _ = query.shape
     if prefix is None:
         return (

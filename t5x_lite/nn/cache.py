@@ -3,7 +3,7 @@
 An input is decoded in W rows (beams or samples): R = B * W, and row w of input b has the index b *
 W + w. The cross-attention keys of an input, and the keys of the decoder's prefix (start token and
 prompt), are stored once and shared by all rows of the input. The self-attention has S = P + L * W
-slots:
+slots (cached positions):
 
     p0 p1 | a0 a1  b0 b1  c0 c1     2 prefix slots; tokens a, b, c of rows 0 and 1
 
@@ -35,7 +35,7 @@ from t5x_lite.nn.layers import KeysAndValuesByHead
 from t5x_lite.nn.positions import Positions
 
 BLOCK = 32
-"""Approximate number of slots per block of keys; fewer than 2 * BLOCK slots form one block."""
+"""Approximate number of cached positions per block of keys; fewer than 2 * BLOCK form one block."""
 
 
 @jax.tree_util.register_dataclass
@@ -49,7 +49,7 @@ class Cache:
       across: keys and values of the cross-attention, with the inputs' length I instead of S, or
         None.
       cross_mask: bool [B, 1, 1, I], mask of the inputs, or None.
-      valid: bool [B, P], True for prefix slots that are not padding.
+      valid: bool [B, P], True for prefix positions that are not padding.
       ancestors: int32 [R, L], row that wrote each new token of a row's past.
       index: int32, number of new tokens so far.
     """
@@ -76,10 +76,10 @@ def _map_pairs(function: Callable[[Array, Array], tuple[Array, Array]], pairs: A
 
 
 def to_blocks(keys: Float[Array, "*layers H K S"], *, num_rows: int = 1) -> Array:
-    """Split keys into blocks [*layers, N * H, K, b], padded with zeros at the end.
+    """Split cached keys into N blocks [*layers, N * H, K, b], padded with zeros at the end.
 
     Args:
-      keys: keys of S slots.
+      keys: keys of S cached positions (slots).
       num_rows: number of rows W per input; their W slots are written together.
     """
     *layers, heads, size, slots = keys.shape
@@ -90,7 +90,7 @@ def to_blocks(keys: Float[Array, "*layers H K S"], *, num_rows: int = 1) -> Arra
 
 
 def from_blocks(blocks: Array, *, num_heads: int, num_slots: int) -> Float[Array, "*layers H K S"]:
-    """Join blocks of keys into the keys of all slots, the inverse of `to_blocks`."""
+    """Join blocks of cached keys into the keys of all positions, the inverse of `to_blocks`."""
     *layers, _, size, block = blocks.shape
     keys = jnp.moveaxis(blocks.reshape(*layers, -1, num_heads, size, block), -4, -2)
     return keys.reshape(*layers, num_heads, size, -1)[..., :num_slots]
@@ -110,7 +110,7 @@ def start(
       own: self-attention keys [.., H, K, P] and values [.., H, P, K], in pairs as in `Cache`.
       across: cross-attention keys and values in the same form, or None.
       cross_mask: mask of the inputs, or None.
-      valid: True for prefix slots that are not padding.
+      valid: True for prefix positions that are not padding.
       max_length: maximum number of new tokens. The last token needs no slot: L is max_length - 1,
         but at least 1.
     """
@@ -138,7 +138,7 @@ def unstack(tree: Any, num: int) -> tuple:
 
 
 def put(old: Any, new: KeysAndValuesByHead, slot: Int[Array, ""], *layer: Int[Array, ""]) -> Any:
-    """Write the keys and values of new tokens into the cache, beginning at a slot.
+    """Write the keys and values of new tokens into the cache, from position `slot` on.
 
     Args:
       old: cached keys and values, a pair as in `Cache`.
@@ -158,7 +158,7 @@ def put(old: Any, new: KeysAndValuesByHead, slot: Int[Array, ""], *layer: Int[Ar
 
 
 def view(cache: Cache) -> tuple[Int[Array, ""], Bool[Array, "B 1 W S"], Positions]:
-    """Return the slot of the next token, the mask of its visible slots, and the positions.
+    """Return the cache slot of the next token, the mask of visible slots, and all positions.
 
     Returns:
       The first of the W slots to write; the mask of the slots that each row attends to, including
@@ -236,12 +236,13 @@ def advance(cache: Cache, own: Any) -> Cache:
 
 
 class Prefix(NamedTuple):
-    """First tokens of the decoder [B, P], right-aligned.
+    """First tokens that a decoder reads (start token, inputs, prompt), right-aligned to [B, P].
 
     Attributes:
       tokens: int32; 0 for the padding on the left and for the start token.
       valid: bool, False for padding.
-      part: int32, part that a token comes from: 0 for the start token, 1 for the first part.
+      part: int32, argument of `align` that a token comes from: 1 for the first; 0 is the start
+        token.
     """
 
     tokens: Any
@@ -250,7 +251,7 @@ class Prefix(NamedTuple):
 
 
 def align(*parts: Int[Array, "B _"], batch_size: int) -> Prefix:
-    """Right-align the start token and each row's concatenated parts.
+    """Concatenate the start token and the parts of each row (inputs, prompt), right-aligned.
 
     align([[5, 6, 0], [7, 8, 9]], [[3, 0], [4, 2]], batch_size=2)
 
@@ -274,7 +275,7 @@ def align(*parts: Int[Array, "B _"], batch_size: int) -> Prefix:
 def prefix_mask(
     valid: Bool[Array, "B P"], both_ways: Bool[Array, "B P"] | None = None
 ) -> Bool[Array, "B 1 P P"]:
-    """Return the causal mask of a prefix, bidirectional among marked positions.
+    """Return the attention mask of a decoder's first tokens: causal, or both ways if marked.
 
     Args:
       valid: False for padding, which no position attends to.

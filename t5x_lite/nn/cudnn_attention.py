@@ -167,7 +167,6 @@ def _longer(x: Array, fill: int) -> Array:
 def _whole(
     mask: Bool[Array, "#B 1 #T S"] | None, lengths: tuple[int, int], fill: tuple[int, int]
 ) -> Bool[Array, "_ 1 _ _"] | None:
-    """Return the mask of all queries, padding included, or None if nothing is masked."""
     if mask is None and not any(fill):
         return None
     mask = jnp.ones((1, 1, *lengths), bool) if mask is None else mask

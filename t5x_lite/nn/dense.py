@@ -127,7 +127,7 @@ def truncated_normal(stddev: float) -> Initializer:
 
 
 class Dense(nnx.Module):
-    """Dense layer with an optional bias, and a slot for an adapter.
+    """Dense layer with an optional bias and an optional adapter (attribute `slot`).
 
     Args:
       features_in: size of the last axis of the input.
@@ -254,7 +254,7 @@ class FusedDense(nnx.Module):
     def of(
         cls, layers: Sequence[Dense], *, axes: tuple[str, str], slot: HiddenSlot | None = None
     ) -> "FusedDense":
-        """Fuse dense layers, including the adapters in their slots, into one layer.
+        """Fuse dense layers, including their adapters, into one layer.
 
         Args:
           layers: dense layers with a common input.
@@ -472,7 +472,7 @@ class MLP(nnx.Module):
         return {**gated, "out": self.wo}
 
     def join(self) -> None:
-        """Fuse the layers of the input into one matrix product for decoding, in place."""
+        """Fuse the input layer and the gate into one matrix product for decoding, in place."""
         if self.wo.has_bias:
             raise ValueError("a feed-forward block with biases cannot be fused for decoding")
         names = ("wi_0", "wi_1") if self.gated else ("wi",)

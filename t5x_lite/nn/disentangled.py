@@ -41,7 +41,7 @@ from t5x_lite.nn.masks import Visibility
 Term = Literal["c2p", "p2c"]
 """Term of the attention score: content to position, or position to content.
 
-The term position to position (p2p) is broken in the source.
+Microsoft's code also has position to position (p2p), which is broken there.
 """
 
 
@@ -119,7 +119,7 @@ class RelativePositions:
 
     @property
     def span(self) -> int:
-        """Number of rows S on each side; the relative embedding has 2 S rows."""
+        """Number S of relative positions on each side; the relative embedding has 2 S rows."""
         return self.position_buckets or self.max_positions
 
     def index(self, length: int) -> Int[np.ndarray, " W"]:

@@ -46,7 +46,7 @@ class Blocks:
     """Assignment of tokens to the blocks of the experts.
 
     Attributes:
-      token: index of the token in each slot; M for an empty slot.
+      token: index of the token at each position of a block; M at empty positions.
       number: expert number of each block.
       is_used: True if the block has tokens.
       total: number of tokens M.
@@ -58,7 +58,7 @@ class Blocks:
     total: int
 
     def taken(self, x: Array) -> Array:
-        """Gather tokens [M, ...] into blocks [N, S, ...]; empty slots repeat the last token."""
+        """Gather tokens [M, ...] into blocks [N, S, ...]; empty positions repeat the last token."""
         return x[jnp.minimum(self.token, self.total - 1)]
 
     def put_back(self, made: Array) -> Array:
@@ -102,7 +102,7 @@ def over_blocks(blocks: Blocks, rows: Any, call: Callable[[Any, Array], Array]) 
     Args:
       blocks: assignment of tokens to blocks.
       rows: contents of the blocks, an array [N, S, ...] or a pytree of such arrays.
-      call: function of a block's rows and its number that returns [S, ...].
+      call: function of a block's rows and its expert number that returns [S, ...].
     """
     first = jax.tree.map(lambda x: x[0], rows)
     like = jax.eval_shape(call, first, blocks.number[0])
@@ -246,7 +246,7 @@ class ExpertChanges(nnx.Module):
         self.gated, self.has_bias = gated, bias
 
     def of(self, base: ExpertWeights) -> ExpertWeights:
-        """Return the experts: the base block (E = 1) plus each expert's difference.
+        """Return E experts: the feed-forward block `base` (E = 1) plus each expert's difference.
 
         The sum is rounded to the dtype of the block.
         """

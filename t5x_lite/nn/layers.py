@@ -19,8 +19,8 @@ and activations are float32 whatever the compute dtype. Dropout of hidden states
 element. Dropout of attention weights is sampled for each query and key, or once for all queries
 (`share_attention_dropout`).
 
-Every block ends with `residual`, which computes dropout, sum and norm. An adapter in the block's
-slot replaces the sum and the norm.
+Every block ends with `residual`, which computes dropout, sum and norm. An adapter at the end of a
+block replaces the sum and the norm.
 """
 
 import dataclasses
@@ -85,7 +85,7 @@ def by_head(pair: KeysAndValues) -> KeysAndValuesByHead:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerConfig:
-    """Sizes of one pre-norm layer; the dimension names are listed in `t5x_lite.core.trees`."""
+    """Sizes of one pre-norm layer; `t5x_lite.models.t5.StackConfig` describes the fields."""
 
     d_model: int
     d_kv: int
@@ -264,7 +264,7 @@ class DecoderLayer(PreNormLayer):
         return ("after_attention", *cross, "after_mlp")
 
     def join(self) -> None:
-        """Fuse the projections of each input into one product for decoding, in place."""
+        """Fuse projections of the same input into one matrix product for decoding, in place."""
         self.self_attention.join()
         if self.crosses:
             self.cross_attention.join(crosses=True)
@@ -331,14 +331,14 @@ class DecoderLayer(PreNormLayer):
         pattern: Pattern,
         across: Pattern = EVERYTHING,
     ) -> Float[Array, "B W D"]:
-        """Apply the decoder layer to one new token in each of the W rows of an input.
+        """Apply the decoder layer to one new token in each of an input's W rows (beams or samples).
 
         Args:
           x: hidden states; the second axis has the W rows of an input instead of positions.
           write: function that stores the new keys and values of the self-attention and returns all
-            cached keys and values of this layer, both by head.
+            cached keys and values of this layer, in the layout of `by_head`.
           inputs: keys and values of the cross-attention, shared by the rows of an input.
-          pattern: cache slots that each row attends to, with the bias of the stack's table.
+          pattern: cached positions that each row attends to, with the bias of the stack's table.
           across: inputs that each row attends to.
         """
         if self.own_bias:

@@ -134,7 +134,6 @@ class Visibility:
     def _unhidden(
         self, hidden: Bool[Array, "B P _"] | None, num_queries: int, columns: Int[Array, " _"]
     ) -> Bool[Array, "#B 1 T _"] | None:
-        """Return the part of the mask that `itself`, `hidden` and `picked` define, or None."""
         own = None
         if not self.itself:
             own = (columns[None, :] != jnp.arange(num_queries)[:, None])[None, None]

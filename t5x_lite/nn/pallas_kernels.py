@@ -62,7 +62,7 @@ Refs = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Static division of the attention kernels' work on one device.
+    """Sizes and settings of the attention kernels on one device, fixed at compile time.
 
     Attributes:
       num_queries: number of queries T per row.
@@ -95,7 +95,7 @@ class Layout:
 
     @property
     def group(self) -> int:
-        """Number of heads per program: the fewest that fill complete lanes, or else all heads."""
+        """Number of heads per kernel program: the fewest that fill 128 lanes, or else all heads."""
         fits = LANES // math.gcd(LANES, self.d_kv)
         return fits if self.num_heads % fits == 0 else self.num_heads
 
@@ -140,7 +140,7 @@ class Layout:
 
     @property
     def strip(self) -> int:
-        """Width of a bias strip: the queries of a block, plus the keys by which the strip moves."""
+        """Number of columns of a bias strip in VMEM: a block's queries, plus room to shift them."""
         return self.query_block + self.key_block
 
     @property
@@ -149,7 +149,7 @@ class Layout:
         return self.num_diagonals, self.group, self.key_block, self.query_block
 
     def heads(self) -> Sequence[slice]:
-        """Return the slice of lanes of each head of a program."""
+        """Return the slice of lanes that each head of a kernel program uses."""
         return [slice(head * self.d_kv, (head + 1) * self.d_kv) for head in range(self.group)]
 
 
@@ -200,7 +200,7 @@ def forward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
 
 
 def backward_cost(layout: Layout, *, batch: int, itemsize: int) -> Cost:
-    """Return the cost of the backward kernel: five products, including the logits again."""
+    """Return the cost of the backward kernel: five matrix products, as logits are recomputed."""
     columns, (queries, keys) = layout.blocks[1], layout.padded
     programs = batch * (layout.num_heads // layout.group)
     pairs = programs * _visited(layout) * layout.query_block * layout.key_block
@@ -411,7 +411,7 @@ def by_bucket(layout: Layout, relative: Array, value: Callable[[int], Any]) -> A
 
 
 def fill_bias(layout: Layout, table: Any, bias: Any, group: Any) -> None:
-    """Compute the bias of a program's heads in VMEM.
+    """Compute the relative bias for the heads of one kernel program, in VMEM.
 
     Args:
       layout: division of the work.

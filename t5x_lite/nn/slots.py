@@ -10,7 +10,7 @@
     layer.after_mlp
 
 This module defines only protocols and names; adapters/ implements the adapters. All model families
-use these names of adapter sites (positions of slots in a model):
+use these names of adapter sites (named positions in a layer or model):
 
     attention/query    attention/key    attention/value    attention/out
     cross_attention/query ...           of a decoder
@@ -35,7 +35,7 @@ from t5x_lite.nn.masks import Visibility
 
 @runtime_checkable
 class DenseSlot(Protocol):
-    """Adapter that changes the product of a dense layer."""
+    """Protocol of adapters that change the product of a dense layer, such as LoRA."""
 
     def __call__(
         self,
@@ -53,7 +53,7 @@ class DenseSlot(Protocol):
         ...
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return an equivalent kernel, which gives the adapted result without an adapter."""
+        """Return the merged kernel, which gives the adapted result without the adapter."""
         ...
 
     def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:
@@ -63,11 +63,11 @@ class DenseSlot(Protocol):
 
 @runtime_checkable
 class WholeSlot(Protocol):
-    """Adapter of a dense layer that adds the bias itself, because biases may differ by row."""
+    """Protocol of dense-layer adapters that also add the bias, because biases may differ by row."""
 
     @property
     def per_row(self) -> bool:
-        """True if the adapter treats rows differently, so that no kernel is equivalent."""
+        """True if the rows of a batch are changed differently, which no merged kernel can do."""
         ...
 
     def with_bias(
@@ -92,7 +92,7 @@ class WholeSlot(Protocol):
 
 @runtime_checkable
 class GatedSlot(Protocol):
-    """Adapter of a dense layer with a branch that is weighted by the tokens of the row."""
+    """Protocol of dense-layer adapters with a gate, computed from the tokens of each row."""
 
     def gated(
         self,
@@ -114,7 +114,7 @@ class GatedSlot(Protocol):
 
 @runtime_checkable
 class HiddenSlot(Protocol):
-    """Adapter that changes the input of a block's last dense layer.
+    """Protocol of adapters that change the input of the last dense layer of a block.
 
     In a feed-forward block this input is the hidden layer after its activation, and in attention
     the mixed values of all heads.
@@ -125,13 +125,13 @@ class HiddenSlot(Protocol):
         ...
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return an equivalent kernel, which gives the adapted result without an adapter."""
+        """Return the merged kernel, which gives the adapted result without the adapter."""
         ...
 
 
 @runtime_checkable
 class KeySlot(Protocol):
-    """Adapter that adds keys and values, which every query attends to."""
+    """Protocol of adapters that add keys and values to an attention layer (prefix tuning)."""
 
     def __call__(self) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
         """Return the adapter's keys and values, which have no mask and no bias."""
@@ -140,7 +140,7 @@ class KeySlot(Protocol):
 
 @runtime_checkable
 class PlacedKeySlot(Protocol):
-    """`KeySlot` with keys before a row's first token, which therefore have a relative bias."""
+    """`KeySlot` with positions: its keys precede a row's first token and have a relative bias."""
 
     @property
     def num_before(self) -> int:
@@ -150,7 +150,7 @@ class PlacedKeySlot(Protocol):
 
 @runtime_checkable
 class PositionHost(Protocol):
-    """Model that may have an embedding of token positions.
+    """Protocol of models that may have an embedding of token positions.
 
     Attributes:
       num_before: number of positions before a row's first token, for keys of a `PlacedKeySlot`.
@@ -161,12 +161,12 @@ class PositionHost(Protocol):
 
 @runtime_checkable
 class GatedKeySlot(Protocol):
-    """`KeySlot` of an encoder that weights keys and values separately for each row."""
+    """`KeySlot` of an encoder with a gate, which weights the added keys and values for each row."""
 
     def gated(
         self, x: Float[Array, "B T D"], seen: Any
     ) -> tuple[Float[Array, "B P H K"], Float[Array, "B P H K"]]:
-        """Return the keys and values of each row.
+        """Return the gated keys and values of each row.
 
         Args:
           x: hidden states that the queries are computed from.
@@ -177,7 +177,7 @@ class GatedKeySlot(Protocol):
 
 @runtime_checkable
 class TokenSlot(Protocol):
-    """Adapter that adds vectors before the embedded tokens of a text, as in prompt tuning."""
+    """Protocol of adapters that add vectors before the token embeddings (prompt tuning)."""
 
     @property
     def length(self) -> int:
@@ -193,7 +193,7 @@ class TokenSlot(Protocol):
 
 @runtime_checkable
 class TokenHost(Protocol):
-    """Model with an encoder, and with attributes for a `TokenSlot` and an `InvertibleSlot`."""
+    """Protocol of models with an encoder that accept a `TokenSlot` and an `InvertibleSlot`."""
 
     prompt: Any
     invertible: Any
@@ -223,7 +223,7 @@ def seen_after_prompt(mask: Visibility, prompt: TokenSlot) -> Visibility:
 
 @runtime_checkable
 class InvertibleSlot(Protocol):
-    """Adapter that changes the embedded tokens by an invertible function."""
+    """Protocol of adapters that change the token embeddings by an invertible function."""
 
     def __call__(self, x: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
         """Return the changed embeddings, the input of the rest of the model."""
@@ -236,7 +236,7 @@ class InvertibleSlot(Protocol):
 
 @runtime_checkable
 class OutputHost(Protocol):
-    """Head that multiplies hidden states with the token embedding."""
+    """Protocol of heads that multiply hidden states with the token embedding."""
 
     inverse: Any
     """Inverse function of the model's `InvertibleSlot`."""
@@ -244,7 +244,7 @@ class OutputHost(Protocol):
 
 @runtime_checkable
 class BlockSlot(Protocol):
-    """Adapter that replaces the residual sum and the norm at the end of a block."""
+    """Protocol of adapters that replace the residual sum and the norm at the end of a block."""
 
     def __call__(
         self,
@@ -282,40 +282,40 @@ class Around:
 
 @runtime_checkable
 class Host(Protocol):
-    """Layer or stack of layers with slots for adapters."""
+    """Protocol of layers, or stacks of layers, that accept adapters."""
 
     def dense_sites(self) -> dict[str, Any]:
-        """Return the dense layers by adapter site, such as "attention/query"."""
+        """Return the dense layers by adapter site (a name such as "attention/query")."""
         ...
 
     def hidden_sites(self) -> dict[str, Any]:
-        """Return the blocks with a `HiddenSlot` by adapter site, such as "mlp/hidden"."""
+        """Return the blocks that accept a `HiddenSlot` by adapter site (such as "mlp/hidden")."""
         ...
 
     def key_sites(self) -> dict[str, Any]:
-        """Return the attentions with a `KeySlot` by adapter site, such as "attention/prefix"."""
+        """Return the attention layers that accept a `KeySlot` by site ("attention/prefix")."""
         ...
 
     def block_sites(self) -> tuple[str, ...]:
-        """Return the names of the attributes that may hold a `BlockSlot`."""
+        """Return the names of the attributes that a `BlockSlot` can be assigned to."""
         ...
 
 
 @runtime_checkable
 class PerRow(Protocol):
-    """Adapter that may treat the rows of a batch differently."""
+    """Protocol of adapters that may compute different changes for the rows of a batch."""
 
     @property
     def per_row(self) -> bool:
-        """True if the adapter treats rows differently."""
+        """True if the adapter computes different changes for the rows of a batch."""
         ...
 
 
 def is_per_row(slot: Any) -> bool:
-    """Return True if a slot holds an adapter that treats rows differently; the slot may be None."""
+    """Return True if `slot` is an adapter that treats the rows of a batch differently."""
     return isinstance(slot, PerRow) and slot.per_row
 
 
 def named(prefix: str, sites: dict[str, Any]) -> dict[str, Any]:
-    """Prefix the names of sites: {"query": x} becomes {"attention/query": x}."""
+    """Add a prefix to all keys: {"query": x} becomes {"attention/query": x}."""
     return {f"{prefix}/{name}": dense for name, dense in sites.items()}

@@ -420,7 +420,8 @@ class Decoder(nnx.Module):
         for every token.
 
         Args:
-          join: True to fuse the products of one input, unless an adapter differs between rows.
+          join: True to fuse dense layers of the same input (such as query, key and value) into one
+            product. Layers with an adapter that differs between rows stay separate.
         """
         graphdef, params, _ = split(self.layers)
         layers = [bind(graphdef, one) for one in caching.unstack(params, self.num_layers)]
@@ -543,7 +544,7 @@ class Decoder(nnx.Module):
 def _straight_step(
     call: Callable, x: Array, layers: Any, cache: Cache, slot: Array
 ) -> tuple[Array, tuple]:
-    """Call the layers one by one; return x and the new keys and values of the self-attention."""
+    """Apply the layers in turn; return hidden states and new self-attention keys and values."""
     written = []
     for layer, own, across in zip(layers, cache.own, cache.across, strict=True):
 
@@ -558,7 +559,7 @@ def _straight_step(
 def _scanned_step(
     call: Callable, x: Array, layers: Any, cache: Cache, slot: Array, *, unroll: int
 ) -> tuple[Array, tuple]:
-    """Compute `_straight_step` by a scan that carries the keys and values of all layers."""
+    """Compute `_straight_step` by a loop over layers, with all keys and values as its state."""
     graphdef, params, _ = split(layers)
 
     def body(carry: tuple, slices: tuple) -> tuple[tuple, None]:

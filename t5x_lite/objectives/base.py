@@ -128,7 +128,7 @@ class Term(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Loss and metrics of a batch, as sums.
+    """Loss and metrics of a batch, as sums and the weights to divide them by.
 
     Attributes:
       terms: terms of the loss by name, for differentiation.
@@ -155,7 +155,7 @@ class Loss(NamedTuple):
         return sum(parts[1:], start=parts[0])
 
     def joined(self, other: "Loss") -> "Loss":
-        """Return the loss with the second stage's terms and metrics instead of the rows.
+        """Replace the rows by the terms and metrics of the second stage, from `Objective.joint`.
 
         Raises:
           ValueError: if both stages have a term or a metric of the same name.
@@ -255,13 +255,13 @@ class Objective:
         """Return the heads that the loss trains; other heads of a checkpoint are frozen.
 
         Args:
-          kept: heads of the experiment or of its initial checkpoint, by name. Their known fields,
-            such as labels, are reused.
+          kept: heads of the experiment or of its initial checkpoint, by name. Their fields, such as
+            labels, are reused if set.
         """
         return ()
 
     def more_towers(self) -> tuple[str, ...]:
-        """Return the names of additional encoders like the model, such as "passage".
+        """Return the names of additional encoders (towers), such as "passage"; () for none.
 
         Their parameters are at towers/NAME. The loss module is called with `towers`, the modules of
         these encoders by name.
@@ -290,7 +290,7 @@ class Objective:
         return self
 
     def undecided(self) -> tuple[str, ...]:
-        """Return settings that model and data decide: "head", "classes", "weights"."""
+        """Return the unset fields that depend on model or data: "head", "classes", "weights"."""
         return ()
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
@@ -336,7 +336,7 @@ class Objective:
         return None
 
     def smaller_logits(self) -> str:
-        """Return the option that reduces the number of logits in memory, or ""."""
+        """Return the name of the option that reduces the number of logits in memory, or ""."""
         return ""
 
     def models(self) -> Mapping[str, ModelConfig]:
@@ -352,7 +352,7 @@ class Objective:
             )
 
     def views(self, model: ModelConfig, prefix: str) -> tuple[View, ...]:
-        """Return the views that compute the learner's parameters from stored parameters.
+        """Return the rules (views) that compute the learner's parameters from stored parameters.
 
         Args:
           model: config of the model; its parameters are below "model/".

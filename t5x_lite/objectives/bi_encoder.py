@@ -83,7 +83,6 @@ class BiEncoder(Objective):
         return ("passage",) if self.towers == "two" else ()
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the head "dense", with maximum length and prompts of the known head."""
         return (self._dense(kept),)
 
     def _dense(self, kept: Mapping[str, Head]) -> Dense:
@@ -127,7 +126,7 @@ class PairVectors(LossModule):
         key: Key | None = None,
         towers: Towers | None = None,
     ) -> Loss:
-        """Return the vectors of a batch or microbatch in the layout `Groups`, as rows of a loss."""
+        """Return a loss without terms, with the vectors of a batch or microbatch as its rows."""
         check_groups(self.config, batch)
         rows = self.encode(model, heads, batch, key=key, towers=towers)
         return Loss(terms={}, metrics={}, rows=rows)
@@ -171,7 +170,7 @@ def check_groups(objective: Objective, batch: Batch) -> None:
 
 
 def own_block(x: Shaped[Array, "B N"], block: int) -> Shaped[Array, "B M"]:
-    """Select each query's values for the passages in its block.
+    """Select each query's values (such as scores) for the passages in its block.
 
     Args:
       x: values of B queries for all N passages, N / B per row.

@@ -42,9 +42,9 @@ closer to the other span of its document than to all other spans of the batch:
 The loss compares the spans of the whole batch, on all devices and in all microbatches: it has two
 stages (`objectives.base`), and microbatches of documents are the paper's gradient caching. Each
 term is a sum over the batch, divided by its own weight, so microbatches change no weight. In the
-reference's cached step, the masked-LM terms weigh twice as much as without a cache, because its
-chunks count spans and its batch counts documents (modeling.py:227). A span with the same tokens as
-either span of the pair is masked out of the negatives; in the reference it is a negative.
+cached step of luyug/Condenser, the masked-LM terms weigh twice as much as without a cache, because
+its chunks count spans and its batch counts documents (modeling.py:227). A span with the same tokens
+as either span of the pair is masked out of the negatives; in luyug/Condenser it is a negative.
 """
 
 import dataclasses
@@ -84,7 +84,7 @@ FAN_IN_BELOW = 256
 class Condenser(Masks, Objective):
     """Masked language modeling through a head on early hidden states (Condenser).
 
-    The objective has the fields of `Masks` and these.
+    The objective also has the fields of `Masks`.
 
     Attributes:
       whole_word: True to mask the tokens of a word together.
@@ -141,7 +141,7 @@ class Condenser(Masks, Objective):
         return model
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the heads "mlm" and "dense"; the pooling of "dense" is "cls", which is trained."""
+        """Return the heads "mlm" and "dense"; "dense" pools by "cls", because [CLS] is trained."""
         return (Mlm(), dataclasses.replace(dense_of(kept) or Dense(), pooling="cls"))
 
     def anew(self, earlier: Objective) -> str:
@@ -173,7 +173,6 @@ class CondenserLoss(nnx.Module):
     def __call__(
         self, model: Bert, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch in the layout `Encoder`, packed or not."""
         check_batch(self.config, batch)
         return self.condensed(model, heads, batch, key=key)[0]
 
@@ -308,7 +307,6 @@ class CoCondenserLoss(CondenserLoss):
     def __call__(
         self, model: Bert, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch or microbatch in the layout `Spans`."""
         check_batch(self.config, batch)
         documents, num, length = batch["encoder_input_tokens"].shape
         flat = {

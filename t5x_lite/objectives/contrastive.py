@@ -127,7 +127,7 @@ def asking(batch: Batch, scope: str = BATCH) -> Bool[Array, "B B"]:
 
 
 def others(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
-    """Return a mask of negatives from other rows, without duplicates and the row's own passages."""
+    """Return a mask of each query's negatives from other rows, without duplicates."""
     rows, num = batch["passage_tokens"].shape[:2]
     keys = _passage_keys(batch)
 
@@ -141,7 +141,6 @@ def others(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
 
 
 def _wrong_or_own(batch: Batch, scope: str) -> Bool[Array, "B N"]:
-    """Return a mask of negatives and own passages within the scope, with duplicates."""
     rows, num = batch["passage_tokens"].shape[:2]
     there = jnp.any(batch["passage_segment_ids"] > 0, axis=2).reshape(1, rows * num)
     wrong = there & ~_answers(batch) & ~_answers_by_id(batch)
@@ -149,7 +148,7 @@ def _wrong_or_own(batch: Batch, scope: str) -> Bool[Array, "B N"]:
 
 
 def _answers(batch: Batch) -> Bool[Array, "B N"]:
-    """Return a mask of passages with the tokens of a positive of the same query in any row."""
+    """Return a mask of passages that equal a positive of the same query, in any row."""
     num = batch["passage_tokens"].shape[1]
     queries, passages = _query_keys(batch), _passage_keys(batch)
     asks = jnp.all(queries[:, None] == queries[None], axis=2)
@@ -160,7 +159,7 @@ def _answers(batch: Batch) -> Bool[Array, "B N"]:
 
 
 def _answers_by_id(batch: Batch) -> Bool[Array, "B N"]:
-    """Return a mask of passages with the ids of a query's positives in the data."""
+    """Return a mask of passages that the data list as positives of the query, by id."""
     rows, num = batch["passage_tokens"].shape[:2]
     if "passage_ids" not in batch or "positive_ids" not in batch:
         return jnp.zeros((rows, rows * num), bool)
@@ -340,7 +339,6 @@ class Matryoshka(Contrastive):
     dimensions: Annotated[tuple[int, ...], AtLeast(1)] = (64, 128, 256)
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
-        """Return the loss of the vectors of a whole batch; see `Contrastive.joint`."""
         loss = super().joint(rows, batch, step=step)
         real = jnp.any(batch["query_segment_ids"] > 0, axis=1).astype(jnp.float32)
         may, whole = candidates(batch, self.candidates), rows["queries"].shape[-1]
@@ -378,7 +376,7 @@ def bge(**fields: Any) -> Contrastive:
 def of_scores(
     scores: Float[Array, "B N"], may: Bool[Array, "B N"], real: Float[Array, " B"]
 ) -> dict[str, tuple[Array, Array]]:
-    """Return metrics of scores: accuracy, own score and score of the hardest negative.
+    """Return accuracy, mean score of the positives and mean score of the hardest negatives.
 
     Args:
       scores: dot products of queries and passages.
@@ -517,7 +515,7 @@ class Triplets(BiEncoder):
 
 
 class GradedLoss(nnx.Module):
-    """Loss module that computes the vectors of a batch's texts and the loss of the vectors.
+    """Loss module for graded pairs and triplets of texts, which encodes the texts.
 
     Args:
       config: the objective.
@@ -536,7 +534,6 @@ class GradedLoss(nnx.Module):
         key: Key | None = None,
         towers: Towers | None = None,
     ) -> Loss:
-        """Return the loss of a batch in the layout `Groups`; padding is ignored."""
         check_groups(self.config, batch)
         rows = self.vectors.encode(model, heads, batch, key=key, towers=towers)
         return self.config.of_vectors(rows["queries"], rows["passages"], batch)

@@ -73,7 +73,7 @@ _DRAWN = "drawn_tokens"
 class Electra(Masks, Objective):
     """Replaced token detection: losses of the generator and of the discriminator.
 
-    The objective has the fields of `Masks` and these.
+    The objective also has the fields of `Masks`.
 
     Attributes:
       generator: config of the generator, of any size; shared embeddings have the model's shape.
@@ -133,7 +133,7 @@ class Electra(Masks, Objective):
         return self.sharing != "es" if self.decoupled is None else self.decoupled
 
     def phases(self) -> tuple[Phase, ...]:
-        """Return the phases of generator and discriminator; () in the joint form."""
+        """Return a phase for the generator and one for the discriminator; () for a joint update."""
         if not self.two_updates:
             return ()
         return (
@@ -179,7 +179,7 @@ class Electra(Masks, Objective):
         return self.masked_lm_flops(self.generator, length) + model.text_flops(length) + head
 
     def views(self, model: ModelConfig, prefix: str) -> tuple[View, ...]:
-        """Return the views that share the embedding of generator and model."""
+        """Return the rules (views) by which generator and model share embeddings."""
         ours, theirs = "model/embedding/", f"{prefix}generator/embedding/"
         shared = self._shared(model)
         if self.sharing == "es":
@@ -189,7 +189,6 @@ class Electra(Masks, Objective):
         return ()
 
     def _shared(self, model: Any) -> list[str]:
-        """Return path patterns of the shared arrays of an embedding."""
         names = ["token"]
         if model.position_rows and self.generator.position_rows:
             names.append("position")
@@ -229,7 +228,7 @@ class ElectraLoss(nnx.Module):
         key: Key | None = None,
         phase: str | None = None,
     ) -> Loss:
-        """Return the loss of a batch in the layout `Encoder`, or the loss of one phase."""
+        """Return the loss of a batch, or of one phase (generator or discriminator)."""
         check_batch(self.config, batch)
         noise, dropout = masked_lm.noise_and_dropout(key)
         generator_key, discriminator_key = split_key(dropout, 2)

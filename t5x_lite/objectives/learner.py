@@ -8,8 +8,8 @@
 Parameters are stored in float32. A module reads them through views
 (`t5x_lite.core.tied_parameters`), in the compute dtype. All methods may be traced. Heads that the
 loss does not read are frozen: they have no gradient, no weight decay and no optimizer state. With
-adapters, the model is also frozen, unless `train` names parameters. `bind` puts the adapters into
-the model's slots.
+adapters, the model is also frozen, unless `train` names parameters. `bind` inserts the adapters
+into the model's layers.
 
 A tower, such as the encoder of passages, has the model's architecture and adapters. It is bound by
 the model's structure with the tower's parameters (`models.towers.as_model`).
@@ -62,7 +62,7 @@ class Bound(nnx.Module):
       model: config of the model; its parameters are below "model/".
       objective: config of the objective.
       heads: configs of heads that are kept in addition to the objective's heads.
-      adapters: configs of adapters; `Learner.bind` puts them into the model's slots.
+      adapters: configs of adapters; `Learner.bind` inserts them into the model's layers.
       use: composition of the adapters; () applies each separately.
       rngs: random streams; "params" is used.
     """
@@ -106,7 +106,7 @@ class Bound(nnx.Module):
         return self.objective(self.model, self.heads, batch, key=key, **more)
 
     def encoder(self, role: Role) -> Any:
-        """Return the encoder for texts of a role: the role's tower, or else the model."""
+        """Return the encoder of "query" or "passage" texts: the tower `role`, or else the model."""
         return self.towers[role] if role in self.towers.names else self.model
 
 
@@ -269,19 +269,19 @@ class Learner:
         return tied_parameters.read(self.views, params)
 
     def write(self, seen: Params) -> Params:
-        """Return the stored parameters from which `read` computes the given module parameters."""
+        """Convert the module's parameters to stored parameters, the inverse of `read`."""
         return tied_parameters.write(self.views, seen)
 
     def bind(
         self, params: Params, *, key: Key | None = None, adapter_ids: Array | None = None
     ) -> Bound:
-        """Build the module from stored parameters, in the compute dtype and with adapters in slots.
+        """Build the module from stored parameters, in the compute dtype and with inserted adapters.
 
         Args:
           params: stored parameters, which may include `adapter_ids` for inference.
           key: random key of the adapters in training.
-          adapter_ids: [B], child index of each row for MultiTask, for calls of the model without a
-            loss.
+          adapter_ids: [B], index of each row's adapter in a MultiTask, if the model is called
+            without a loss.
         """
         if ADAPTER_IDS in params:
             adapter_ids = params[ADAPTER_IDS]
@@ -302,7 +302,7 @@ class Learner:
         return bound
 
     def changed(self, params: Params, *, key: Key | None = None) -> Params:
-        """Return the module's parameters, with the arrays that adapters replace."""
+        """Return the module's parameters after adapters have replaced some of the arrays."""
         seen = self.read(params)
         if not self._has_copies:
             return seen
@@ -320,7 +320,7 @@ class Learner:
 
         Args:
           params: stored parameters.
-          tower: name of the encoder to merge; "" is the model.
+          tower: name of the second encoder to merge; "" is the model.
 
         Raises:
           InputError: if an adapter cannot be merged into kernels.
@@ -335,8 +335,7 @@ class Learner:
         """Return the adapters as a delta: changes of the model's parameters.
 
         Returns:
-          The parts of the delta by parameter path, and the adapters that cannot be expressed by
-            kernels.
+          Changes of arrays by parameter path; adapters that cannot be expressed as such changes.
         """
         seen = trees.overlaid(self.seen, {"adapters": adapters})
         found: dict[str, Part] = {}
@@ -495,7 +494,6 @@ class Learner:
 
     @functools.cached_property
     def _has_copies(self) -> bool:
-        """True if an adapter replaces some of the model's arrays."""
         return bool(self.adapters) and bool(self._module.adapters.copied())
 
     @functools.cached_property
@@ -508,12 +506,10 @@ class Learner:
 
     @property
     def _meant(self) -> dict[str, tuple[str, ...]]:
-        """Path patterns of each entry of `train`; an adapter expands to the paths it trains."""
         own = {f"{ADAPTERS}{adapter.name}": self._of(adapter) for adapter in self.adapters}
         return {pattern: own.get(pattern, (pattern,)) for pattern in self.train}
 
     def _of(self, adapter: Adapter) -> tuple[str, ...]:
-        """Return path patterns of the parameters that an adapter trains, including towers."""
         flat = trees.flatten(self.shapes)
         patterns = adapter.trains(list(as_model(flat)))
         if not self._towers:
@@ -542,7 +538,7 @@ class Learner:
 
     @property
     def _scheduled(self) -> Callable[[Array], dict[str, Array]] | None:
-        """Function from the step to scheduled parameters of adapters, including towers; or None."""
+        """Function from the step to the adapters' scheduled parameters; None without schedules."""
         of_model = at_step(self.adapters)
         if of_model is None or not self._towers:
             return of_model
@@ -609,7 +605,7 @@ _SMALLEST_BOUND = 100_000
 
 
 def _check_copied(modules: AdapterModules, its_views: Sequence[View]) -> None:
-    """Raise InputError if an adapter copies an array that a view reads or computes."""
+    """Raise InputError if an adapter copies an array that is shared or computed (by a view)."""
     for path in modules.copied():
         if any(view.mentions(f"model/{path}") for view in its_views):
             raise InputError(
@@ -618,6 +614,6 @@ def _check_copied(modules: AdapterModules, its_views: Sequence[View]) -> None:
 
 
 def views_of(model: ModelConfig, objective: Objective) -> tuple[View, ...]:
-    """Return the views of a learner, without tracing its module."""
+    """Return a learner's views (rules that compute parameters), without tracing its module."""
     towers = [view for name in objective.more_towers() for view in model.views(f"{TOWERS}{name}/")]
     return (*model.views("model/"), *towers, *objective.views(model, "objective/"))

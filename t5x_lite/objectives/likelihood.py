@@ -307,7 +307,7 @@ _losses.defvjp(_forward, _backward)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Likelihood(Objective):
-    """Base class of likelihood objectives: cross-entropy of target tokens.
+    """Base class of objectives with the cross-entropy of target tokens.
 
     Attributes:
       z_loss: coefficient of log(Z)^2 (t5x: 1e-4).
@@ -371,7 +371,6 @@ class LikelihoodLoss(LossModule):
     """Loss module that computes the cross-entropy of a batch's target tokens."""
 
     def __call__(self, model: Any, heads: Any, batch: Batch, *, key: Key | None = None) -> Loss:
-        """Return the loss of a batch of seqio's features, packed or not."""
         config = self.config
         config.check_batch(batch)
         given = {name: batch[name] for name in config.reads}

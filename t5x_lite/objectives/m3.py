@@ -24,7 +24,7 @@ No array has an axis of the vocabulary.
 FlagEmbedding differs as follows:
 
 - vectors of padding take part in the maximum;
-- the gradients of its dense loss, with passages from W devices, weigh 1 / W of the others'
+- the gradients of its dense loss, with passages from W devices, weigh 1 / W of the other gradients
   (`dense_scale` gives the same);
 - its warm-up counts forward calls, and starts again when a run resumes;
 - with negatives of the group only, L_all is lost.
@@ -130,7 +130,6 @@ class M3(Contrastive):
         return M3Rows(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the heads of the three scores, with the settings of known heads."""
         return (self._dense(kept), self._lexical(kept), self._multi_vector(kept))
 
     def _lexical(self, kept: Mapping[str, Head]) -> Lexical:
@@ -238,7 +237,6 @@ class M3(Contrastive):
         return (1.0 - on / 2, on / 2) if self.combination == "mean" else (1.0, on)
 
     def _terms(self, losses: Mapping[str, Sums], share: Array | float) -> dict[str, Term]:
-        """Return the terms of the contrastive loss L."""
         dense, *rest = self.loss_weights
         scales = dict(zip(WAYS, (dense * self.dense_scale, *rest), strict=True))
         if self.combination == "mean":
@@ -251,7 +249,6 @@ class M3(Contrastive):
     def _info_nces(
         self, scores: Scores, may: Bool[Array, "B M"], real: Float[Array, " B"]
     ) -> dict[str, Sums]:
-        """Return the InfoNCE loss of each score within its block."""
         block = self.block_rows(len(real))
         own = jnp.arange(len(real)) % block * (may.shape[1] // block)
 
@@ -274,7 +271,6 @@ class M3(Contrastive):
     def _taught(
         self, scores: Scores, may: Bool[Array, "B M"], real: Float[Array, " B"], batch: Batch
     ) -> dict[str, Sums]:
-        """Return the distillation losses from a teacher's scores."""
         if "teacher_scores" not in batch:
             raise InputError(
                 "objective.distillation needs teacher scores, but the batch has none; set "
@@ -306,7 +302,6 @@ class M3Rows(LossModule):
     def __call__(
         self, model: Any, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the head outputs of a batch or microbatch in the layout `Groups`, as rows."""
         check_groups(self.config, batch)
         query_key, passage_key = split_key(key, 2)
         num_rows, num, length = batch["passage_tokens"].shape

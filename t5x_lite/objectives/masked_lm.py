@@ -6,7 +6,7 @@
 
 Masks are sampled on the device at each step, so a text gets another mask each time. Without a key,
 as in evaluation, masks are the same for all batches of the same shape. The head reads only the
-masked positions, in a static number of slots. The head's product with the vocabulary, which is most
+masked positions, padded to a static number. The head's product with the vocabulary, which is most
 of a small model's work, is thereby reduced to 15 %.
 
     unit_ids = units(word_ids, whole_word=True, max_ngram=1, key=...)  # masked together
@@ -51,11 +51,11 @@ _ROUNDS = 3
 
 
 class Slots(NamedTuple):
-    """Selected positions of each row, in order, in a static number of slots.
+    """Selected positions of each row, in ascending order, padded to a static number (slots).
 
     Attributes:
-      positions: int32 positions; 0 in unused slots.
-      used: float32, 1 for used slots, else 0.
+      positions: int32 positions; 0 for padding.
+      used: float32, 1 for selected positions and 0 for padding.
     """
 
     positions: Int[Array, "B _"]
@@ -82,7 +82,7 @@ def most(length: int, ratio: float) -> int:
 def units(
     word_ids: Int[Array, "B S"], *, whole_word: bool, max_ngram: int = 1, key: Key
 ) -> Int[Array, "B S"]:
-    """Return each token's unit of joint masking, numbered from 1 per row; 0 is never masked.
+    """Return each token's unit number: a unit's tokens are masked together; 0 is never masked.
 
     Args:
       word_ids: word id of each token, equal for the adjacent tokens of a word; 0 for special tokens
@@ -171,7 +171,7 @@ def slots(chosen: Bool[Array, "B S"], num: int) -> Slots:
 
     Args:
       chosen: True for chosen positions; positions after the first `num` are omitted.
-      num: number of slots, not above S.
+      num: number of positions per row after padding, up to S.
     """
     length = chosen.shape[1]
     from_the_end = jnp.where(chosen, length - jnp.arange(length), 0)
@@ -182,7 +182,7 @@ def slots(chosen: Bool[Array, "B S"], num: int) -> Slots:
 
 
 def at_slots(values: Array, slots: Slots) -> Array:
-    """Gather the values [B, S, ...] at the positions of slots: [B, num, ...]."""
+    """Gather the values [B, S, ...] at the selected positions: [B, num, ...]."""
     positions = slots.positions.reshape(*slots.positions.shape, *[1] * (values.ndim - 2))
     return jnp.take_along_axis(values, positions, axis=1)
 
@@ -190,7 +190,7 @@ def at_slots(values: Array, slots: Slots) -> Array:
 def put_at_slots(
     tokens: Int[Array, "B S"], slots: Slots, new: Int[Array, "B _"]
 ) -> Int[Array, "B S"]:
-    """Return the tokens with new tokens at the positions of used slots."""
+    """Replace the tokens at the selected positions by new tokens."""
     nowhere = tokens.shape[1]
     positions = jnp.where(slots.used > 0, slots.positions, nowhere)
 
@@ -320,7 +320,6 @@ class MaskedLMLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch in the layout `Encoder`, packed or not."""
         check_batch(self.config, batch)
         noise, dropout = noise_and_dropout(key)
         inputs, slots = self.config.draw(

@@ -118,7 +118,7 @@ class RankerLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch in the layout `Ranked`; rows of padding are ignored.
+        """Return the loss of a batch; rows of padding are ignored.
 
         Raises:
           InputError: if the features belong to another layout, or teacher scores are missing.

@@ -71,7 +71,7 @@ from t5x_lite.objectives.masked_lm import (
 )
 
 _UNSEEN = -1000.0
-"""Logit of a position that is not read."""
+"""Logit of positions where `read` is False."""
 
 
 def bag_losses(
@@ -92,12 +92,11 @@ def bag_losses(
       bias: bias of the logits.
       tokens: tokens of the text.
       read: True for positions with logits.
-      counted: True for positions with tokens in the bag; the length is the number of these
-        positions.
+      counted: True for positions with tokens in the bag of words; their number is the length.
       chunk: number of positions with logits at a time; the backward pass recomputes the logits.
 
     Returns:
-      The loss of each row, and 1 for rows with tokens in the bag, else 0.
+      The loss of each row; 1 for rows with tokens in the bag of words, else 0.
     """
     scores = bag_scores(states, table, bias, read=read, chunk=chunk)
 
@@ -118,7 +117,7 @@ def bag_scores(
     read: Bool[Array, "B S"],
     chunk: int,
 ) -> Float[Array, "B V"]:
-    """Return the highest logit of each token of the vocabulary over the positions that are read.
+    """Return each vocabulary token's highest logit over the positions where `read` is True.
 
     Arguments are as for `bag_losses`. If no position is read, all scores are low.
     """
@@ -160,7 +159,7 @@ Query = Literal["raw", "normalised"]
 class RetroMAE(Masks, Objective):
     """Masked language modeling with an additional loss of a weak decoder (RetroMAE, DupMAE).
 
-    The objective has the fields of `Masks` and these.
+    The objective also has the fields of `Masks`.
 
     Attributes:
       ratio: fraction of tokens in the encoder's masks.
@@ -226,7 +225,7 @@ class RetroMAE(Masks, Objective):
         return RetroMAELoss(self, model, rngs=rngs)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the heads "mlm" and "dense"; the pooling of "dense" is "cls", which is trained."""
+        """Return the heads "mlm" and "dense"; "dense" pools by "cls", because [CLS] is trained."""
         return (Mlm(), dataclasses.replace(dense_of(kept) or Dense(), pooling="cls"))
 
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:
@@ -258,7 +257,6 @@ class RetroMAELoss(nnx.Module):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch in the layout `Encoder`."""
         check_batch(self.config, batch)
         noise, dropout = masked_lm.noise_and_dropout(key)
         encoder_noise, decoder_noise = jax.random.split(noise)
@@ -383,7 +381,6 @@ class RetroMAELoss(nnx.Module):
     def _bags(
         self, model: EncoderModel, head: MaskedLMHead, hidden: Float[Array, "B S D"], batch: Batch
     ) -> tuple[Float[Array, " B"], Float[Array, " B"]]:
-        """Return DupMAE's loss of each row, and 1 for rows with a word, else 0."""
         tokens = batch["encoder_input_tokens"]
         real = real_tokens(batch, pad_id=model.config.pad_id)
         length = tokens.shape[1]
@@ -436,14 +433,13 @@ class Documents:
     def headed(
         self, embeddings: Float[Array, "B S D"], summary: Float[Array, "B S D"]
     ) -> Float[Array, "B S D"]:
-        """Replace the embedding of each document's first token by its summary c."""
+        """Replace each document's first embedding by the encoder's [CLS] state c, `summary`."""
         return jnp.where((self.positions == 0)[..., None], summary, embeddings)
 
 
 def _token_losses(
     head: MaskedLMHead, hidden: Array, table: Array, targets: Array, *, chunk: int | None
 ) -> tuple[Float[Array, "B S"], Float[Array, "B S"]]:
-    """Return cross-entropy and accuracy of each position, computed in chunks of positions."""
     found = token_losses(
         head.transform(hidden),
         Output(table, ("vocab", "embed"), 1.0),

@@ -9,7 +9,8 @@ task's head counts for the row. NAME=1 is regression by squared error, NAME=2 an
 and NAME=span is the first and last token of an answer. Each term is the mean over its task's rows
 of the whole batch, so a task with few rows in a batch has the same weight; a task without rows adds
 0. All heads run on all rows, so that all processes run one program. The tasks may share all
-weights, or have separate adapters by MultiTask; with Parallel, child i computes the rows of task i.
+weights, or have separate adapters by MultiTask; with Parallel, adapter i computes the rows of task
+i.
 
 `Choose` is multiple choice by a head on an encoder: COPA, SWAG, RACE. A question is read with each
 of its choices. The head "choice" computes a number from each [CLS] hidden state, and the loss is
@@ -160,12 +161,10 @@ class Classify(ClassObjective):
     of_encoder: ClassVar[bool] = True
 
     def undecided(self) -> tuple[str, ...]:
-        """Return settings that model and data decide: "head", "classes", "weights"."""
         open_fields = ("head",) * (self.head == "auto") + ("classes",) * (not self.num_classes)
         return open_fields + super().undecided()
 
     def with_classes(self, *, kind: str, num_classes: int) -> "Classify":
-        """Return the objective with kind of head and number of classes, unless they are set."""
         head: Any = kind if self.head == "auto" else self.head
         return dataclasses.replace(self, head=head, num_classes=self.num_classes or num_classes)
 
@@ -174,7 +173,6 @@ class Classify(ClassObjective):
         return ClassifyLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the head "classifier", with the known names of its classes."""
         known = kept.get("classifier")
         if isinstance(known, Classifier) and known.num_classes == self.num_classes:
             return (self._head(known.labels, known.problem_type),)
@@ -192,12 +190,11 @@ class Classify(ClassObjective):
 
 
 class ClassifyLoss(LossModule):
-    """Loss module that computes the classification or regression loss of a batch."""
+    """Loss module that computes the classification or regression loss of labeled rows."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch in the layout `Labelled`; rows without a label are ignored."""
         check_labelled(self.config, batch)
         model_key, head_key = split_key(key, 2)
         hidden = model(batch["encoder_input_tokens"], **features(batch), key=model_key)
@@ -302,12 +299,11 @@ class Choose(Objective):
 
 
 class ChooseLoss(LossModule):
-    """Loss module that computes the multiple-choice loss of a batch."""
+    """Loss module that computes the multiple-choice loss of labeled rows."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch in the layout `Choices`; rows without a label are ignored."""
         tokens = batch.get("encoder_input_tokens")
         if tokens is None or tokens.ndim != 3 or "labels" not in batch:
             raise InputError(
@@ -346,15 +342,11 @@ class Spans(Objective):
 
 
 class SpansLoss(LossModule):
-    """Loss module that computes the loss of answer spans of a batch."""
+    """Loss module that computes the loss of answer spans in labeled rows."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch in the layout `Windows` or `Labelled`.
-
-        Rows without a label are ignored.
-        """
         check_labelled(self.config, batch)
         hidden = model(batch["encoder_input_tokens"], **features(batch), key=key)
         return loss_of_spans(heads["span"], hidden, batch)
@@ -458,7 +450,6 @@ class TaskHeads(Objective):
         return TaskHeadsLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return a head for each task, with the known names of its classes."""
         return tuple(self._head(line, kept) for line in self.tasks)
 
     def _head(self, line: str, kept: Mapping[str, Head]) -> Head:
@@ -482,7 +473,7 @@ class TaskHeadsLoss(LossModule):
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch in the layout `Labelled`; rows without a task are ignored.
+        """Return the loss of a batch; rows without a task are ignored.
 
         Raises:
           InputError: if the features belong to another layout, or rows have no task number.
@@ -546,7 +537,6 @@ class TagTokens(ClassObjective):
         return TagTokensLoss(self)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the head "token", with the known names of its classes."""
         known = kept.get("token")
         if isinstance(known, Token) and known.num_classes == self.num_classes:
             return (self._head(known.labels),)
@@ -557,12 +547,11 @@ class TagTokens(ClassObjective):
 
 
 class TagTokensLoss(LossModule):
-    """Loss module that computes the token classification loss of a batch."""
+    """Loss module that computes the token classification loss of labeled tokens."""
 
     def __call__(
         self, model: EncoderModel, heads: HeadModules, batch: Batch, *, key: Key | None = None
     ) -> Loss:
-        """Return the loss of a batch in the layout `Tokens`; tokens without a label are ignored."""
         missing = {"encoder_input_tokens", "encoder_segment_ids", "token_labels"} - set(batch)
         if missing:
             raise InputError(

@@ -51,14 +51,14 @@ def write_report(output: str, tally: Tally, about: Mapping[str, Any]) -> None:
 
 
 def stats(tally: Tally, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of stats.json: `about`, and the tally with only the largest domains."""
+    """Return the content of stats.json: configuration, and counts with only the largest domains."""
     counts = tally.to_json()
     counts["domains"] = dict(largest(tally.domains, DOMAINS_KEPT))
     return {**about, "num_domains": num_domains(tally), **counts}
 
 
 def num_domains(tally: Tally) -> int:
-    """Return the total number of domains; a cluster's tally stores it as a note."""
+    """Return the total number of domains; runs on a cluster store it in the tally's notes."""
     return tally.notes.get("domains", len(tally.domains))
 
 
@@ -120,7 +120,7 @@ def _ends(tally: Tally) -> tuple[Counter[str], Counter[str]]:
 
 
 def stage_names(tally: Tally) -> list[str]:
-    """Return the stages that have counts, in the order of the pipeline."""
+    """Return the pipeline stages that have counts in the tally, in order."""
     return [stage for stage in STAGES if stage in tally.stages]
 
 
@@ -233,7 +233,7 @@ def _rule_words(stage: str, rule: str) -> str:
 
 
 def _option_set(stage: str, rule: str, about: Mapping[str, Any]) -> str:
-    """Return the option of a rule with its value, or without the value if it is a list."""
+    """Return a filter rule's command-line option with its value; a list is omitted."""
     words = option(stage, rule)
     cleaning = about.get("cleaning")
     value = cleaning.get(OPTIONS[stage][rule]) if words and isinstance(cleaning, Mapping) else None
@@ -241,7 +241,7 @@ def _option_set(stage: str, rule: str, about: Mapping[str, Any]) -> str:
 
 
 def _rule_names(tally: Tally) -> list[tuple[str, str]]:
-    """Return all pairs (stage, rule), in the order in which the rules are applied."""
+    """Return all pairs (stage, filter rule), in the order in which the rules are applied."""
     order = {
         (stage, rule): (STAGES.index(stage), index)
         for stage, rules in SOURCES.items()
@@ -279,7 +279,7 @@ def _samples(tally: Tally) -> str:
 
 
 def _lengths(tally: Tally) -> str:
-    """Return histograms of lengths after the first stage and after stages that dropped text."""
+    """Return histograms of text lengths after the first stage and each stage that dropped text."""
     names = stage_names(tally)
     shown = [
         stage

@@ -6,7 +6,8 @@
     # parameters  1,869,568
     # ...
 
-The directory may be a work directory, a checkpoint, an imported checkpoint, a delta or a cache.
+The directory may be a work directory, a checkpoint, an imported checkpoint, a delta (changes of a
+model's parameters) or a cache.
 """
 
 import math

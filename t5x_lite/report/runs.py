@@ -51,7 +51,7 @@ _TYPE = "type"
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the value of each command-line option in a config; for a component, its class."""
+    """Return {option: value} of all fields of a config; for a nested config, also its class."""
     found = {}
     for path, value in flat(config).items():
         parent, _, name = path.rpartition(".")
@@ -64,7 +64,7 @@ def settings(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def option_lines(config: Mapping[str, Any]) -> list[str]:
-    """Return one line for each setting of a config, such as "--steps 20"; classes are comments."""
+    """Return one line per field of a config, such as "--steps 20"; classes get lines with "#"."""
     return [
         f"{name} {value}".rstrip() if name.startswith("--") else f"# {name}: {value}"
         for name, value in settings(config).items()
@@ -167,7 +167,7 @@ class Run:
         return task + lowest[:1] if task else lowest[:1] + highest[:1]
 
     def scored_alone(self, name: str) -> str | None:
-        """Return the only metric in a task's score, or None if the score has several metrics."""
+        """Return the metric that equals a task's score, or None if the score averages several."""
         split, _, base = name.rpartition("/")
         if base != SCORE:
             return None
@@ -181,7 +181,6 @@ class Run:
 
     @property
     def _kept(self) -> tuple[str, bool]:
-        """checkpoints.best of the config, or "", and True if its lowest value is best."""
         settings = _section(self.config, "checkpoints")
         best = settings.get("best")
         return (best if isinstance(best, str) else ""), settings.get("best_mode") == "min"
