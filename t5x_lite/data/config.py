@@ -92,7 +92,7 @@ class Refresh:
         at these steps.
       lag: number of periods between the checkpoint that searches and the steps that use its
         negatives. With 0, training waits for each search.
-      top: number of passages kept per query; data.layout.negatives of these are sampled.
+      top: number of passages kept per query, from which data.layout.negatives are sampled.
       directory: directory of the search results, usually WORKDIR/refresh.
     """
 
@@ -111,7 +111,7 @@ class Refresh:
             )
 
     def searched_by(self, number: int) -> int:
-        """Return the step of the checkpoint that found a batch's negatives, or 0 for the cache.
+        """Return the step of the checkpoint that searched a batch's negatives; 0 without a search.
 
         Args:
           number: index of the batch, from 0.
@@ -287,7 +287,7 @@ class Scheduled(Bucketed):
 def bucket_of(
     lengths: Int[np.ndarray, " n"], buckets: tuple[tuple[int, int], ...]
 ) -> Int[np.ndarray, " n"]:
-    """Return the index of each row's bucket: the first that is long enough, or else the last.
+    """Return each row's bucket index: the first bucket that is long enough, or else the last.
 
     Args:
       lengths: number of tokens of each row.
@@ -432,7 +432,7 @@ class Data:
 
 
 def adapter_numbers(data: Data) -> dict[str, int]:
-    """Return the index of the MultiTask child for each cache of `adapter_of`, by the cache's name.
+    """Return {cache name: index of its adapter in MultiTask}, as given in `adapter_of`.
 
     Raises:
       InputError: if an entry is not NAME=NUMBER, or a cache has two different numbers.
@@ -539,7 +539,7 @@ def _check_refresh(data: Data) -> None:
 
 
 def shapes_of(data: Data) -> tuple[Data, ...]:
-    """Return a copy of the config with `Fixed()` batches for each static shape, shortest first."""
+    """Return one copy of the config per batch shape, with `Fixed()` batches, shortest first."""
     if not data.batches.buckets():
         return (data,)
     return tuple(

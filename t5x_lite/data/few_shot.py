@@ -181,7 +181,7 @@ class Prompts:
         self._drawn: dict[int, list[int]] = {}
 
     def check(self, questions: Sequence[str]) -> None:
-        """Raise InputError if there are too few examples to sample from for a question."""
+        """Raise InputError if a question has too few examples to sample from."""
         if len(self._pool) <= self.config.examples:
             for question in dict.fromkeys(questions):
                 self._shown(Trial(seed=self.config.seeds[0]), question)

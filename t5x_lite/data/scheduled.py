@@ -69,7 +69,7 @@ class Made:
     Attributes:
       batch: features of the rows.
       position: position of the next batch.
-      repeated: indices of the caches with examples in the global batch that were read before.
+      repeated: indices of the caches with repeated examples in the global batch.
     """
 
     batch: dict[str, np.ndarray]
@@ -183,7 +183,7 @@ class Grouped:
         return bucket, taken, Position(*where, tuple(left))
 
     def share_of_batches(self, window: int) -> float:
-        """Return the number of batches that the examples of a window fill, as a fraction."""
+        """Return the number of batches, not rounded, that the examples of a window fill."""
         counts = np.bincount(self._buckets_of(window), minlength=len(self._buckets))
         rows = [rows for _, rows in self._buckets]
         return float(sum(count / size for count, size in zip(counts, rows, strict=True)))
@@ -255,7 +255,7 @@ class Scheduled:
             )
 
     def make(self, position: Position, *, part: int, parts: int) -> Made | None:
-        """Return the batch at a position, which consists of the epoch and the batch number."""
+        """Return the batch at a position, which is given by the epoch and the batch number."""
         epoch, number = position.window, position.row
         starts = self._starts(epoch)
         while not starts[-1]:
@@ -295,7 +295,7 @@ class Scheduled:
         return [float(repeats.get(k, Fraction(0))) * (position.window + share) for k in sources]
 
     def repeated(self, position: Position) -> set[int]:
-        """Return the caches with examples that are read again in the epochs before a position."""
+        """Return the indices of the caches with repeated examples before a position."""
         return {group.source for group in self.groups if group.before(position.window) > group.full}
 
     def report(self) -> list[str]:

@@ -53,7 +53,7 @@ def _bytes_class() -> Any:
     from t5x_lite.data.elements import seqio, tf
 
     class ByteVocabulary(seqio.ByteVocabulary):
-        """Byte vocabulary that, unlike seqio's, encodes several texts as ragged ids."""
+        """Byte vocabulary that encodes several texts as a ragged tensor, unlike seqio's."""
 
         def _encode_tf(self, s: Any) -> Any:
             if s.shape.rank == 0:
@@ -70,7 +70,7 @@ def _tokenizer_class() -> Any:
     from t5x_lite.data.elements import seqio, tf
 
     class Tokenized(seqio.Vocabulary):
-        """Vocabulary that encodes with a pure Python function, so iterators can be saved."""
+        """seqio vocabulary that encodes in pure Python, so that tf.data iterators can be saved."""
 
         def __init__(self, tokenizer: Any):
             super().__init__()
