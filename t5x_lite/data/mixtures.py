@@ -158,8 +158,7 @@ class Mixture:
         return Mixture(members=left)
 
     def with_unlabelled(self, examples: int | None) -> "Mixture":
-        """Return the mixture with `examples` as the rate of unlabelled text; None keeps the rate.
-        """
+        """Return the mixture with `examples` as rate of unlabelled text; None keeps the rate."""
         if examples is None:
             return self
         if not any(member.unlabelled and member.is_trained for member in self.members):

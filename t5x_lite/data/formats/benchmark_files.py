@@ -165,7 +165,7 @@ def _all_records(
 def _whole_records(
     lines: Iterable[bytes], *, file: DataPath, quoting: bool
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield blocks of lines that contain complete CSV records, with their first line's number."""
+    """Yield blocks of complete CSV records, each with the number of its first line."""
     block, size, marks, first = [], 0, 0, 1
     for number, line in enumerate(lines, start=1):
         block.append(line)
@@ -434,7 +434,6 @@ def read_conll(file: DataPath, *, may_lack_tags: bool = False) -> Iterator[Sente
 def _sentence(
     rows: Sequence[Sequence[str]], file: str, end: int, *, may_lack_tags: bool
 ) -> Iterator[Sentence]:
-    """Yield the sentence of the given rows, which end before line `end`, if it has words."""
     if not rows:
         return
     first = end - len(rows)

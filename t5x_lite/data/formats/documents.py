@@ -81,7 +81,7 @@ class Document(NamedTuple):
 
 
 def kind_of(shard: Any) -> Kind:
-    """Return the kind of a shard ("text", "json" or "table"), by the suffix of its name."""
+    """Return the kind of a file ("text", "json" or "table"), by the suffix of its name."""
     if isinstance(shard, HubSplit):
         return "table"
     name = plain_name(shard)
@@ -98,7 +98,7 @@ def is_named(place: str) -> bool:
 def read_documents(
     shard: Shard, *, template: str = TEXT, blocks: bool = False, longest: int = LONGEST_LINE
 ) -> Iterator[Document]:
-    """Read the documents of a shard lazily, in order."""
+    """Read the documents of a file or a data set lazily, in order."""
     if kind_of(shard) == "text":
         yield from _plain(str(shard), blocks=blocks, longest=longest)
         return
@@ -112,7 +112,7 @@ def read_documents(
 def read_fields(
     shard: Shard, *, columns: Sequence[str] | None = None, longest: int = LONGEST_LINE
 ) -> Iterator[Row]:
-    """Read the JSON objects or table rows of a shard lazily, in order."""
+    """Read the JSON objects or rows of a file or a data set lazily, in order."""
     if kind_of(shard) == "json":
         for line in read_examples(str(shard), fields=columns or (), longest=longest):
             yield Row(line.where, line.record)
@@ -206,7 +206,6 @@ def fill(template: str, fields: Mapping[str, object]) -> str:
 
 
 def _value(match: re.Match[str], *, template: str, fields: Mapping[str, object]) -> str:
-    """Return the replacement of one match of `_PLACE`: the value of a field, or a brace."""
     place = match.group()
     if place in ("{{", "}}"):
         return place[0]

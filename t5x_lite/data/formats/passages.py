@@ -184,7 +184,6 @@ def _of_table(shard: Shard, template: str) -> Iterator[Passage]:
 
 
 def _with_text(line: Line, template: str) -> Line:
-    """Return a line with "text" filled from the template; unchanged for the default template."""
     if template == TEXT:
         return line
     text = text_of(Row(line.where, line.record), template)
@@ -285,7 +284,7 @@ def titled_text(record: Mapping[str, Any]) -> str:
 def named_columns(line: str) -> Columns | None:
     """Return the columns that a header line names, or None if the line is data.
 
-    A header names one id column and one text column, and no role twice.
+    A header names one id column, one text column, and at most one title and one url.
     """
     names = [name.strip().strip('"').lower() for name in line.lstrip("\ufeff").split("\t")]
     roles = [_ROLES.get(re.sub(r"[-_ ]", "", name), "") for name in names]

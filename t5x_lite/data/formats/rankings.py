@@ -221,7 +221,7 @@ def _score(text: str, where: str) -> float:
 
 
 def _ranking(query: str, rows: Sequence[_Row]) -> tuple[Ranking, bool]:
-    """Return the ranking of a query's lines, and True if it is sorted by score, not rank."""
+    """Return the ranking in a query's lines, and True if scores, not ranks, sort it."""
     documents: dict[str, str] = {}
     ranks: dict[int, str] = {}
     is_scored = all(row.ranked.score is not None for row in rows)

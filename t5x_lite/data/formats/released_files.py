@@ -254,8 +254,8 @@ def _first_file(folders: Sequence[Any], name: str) -> list[DataPath]:
 def read_trivia_questions(file: DataPath) -> Iterator[dict[str, Any]]:
     """Yield the questions of a TriviaQA file in SQuAD's format, without contexts.
 
-    Each question has "id", "question", "context" ("") and "answers" with "text", the value and the
-    aliases (empty in the test split), and "answer_start" (-1).
+    Each question has "id", "question", "context" (""), and "answers" with "text" (the answer and
+    its aliases; empty in the test split) and "answer_start" (-1).
     """
     for where, record in _trivia(file):
         _, answers, _ = _trivia_answers(record, where=where)
@@ -263,11 +263,11 @@ def read_trivia_questions(file: DataPath) -> Iterator[dict[str, Any]]:
 
 
 def read_trivia_documents(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-    """Yield each question of a TriviaQA file with each of its documents, in SQuAD's format.
+    """Yield one example in SQuAD's format for each document of each question in a TriviaQA file.
 
-    Documents without a file are skipped with a warning. The first answer is the one found in the
-    document, with its position. In the split "train", documents without an answer are skipped. "id"
-    is QuestionId--Filename.
+    The "id" is QuestionId--Filename. The first of the "answers" is the alias that occurs first in
+    the document, with its position; the others have no position. Documents that are missing on disk
+    are skipped with a warning, and in the split "train" documents without any alias.
     """
     num_read = num_found = 0
     evidence = _Evidence(file)
@@ -329,7 +329,7 @@ def _trivia(file: DataPath) -> Iterator[tuple[str, dict[str, Any]]]:
 def _trivia_answers(
     record: Mapping[str, Any], *, where: str
 ) -> tuple[str, list[str], Sequence[str]]:
-    """Return the answer, its spellings and its normalized spellings; all empty for a test split."""
+    """Return a question's answer, all spellings, and normalized spellings; all empty for test."""
     answer = record.get("Answer")
     if answer is None:
         return "", [], ()
@@ -406,7 +406,7 @@ def _first_words(path: DataPath) -> str:
 
 
 def _find_answer(text: str, normalized: Sequence[str]) -> tuple[int, int] | None:
-    """Return the span of the first alias found in a text, ignoring case, or None."""
+    """Return the span of the first answer alias in a text, ignoring case, or None."""
     lower = text.lower()
     for alias in normalized:
         if len(lower) == len(text):
@@ -458,10 +458,9 @@ def _squad_files(directory: str) -> dict[str, tuple[DataPath, bool]]:
 
 
 def _read_squad_pairs(directory: str, split: str) -> Iterator[Pairs]:
-    """Yield SQuAD's questions, each with its paragraph as the positive.
+    """Yield SQuAD's questions, each with its paragraph as the positive passage.
 
-    The id of a paragraph is the number of the first question with its text. With this id, a
-    paragraph is recognized as a positive if it occurs among the negatives of another question.
+    Equal paragraphs have the same id: the index of the first question about the paragraph.
     """
     file, unanswerable = _squad_files(directory)[split]
     ids: dict[str, str] = {}
@@ -483,7 +482,7 @@ _PUBMED = ("ori_pqaa.json", "ori_pqal.json", "ori_pqau.json")
 
 
 def _pubmed_files(directory: str) -> dict[str, list[DataPath]]:
-    """Return PubMedQA's files of each split: the complete sets, or the output of split_dataset."""
+    """Return PubMedQA's files by split: complete sets, or the output of its split_dataset.py."""
     root = data_path(directory)
     places = [root, root / "data"] if directory else []
     whole = [file for name in _PUBMED for file in _first_file(places, name)]
