@@ -265,9 +265,10 @@ def read_trivia_questions(file: DataPath) -> Iterator[dict[str, Any]]:
 def read_trivia_documents(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
     """Yield one example in SQuAD's format for each document of each question in a TriviaQA file.
 
-    The "id" is QuestionId--Filename. The first of the "answers" is the alias that occurs first in
-    the document, with its position; the others have no position. Documents that are missing on disk
-    are skipped with a warning, and in the split "train" documents without any alias.
+    The "id" is QuestionId--Filename. The first of the "answers" is the first alias that the
+    document contains, with its position; the other answers have no position. Documents that are
+    missing on disk are skipped with a warning, and in the split "train" documents without any
+    alias.
     """
     num_read = num_found = 0
     evidence = _Evidence(file)
@@ -406,7 +407,7 @@ def _first_words(path: DataPath) -> str:
 
 
 def _find_answer(text: str, normalized: Sequence[str]) -> tuple[int, int] | None:
-    """Return the span of the first answer alias in a text, ignoring case, or None."""
+    """Return the span of the first answer in `normalized` that a text contains, or None."""
     lower = text.lower()
     for alias in normalized:
         if len(lower) == len(text):
@@ -460,7 +461,8 @@ def _squad_files(directory: str) -> dict[str, tuple[DataPath, bool]]:
 def _read_squad_pairs(directory: str, split: str) -> Iterator[Pairs]:
     """Yield SQuAD's questions, each with its paragraph as the positive passage.
 
-    Equal paragraphs have the same id: the index of the first question about the paragraph.
+    Equal paragraphs have the same id, the index of their first question. So a positive can be
+    recognized among the negatives of another question.
     """
     file, unanswerable = _squad_files(directory)[split]
     ids: dict[str, str] = {}

@@ -126,7 +126,7 @@ def _reworded(benchmark: Benchmark, arguments: TaskArguments) -> Benchmark:
 
 
 def _labelled(benchmark: Benchmark, arguments: TaskArguments) -> Any:
-    """Return the seqio.Task of a benchmark for an encoder, in the form that the head reads."""
+    """Return the seqio.Task of a benchmark for an encoder with a head, such as a classifier."""
     form = benchmark.labelled
     if form is None:
         raise InputError(

@@ -218,7 +218,7 @@ class Form(Protocol):
 
     @property
     def candidates(self) -> str:
-        """Marker in a text that each candidate replaces, in one row each; "" without candidates."""
+        """Marker in the second text that each candidate answer replaces in its own row, or ""."""
         ...
 
 
@@ -390,7 +390,7 @@ def encode_texts(
     is_pair: bool,
     whole: bool = False,
 ) -> tuple[list[list[int]], np.ndarray]:
-    """Encode texts, or pairs of texts, as token rows; return the rows and the unchanged labels."""
+    """Encode texts, or pairs of texts, as token rows; return the rows and the labels `given`."""
     encoded = vocabulary.encode_batch([*first, *(second if is_pair else ())])
     plain = [without_special(ids, tokens) for ids in encoded]
     parts = [plain[: len(first)], plain[len(first) :]] if is_pair else [plain]
@@ -626,7 +626,7 @@ def encode(
     tokens: EncoderTokens,
     length: int,
 ) -> list[tuple[list[int], list[int]]]:
-    """Encode sentences as token rows without a last [SEP], with each word's first token index.
+    """Return the token row of each sentence, and the index of each word's first token in the row.
 
     Args:
       sentences: words of each sentence.

@@ -63,7 +63,7 @@ def document_source(
       languages: language of multilingual data; () for other data.
       blocks: True if blank lines separate the documents of plain text; False if each line is a
         document.
-      c4: True to read a TFDS directory without other data, or "", as c4/en.
+      c4: True to read C4 (c4/en of TFDS) if `directory` is TFDS's directory or "".
 
     Raises:
       InputError: if documents, a language, a column or a package are missing.

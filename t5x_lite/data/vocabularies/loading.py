@@ -175,7 +175,6 @@ class SentencePiece:
         return hashlib.sha256(content).hexdigest()
 
     def _reading(self) -> dict[str, Any]:
-        """Return the content of special_tokens.json except the layout."""
         said: dict[str, Any] = {}
         if self.added:
             said["added_tokens"] = [token.to_json() for token in self.added]
