@@ -94,7 +94,7 @@ class Batches(Iterator[dict[str, np.ndarray]]):
             yield made, max(self._made.epochs(position))
 
     def _begin_period(self, refreshes: Refreshes) -> None:
-        """Switch to the newly searched hard negatives, and prefetch only until the next search."""
+        """Switch to newly searched hard negatives, and prefetch only until the next search."""
         self._ahead.close()
         self._stream.negatives = refreshes.negatives(self._number)
         self._left = refreshes.left(self._number)
@@ -148,7 +148,7 @@ class Batches(Iterator[dict[str, np.ndarray]]):
         return seal(self._kind, zlib.compress(content, level=1))
 
     def restore(self, state: bytes) -> None:
-        """Continue from a data position that `state` returned, possibly with another process count.
+        """Continue from a data position that `state` returned; the number of processes may change.
 
         Positions of streamed tasks from earlier versions cannot be used, because the order of the
         data has changed. The batches then start at the beginning, with a warning.
@@ -252,7 +252,7 @@ def training_sources(
 
 
 def _identity(data: Data, vocabulary: Vocabulary, sources: Sequence[Source]) -> Mapping[str, Any]:
-    """Return the properties of the caches or tasks that must match those in a saved position."""
+    """Return properties of caches or tasks that must be unchanged when a position is restored."""
     if data.cache:
         caches = [source.cache for source in sources if source.cache is not None]
         rates = [str(source.rate) for source in sources]

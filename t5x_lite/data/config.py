@@ -357,16 +357,17 @@ class Data:
       first_tokens: number of tokens to train on, from the beginning of the training split, counted
         before corruption; None uses all tokens. Only complete examples are used.
       extra_ids: number of sentinel ids after the ids of a SentencePiece or byte vocabulary.
-      final_sentinel: True to end the targets of span corruption, and of i.i.d. noise with one
-        sentinel per span, always in a sentinel, as in figure 2 of the T5 paper. The released T5
-        code adds no final sentinel if the text ends in noise. Labelled tasks ignore this field.
+      final_sentinel: True to end the targets of span corruption and `iid_replace_spans` always in a
+        sentinel, as in figure 2 of the T5 paper. The released T5 code adds no final sentinel if the
+        text ends in noise. Labelled tasks ignore this field.
       adapter_of: index of the child adapter of MultiTask for each cache of data.cache, as
         "CACHE=INDEX", such as "mnli=0"; CACHE is the cache's directory or its last path component.
         Rows then have the feature `adapter_ids`.
       own_negatives: caches of data.cache, named as in `adapter_of`, that do not use in-batch
-        negatives: a query is compared only with passages in the same row, such as in class or
-        cluster data. Directories with names ending in no_in_batch_neg, as in FlagEmbedding's files,
-        are always included. Rows of Groups() then have the feature `own_negatives`.
+        negatives: a query is compared only with passages in the same row, for example in
+        classification or clustering data. Directories with names ending in no_in_batch_neg, as in
+        FlagEmbedding's files, are always included. Rows of Groups() then have the feature
+        `own_negatives`.
     """
 
     task: str = ""

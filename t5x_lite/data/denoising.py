@@ -384,7 +384,7 @@ def _split(side: np.ndarray, sentinel_start: int) -> tuple[list[np.ndarray], int
 
 
 MODES = {"R": "[NLU]", "X": "[NLG]", "S": "[S2S]"}
-"""Mode token before the inputs of each kind of denoiser."""
+"""Mode token before the inputs of each kind of UL2 denoiser."""
 
 
 @dataclass(frozen=True)

@@ -258,7 +258,7 @@ class Present:
 
 @dataclass(frozen=True, kw_only=True)
 class Members:
-    """The tasks of a mixture, divided by the availability of their data.
+    """Tasks of a mixture: loaded tasks with data, and names of tasks without data.
 
     Attributes:
       mixture: the mixture with all tasks.

@@ -143,7 +143,7 @@ class Grouped:
         )
 
     def regrouped(self, position: Position) -> Position:
-        """Assign the waiting examples of a position to buckets again, by their current lengths.
+        """Assign the waiting examples of a position to length buckets again.
 
         Call this method when `stream.negatives` has changed.
         """
@@ -156,7 +156,7 @@ class Grouped:
         return dataclasses.replace(position, waiting=tuple(waiting))
 
     def _next(self, position: Position) -> tuple[int, list[int], Position]:
-        """Return the bucket and the examples of the next batch, and the position after it."""
+        """Return the next batch's length bucket and examples, and the following position."""
         waiting = [list(numbers) for numbers in position.waiting] or [[] for _ in self._buckets]
         window, first = position.window, position.row
         for bucket, (_, rows) in enumerate(self._buckets):
@@ -189,7 +189,7 @@ class Grouped:
         return float(sum(count / size for count, size in zip(counts, rows, strict=True)))
 
     def _buckets_of(self, window: int) -> Int[np.ndarray, " n"]:
-        """Return the bucket of each example of a window; empty after the end of the data."""
+        """Return the length bucket of each example of a window; empty after the end of the data."""
         if self._looked_at is None or self._looked_at[0] != window:
             size = len(self.stream.window(window).sources)
             lengths = self.stream.longest_texts(window * WINDOW + np.arange(size))
@@ -230,7 +230,7 @@ class Group:
 
 
 class Scheduled:
-    """Division of examples into batches of one group each, in a random order for each epoch.
+    """Division of examples into batches of one cache and one length, in random order per epoch.
 
     Attributes:
       stream: stream of the examples.
@@ -316,7 +316,7 @@ class Scheduled:
         return lines
 
     def _groups_of(self, k: int, repeats: Fraction) -> list[Group]:
-        """Return the groups of cache k, and log groups that are merged or dropped."""
+        """Return the groups of cache k by length; log groups that are merged or dropped."""
         lengths = self.stream.longest_of_all(k)
         buckets = bucket_of(lengths, self._buckets)
         where = self.stream.sources[k].name

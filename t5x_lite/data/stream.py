@@ -195,7 +195,7 @@ class Stream:
     def _example_lengths(
         self, k: int, epochs: Int[np.ndarray, " n"], indices: Int[np.ndarray, " n"]
     ) -> Int[np.ndarray, "n F"]:
-        """Return the lengths in tokens of the output features, for examples of source k."""
+        """Return the tokens in each output feature, for examples of the source with index k."""
         source = self.sources[k]
         limits = {name: self._lengths.get(name, _NO_LIMIT) for name in source.recipe.outputs}
         return source.recipe.example_lengths(
@@ -207,7 +207,7 @@ class Stream:
         )
 
     def seed_of(self, k: int) -> int:
-        """Return the random seed of source k; each source has a different seed."""
+        """Return the random seed of the source with index k; each source has a different seed."""
         return self._seed + k * _SOURCE_SEED
 
     def spans(self, position: Position, num_rows: int) -> list[Span]:

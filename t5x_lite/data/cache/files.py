@@ -303,8 +303,8 @@ class SplitIndex:
       shards: token files, in the order of their examples.
       ends: file with uint32 [n, F], the end of each feature of each example in its shard.
       checksums: file with uint32 [n], the CRC-32 of the tokens of each example.
-      longest: file with uint32 [n], the length of the longest text in the joined features of each
-        example (`layouts.base.longest_joined`); None if not written.
+      longest: file with uint32 [n], the tokens of the longest text of each example, for layouts
+        with several texts in a feature (`layouts.base.longest_joined`); None if not written.
       lengths: file with uint32 [n, F], the length of each feature, instead of ends and checksums in
         caches of version 0.1.
     """

@@ -171,7 +171,7 @@ def features_of(dataset: Any, recipe: Recipe, task: str) -> tuple[str, ...]:
 
 
 def longest_of(recipe: Recipe, layout: Layout) -> Callable[[Sequence[np.ndarray]], int] | None:
-    """Return a function that computes the length of an example's longest joined text, or None."""
+    """Return a function from an example to its longest text's length; None if not needed."""
     if not layout.joined or recipe.corruption:
         return None
     return lambda features: longest_joined(layout, dict(zip(recipe.stored, features, strict=True)))

@@ -84,7 +84,7 @@ _NUMBERS = {"_RangeDataset", "_VariantDataset"}
 
 
 def shards_of(job: Job, split: str) -> Sequence[str]:
-    """Return the shards of a split, in the source's order; an empty list if it has no data."""
+    """Return the shards of a split, in the source's order; [] for a split without data."""
     from t5x_lite.data import elements
     from t5x_lite.data.tasks import stages
 
@@ -158,7 +158,7 @@ def _counting(dataset: Any, raw: Any, *, may_number: bool) -> set[str]:
 
 
 def _nodes(dataset: Any, raw: Any) -> Iterator[Any]:
-    """Yield a dataset and, recursively, the datasets that it is derived from, up to `raw`."""
+    """Yield a dataset and, recursively, its input datasets, up to the dataset `raw`."""
     if dataset is raw:
         return
     yield dataset

@@ -1,4 +1,4 @@
-"""Records of ArrayRecord files by ranges of bytes, for caches of version 0.1 until version 0.2.0.
+"""Reader of ArrayRecord files by byte ranges, for caches of version 0.1 (removed in 0.2.0).
 
     examples = ArrayRecords(shards, counts, lengths=lengths, dtype=dtype)
     examples.read(np.array([5, 0]))
@@ -339,7 +339,7 @@ def _decompressor() -> Callable[[int, bytes, int], bytes]:
 
 
 def _number(content: bytes, place: int) -> tuple[int, int]:
-    """Return the varint at an offset, and the offset after it."""
+    """Return the varint at an offset, and the offset after the varint."""
     found = shift = 0
     while True:
         if place >= len(content) or shift > 63:

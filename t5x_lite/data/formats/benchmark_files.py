@@ -18,9 +18,9 @@ Sentences with a tag for each word, in CoNLL's columns or JSON lines:
     read_conll(Path("eng.train"))   read_tagged_jsonl(Path("train.jsonl"))
 
 Columns are separated by spaces or tabs; the word is the first column, and its tag is the last. A
-blank line ends a sentence, and so does a line that begins with -DOCSTART-. An object may call its
-tags "ner_tags", as in `datasets`, and may have numbers there. Any error raises InputError with file
-and line.
+blank line ends a sentence, and so does a line that begins with -DOCSTART-. The field of the tags
+may be named "ner_tags", as in `datasets`, and may contain numbers. Any error raises InputError with
+file and line.
 """
 
 import codecs

@@ -15,8 +15,8 @@ The first two kinds may be compressed, with names that end in .gz, .zst or .xz. 
 other columns: "{title} {content}", or just "content". `Groups` reads a table by parts, in any
 order, for shuffling, and reads only the columns that the template names.
 
-`ABBREVIATIONS` are English words that end in a period within a sentence. Documents are divided into
-sentences with them. C4's sentence counter uses them if NLTK's parameters are missing.
+`ABBREVIATIONS` are English words that end in a period within a sentence. They are used to divide
+documents into sentences, also by C4's sentence counter if NLTK's parameters are missing.
 
 Lines of several files with given weights, such as "10 parts English, 1 part German":
 
@@ -159,9 +159,9 @@ _NAME_IT = (
 
 
 class Groups:
-    """Reader of a table in parts, in any order.
+    """Reader of a table by groups of rows, in any order.
 
-    A part is a row group of Parquet, a record batch of Arrow, or 1,024 rows of a Hub data set.
+    A group is a row group of Parquet, a record batch of Arrow, or 1,024 rows of a Hub data set.
 
     Args:
       shard: location of the table.
@@ -173,11 +173,11 @@ class Groups:
 
     @functools.cached_property
     def num(self) -> int:
-        """Number of parts of the table, at least one."""
+        """Number of separately readable groups of rows in the table, at least one."""
         return max(1, num_groups(self._shard))
 
     def texts(self, group: int | None) -> Iterator[bytes]:
-        """Yield the texts of one part in UTF-8, or of all parts for `group` None."""
+        """Yield the texts of one group of rows in UTF-8, or of all groups for `group` None."""
         columns = places(self._template)
         for row in read_columns(self._shard, columns=columns, group=group):
             yield text_of(row, self._template).encode("utf-8", "replace")

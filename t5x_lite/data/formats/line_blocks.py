@@ -40,7 +40,7 @@ LINES = 128
 
 
 PART_BYTES = 1 << 16
-"""Size of one part of a plain file, in bytes."""
+"""Size of the parts of a plain file that can be read separately, in bytes."""
 
 
 class Block(NamedTuple):
@@ -155,7 +155,7 @@ def line_of(file: str, place: int) -> int:
 
 
 def _opened(path: str) -> BinaryIO:
-    """Open a plain file; a file in a bucket is read in ranges of about one part."""
+    """Open a plain file; a file in a bucket is read in ranges of about 64 KiB."""
     if not is_remote(path):
         return open(path, "rb")
     return open_stream(path, first=PART_BYTES + PART_BYTES // 4)

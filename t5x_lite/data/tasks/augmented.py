@@ -187,7 +187,7 @@ def _as_id(value: Any) -> str:
 
 
 class _Room:
-    """Counter of the tokens in a row that are not yet used by texts other than the first text."""
+    """Helper that truncates passages so that a row fits its maximum length."""
 
     def __init__(self, vocabulary: Vocabulary, *, length: int, is_encoder: bool):
         self._vocabulary = vocabulary
@@ -206,7 +206,7 @@ class _Room:
         return self._length - max(used)
 
     def fitted(self, write: Callable[[str], str], passages: str, *, room: int) -> str:
-        """Return `write` of as many first words of the passages as fit into `room` tokens."""
+        """Return `write(passages)`, with passages truncated so that `room` tokens suffice."""
         whole = write(passages)
         if not passages or self.counts([whole])[0] <= room:
             return whole

@@ -73,8 +73,8 @@ class Benchmark:
       postprocess: function (text, example=, is_target=) that returns the value that metrics
         compare; None for the text itself.
       metrics: functions (targets, predictions) -> {name: value}.
-      labelled: form in which an encoder reads the records, for a layout with labels; None if
-        encoders are not supported.
+      labelled: texts and labels that an encoder reads, for a layout with labels; None if encoders
+        are not supported.
       wording: prefix and template of the inputs, or None if the inputs have no template. `examples`
         accepts another template as `inputs=`.
     """

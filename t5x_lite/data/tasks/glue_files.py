@@ -149,7 +149,7 @@ class GlueTask:
         return Wording(prefix=prefix, template=self.template, columns=columns)
 
     def labelled(self) -> Labelled | None:
-        """Return the form in which an encoder reads the task; None if that is not supported.
+        """Return the texts and labels that an encoder reads for this task, if supported.
 
         Encoders do not support a template that names something other than a field (WNLI).
         """
@@ -289,7 +289,7 @@ class SuperGlueTask:
         )
 
     def labelled(self) -> Labelled | None:
-        """Return the form in which an encoder reads the task; None if that is not supported."""
+        """Return the texts and labels that an encoder reads for this task, if supported."""
         shown = places(self.template)
         texts = self.texts or (shown[::-1] if len(shown) == 2 else ())
         if not texts:
@@ -325,7 +325,7 @@ class SuperGlueTask:
 def labelled_form(
     texts: Sequence[Text], labels: Sequence[str], *, clean: Callable[[str], str] = str
 ) -> Labelled:
-    """Return the form in which an encoder reads records with a class index as "label".
+    """Return the encoder form (texts, labels) of records that have a class index as "label".
 
     Args:
       texts: texts that the encoder reads, as in `Labelled`.

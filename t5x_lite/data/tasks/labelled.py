@@ -224,7 +224,7 @@ class Form(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
-    """Form in which an encoder reads the records of a task: texts, labels and targets.
+    """Encoder form of a task: texts, labels and targets that an encoder with a head reads.
 
     Attributes:
       texts: one or two texts in the order of the row: names of fields, templates "{word}: {text}",
@@ -369,13 +369,13 @@ def raw_labels(raw: Raw) -> np.ndarray:
 
 
 def with_form(task: Any, form: Form) -> Any:
-    """Attach to a task the form in which an encoder reads it, and return the task."""
+    """Attach the encoder form (texts and labels) to a task, and return the task."""
     setattr(task, _FORM, form)
     return task
 
 
 def task_form(task: Any) -> Form | None:
-    """Return the form in which an encoder reads a task, or None for a text-to-text task."""
+    """Return a task's encoder form (texts and labels), or None for a text-to-text task."""
     return getattr(task, _FORM, None)
 
 
@@ -453,12 +453,12 @@ Read = Callable[[DataPath, str], Iterable[Sentence]]
 
 @dataclass(frozen=True)
 class Tagged:
-    """Form in which an encoder reads sentences with a tag for each word.
+    """Encoder form of sentences that have a tag for each word.
 
     Attributes:
       head: name of the model's head that predicts the tags.
-      nulls: False.
-      candidates: "".
+      nulls: False, because each word has a tag.
+      candidates: "", because there are no candidates.
     """
 
     head: str = "token"

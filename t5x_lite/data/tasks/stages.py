@@ -86,7 +86,7 @@ def map_numpy(
 
 
 def stored(task: Any, split: str, *, seed: int) -> tf.data.Dataset:
-    """Return one ordered pass over a split's examples, in the form that a cache stores."""
+    """Return one ordered pass over a split's examples, as they are stored in a cache."""
     raw = task.source.get_dataset(split, shuffle=False)
     return task.preprocess_precache(raw, seed=seed)
 

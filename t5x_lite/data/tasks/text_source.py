@@ -366,7 +366,7 @@ def _made(
 
 
 def _of_place(make: Callable[[bytes, str], bytes], text: bytes, file: str, place: int) -> bytes:
-    """Return `make` of a text; if it raises, find the line number of the text for the message."""
+    """Return the result of `make` for a text; if it raises, add the line number to the message."""
     where = f"{file}:{place + 1}"
     try:
         return make(text, where)
@@ -586,7 +586,7 @@ class _Prepared:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Convert TFDS's errors about missing data within the block to InputError."""
+        """Convert TFDS's errors about missing data within the `with` block to InputError."""
         try:
             yield
         except (AssertionError, ValueError, OSError, ImportError) as error:
