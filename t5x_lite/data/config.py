@@ -125,12 +125,12 @@ class Refresh:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Augment:
-    """Configuration of retrieval augmentation: passages of a run that are added to each input.
+    """Configuration of retrieval augmentation: retrieved passages are added to each input.
 
     Attributes:
-      run: path of a ranking file in TREC, MS MARCO or JSON lines format (`data.formats.rankings`),
-        with example ids as query ids. "{split}" in the path is replaced by train, validation or
-        test. "" adds no passages.
+      run: path of the retrieval run, a ranking file in TREC, MS MARCO or JSON lines format
+        (`data.formats.rankings`), with example ids as query ids. "{split}" in the path is replaced
+        by train, validation or test. "" adds no passages.
       passages: path of the file with the passages that the run ranks (`data.formats.passages`);
         several paths are separated by commas.
       k: maximum number of passages per example.

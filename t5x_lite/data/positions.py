@@ -48,7 +48,7 @@ def unseal(kind: bytes, state: bytes) -> bytes:
 
 
 def share_of_batch(data: Data, process_count: int) -> int:
-    """Return the number of rows per process; raise InputError if a batch cannot be divided."""
+    """Return the number of batch rows per process; raise InputError if rows cannot be divided."""
     for shape in shapes_of(data):
         if shape.batch_size % process_count:
             raise InputError(

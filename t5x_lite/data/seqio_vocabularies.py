@@ -21,9 +21,8 @@ from t5x_lite.data.vocabularies.tokenizer import Tokenizer
 def seqio_vocabulary(vocabulary: Vocabulary) -> Any:
     """Return a seqio.Vocabulary with the same ids as a vocabulary.
 
-    A SentencePiece vocabulary reads the model's file, and reads special tokens in text as seqio
-    does. A byte vocabulary reads no sentinels in text. The EOS of a tokenizer is [SEP]. A
-    vocabulary with added tokens, or without legacy spaces, encodes text with `vocabulary.encode`.
+    Texts are encoded by seqio's classes, or by `vocabulary.encode` if the ids would differ. The EOS
+    of a `Tokenizer` is [SEP].
     """
     if not isinstance(vocabulary, Tokenizer) and not vocabulary.reads_as_seqio:
         return _tokenizer_class()(vocabulary)

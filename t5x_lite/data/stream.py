@@ -403,7 +403,7 @@ class Stream:
         return earlier | Span(self.window(position.window), 0, position.row).repeated
 
     def forget(self, position: Position) -> None:
-        """Delete examples of streamed tasks that are no longer needed after a position."""
+        """Delete examples of streamed tasks that are not needed after a position."""
         if not any(isinstance(source.split, Running) for source in self.sources):
             return
         before = self._schedule.counts(position.window * WINDOW)

@@ -212,7 +212,7 @@ class FlatExamples:
                 raise ValueError(f"{name.name} does not fit the ends of its examples")
 
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
-        """Return the numbers of tokens of the features of examples, int64 [n, F].
+        """Return the number of tokens of each feature of the given examples, int64 [n, F].
 
         Raises:
           ValueError: if an example ends before its start.
@@ -597,7 +597,7 @@ class Split:
         return np.asarray(np.memmap(path, NUMBERS_DTYPE, mode="r", shape=shape))
 
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
-        """Return the numbers of tokens of the stored features of examples, int64 [n, F]."""
+        """Return the number of tokens of each stored feature of the given examples, int64."""
         try:
             return self._examples.counts(indices)
         except ValueError as error:
@@ -630,7 +630,7 @@ class Split:
         return self.size
 
     def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
-        """Return the stored features of some examples, as int32 token ids."""
+        """Return the stored features of the given examples, as int32 token ids."""
         if not len(indices):
             return []
         try:

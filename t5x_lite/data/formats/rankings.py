@@ -420,7 +420,7 @@ def write_qrels(path: str, qrels: Qrels) -> None:
 
 
 class RunWriter:
-    """Writer of rankings to a run file.
+    """Writer of rankings to a file of retrieval results (a run).
 
     Attributes:
       done: number of written rankings, including rankings that an earlier process wrote.
@@ -457,7 +457,7 @@ def run_writer(
     format: RunFormat | None = None,
     tag: str = "t5x_lite",
 ) -> Iterator[RunWriter]:
-    """Open a run file for writing, resumable if possible; the file appears when it is complete."""
+    """Open a file of rankings (a run) for writing, resumable if possible; it appears at the end."""
     check_tag(tag)
     kind = format_of(path, format)
     if not is_resumable(path):

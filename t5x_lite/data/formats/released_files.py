@@ -88,7 +88,7 @@ def _numbered_name(file: DataPath) -> tuple[int, str]:
 
 
 def _tables(directory: str, expected: str) -> Splits:
-    """Return the tables of each split in the Hub's format; raise InputError if none exists."""
+    """Return each split's tables, named as on the Hub; raise InputError if none exists."""
     found = table_splits(directory) if directory else {}
     if not found:
         raise InputError(

@@ -458,7 +458,7 @@ class Tagged:
     Attributes:
       head: name of the model's head that predicts the tags.
       nulls: False, because each word has a tag.
-      candidates: "", because there are no candidates.
+      candidates: "", because tags have no candidates.
     """
 
     head: str = "token"

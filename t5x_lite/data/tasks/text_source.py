@@ -598,7 +598,7 @@ class _Prepared:
 
 
 def _joined_features(template: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
-    """Return a graph function that fills a template with the features of an example."""
+    """Return a TensorFlow function that fills a template with the features of an example."""
     from t5x_lite.data.elements import tf
 
     names = places(template)

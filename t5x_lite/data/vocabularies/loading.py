@@ -184,7 +184,7 @@ class SentencePiece:
 
     @property
     def divides_words(self) -> bool:
-        """True if no piece contains a space between two letters."""
+        """True if no token contains a space between two letters."""
         if not self.legacy or any(c.isspace() for name in self._names.values() for c in name):
             return False
         pieces = self.pieces()
