@@ -90,8 +90,8 @@ class Refresh:
     Attributes:
       period: number of steps between two searches; 0 disables searches. Checkpoints must be saved
         at these steps.
-      lag: number of periods between the checkpoint that searches and the steps that use its
-        negatives. With 0, training waits for each search.
+      lag: delay of new negatives: number of periods from the checkpoint that searches to the steps
+        that use the result. With 0, training waits for each search.
       top: number of passages kept per query, from which data.layout.negatives are sampled.
       directory: directory of the search results, usually WORKDIR/refresh.
     """

@@ -187,7 +187,7 @@ class Prompts:
                 self._shown(Trial(seed=self.config.seeds[0]), question)
 
     def of(self, trial: Trial, questions: Sequence[str]) -> list[Prompt]:
-        """Return the prompt of each question, in the given order.
+        """Return the prompt of each question, with the examples and the template of a trial.
 
         Args:
           trial: one of `config.trials`.

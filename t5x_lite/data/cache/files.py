@@ -182,7 +182,7 @@ def _release(total: int) -> None:
 
 
 class FlatExamples:
-    """Reader of the examples of a split by index (format 2).
+    """Reader of a split's examples by index, for caches of format 2.
 
     Args:
       shards: reader of the token files.

@@ -260,7 +260,7 @@ class SentencePiece:
 
         Added tokens are written unchanged, without spaces around them if the vocabulary has a
         tokenizer.json, as in transformers' fast tokenizers, or else with a space on both sides, as
-        in its Python tokenizers.
+        in the Python tokenizers.
         """
         known = [int(i) if i < self.size else UNK_ID for i in ids]
         known = known[: [*known, EOS_ID].index(EOS_ID)]
