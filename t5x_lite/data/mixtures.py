@@ -220,7 +220,7 @@ class Mixture:
         ]
 
     def constants(self, mixing: Mixing) -> list[Member]:
-        """Return tasks with constant rates, which ignore a limit or temperature in `mixing`."""
+        """Return trained tasks with constant rates if `mixing` has a limit or temperature."""
         if mixing.maximum is None and mixing.temperature == 1.0:
             return []
         return [m for m in self.members if m.is_trained and m.rate is not None]

@@ -230,7 +230,7 @@ class Group:
 
 
 class Scheduled:
-    """Division of examples into batches of one cache and one length, in random order per epoch.
+    """Division of examples into batches of one cache and shape, in random order per epoch.
 
     Attributes:
       stream: stream of the examples.

@@ -1,4 +1,4 @@
-"""Reader of ArrayRecord files by byte ranges, for caches of version 0.1 (removed in 0.2.0).
+"""Reader of ArrayRecord files by byte ranges, for caches of version 0.1; to be removed in 0.2.0.
 
     examples = ArrayRecords(shards, counts, lengths=lengths, dtype=dtype)
     examples.read(np.array([5, 0]))

@@ -388,7 +388,7 @@ class _Evidence:
                 yield name, title.strip() if isinstance(title, str) else "", _first_words(path)
 
     def finish(self, *, kept: bool) -> None:
-        """Warn of missing documents; raise InputError if no document of any question was found."""
+        """Warn of missing documents; raise InputError if no document could be used."""
         missing = f"{len(self._missing)} documents are missing, such as {self._missing[:1]}"
         if not kept:
             why = f"; {missing}" if self._missing else ""
