@@ -1,15 +1,13 @@
-"""Text to batches, and the only package that imports TensorFlow and seqio.
+"""Conversion of text to batches; the only package that imports TensorFlow and seqio.
 
-    config         what an experiment says of its data
-    tasks/         sources of texts and benchmarks, preprocessors, seqio tasks
-    preprocess/    the texts that T5 makes of a benchmark's records
-    corruption/    span corruption and its kin, as pure functions
-    layouts/       how examples become rows of a batch: one type and one file each
-    live/          tasks read on the fly, by tf.data
-    cache/         offline caches of a task's tokens, read without TensorFlow
-    sources        live or cache, as the config says
+    config, columns            configuration of the data of a run
+    tasks/                     sources of texts and benchmarks, and seqio tasks made of these
+    preprocessors, denoising   T5's text of benchmark records, and its unsupervised objectives
+    loading, reading           seqio tasks that are tokenized during training
+    cache/                     caches of a task's tokens, which are read without TensorFlow
+    sources, stream, batches   training examples, rows and batches, from tasks or caches
+    formats/, vocabularies/    readers and writers of files; tokenizers
 
-TensorFlow and seqio come from `quiet_tensorflow`. The modules that import it at their top are
-`elements`, tasks/stages and the modules of live/ but epochs; all others when they are called. Most
-of the rest is NumPy and str.
+`elements` imports TensorFlow and seqio. Modules that are used with caches import it only in
+functions.
 """

@@ -56,7 +56,7 @@ from t5x_lite.data.vocabularies.tokenizer import Tokenizer
 _logger = logging.getLogger(__name__)
 
 _WINDOWS = 256
-"""Maximum number of windows from which the length of an epoch is estimated."""
+"""Maximum number of windows (blocks of examples) from which the length of an epoch is estimated."""
 
 # Training.
 
@@ -89,13 +89,12 @@ class Batches(Iterator[dict[str, np.ndarray]]):
         self._ahead = Prefetch(self._batches(position))
 
     def _batches(self, position: Position) -> Iterator[tuple[Made, float]]:
-        """Yield the batches after a position, each with the number of epochs read so far."""
         while (made := self._made.make(position, part=self._part, parts=self._parts)) is not None:
             position = made.position
             yield made, max(self._made.epochs(position))
 
     def _begin_period(self, refreshes: Refreshes) -> None:
-        """Switch to the newly searched hard negatives, and prefetch only until the next search."""
+        """Switch to newly searched hard negatives, and prefetch only until the next search."""
         self._ahead.close()
         self._stream.negatives = refreshes.negatives(self._number)
         self._left = refreshes.left(self._number)
@@ -127,8 +126,7 @@ class Batches(Iterator[dict[str, np.ndarray]]):
     def epoch(self) -> float | None:
         """The number of passes over the data; in a mixture, over its most repeated source.
 
-        Only complete passes of a streamed task are counted. None if the source does not count
-        passes.
+        Only complete passes of a streamed task are counted. None if the number is unknown.
         """
         return None if math.isnan(self._epoch) else self._epoch
 
@@ -150,7 +148,7 @@ class Batches(Iterator[dict[str, np.ndarray]]):
         return seal(self._kind, zlib.compress(content, level=1))
 
     def restore(self, state: bytes) -> None:
-        """Continue from a data position that `state` returned, possibly with another process count.
+        """Continue from a data position that `state` returned; the number of processes may change.
 
         Positions of streamed tasks from earlier versions cannot be used, because the order of the
         data has changed. The batches then start at the beginning, with a warning.
@@ -254,7 +252,7 @@ def training_sources(
 
 
 def _identity(data: Data, vocabulary: Vocabulary, sources: Sequence[Source]) -> Mapping[str, Any]:
-    """Return the properties of the caches or tasks that must match those in a saved position."""
+    """Return properties of caches or tasks that must be unchanged when a position is restored."""
     if data.cache:
         caches = [source.cache for source in sources if source.cache is not None]
         rates = [str(source.rate) for source in sources]
@@ -277,7 +275,6 @@ def _identity(data: Data, vocabulary: Vocabulary, sources: Sequence[Source]) -> 
 
 
 def _refreshes(data: Data, sources: Sequence[Source]) -> Refreshes | None:
-    """Return the source of newly searched hard negatives, or None if data.refresh is off."""
     if not data.refresh.period:
         return None
     if len(sources) > 1:
@@ -306,7 +303,7 @@ def _global_batches(stream: Stream, data: Data) -> OneShape | Grouped:
 def open_sources(
     data: Data, vocabulary: Vocabulary, *, split: str, pass_over: bool = False
 ) -> list[Source]:
-    """Open the caches that data.cache names."""
+    """Open the caches that data.cache names, as sources of the examples of a split."""
     mixed = [(Cache(directory), rate) for directory, rate in mixed_sources(data)]
     for cache, _ in mixed:
         _check(cache, data, vocabulary)
@@ -330,7 +327,6 @@ def _are_members(data: Data, tasks: Sequence[str]) -> bool:
 
 
 def _check(cache: Cache, data: Data, vocabulary: Vocabulary) -> None:
-    """Raise InputError if a cache does not fit the config."""
     where, index = cache.directory, cache.index
     is_same = index.vocabulary["digest"] == vocabulary.digest
     if not is_same and isinstance(vocabulary, Tokenizer):
@@ -368,7 +364,6 @@ def _check(cache: Cache, data: Data, vocabulary: Vocabulary) -> None:
 
 
 def _check_final_sentinel(cache: Cache, data: Data) -> None:
-    """Raise InputError if a cache and the config differ in `final_sentinel`."""
     recipe = cache.index.recipe
     ends = bool(recipe.options.get("final_sentinel", False))
     if not recipe.corruption or ends == data.final_sentinel:

@@ -83,7 +83,7 @@ class Columns:
         return tuple(label.partition("=")[0] for label in self.labels)
 
     def words(self) -> tuple[str, ...]:
-        """Return the target words of the labels."""
+        """Return the target word of each label, which may differ from the label in the file."""
         return tuple(label.partition("=")[2] or label for label in self.labels)
 
     def check(self) -> None:
@@ -172,7 +172,7 @@ class Columns:
 
     @staticmethod
     def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
-        """Return labels that were collected from the data in order: numbers first, then texts."""
+        """Sort labels that were found in the data: ascending numbers first, then texts."""
         found = sorted(labels, key=_order)
         divided = [label for label in found if "=" in label]
         if divided:

@@ -90,9 +90,9 @@ class Refresh:
     Attributes:
       period: number of steps between two searches; 0 disables searches. Checkpoints must be saved
         at these steps.
-      lag: number of periods between the checkpoint that searches and the steps that use its
-        negatives. With 0, training waits for each search.
-      top: number of passages kept per query; data.layout.negatives of these are sampled.
+      lag: delay of new negatives: number of periods from the checkpoint that searches to the steps
+        that use the result. With 0, training waits for each search.
+      top: number of passages kept per query, from which data.layout.negatives are sampled.
       directory: directory of the search results, usually WORKDIR/refresh.
     """
 
@@ -111,7 +111,7 @@ class Refresh:
             )
 
     def searched_by(self, number: int) -> int:
-        """Return the step of the checkpoint that found a batch's negatives, or 0 for the cache.
+        """Return the step of the checkpoint that searched a batch's negatives; 0 without a search.
 
         Args:
           number: index of the batch, from 0.
@@ -125,12 +125,12 @@ class Refresh:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Augment:
-    """Configuration of retrieval augmentation: passages of a run that are added to each input.
+    """Configuration of retrieval augmentation: retrieved passages are added to each input.
 
     Attributes:
-      run: path of a ranking file in TREC, MS MARCO or JSON lines format (`data.formats.rankings`),
-        with example ids as query ids. "{split}" in the path is replaced by train, validation or
-        test. "" adds no passages.
+      run: path of the retrieval run, a ranking file in TREC, MS MARCO or JSON lines format
+        (`data.formats.rankings`), with example ids as query ids. "{split}" in the path is replaced
+        by train, validation or test. "" adds no passages.
       passages: path of the file with the passages that the run ranks (`data.formats.passages`);
         several paths are separated by commas.
       k: maximum number of passages per example.
@@ -287,7 +287,7 @@ class Scheduled(Bucketed):
 def bucket_of(
     lengths: Int[np.ndarray, " n"], buckets: tuple[tuple[int, int], ...]
 ) -> Int[np.ndarray, " n"]:
-    """Return the index of each row's bucket: the first that is long enough, or else the last.
+    """Return each row's bucket index: the first bucket that is long enough, or else the last.
 
     Args:
       lengths: number of tokens of each row.
@@ -357,16 +357,17 @@ class Data:
       first_tokens: number of tokens to train on, from the beginning of the training split, counted
         before corruption; None uses all tokens. Only complete examples are used.
       extra_ids: number of sentinel ids after the ids of a SentencePiece or byte vocabulary.
-      final_sentinel: True to end the targets of span corruption, and of i.i.d. noise with one
-        sentinel per span, always in a sentinel, as in figure 2 of the T5 paper. The released T5
-        code adds no final sentinel if the text ends in noise. Labelled tasks ignore this field.
+      final_sentinel: True to end the targets of span corruption and `iid_replace_spans` always in a
+        sentinel, as in figure 2 of the T5 paper. The released T5 code adds no final sentinel if the
+        text ends in noise. Labelled tasks ignore this field.
       adapter_of: index of the child adapter of MultiTask for each cache of data.cache, as
         "CACHE=INDEX", such as "mnli=0"; CACHE is the cache's directory or its last path component.
         Rows then have the feature `adapter_ids`.
       own_negatives: caches of data.cache, named as in `adapter_of`, that do not use in-batch
-        negatives: a query is compared only with passages in the same row, such as in class or
-        cluster data. Directories with names ending in no_in_batch_neg, as in FlagEmbedding's files,
-        are always included. Rows of Groups() then have the feature `own_negatives`.
+        negatives: a query is compared only with passages in the same row, for example in
+        classification or clustering data. Directories with names ending in no_in_batch_neg, as in
+        FlagEmbedding's files, are always included. Rows of Groups() then have the feature
+        `own_negatives`.
     """
 
     task: str = ""
@@ -432,7 +433,7 @@ class Data:
 
 
 def adapter_numbers(data: Data) -> dict[str, int]:
-    """Return the index of the MultiTask child for each cache of `adapter_of`, by the cache's name.
+    """Return {cache name: index of its adapter in MultiTask}, as given in `adapter_of`.
 
     Raises:
       InputError: if an entry is not NAME=NUMBER, or a cache has two different numbers.
@@ -539,7 +540,7 @@ def _check_refresh(data: Data) -> None:
 
 
 def shapes_of(data: Data) -> tuple[Data, ...]:
-    """Return a copy of the config with `Fixed()` batches for each static shape, shortest first."""
+    """Return one copy of the config per batch shape, with `Fixed()` batches, shortest first."""
     if not data.batches.buckets():
         return (data,)
     return tuple(

@@ -161,7 +161,7 @@ def random_spans_lengths(
 
 
 def _random_segments(rng: np.random.Generator, total: int, *, parts: int) -> Int[np.ndarray, " n"]:
-    """Split `total` into `parts` positive integers; all compositions are equally likely."""
+    """Return `parts` random integers >= 1 with the sum `total`; all results are equally likely."""
     if parts == total:
         return np.ones(parts, np.int64)
     bounds = np.empty(parts + 1, np.int64)
@@ -374,7 +374,7 @@ def invert(
 
 
 def _split(side: np.ndarray, sentinel_start: int) -> tuple[list[np.ndarray], int]:
-    """Return the spans between sentinels in inputs or targets, and the number of sentinels."""
+    """Return the spans between sentinels in a row of token ids, and the number of sentinels."""
     spans, start, sentinel = [], 0, sentinel_start
     while len(found := np.flatnonzero(side[start:] == sentinel)):
         spans.append(side[start : start + found[0]])
@@ -384,14 +384,14 @@ def _split(side: np.ndarray, sentinel_start: int) -> tuple[list[np.ndarray], int
 
 
 MODES = {"R": "[NLU]", "X": "[NLG]", "S": "[S2S]"}
-"""Mode token before the inputs of each kind of denoiser."""
+"""Mode token before the inputs of each kind of UL2 denoiser."""
 
 
 @dataclass(frozen=True)
 class Denoiser:
     """One of UL2's seven denoisers: its kind, and its noise density and mean span length.
 
-    The mean span length of S is 0.
+    The mean span length of S (prefix language modelling) is 0.
     """
 
     kind: Literal["R", "X", "S"]
@@ -427,7 +427,6 @@ def chunk_lengths(denoiser: Denoiser, inputs_length: int) -> tuple[int, int]:
 
 
 def _longest_suffix(length: int, denoiser: Denoiser) -> int:
-    """Return the maximum length of the S denoiser's targets; lengths are uniform from 1."""
     return max(min(round(2 * denoiser.noise_density * length) - 1, length - 1), 1)
 
 
@@ -440,7 +439,7 @@ def _draw(
     room: tuple[int, ...],
     sequential_share: float,
 ) -> tuple[Denoiser, int, int, int]:
-    """Sample an example's denoiser, the start and length of its text, and S's targets length."""
+    """Sample a UL2 denoiser, the start and length of its text, and the targets length for S."""
     which, where, suffix = example_rng(seed, epoch, index, stream=DENOISER).random(3)
     others = len(DENOISERS) - 1
     number = others
@@ -454,7 +453,6 @@ def _draw(
 
 @functools.lru_cache(maxsize=64)
 def _room(inputs_length: int, modes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the maximum tokens of text for each denoiser, given the lengths of the mode tokens."""
     taken = dict(zip(MODES, modes, strict=True))
     return tuple(chunk_lengths(d, inputs_length - taken[d.kind])[0] for d in DENOISERS)
 

@@ -114,10 +114,10 @@ def input_error(error: Exception) -> Exception:
 
 
 def let_go(error: Exception) -> Exception:
-    """Return the `input_error` of an error; if it is a BucketError, clear the error's frames.
+    """Return the InputError or BucketError inside an error of tf.data, or else the error itself.
 
-    Without this, a program could hang at its end: an iterator in the frames waits for threads of
-    tf.data that wait for a bucket, and these threads wait for the interpreter.
+    For a BucketError, clear the traceback's frames. Otherwise a program could hang at its end: an
+    iterator in these frames waits for threads of tf.data, which wait for the interpreter.
     """
     found = input_error(error)
     if isinstance(found, BucketError):

@@ -181,13 +181,13 @@ class Prompts:
         self._drawn: dict[int, list[int]] = {}
 
     def check(self, questions: Sequence[str]) -> None:
-        """Raise InputError if there are too few examples to sample from for a question."""
+        """Raise InputError if a question has too few examples to sample from."""
         if len(self._pool) <= self.config.examples:
             for question in dict.fromkeys(questions):
                 self._shown(Trial(seed=self.config.seeds[0]), question)
 
     def of(self, trial: Trial, questions: Sequence[str]) -> list[Prompt]:
-        """Return the prompt of each question, in the given order.
+        """Return the prompt of each question, with the examples and the template of a trial.
 
         Args:
           trial: one of `config.trials`.

@@ -161,7 +161,7 @@ def examples_of(data: Data, task: seqio.Task, *, split: str) -> Iterator[dict[st
 
 
 def dataset_of(data: Data, task: seqio.Task, *, split: str, **options) -> tf.data.Dataset:
-    """Return the dataset of a task's examples after all preprocessors, trimmed to their lengths."""
+    """Return the dataset of a task's preprocessed examples, trimmed to the config's lengths."""
     return task.get_dataset(
         sequence_length=trimmed_lengths(data), split=split, try_in_mem_cache=False, **options
     )
@@ -238,12 +238,12 @@ def _no_more_tokens(dataset: tf.data.Dataset, names: Sequence[str], number: int)
 
 
 _counted: dict[str, int] = {}
-"""Number of training examples of each task, kept for the held-out losses of the same run."""
+"""Number of training examples by task, cached because held-out losses need it again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Present:
-    """A task of a mixture that has available data.
+    """Loaded task of a mixture; only tasks with available data are loaded.
 
     Attributes:
       member: the task's entry in the mixture.
@@ -258,7 +258,7 @@ class Present:
 
 @dataclass(frozen=True, kw_only=True)
 class Members:
-    """The tasks of a mixture, divided by the availability of their data.
+    """Tasks of a mixture: loaded tasks with data, and names of tasks without data.
 
     Attributes:
       mixture: the mixture with all tasks.
@@ -272,7 +272,7 @@ class Members:
 
 
 def members(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> Members:
-    """Build the seqio tasks of the mixture that data.task names."""
+    """Load the tasks of the mixture in data.task that have data; list the tasks without data."""
     mixture = find_mixture(data)
     if mixture is None:
         raise InputError(f"data.task {data.task!r} is a single task, but must be a mixture")
@@ -382,7 +382,7 @@ def _is_there(one: Present, split: str) -> bool:
 def rates_of(
     data: Data, trained: Sequence[Present], *, anew: bool, tells: bool = False
 ) -> list[float]:
-    """Return the mixture's rate of each task; unknown numbers of examples are counted."""
+    """Return the mixture rate of each task; count a task's examples if their number is unknown."""
     mixture = find_mixture(data)
     if mixture is None:
         return [1.0]

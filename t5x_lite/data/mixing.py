@@ -131,7 +131,7 @@ class Schedule:
     def at(
         self, places: Int[np.ndarray, " n"]
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """Return the source of each position of the mixture, and the index within this source.
+        """Return the source at each position of the mixture, and the index of its example there.
 
         Args:
           places: positions in the mixture, >= 0.
@@ -218,7 +218,7 @@ def _mix(values: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
 
 
 CACHE_PERIOD = 10_000
-"""Common denominator of the rates of caches that are computed from numbers of examples."""
+"""Common denominator of the rates of caches, if rates are computed from numbers of examples."""
 
 _By = Literal["examples", "equal"]
 

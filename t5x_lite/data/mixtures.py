@@ -136,7 +136,7 @@ class Mixture:
         return [find_task(member.task)(arguments) for member in self.members]
 
     def unanswered(self, member: Member) -> str:
-        """Return the reason why a model of this mixture cannot answer a task, or "" if it can."""
+        """Return why a model trained on this mixture cannot answer a task, or "" if it can."""
         trained = {other.task for other in self.members if other.is_trained}
         if not member.form_of or trained & set(member.form_of):
             return ""
@@ -148,7 +148,7 @@ class Mixture:
         )
 
     def without(self, names: Sequence[str]) -> "Mixture":
-        """Return the mixture without the named tasks (leave-one-out, section 3.5.3)."""
+        """Return the mixture without the named tasks (leave-one-out, T5 paper, section 3.5.3)."""
         gone = {member.name for name in names for member in self._named(name)}
         left = tuple(member for member in self.members if member.name not in gone)
         if not any(member.is_trained for member in left):
@@ -158,7 +158,7 @@ class Mixture:
         return Mixture(members=left)
 
     def with_unlabelled(self, examples: int | None) -> "Mixture":
-        """Return the mixture with another rate of its unlabelled text (section 3.7)."""
+        """Return the mixture with `examples` as rate of unlabelled text; None keeps the rate."""
         if examples is None:
             return self
         if not any(member.unlabelled and member.is_trained for member in self.members):
@@ -220,7 +220,7 @@ class Mixture:
         ]
 
     def constants(self, mixing: Mixing) -> list[Member]:
-        """Return the trained tasks with constant rates, if `mixing` has a limit or temperature."""
+        """Return trained tasks with constant rates if `mixing` has a limit or temperature."""
         if mixing.maximum is None and mixing.temperature == 1.0:
             return []
         return [m for m in self.members if m.is_trained and m.rate is not None]
@@ -246,7 +246,7 @@ def _labels(member: Member) -> tuple[str, ...]:
 
 
 def mixture_named(name: str) -> Mixture | None:
-    """Return the mixture named "module:name" or "seqio:module:name", or None if it is a task.
+    """Return the mixture "module:name" or "seqio:module:name", or None if a task has this name.
 
     The module is imported.
     """

@@ -20,7 +20,7 @@ ON_THE_FLY = b"t5x_lite iterator 3\n"
 FORMER = (b"t5x_lite iterator 1\n", b"t5x_lite iterator 2\n")
 """First bytes of data positions that earlier versions saved for streamed tasks."""
 FORMER_LAYOUTS = {"pairs": "groups"}
-"""Current names of layouts that had other names in positions of earlier versions."""
+"""Current name of each layout that positions of earlier versions have under another name."""
 FROM_CACHE = b"t5x_lite cache position 1\n"
 
 _SAYS = {
@@ -48,7 +48,7 @@ def unseal(kind: bytes, state: bytes) -> bytes:
 
 
 def share_of_batch(data: Data, process_count: int) -> int:
-    """Return the rows of a batch per process; raise InputError if a batch cannot be divided."""
+    """Return the number of batch rows per process; raise InputError if rows cannot be divided."""
     for shape in shapes_of(data):
         if shape.batch_size % process_count:
             raise InputError(
@@ -81,7 +81,7 @@ def identity_of(data: Data, *, seed: int) -> dict[str, Any]:
 def former_identity(
     state: bytes, current: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the saved and the current settings for a position of an earlier version."""
+    """Return the saved settings, and the current settings, for a position of an earlier version."""
     kind = next(kind for kind in FORMER if state.startswith(kind))
     header, _, _ = zlib.decompress(unseal(kind, state)).partition(b"\n")
     saved = json.loads(header)["identity"]

@@ -398,7 +398,7 @@ def _match(premise: Sequence[str], hypothesis: Sequence[str], index: int) -> _Ma
 
 
 def _fitting(words: Sequence[str], hypothesis: Sequence[str]) -> int:
-    """Return the number of first words that occur in the hypothesis as one phrase."""
+    """Return how many words, from the first on, occur in the hypothesis as one phrase."""
     text = " ".join(hypothesis)
     for count in range(len(words)):
         if " ".join(words[: count + 1]) not in text:
@@ -407,7 +407,7 @@ def _fitting(words: Sequence[str], hypothesis: Sequence[str]) -> int:
 
 
 def _without_beginning(candidate: str) -> str:
-    """Return the part of a candidate from its last article on."""
+    """Remove the words of a candidate before its last article (a, an, the)."""
     words = candidate.split(" ")
     return " ".join(words[max((words.index(a) for a in _ARTICLES if a in words), default=0) :])
 

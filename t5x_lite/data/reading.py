@@ -71,7 +71,7 @@ Dataset = tf.data.Dataset
 def training_sources(
     data: Data, vocabulary: Vocabulary, *, seed: int, tells: bool = False
 ) -> list[Source]:
-    """Return the endless training examples of data.task, one source per task of a mixture.
+    """Return sources of endless training examples of data.task: one for each task of a mixture.
 
     Args:
       data: the data config.
@@ -88,7 +88,7 @@ def training_sources(
 
 
 def held_out_sources(data: Data, vocabulary: Vocabulary, *, split: str) -> list[Source]:
-    """Return one ordered pass over a split, one source per task of a mixture with this split."""
+    """Return sources of one ordered pass over a split: one for each task that has the split."""
     chosen, rates = held_out_members(data, vocabulary, split=split)
     found = []
     for one, rate in zip(chosen, _fractions(chosen, rates), strict=True):
@@ -138,7 +138,6 @@ def num_examples(data: Data, vocabulary: Vocabulary, *, seed: int) -> int:
 
 
 def _fractions(members: Sequence[Present], rates: Sequence[float]) -> list[Fraction]:
-    """Return the rates for `mixing.Schedule`, rounded in the same way as for caches."""
     if len(members) == 1:
         return [Fraction(1)]
     features = {tuple(one.task.output_features) for one in members}
@@ -166,7 +165,7 @@ def _training_source(one: Present, vocabulary: Vocabulary, *, rate: Fraction, se
 
 
 def _recipe(one: Present, vocabulary: Vocabulary, *, split: str) -> tuple[Recipe, bool]:
-    """Return the recipe of a task, and whether all preprocessors run before the recipe."""
+    """Return a task's `Recipe`, and True if all of the task's preprocessors run before it."""
     one.data.layout.of_task(tuple(one.task.output_features))  # raises if it does not fit the task
     try:
         recipe = recipe_of(one.data, vocabulary, one.task, bake=False)
@@ -285,7 +284,7 @@ def _files(one: Present, *, seed: int) -> str | None:
 
 
 def _stored(one: Present, recipe: Recipe, *, seed: int) -> Feed | Shuffled:
-    """Stream the training examples at the task's CacheDatasetPlaceholder, endlessly."""
+    """Return an endless stream of training examples, as at the task's CacheDatasetPlaceholder."""
     data, task = one.data, one.task
     names = recipe.stored
 
@@ -305,7 +304,7 @@ def _stored(one: Present, recipe: Recipe, *, seed: int) -> Feed | Shuffled:
 
 
 def _whole(one: Present, recipe: Recipe, *, seed: int) -> Feed:
-    """Stream the trimmed training examples after all preprocessors of the task, endlessly.
+    """Return an endless stream of training examples after all preprocessors of the task.
 
     The examples have the feature `EPOCH`, unless a preprocessor drops unknown features or the raw
     examples have no feature names.
@@ -433,7 +432,7 @@ class Demonstration:
 def demonstrations(
     data: Data, vocabulary: Vocabulary, *, split: str, pool: int | None
 ) -> list[Demonstration]:
-    """Return the examples of a split with known answers, in order and without equal inputs."""
+    """Return the examples of a split that have known answers, in order, without equal inputs."""
     task = load_task(data, vocabulary)
     examples = examples_of(data, task, split=split)
     found: dict[str, Demonstration] = {}

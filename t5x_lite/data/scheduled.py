@@ -69,7 +69,7 @@ class Made:
     Attributes:
       batch: features of the rows.
       position: position of the next batch.
-      repeated: indices of the caches with examples in the global batch that were read before.
+      repeated: indices of the caches with repeated examples in the global batch.
     """
 
     batch: dict[str, np.ndarray]
@@ -143,7 +143,7 @@ class Grouped:
         )
 
     def regrouped(self, position: Position) -> Position:
-        """Assign the waiting examples of a position to buckets again, by their current lengths.
+        """Assign the waiting examples of a position to length buckets again.
 
         Call this method when `stream.negatives` has changed.
         """
@@ -156,7 +156,7 @@ class Grouped:
         return dataclasses.replace(position, waiting=tuple(waiting))
 
     def _next(self, position: Position) -> tuple[int, list[int], Position]:
-        """Return the bucket and the examples of the next batch, and the position after it."""
+        """Return the next batch's length bucket and examples, and the following position."""
         waiting = [list(numbers) for numbers in position.waiting] or [[] for _ in self._buckets]
         window, first = position.window, position.row
         for bucket, (_, rows) in enumerate(self._buckets):
@@ -183,13 +183,13 @@ class Grouped:
         return bucket, taken, Position(*where, tuple(left))
 
     def share_of_batches(self, window: int) -> float:
-        """Return the number of batches that the examples of a window fill, as a fraction."""
+        """Return the number of batches, not rounded, that the examples of a window fill."""
         counts = np.bincount(self._buckets_of(window), minlength=len(self._buckets))
         rows = [rows for _, rows in self._buckets]
         return float(sum(count / size for count, size in zip(counts, rows, strict=True)))
 
     def _buckets_of(self, window: int) -> Int[np.ndarray, " n"]:
-        """Return the bucket of each example of a window; empty after the end of the data."""
+        """Return the length bucket of each example of a window; empty after the end of the data."""
         if self._looked_at is None or self._looked_at[0] != window:
             size = len(self.stream.window(window).sources)
             lengths = self.stream.longest_texts(window * WINDOW + np.arange(size))
@@ -230,7 +230,7 @@ class Group:
 
 
 class Scheduled:
-    """Division of examples into batches of one group each, in a random order for each epoch.
+    """Division of examples into batches of one cache and shape, in random order per epoch.
 
     Attributes:
       stream: stream of the examples.
@@ -255,7 +255,7 @@ class Scheduled:
             )
 
     def make(self, position: Position, *, part: int, parts: int) -> Made | None:
-        """Return the batch at a position, which consists of the epoch and the batch number."""
+        """Return the batch at a position, which is given by the epoch and the batch number."""
         epoch, number = position.window, position.row
         starts = self._starts(epoch)
         while not starts[-1]:
@@ -295,7 +295,7 @@ class Scheduled:
         return [float(repeats.get(k, Fraction(0))) * (position.window + share) for k in sources]
 
     def repeated(self, position: Position) -> set[int]:
-        """Return the caches with examples that are read again in the epochs before a position."""
+        """Return the indices of the caches with repeated examples before a position."""
         return {group.source for group in self.groups if group.before(position.window) > group.full}
 
     def report(self) -> list[str]:
@@ -316,7 +316,7 @@ class Scheduled:
         return lines
 
     def _groups_of(self, k: int, repeats: Fraction) -> list[Group]:
-        """Return the groups of cache k, and log groups that are merged or dropped."""
+        """Return the groups of cache k by length; log groups that are merged or dropped."""
         lengths = self.stream.longest_of_all(k)
         buckets = bucket_of(lengths, self._buckets)
         where = self.stream.sources[k].name

@@ -21,9 +21,8 @@ from t5x_lite.data.vocabularies.tokenizer import Tokenizer
 def seqio_vocabulary(vocabulary: Vocabulary) -> Any:
     """Return a seqio.Vocabulary with the same ids as a vocabulary.
 
-    A SentencePiece vocabulary reads the model's file, and reads special tokens in text as seqio
-    does. A byte vocabulary reads no sentinels in text. The EOS of a tokenizer is [SEP]. A
-    vocabulary with added tokens, or without legacy spaces, encodes text with `vocabulary.encode`.
+    Texts are encoded by seqio's classes, or by `vocabulary.encode` if the ids would differ. The EOS
+    of a `Tokenizer` is [SEP].
     """
     if not isinstance(vocabulary, Tokenizer) and not vocabulary.reads_as_seqio:
         return _tokenizer_class()(vocabulary)
@@ -53,7 +52,7 @@ def _bytes_class() -> Any:
     from t5x_lite.data.elements import seqio, tf
 
     class ByteVocabulary(seqio.ByteVocabulary):
-        """Byte vocabulary that, unlike seqio's, encodes several texts as ragged ids."""
+        """Byte vocabulary that encodes several texts as a ragged tensor, unlike seqio's."""
 
         def _encode_tf(self, s: Any) -> Any:
             if s.shape.rank == 0:
@@ -70,7 +69,7 @@ def _tokenizer_class() -> Any:
     from t5x_lite.data.elements import seqio, tf
 
     class Tokenized(seqio.Vocabulary):
-        """Vocabulary that encodes with a pure Python function, so iterators can be saved."""
+        """seqio vocabulary that encodes in pure Python, so that tf.data iterators can be saved."""
 
         def __init__(self, tokenizer: Any):
             super().__init__()

@@ -44,11 +44,11 @@ class Examples(Protocol):
     """Interface of stored examples with random access by index."""
 
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
-        """Return the number of tokens of each stored feature of some examples, int64."""
+        """Return the number of tokens of each stored feature of the examples with these indices."""
         ...
 
     def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
-        """Return the stored features of some examples, int32."""
+        """Return the stored features of the examples with these indices, int32."""
         ...
 
     def longest(self) -> Int[np.ndarray, " n"] | None:
@@ -99,7 +99,7 @@ class Feed(Protocol):
     """Interface of a task's examples that are read in order, with a position that can be saved."""
 
     def __next__(self) -> "tuple[list[list[np.ndarray]], Int[np.ndarray, ' n'] | None]":
-        """Return the features of the next examples, and the number of earlier passes or None."""
+        """Return the features of the next examples, and each example's number of earlier passes."""
         ...
 
     def state(self) -> bytes:
@@ -124,7 +124,6 @@ class Shuffled:
         self._number, self._told = 0, True
 
     def __next__(self) -> tuple[list[list[np.ndarray]], Int[np.ndarray, " n"] | None]:
-        """Return the next examples; the buffer's examples at the end of the feed are dropped."""
         given: list[tuple[list[np.ndarray], int]] = []
         while not given:
             examples, epochs = next(self._feed)
@@ -316,7 +315,7 @@ class Source:
     def examples(
         self, counts: Int[np.ndarray, " n"], *, seed: int, shuffle: bool
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """Return the epoch and the index of examples, given their numbers in this source.
+        """Return the epoch and the index of examples, given their numbers in the training order.
 
         Args:
           counts: numbers of the examples in the order of training, across epochs.

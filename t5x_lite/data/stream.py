@@ -92,7 +92,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Span:
-    """Rows [start, end) of a window."""
+    """Rows [start, end) of a window of examples."""
 
     window: Window
     start: int
@@ -107,7 +107,7 @@ class Span:
 
     @property
     def repeated(self) -> set[int]:
-        """The indices of sources with examples in the span that were read before."""
+        """The indices of the sources with repeated examples in this span."""
         window = self.window
         inside = (window.rows >= self.start) & (window.rows < self.end)
         return set(window.sources[inside & (window.epochs > 0)].tolist())
@@ -172,7 +172,6 @@ class Stream:
         )
 
     def _before_the_end(self, places: Int[np.ndarray, " n"]) -> int:
-        """Return the number of positions before a source would repeat."""
         sources, counts = self._schedule.at(places)
         there = np.ones(len(places), bool)
         for k, source in enumerate(self.sources):
@@ -196,7 +195,7 @@ class Stream:
     def _example_lengths(
         self, k: int, epochs: Int[np.ndarray, " n"], indices: Int[np.ndarray, " n"]
     ) -> Int[np.ndarray, "n F"]:
-        """Return the lengths in tokens of the output features, for examples of source k."""
+        """Return the tokens in each output feature, for examples of the source with index k."""
         source = self.sources[k]
         limits = {name: self._lengths.get(name, _NO_LIMIT) for name in source.recipe.outputs}
         return source.recipe.example_lengths(
@@ -208,7 +207,7 @@ class Stream:
         )
 
     def seed_of(self, k: int) -> int:
-        """Return the random seed of source k; each source has a different seed."""
+        """Return the random seed of the source with index k; each source has a different seed."""
         return self._seed + k * _SOURCE_SEED
 
     def spans(self, position: Position, num_rows: int) -> list[Span]:
@@ -259,7 +258,6 @@ class Stream:
         *,
         num_rows: int,
     ) -> dict[str, np.ndarray]:
-        """Add the features with one number per cache, such as `adapter_ids`."""
         for name, numbers in self._numbers.items():
             made[name] = np.zeros(num_rows, np.int32)
             made[name][rows] = numbers[sources]
@@ -353,7 +351,7 @@ class Stream:
         return found
 
     def repeated_of(self, numbers: Int[np.ndarray, " n"]) -> set[int]:
-        """Return the sources of the given examples that were read before."""
+        """Return the indices of the sources with repeated examples among the given examples."""
         sources, epochs, _ = self._at(numbers)
         return set(sources[epochs > 0].tolist())
 
@@ -393,7 +391,7 @@ class Stream:
         return counts
 
     def repeated(self, position: Position) -> set[int]:
-        """Return the sources with examples that are read again before a position."""
+        """Return the indices of the sources with repeated examples before a position."""
         counts = self._schedule.counts(position.window * WINDOW)
         earlier = {
             k
@@ -405,7 +403,7 @@ class Stream:
         return earlier | Span(self.window(position.window), 0, position.row).repeated
 
     def forget(self, position: Position) -> None:
-        """Delete the examples before a position from streamed tasks."""
+        """Delete examples of streamed tasks that are not needed after a position."""
         if not any(isinstance(source.split, Running) for source in self.sources):
             return
         before = self._schedule.counts(position.window * WINDOW)
@@ -439,7 +437,6 @@ def _numbers_of(data: Data, sources: list[Source]) -> dict[str, Int[np.ndarray, 
 
 
 def _layout_of(data: Data, sources: list[Source]) -> Layout:
-    """Return the layout of the sources' examples."""
     first, *others = sources
     layout = data.layout.of_task(first.recipe.outputs)
     if data.adapter_of:  # several tasks, some with additional features

@@ -90,7 +90,7 @@ class Shards:
     def read(
         self, shards: Sequence[int], starts: Sequence[int], ends: Sequence[int]
     ) -> list[bytes]:
-        """Return the bytes [start, end) of each given shard."""
+        """Return one byte range [start, end) of each of the given shard files."""
         if self._blocks is not None:
             return self._from_blocks(self._blocks, shards, starts, ends)
         if self._in_bucket:
@@ -182,7 +182,7 @@ def _release(total: int) -> None:
 
 
 class FlatExamples:
-    """Reader of the examples of a split by index (format 2).
+    """Reader of a split's examples by index, for caches of format 2.
 
     Args:
       shards: reader of the token files.
@@ -212,7 +212,7 @@ class FlatExamples:
                 raise ValueError(f"{name.name} does not fit the ends of its examples")
 
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
-        """Return the number of tokens of each feature of some examples, int64 [n, F].
+        """Return the number of tokens of each feature of the given examples, int64 [n, F].
 
         Raises:
           ValueError: if an example ends before its start.
@@ -235,7 +235,7 @@ class FlatExamples:
         return shards, starts, counts
 
     def read(self, indices: Int[np.ndarray, " n"]) -> tuple[list[bytes], Int[np.ndarray, "n F"]]:
-        """Return the bytes of the tokens of some examples, and the lengths of their features.
+        """Return each example's tokens as bytes, and the lengths of its features.
 
         Raises:
           ValueError: if an example is damaged.
@@ -303,8 +303,8 @@ class SplitIndex:
       shards: token files, in the order of their examples.
       ends: file with uint32 [n, F], the end of each feature of each example in its shard.
       checksums: file with uint32 [n], the CRC-32 of the tokens of each example.
-      longest: file with uint32 [n], the length of the longest text in the joined features of each
-        example (`layouts.base.longest_joined`); None if not written.
+      longest: file with uint32 [n], the tokens of the longest text of each example, for layouts
+        with several texts in a feature (`layouts.base.longest_joined`); None if not written.
       lengths: file with uint32 [n, F], the length of each feature, instead of ends and checksums in
         caches of version 0.1.
     """
@@ -597,7 +597,7 @@ class Split:
         return np.asarray(np.memmap(path, NUMBERS_DTYPE, mode="r", shape=shape))
 
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
-        """Return the number of tokens of each stored feature of some examples, int64 [n, F]."""
+        """Return the number of tokens of each stored feature of the given examples, int64."""
         try:
             return self._examples.counts(indices)
         except ValueError as error:
@@ -618,7 +618,7 @@ class Split:
         return np.frombuffer(content, NUMBERS_DTYPE).astype(np.int64)
 
     def first_with(self, tokens: int, *, floats: Collection[str] = ()) -> int:
-        """Return the number of first examples that have at most `tokens` tokens in total."""
+        """Return how many of the first examples have, in total, no more than `tokens` tokens."""
         columns = [k for k, name in enumerate(self._features) if name not in floats]
         for start in range(0, self.size, _COUNTED_AT_A_TIME):
             some = np.arange(start, min(start + _COUNTED_AT_A_TIME, self.size))
@@ -630,7 +630,7 @@ class Split:
         return self.size
 
     def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
-        """Return the stored features of some examples, as int32 token ids."""
+        """Return the stored features of the given examples, as int32 token ids."""
         if not len(indices):
             return []
         try:
@@ -651,7 +651,7 @@ class Split:
 
 
 def check_local(directory: str | os.PathLike[str], *, what: str) -> None:
-    """Raise InputError if a directory is in a bucket, to which workers cannot write."""
+    """Raise InputError if a directory is in a bucket, where worker processes cannot write."""
     text = os.fspath(directory)
     if "://" in text:
         bucket = text.split("://", 1)[1].split("/", 1)[0]

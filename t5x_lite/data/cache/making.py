@@ -129,7 +129,7 @@ def load_job(
 
 
 def stored_examples(job: Job, dataset: Any) -> Iterator[list[np.ndarray]]:
-    """Return the features to store, from the task's placeholder or, if baked, from its end."""
+    """Yield the features to store of each example: before corruption, or if baked, after it."""
     from t5x_lite.data import elements
     from t5x_lite.data.tasks import stages
 
@@ -171,7 +171,7 @@ def features_of(dataset: Any, recipe: Recipe, task: str) -> tuple[str, ...]:
 
 
 def longest_of(recipe: Recipe, layout: Layout) -> Callable[[Sequence[np.ndarray]], int] | None:
-    """Return a function that computes the longest joined text of an example, or None."""
+    """Return a function from an example to its longest text's length; None if not needed."""
     if not layout.joined or recipe.corruption:
         return None
     return lambda features: longest_joined(layout, dict(zip(recipe.stored, features, strict=True)))
@@ -680,7 +680,6 @@ def _start_worker(
 
 
 def _run_block(block: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens of the stored features of a block's examples, and the lengths [n, F]."""
     from t5x_lite.data import elements
     from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages

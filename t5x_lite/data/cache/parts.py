@@ -84,7 +84,7 @@ _NUMBERS = {"_RangeDataset", "_VariantDataset"}
 
 
 def shards_of(job: Job, split: str) -> Sequence[str]:
-    """Return the shards of a split, in the source's order; an empty list if it has no data."""
+    """Return the shards of a split, in the source's order; [] for a split without data."""
     from t5x_lite.data import elements
     from t5x_lite.data.tasks import stages
 
@@ -158,7 +158,7 @@ def _counting(dataset: Any, raw: Any, *, may_number: bool) -> set[str]:
 
 
 def _nodes(dataset: Any, raw: Any) -> Iterator[Any]:
-    """Yield a dataset and, recursively, the datasets that it is derived from, up to `raw`."""
+    """Yield a dataset and, recursively, its input datasets, up to the dataset `raw`."""
     if dataset is raw:
         return
     yield dataset
@@ -171,7 +171,7 @@ _COPY_BYTES = 1 << 24
 
 
 class UnsharedError(Exception):
-    """Error raised if a worker does not see the shared directory of the parts."""
+    """Error raised if a worker does not see the directory that all workers must share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +203,7 @@ class Part:
 
 
 class PartWriter:
-    """Function object that runs a task on one shard of its source and writes a part."""
+    """Function object that runs a task on one shard of its source and writes tokens to files."""
 
     def __init__(
         self,
@@ -239,7 +239,6 @@ class PartWriter:
         )
 
     def __call__(self, split: str, number: int) -> Part:
-        """Run the task on one shard of a split's source, and return the written part."""
         if not self._parts.is_dir():
             raise UnsharedError(
                 f"worker {socket.gethostname()} does not see {self._parts}; --output must be on "
@@ -301,7 +300,7 @@ class PartWriter:
 
 
 def join(split: str, parts: Sequence[Part], *, where: Path, directory: Path) -> SplitIndex | None:
-    """Join the parts of a split into the split of a cache, in the order of the source's shards."""
+    """Join the workers' files of a split to the split of a cache, in the order of the shards."""
     ordered = sorted(parts, key=lambda part: part.number)
     for part in ordered:
         if part.error:

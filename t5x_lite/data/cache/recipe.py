@@ -15,7 +15,7 @@ append_eos_after_trim and append_eos.
 
 `recipe_of` converts the steps of a seqio task to a recipe; only these steps are supported:
 
-    stages.count_epochs, stages.corrupt with a function of corruption/recipes.py,
+    stages.count_epochs, stages.corrupt with a function of `denoising.CORRUPTIONS`,
     seqio.preprocessors.append_eos or append_eos_after_trim, stages.append_ending
 """
 
@@ -126,7 +126,7 @@ class Recipe:
         epoch: int,
         index: int,
     ) -> dict[str, np.ndarray]:
-        """Return the example of some stored features; the result depends only on the arguments."""
+        """Convert stored features to an example; the result depends only on the arguments."""
         found = stored
         if self.corruption:
             corrupt = CORRUPTIONS[self.corruption]
@@ -158,7 +158,7 @@ class Recipe:
         epochs: Int[np.ndarray, " n"],
         indices: Int[np.ndarray, " n"],
     ) -> Int[np.ndarray, "n G"]:
-        """Return the lengths of the outputs of `example`, given the lengths of stored features."""
+        """Return the lengths of the outputs of `example`, given the stored features' lengths."""
         found = counts.astype(np.int64)
         if self.corruption:
             keys = {"seed": seed, "epochs": epochs, "indices": indices}
@@ -192,7 +192,7 @@ def as_numbers(values: Float32[np.ndarray, " n"]) -> Int32[np.ndarray, " _"]:
 
 
 def as_stored(values: np.ndarray) -> np.ndarray:
-    """Return a feature as it is stored, as integers."""
+    """Return a feature as the integers that a cache stores (`as_numbers` for float32)."""
     return as_numbers(values) if np.issubdtype(values.dtype, np.floating) else values
 
 
@@ -255,7 +255,7 @@ def recipe_of(data: Data, vocabulary: Vocabulary, task: Any, *, bake: bool) -> R
 def _after(
     steps: Sequence[Callable[..., Any]], task: str
 ) -> tuple[Any, str, Mapping[str, int | float | list[int]], tuple[int, ...]]:
-    """Return the EOS rule, corruption, options and ending of the steps after the placeholder."""
+    """Return the EOS rule, corruption, its options, and ending tokens that the steps define."""
     from t5x_lite.data.elements import seqio
     from t5x_lite.data.tasks import stages
 

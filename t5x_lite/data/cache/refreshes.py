@@ -124,13 +124,13 @@ class Negatives:
         self._numbers, self._passages, self.digest = numbers, passages, digest
 
     def tokens(self, index: int) -> Int[np.ndarray, " _"]:
-        """Return the tokens of an example's negatives, as in the feature of `Groups`."""
+        """Return the concatenated tokens of the hard negatives of one example."""
         numbers = self._numbers[index]
         return self._passages.joined(numbers[numbers >= 0].tolist())
 
 
 def is_whole(directory: str | Path, step: int) -> bool:
-    """Return whether the result of a step's search is completely written."""
+    """Return whether the search results of a step are completely written."""
     return (Path(directory) / str(step) / "refresh.json").is_file()
 
 
@@ -141,7 +141,7 @@ def write(
     *,
     settings: Mapping[str, Any],
 ) -> None:
-    """Write the result of a step's search; refresh.json is written last."""
+    """Write the hard negatives that the search of a step found; refresh.json is written last."""
     folder = Path(directory) / str(step)
     folder.mkdir(parents=True, exist_ok=True)
     _save(folder / "negatives.npy", numbers.astype(np.int32))
@@ -151,7 +151,7 @@ def write(
 
 
 def read(directory: str | Path, step: int, *, num_examples: int) -> Negatives:
-    """Read the result of a step's search."""
+    """Read the hard negatives that the search of a step found."""
     folder = Path(directory) / str(step)
     try:
         digest = json.loads((folder / "refresh.json").read_text())["sha256"]
@@ -175,7 +175,7 @@ def read(directory: str | Path, step: int, *, num_examples: int) -> Negatives:
 
 
 class Refreshes:
-    """Results of the searches that a run uses.
+    """Hard negatives of all searches that a run uses.
 
     Attributes:
       used: digests of the results used so far, by step.
@@ -186,7 +186,7 @@ class Refreshes:
         self.used: dict[str, str] = {}
 
     def left(self, number: int) -> int:
-        """Return the number of batches, from this number on, that use the same search."""
+        """Return for how many batches, from this number on, the same negatives are used."""
         return self._refresh.period - number % self._refresh.period
 
     def negatives(self, number: int) -> Negatives | None:

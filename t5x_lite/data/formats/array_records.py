@@ -1,4 +1,4 @@
-"""Records of ArrayRecord files by ranges of bytes, for caches of version 0.1 until version 0.2.0.
+"""Reader of ArrayRecord files by byte ranges, for caches of version 0.1; to be removed in 0.2.0.
 
     examples = ArrayRecords(shards, counts, lengths=lengths, dtype=dtype)
     examples.read(np.array([5, 0]))
@@ -8,10 +8,11 @@
     chunks = [plain_chunk(content, at) ...]     # content: [starts[i], starts[i + 1]), at: starts[i]
     records(chunks, sizes)                      # the records, decompressed, their hashes compared
 
-A file with one record per group is a sequence of Riegeli chunks, each of one record. The last chunk
-but one holds the positions of the others. The last chunk, 64 KiB before the end, holds the position
-of that one (array_record/cpp/layout.proto, riegeli/records/riegeli_records_file_format.md). Every
-64 KiB, a block header of 24 bytes interrupts the file.
+A file with one record per group is a sequence of Riegeli chunks of one record each. A footer, the
+second-to-last chunk, has the positions of the records. The last chunk, 64 KiB before the end, has
+the position of the footer (array_record/cpp/layout.proto,
+riegeli/records/riegeli_records_file_format.md). Every 64 KiB, a block header of 24 bytes interrupts
+the file.
 
 Riegeli's checksum is HighwayHash-64, computed in NumPy for many byte strings at a time:
 
@@ -35,7 +36,7 @@ RIEGELI_KEY = struct.unpack("<4Q", b"Riegeli/records\n" * 2)
 _MUL0 = (0xDBE6D5D5FE4CCE2F, 0xA4093822299F31D0, 0x13198A2E03707344, 0x243F6A8885A308D3)
 _MUL1 = (0x3BD39E10CB0EF593, 0xC0ACF169B5F18A8C, 0xBE5466CF34E90C6C, 0x452821E638D01377)
 _ZIPPED = np.array([3, 12, 2, 5, 14, 1, 15, 0, 11, 4, 10, 13, 9, 6, 8, 7])
-"""Source index of each byte of two lanes that are mixed."""
+"""Source index of each byte when two 64-bit lanes of the hash state are mixed."""
 _PACKET = 32
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 _ROUNDS = 4
@@ -71,7 +72,7 @@ def highway_hash(texts: Sequence[bytes], key: Sequence[int]) -> UInt64[np.ndarra
 
 
 class _State:
-    """Hash state of each string: two values and two multipliers, each of four lanes."""
+    """HighwayHash state of each string: two values and two multipliers of four 64-bit lanes."""
 
     def __init__(self, count: int, key: Sequence[int]):
         keys = np.array(key, np.uint64)
@@ -109,7 +110,6 @@ class _State:
 
 
 def _zipped(lanes: _Lanes) -> _Lanes:
-    """Return the lanes with the bytes of each pair of lanes mixed."""
     mixed = lanes.astype("<u8").view(np.uint8).reshape(-1, 2, 16)[..., _ZIPPED]
     return np.ascontiguousarray(mixed).reshape(-1, _PACKET).view("<u8").astype(np.uint64)
 
@@ -284,7 +284,7 @@ def records(chunks: Sequence[bytes], sizes: Sequence[int]) -> list[bytes]:
 
 
 def _decoded(chunks: Sequence[bytes], *, most: int) -> list[tuple[bytes, bytes]]:
-    """Return the record sizes and the concatenated records of each chunk, with hashes verified."""
+    """Return the record sizes and concatenated records of each chunk, after checking hashes."""
     headers = [_HEADER.unpack_from(chunk) for chunk in chunks]
     said = [number for header in headers for number in (header[0], header[2])]
     parts = [p for c in chunks for p in (c[8 : _HEADER.size], c[_HEADER.size :])]
@@ -339,7 +339,7 @@ def _decompressor() -> Callable[[int, bytes, int], bytes]:
 
 
 def _number(content: bytes, place: int) -> tuple[int, int]:
-    """Return the varint at an offset, and the offset after it."""
+    """Return the varint at an offset, and the offset after the varint."""
     found = shift = 0
     while True:
         if place >= len(content) or shift > 63:

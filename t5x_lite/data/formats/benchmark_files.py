@@ -18,9 +18,9 @@ Sentences with a tag for each word, in CoNLL's columns or JSON lines:
     read_conll(Path("eng.train"))   read_tagged_jsonl(Path("train.jsonl"))
 
 Columns are separated by spaces or tabs; the word is the first column, and its tag is the last. A
-blank line ends a sentence, and so does a line that begins with -DOCSTART-. An object may call its
-tags "ner_tags", as in `datasets`, and may have numbers there. Any error raises InputError with file
-and line.
+blank line ends a sentence, and so does a line that begins with -DOCSTART-. The field of the tags
+may be named "ner_tags", as in `datasets`, and may contain numbers. Any error raises InputError with
+file and line.
 """
 
 import codecs
@@ -165,7 +165,7 @@ def _all_records(
 def _whole_records(
     lines: Iterable[bytes], *, file: DataPath, quoting: bool
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield blocks of lines that contain complete CSV records, with their first line's number."""
+    """Yield blocks of complete CSV records, each with the number of its first line."""
     block, size, marks, first = [], 0, 0, 1
     for number, line in enumerate(lines, start=1):
         block.append(line)
@@ -434,7 +434,6 @@ def read_conll(file: DataPath, *, may_lack_tags: bool = False) -> Iterator[Sente
 def _sentence(
     rows: Sequence[Sequence[str]], file: str, end: int, *, may_lack_tags: bool
 ) -> Iterator[Sentence]:
-    """Yield the sentence of the given rows, which end before line `end`, if it has words."""
     if not rows:
         return
     first = end - len(rows)

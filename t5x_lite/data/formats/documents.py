@@ -15,8 +15,8 @@ The first two kinds may be compressed, with names that end in .gz, .zst or .xz. 
 other columns: "{title} {content}", or just "content". `Groups` reads a table by parts, in any
 order, for shuffling, and reads only the columns that the template names.
 
-`ABBREVIATIONS` are English words that end in a period within a sentence. Documents are divided into
-sentences with them. C4's sentence counter uses them if NLTK's parameters are missing.
+`ABBREVIATIONS` are English words that end in a period within a sentence. They are used to divide
+documents into sentences, also by C4's sentence counter if NLTK's parameters are missing.
 
 Lines of several files with given weights, such as "10 parts English, 1 part German":
 
@@ -81,7 +81,7 @@ class Document(NamedTuple):
 
 
 def kind_of(shard: Any) -> Kind:
-    """Return the kind of a shard ("text", "json" or "table"), by the suffix of its name."""
+    """Return the kind of a file ("text", "json" or "table"), by the suffix of its name."""
     if isinstance(shard, HubSplit):
         return "table"
     name = plain_name(shard)
@@ -98,7 +98,7 @@ def is_named(place: str) -> bool:
 def read_documents(
     shard: Shard, *, template: str = TEXT, blocks: bool = False, longest: int = LONGEST_LINE
 ) -> Iterator[Document]:
-    """Read the documents of a shard lazily, in order."""
+    """Read the documents of a file or a data set lazily, in order."""
     if kind_of(shard) == "text":
         yield from _plain(str(shard), blocks=blocks, longest=longest)
         return
@@ -112,7 +112,7 @@ def read_documents(
 def read_fields(
     shard: Shard, *, columns: Sequence[str] | None = None, longest: int = LONGEST_LINE
 ) -> Iterator[Row]:
-    """Read the JSON objects or table rows of a shard lazily, in order."""
+    """Read the JSON objects or rows of a file or a data set lazily, in order."""
     if kind_of(shard) == "json":
         for line in read_examples(str(shard), fields=columns or (), longest=longest):
             yield Row(line.where, line.record)
@@ -159,9 +159,9 @@ _NAME_IT = (
 
 
 class Groups:
-    """Reader of a table in parts, in any order.
+    """Reader of a table by groups of rows, in any order.
 
-    A part is a row group of Parquet, a record batch of Arrow, or 1,024 rows of a Hub data set.
+    A group is a row group of Parquet, a record batch of Arrow, or 1,024 rows of a Hub data set.
 
     Args:
       shard: location of the table.
@@ -173,11 +173,11 @@ class Groups:
 
     @functools.cached_property
     def num(self) -> int:
-        """Number of parts of the table, at least one."""
+        """Number of separately readable groups of rows in the table, at least one."""
         return max(1, num_groups(self._shard))
 
     def texts(self, group: int | None) -> Iterator[bytes]:
-        """Yield the texts of one part in UTF-8, or of all parts for `group` None."""
+        """Yield the texts of one group of rows in UTF-8, or of all groups for `group` None."""
         columns = places(self._template)
         for row in read_columns(self._shard, columns=columns, group=group):
             yield text_of(row, self._template).encode("utf-8", "replace")
@@ -206,7 +206,6 @@ def fill(template: str, fields: Mapping[str, object]) -> str:
 
 
 def _value(match: re.Match[str], *, template: str, fields: Mapping[str, object]) -> str:
-    """Return the replacement of one match of `_PLACE`: the value of a field, or a brace."""
     place = match.group()
     if place in ("{{", "}}"):
         return place[0]

@@ -40,7 +40,7 @@ LINES = 128
 
 
 PART_BYTES = 1 << 16
-"""Size of one part of a plain file, in bytes."""
+"""Size of the parts of a plain file that can be read separately, in bytes."""
 
 
 class Block(NamedTuple):
@@ -48,7 +48,8 @@ class Block(NamedTuple):
 
     Attributes:
       file: path of the file.
-      places: start of each text: its line from 0, or in a block of a part, -1 - its byte offset.
+      places: start of each text: its line number, from 0, if the file was read from its start, or
+        else -1 - its byte offset.
       texts: texts in UTF-8.
     """
 
@@ -110,7 +111,7 @@ class Files:
 
     @property
     def num_parts(self) -> int:
-        """Number of parts of all files; the sizes of the files are read once."""
+        """Number of parts of 64 KiB in all files; the sizes of the files are read once."""
         return self._part_ends()[-1]
 
     def _part_ends(self) -> list[int]:
@@ -123,7 +124,7 @@ class Files:
         return self._ends
 
     def read_part(self, part: int, number: int) -> Block | None:
-        """Return block `number` of a part; None after its last block."""
+        """Return block `number` of a part (64 KiB of a file); None after the part's last block."""
         ends = self._part_ends()
         file = bisect.bisect_right(ends, part)
         first = ends[file - 1] if file else 0
@@ -154,7 +155,7 @@ def line_of(file: str, place: int) -> int:
 
 
 def _opened(path: str) -> BinaryIO:
-    """Open a plain file; a file in a bucket is read in ranges of about one part."""
+    """Open a plain file; a file in a bucket is read in ranges of about 64 KiB."""
     if not is_remote(path):
         return open(path, "rb")
     return open_stream(path, first=PART_BYTES + PART_BYTES // 4)
@@ -192,7 +193,7 @@ def _block(path: str, numbered: Iterable[tuple[int, bytes]]) -> Block:
 
 
 def _not_utf8(place: int, text: bytes) -> tuple[int, int] | None:
-    """Return the start of a text and the index of its first line that is not UTF-8, or None."""
+    """Return a text's start and the index of its first line that is not UTF-8, or None."""
     try:
         text.decode()
     except UnicodeDecodeError as error:
@@ -201,7 +202,7 @@ def _not_utf8(place: int, text: bytes) -> tuple[int, int] | None:
 
 
 def _joined(numbered: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """Join consecutive lines that are not blank to documents, each with its first line's start."""
+    """Join lines between blank lines to documents, each with the start of its first line."""
     stripped = ((place, line.strip()) for place, line in numbered)
     for blank, lines in itertools.groupby(stripped, key=lambda pair: not pair[1]):
         if not blank:
@@ -279,7 +280,7 @@ def _lines_of_part(lines: Iterator[tuple[int, bytes]], end: int) -> Iterator[tup
 def _documents_of_part(
     lines: Iterator[tuple[int, bytes]], end: int, *, begins: bool
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield a part's documents; a document belongs to the part with the blank line before it."""
+    """Yield the documents that begin after a blank line of the part; the last may end later."""
     document: list[tuple[int, bytes]] = []
     for place, line in lines:
         is_blank, is_behind = not line.strip(), -1 - place >= end

@@ -92,7 +92,7 @@ def _named(path: str | os.PathLike[str], file: BinaryIO) -> Iterator[BinaryIO]:
 def decompressed(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a plain or compressed file as a stream of decompressed bytes.
 
-    Errors of the stream do not name the file: read it within `naming_damage`.
+    Read the stream within `naming_damage`, which adds the path of the file to errors.
     """
     file = _opened(path)
     if os.fspath(path).endswith(".gz"):

@@ -17,8 +17,8 @@ Passages of the published files of collections, one per line:
 A first line of column names is a header: one of its fields names the id (id, _id, qid, pid, docid,
 query-id, corpus-id, ...), one the text (text, passage, query, contents, body, ...), and others may
 be title, url, or columns that are not read. With a header, the columns may have any order. If the
-text is called "text", a field that begins with a quotation mark is quoted, and "" in it is one
-mark, as in DPR's files; in other files a quotation mark is text. All may be compressed (.gz, .zst).
+text column is named "text", fields may be quoted, with "" for a quotation mark, as in DPR's files;
+in other files a quotation mark is ordinary text. All may be compressed (.gz, .zst).
 
 Source: facebookresearch/DPR dpr/data/retriever_data.py; the README files of MS MARCO's two tasks.
 
@@ -35,7 +35,7 @@ passages.tsv    fields separated by tabs, as in MS MARCO and DPR (`passages`)
 
 corpus.parquet  rows with the column "text", and optional columns "title" and an id; also Arrow
 
-All but the last may be compressed, with names that end in .gz, .zst or .xz.
+All but Parquet and Arrow may be compressed, with names that end in .gz, .zst or .xz.
 
 Shard I of N of a file's records, for N hosts:
 
@@ -188,7 +188,6 @@ def _of_table(shard: Shard, template: str) -> Iterator[Passage]:
 
 
 def _with_text(line: Line, template: str) -> Line:
-    """Return a line with "text" filled from the template; unchanged for the default template."""
     if template == TEXT:
         return line
     text = text_of(Row(line.where, line.record), template)
@@ -289,7 +288,7 @@ def titled_text(record: Mapping[str, Any]) -> str:
 def named_columns(line: str) -> Columns | None:
     """Return the columns that a header line names, or None if the line is data.
 
-    A header names one id column and one text column, and no role twice.
+    A header names one id column, one text column, and at most one title and one url.
     """
     names = [name.strip().strip('"').lower() for name in line.lstrip("\ufeff").split("\t")]
     roles = [_ROLES.get(re.sub(r"[-_ ]", "", name), "") for name in names]

@@ -221,7 +221,7 @@ def _score(text: str, where: str) -> float:
 
 
 def _ranking(query: str, rows: Sequence[_Row]) -> tuple[Ranking, bool]:
-    """Return the ranking of a query's lines, and True if it is sorted by score, not rank."""
+    """Return the ranking in a query's lines, and True if scores, not ranks, sort it."""
     documents: dict[str, str] = {}
     ranks: dict[int, str] = {}
     is_scored = all(row.ranked.score is not None for row in rows)
@@ -420,7 +420,7 @@ def write_qrels(path: str, qrels: Qrels) -> None:
 
 
 class RunWriter:
-    """Writer of rankings to a run file.
+    """Writer of rankings to a file of retrieval results (a run).
 
     Attributes:
       done: number of written rankings, including rankings that an earlier process wrote.
@@ -457,7 +457,7 @@ def run_writer(
     format: RunFormat | None = None,
     tag: str = "t5x_lite",
 ) -> Iterator[RunWriter]:
-    """Open a run file for writing, resumable if possible; the file appears when it is complete."""
+    """Open a file of rankings (a run) for writing, resumable if possible; it appears at the end."""
     check_tag(tag)
     kind = format_of(path, format)
     if not is_resumable(path):

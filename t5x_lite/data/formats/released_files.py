@@ -88,7 +88,7 @@ def _numbered_name(file: DataPath) -> tuple[int, str]:
 
 
 def _tables(directory: str, expected: str) -> Splits:
-    """Return the tables of each split in the Hub's format; raise InputError if none exists."""
+    """Return each split's tables, named as on the Hub; raise InputError if none exists."""
     found = table_splits(directory) if directory else {}
     if not found:
         raise InputError(
@@ -254,8 +254,8 @@ def _first_file(folders: Sequence[Any], name: str) -> list[DataPath]:
 def read_trivia_questions(file: DataPath) -> Iterator[dict[str, Any]]:
     """Yield the questions of a TriviaQA file in SQuAD's format, without contexts.
 
-    Each question has "id", "question", "context" ("") and "answers" with "text", the value and the
-    aliases (empty in the test split), and "answer_start" (-1).
+    Each question has "id", "question", "context" (""), and "answers" with "text" (the answer and
+    its aliases; empty in the test split) and "answer_start" (-1).
     """
     for where, record in _trivia(file):
         _, answers, _ = _trivia_answers(record, where=where)
@@ -263,11 +263,12 @@ def read_trivia_questions(file: DataPath) -> Iterator[dict[str, Any]]:
 
 
 def read_trivia_documents(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-    """Yield each question of a TriviaQA file with each of its documents, in SQuAD's format.
+    """Yield one example in SQuAD's format for each document of each question in a TriviaQA file.
 
-    Documents without a file are skipped with a warning. The first answer is the one found in the
-    document, with its position. In the split "train", documents without an answer are skipped. "id"
-    is QuestionId--Filename.
+    The "id" is QuestionId--Filename. The first of the "answers" is the first alias that the
+    document contains, with its position; the other answers have no position. Documents that are
+    missing on disk are skipped with a warning, and in the split "train" documents without any
+    alias.
     """
     num_read = num_found = 0
     evidence = _Evidence(file)
@@ -329,7 +330,7 @@ def _trivia(file: DataPath) -> Iterator[tuple[str, dict[str, Any]]]:
 def _trivia_answers(
     record: Mapping[str, Any], *, where: str
 ) -> tuple[str, list[str], Sequence[str]]:
-    """Return the answer, its spellings and its normalized spellings; all empty for a test split."""
+    """Return a question's answer, all spellings, and normalized spellings; all empty for test."""
     answer = record.get("Answer")
     if answer is None:
         return "", [], ()
@@ -387,7 +388,7 @@ class _Evidence:
                 yield name, title.strip() if isinstance(title, str) else "", _first_words(path)
 
     def finish(self, *, kept: bool) -> None:
-        """Warn of missing documents; raise InputError if no question has a document to read."""
+        """Warn of missing documents; raise InputError if no document could be used."""
         missing = f"{len(self._missing)} documents are missing, such as {self._missing[:1]}"
         if not kept:
             why = f"; {missing}" if self._missing else ""
@@ -406,7 +407,7 @@ def _first_words(path: DataPath) -> str:
 
 
 def _find_answer(text: str, normalized: Sequence[str]) -> tuple[int, int] | None:
-    """Return the span of the first alias found in a text, ignoring case, or None."""
+    """Return the span of the first answer in `normalized` that a text contains, or None."""
     lower = text.lower()
     for alias in normalized:
         if len(lower) == len(text):
@@ -458,10 +459,10 @@ def _squad_files(directory: str) -> dict[str, tuple[DataPath, bool]]:
 
 
 def _read_squad_pairs(directory: str, split: str) -> Iterator[Pairs]:
-    """Yield SQuAD's questions, each with its paragraph as the positive.
+    """Yield SQuAD's questions, each with its paragraph as the positive passage.
 
-    The id of a paragraph is the number of the first question with its text. With this id, a
-    paragraph is recognized as a positive if it occurs among the negatives of another question.
+    Equal paragraphs have the same id, the index of their first question. So a positive can be
+    recognized among the negatives of another question.
     """
     file, unanswerable = _squad_files(directory)[split]
     ids: dict[str, str] = {}
@@ -483,7 +484,7 @@ _PUBMED = ("ori_pqaa.json", "ori_pqal.json", "ori_pqau.json")
 
 
 def _pubmed_files(directory: str) -> dict[str, list[DataPath]]:
-    """Return PubMedQA's files of each split: the complete sets, or the output of split_dataset."""
+    """Return PubMedQA's files by split: complete sets, or the output of its split_dataset.py."""
     root = data_path(directory)
     places = [root, root / "data"] if directory else []
     whole = [file for name in _PUBMED for file in _first_file(places, name)]

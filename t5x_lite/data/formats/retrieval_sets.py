@@ -354,7 +354,6 @@ def judged_pairs(
 
 
 def _names(directory: str, split: str) -> tuple[str, str] | None:
-    """Return the paths of a split's queries and judgments, or None if one of them is missing."""
     for name in MARCO_SPLITS[split]:
         found = [data_path(directory) / f"{kind}.{name}.tsv" for kind in ("queries", "qrels")]
         if all(path.is_file() for path in found):

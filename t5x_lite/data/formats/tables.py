@@ -181,7 +181,7 @@ def _rows_of_file(file: DataPath, read: Any, columns: Sequence[str]) -> Iterator
 
 @contextlib.contextmanager
 def _naming(file: DataPath, pa: Any) -> Iterator[None]:
-    """Convert errors in reading a table within the block to InputError with the file's path."""
+    """Convert errors in reading a table within the `with` block to InputError with the path."""
     kind = "Parquet" if _is_parquet(file) else "Arrow"
     try:
         yield

@@ -21,7 +21,7 @@ The files are outputs of `embed`. A .npy file is mapped, so that a corpus may be
 a .parquet file is read one row group at a time. A .parquet file has its ids. The ids of .npy files
 are read in sequence from files of passages (`data.formats.passages`), or are row numbers from 0.
 
-A directory of the outputs of three heads, written incrementally and mapped for reading:
+A directory with the outputs of a model's dense, lexical and multi-vector heads:
 
     DIR/ids.txt                    an id per line, as JSON
     DIR/dense.npy                  float32 [N, D]

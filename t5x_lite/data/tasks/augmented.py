@@ -158,7 +158,7 @@ class _Join:
 
 
 def _id_field(spec: Any, task: str) -> str:
-    """Return the name of the field of raw examples with the example's id."""
+    """Return the name of the field with the example's id in raw examples."""
     inputs = spec.get("inputs") if isinstance(spec, Mapping) else None
     if inputs is None or inputs.dtype != tf.string or inputs.shape.rank != 0:
         raise InputError(
@@ -187,7 +187,7 @@ def _as_id(value: Any) -> str:
 
 
 class _Room:
-    """Counter of the tokens that remain for the first text of a row."""
+    """Helper that truncates passages so that a row fits its maximum length."""
 
     def __init__(self, vocabulary: Vocabulary, *, length: int, is_encoder: bool):
         self._vocabulary = vocabulary
@@ -202,12 +202,11 @@ class _Room:
         return [len(without_special(ids, self._tokens)) for ids in encoded]
 
     def beside(self, others: Sequence[str]) -> int:
-        """Return the number of tokens that remain next to the longest of the other texts."""
         used = [count + self._between for count in self.counts(others)] if others else [0]
         return self._length - max(used)
 
     def fitted(self, write: Callable[[str], str], passages: str, *, room: int) -> str:
-        """Return the text with as many first words of the passages as fit into `room` tokens."""
+        """Return `write(passages)`, with passages truncated so that `room` tokens suffice."""
         whole = write(passages)
         if not passages or self.counts([whole])[0] <= room:
             return whole

@@ -73,8 +73,8 @@ class Benchmark:
       postprocess: function (text, example=, is_target=) that returns the value that metrics
         compare; None for the text itself.
       metrics: functions (targets, predictions) -> {name: value}.
-      labelled: form in which an encoder reads the records, for a layout with labels; None if
-        encoders are not supported.
+      labelled: texts and labels that an encoder reads, for a layout with labels; None if encoders
+        are not supported.
       wording: prefix and template of the inputs, or None if the inputs have no template. `examples`
         accepts another template as `inputs=`.
     """
@@ -126,7 +126,7 @@ def _reworded(benchmark: Benchmark, arguments: TaskArguments) -> Benchmark:
 
 
 def _labelled(benchmark: Benchmark, arguments: TaskArguments) -> Any:
-    """Return the seqio.Task of a benchmark for an encoder, in the form that the head reads."""
+    """Return the seqio.Task of a benchmark for an encoder with a head, such as a classifier."""
     form = benchmark.labelled
     if form is None:
         raise InputError(

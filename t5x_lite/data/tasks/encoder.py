@@ -253,7 +253,6 @@ def _encoded(text: str | list[str]) -> bytes | list[bytes]:
 
 
 def _padded(values: list[Any], dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Pad rows to one length, and return them with their lengths; accept zero rows."""
     from t5x_lite.data.tasks import stages
 
     rows, sizes = stages.padded([np.asarray(value, dtype) for value in values or [[]]])
@@ -279,7 +278,7 @@ def encoder_task(name: str, arguments: TaskArguments, *, source: Any) -> Any:
 def pieces(
     texts: Sequence[str], *, vocabulary: Vocabulary, tokens: EncoderTokens, length: int
 ) -> list[list[int]]:
-    """Divide documents into segments, in order; each is from one document and begins with [CLS].
+    """Divide documents into segments that begin with [CLS]; no segment has several documents.
 
     A sentence that is not a document's first is encoded with the space before it. Special tokens
     that a text spells out become unknown tokens, so a row has one [CLS], one [SEP] and no [MASK]. A

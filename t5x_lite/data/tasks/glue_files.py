@@ -87,7 +87,7 @@ class GlueTask:
       template: template with the fields of the text, in T5's order.
       labels: word of each entry of the label column, in the order of the class indices; empty if
         the label is a number (STS-B).
-      prefix: first word of the text; None for the name.
+      prefix: first word of the text; None for the task's name.
       columns: official column of each field of the record; empty if the fields of the template are
         the columns.
       label_column: column of the labels, which test files lack.
@@ -149,7 +149,7 @@ class GlueTask:
         return Wording(prefix=prefix, template=self.template, columns=columns)
 
     def labelled(self) -> Labelled | None:
-        """Return the form in which an encoder reads the task; None if that is not supported.
+        """Return the texts and labels that an encoder reads for this task, if supported.
 
         Encoders do not support a template that names something other than a field (WNLI).
         """
@@ -241,7 +241,7 @@ class SuperGlueTask:
       directory: official name of the folder.
       template: template with the fields of the text, in T5's order.
       labels: words of the labels, in the order of their indices.
-      prefix: first word of the text; None for the name.
+      prefix: first word of the text; None for the task's name.
       entries: labels as written in the files, in the same order; empty for the words themselves, or
         for false and true if the labels are `YES_OR_NO`.
       columns: name in the files of each field of the record; empty if the fields of the template
@@ -249,9 +249,9 @@ class SuperGlueTask:
       files: official file of each split.
       tfds_splits: TFDS's name of each split that TFDS names differently.
       metrics: functions (targets, predictions) -> {name: value} on class indices.
-      texts: one or two texts that an encoder reads, as in `labelled.Labelled`. If empty, a template
-        of two fields gives both, the last one first; a template of more fields gives no encoder
-        form.
+      texts: one or two texts that an encoder reads, as in `labelled.Labelled`. If empty, the two
+        fields of the template, the last field first; encoders do not support a template of more
+        fields.
       choices: True if `texts` are a question and its choices.
       words: replacement that an encoder reads for each value in the files, by field.
     """
@@ -289,7 +289,7 @@ class SuperGlueTask:
         )
 
     def labelled(self) -> Labelled | None:
-        """Return the form in which an encoder reads the task; None if that is not supported."""
+        """Return the texts and labels that an encoder reads for this task, if supported."""
         shown = places(self.template)
         texts = self.texts or (shown[::-1] if len(shown) == 2 else ())
         if not texts:
@@ -325,7 +325,7 @@ class SuperGlueTask:
 def labelled_form(
     texts: Sequence[Text], labels: Sequence[str], *, clean: Callable[[str], str] = str
 ) -> Labelled:
-    """Return the form in which an encoder reads records with a class index as "label".
+    """Return the encoder form (texts, labels) of records that have a class index as "label".
 
     Args:
       texts: texts that the encoder reads, as in `Labelled`.
@@ -587,7 +587,6 @@ class XnliTask(GlueTask):
         )
 
     def benchmark(self) -> Benchmark:
-        """Return the task as a `Benchmark`, which reads the official files or TFDS."""
         made = super().benchmark()
         labelled = made.labelled
         assert labelled is not None
@@ -600,7 +599,6 @@ class XnliTask(GlueTask):
         )
 
     def example(self, record: Mapping[str, Any], *, inputs: str | None = None) -> dict[str, Any]:
-        """Return the text-to-text example of a file's or TFDS's record; see `GlueTask.example`."""
         shown = {name: self.text(name, record) for name in self.columns}
         return super().example({**record, **shown}, inputs=inputs)
 

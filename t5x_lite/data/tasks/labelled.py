@@ -218,13 +218,13 @@ class Form(Protocol):
 
     @property
     def candidates(self) -> str:
-        """Marker in a text that each candidate replaces, in one row each; "" without candidates."""
+        """Marker in the second text that each candidate answer replaces in its own row, or ""."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
-    """Form in which an encoder reads the records of a task: texts, labels and targets.
+    """Encoder form of a task: texts, labels and targets that an encoder with a head reads.
 
     Attributes:
       texts: one or two texts in the order of the row: names of fields, templates "{word}: {text}",
@@ -369,13 +369,13 @@ def raw_labels(raw: Raw) -> np.ndarray:
 
 
 def with_form(task: Any, form: Form) -> Any:
-    """Attach to a task the form in which an encoder reads it, and return the task."""
+    """Attach the encoder form (texts and labels) to a task, and return the task."""
     setattr(task, _FORM, form)
     return task
 
 
 def task_form(task: Any) -> Form | None:
-    """Return the form in which an encoder reads a task, or None for a text-to-text task."""
+    """Return a task's encoder form (texts and labels), or None for a text-to-text task."""
     return getattr(task, _FORM, None)
 
 
@@ -390,7 +390,7 @@ def encode_texts(
     is_pair: bool,
     whole: bool = False,
 ) -> tuple[list[list[int]], np.ndarray]:
-    """Encode texts, or pairs of texts, as token rows; return the rows and the unchanged labels."""
+    """Encode texts, or pairs of texts, as token rows; return the rows and the labels `given`."""
     encoded = vocabulary.encode_batch([*first, *(second if is_pair else ())])
     plain = [without_special(ids, tokens) for ids in encoded]
     parts = [plain[: len(first)], plain[len(first) :]] if is_pair else [plain]
@@ -453,12 +453,12 @@ Read = Callable[[DataPath, str], Iterable[Sentence]]
 
 @dataclass(frozen=True)
 class Tagged:
-    """Form in which an encoder reads sentences with a tag for each word.
+    """Encoder form of sentences that have a tag for each word.
 
     Attributes:
       head: name of the model's head that predicts the tags.
-      nulls: False.
-      candidates: "".
+      nulls: False, because each word has a tag.
+      candidates: "", because tags have no candidates.
     """
 
     head: str = "token"
@@ -626,7 +626,7 @@ def encode(
     tokens: EncoderTokens,
     length: int,
 ) -> list[tuple[list[int], list[int]]]:
-    """Encode sentences as token rows without a last [SEP], with each word's first token index.
+    """Return the token row of each sentence, and the index of each word's first token in the row.
 
     Args:
       sentences: words of each sentence.

@@ -10,8 +10,8 @@ TaskArguments. Functions with another signature are rejected before they are cal
     mnli.changed(arguments)     # with --data.template "{premise} So {hypothesis}?"
     # Wording(prefix="mnli", template="{premise} So {hypothesis}?", ...)
 
-`mark` marks tasks that support data.template and data.prefix. For any other task, custom ones
-included, `live.tasks.load_task` rejects these options.
+`mark` marks tasks that support data.template and data.prefix. For any other task, including custom
+tasks, `loading.load_task` rejects these options.
 """
 
 import dataclasses

@@ -125,7 +125,7 @@ def _warn_of_unused_negatives() -> None:
 
 
 def examples(pairs: Sequence[Pairs], **options: Any) -> list[dict[str, np.ndarray]]:
-    """Return the examples of all queries, in order, with the options of `examples_of_each`."""
+    """Return the examples of all queries, in order; options are as in `examples_of_each`."""
     return [one for own in examples_of_each(pairs, **options) for one in own]
 
 

@@ -296,7 +296,7 @@ def labelled(
 
 
 def _balanced(label_of: dict[str, str], *, max_per_label: int) -> list[tuple[str, str]]:
-    """Return texts with labels, no label more than 1.5 times as often as the rarest, by hash."""
+    """Return (text, label) pairs; no label is more than 1.5 times as frequent as the rarest."""
     digest = {text: hashlib.sha256(text.encode()).digest() for text in label_of}
     rarest = min(collections.Counter(label_of.values()).values(), default=0)
     room = dict.fromkeys(label_of.values(), min(max_per_label, rarest + rarest // 2))

@@ -214,7 +214,7 @@ def choice_task(
 
 
 def choice_form(question: str, names: tuple[str, ...]) -> Labelled:
-    """Return the encoder form of records with one field for the question and one per choice."""
+    """Return the encoder form (texts, labels) of records that have a field for each choice."""
     return Labelled(
         texts=(question, *names),
         label=lambda record: of_class(record["label"]),

@@ -239,7 +239,7 @@ def _of_bytes(postprocess: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _plain(metric: Callable[..., Mapping[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """Return a metric function with plain numbers as values; texts and images are dropped."""
+    """Return a metric function that returns only the plain numbers of `metric`."""
 
     def measured(targets: Any, predictions: Any) -> dict[str, Any]:
         from t5x_lite.data.elements import seqio

@@ -109,7 +109,7 @@ def _blocks(size: int, shuffle: Shuffle) -> Dataset:
 
 
 def can_be_permuted(dataset: Dataset) -> bool:
-    """Return True if the examples of a dataset can be read in any order, as from tensors."""
+    """Return True if a dataset can be read in any order, for example from tensors in memory."""
     from t5x_lite.data.elements import tf
 
     if int(dataset.cardinality()) < 1:

@@ -86,7 +86,7 @@ def map_numpy(
 
 
 def stored(task: Any, split: str, *, seed: int) -> tf.data.Dataset:
-    """Return one pass over a split's examples, as a cache stores them, in order."""
+    """Return one ordered pass over a split's examples, as they are stored in a cache."""
     raw = task.source.get_dataset(split, shuffle=False)
     return task.preprocess_precache(raw, seed=seed)
 
@@ -234,7 +234,7 @@ def corrupt(dataset: tf.data.Dataset, function: Corruption, *, seed: int) -> tf.
 
 
 def keyed(dataset: tf.data.Dataset, *, seed: int) -> tf.data.Dataset:
-    """Add `layouts.base.KEY` (seed, "epoch", "index") for random sampling in the layout."""
+    """Add `layouts.base.KEY`, a feature (seed, epoch, index) for random choices in the layout."""
 
     @tf.autograph.experimental.do_not_convert
     def with_key(example):
@@ -407,11 +407,9 @@ class FileSource(Source):
         return tuple(str(file) for file in self._files_of(split))
 
     def fits_in_memory(self, split: str) -> bool:
-        """Return True if training may hold the examples of a split in memory."""
         return shuffling.fit_in_memory(self._files_of(split))
 
     def passes(self, split: str, *, seed: int) -> shuffling.Passes | None:
-        """Return passes over the parts of a split's files, each in a new order."""
         shuffled = self._shuffled
         if shuffled is None:
             return None

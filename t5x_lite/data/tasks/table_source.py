@@ -109,7 +109,6 @@ class _Stream(stages.Source):
         return False
 
     def passes(self, split: str, *, seed: int) -> shuffling.Passes:
-        """Return passes over the rows in file order; a shuffle buffer mixes them later."""
         del seed
         tables = self._tables[split]
         named = None if any(isinstance(t, HubSplit) for t in tables) else tables

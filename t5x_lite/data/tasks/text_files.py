@@ -146,7 +146,7 @@ def is_no_directory(place: str) -> bool:
 
 
 def divided(train: Sequence[Any], directory: str) -> _Splits:
-    """Divide files without a validation split: every 20th file, or documents of few files."""
+    """Divide files into two splits: hold out every 20th file, or documents if files are few."""
     if not train:
         raise InputError(f"no file to train on in {directory}")
     if len(train) < FILES_PER_HELD_OUT_FILE:

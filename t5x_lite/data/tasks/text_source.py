@@ -63,7 +63,7 @@ def document_source(
       languages: language of multilingual data; () for other data.
       blocks: True if blank lines separate the documents of plain text; False if each line is a
         document.
-      c4: True to read a TFDS directory without other data, or "", as c4/en.
+      c4: True to read C4 (c4/en of TFDS) if `directory` is TFDS's directory or "".
 
     Raises:
       InputError: if documents, a language, a column or a package are missing.
@@ -366,7 +366,7 @@ def _made(
 
 
 def _of_place(make: Callable[[bytes, str], bytes], text: bytes, file: str, place: int) -> bytes:
-    """Return `make` of a text; if it raises, find the line number of the text for the message."""
+    """Return the result of `make` for a text; if it raises, add the line number to the message."""
     where = f"{file}:{place + 1}"
     try:
         return make(text, where)
@@ -586,7 +586,7 @@ class _Prepared:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Convert TFDS's errors about missing data within the block to InputError."""
+        """Convert TFDS's errors about missing data within the `with` block to InputError."""
         try:
             yield
         except (AssertionError, ValueError, OSError, ImportError) as error:
@@ -598,7 +598,7 @@ class _Prepared:
 
 
 def _joined_features(template: str) -> Callable[[Mapping[str, Tensor]], dict[str, Tensor]]:
-    """Return a graph function that fills a template with the features of an example."""
+    """Return a TensorFlow function that fills a template with the features of an example."""
     from t5x_lite.data.elements import tf
 
     names = places(template)

@@ -270,7 +270,6 @@ def mixture_of_denoisers(
 
 
 def _final(arguments: TaskArguments) -> dict[str, bool]:
-    """Return the option final_sentinel; {} if it is unset, as in caches of earlier versions."""
     return {"final_sentinel": True} if arguments.final_sentinel else {}
 
 
@@ -323,13 +322,11 @@ def _warn_once(message: str) -> None:
 
 
 def _whole_chunk(what: str, arguments: TaskArguments) -> int:
-    """Return the number of tokens of a chunk that fills the inputs."""
     _check_inputs_length(what, arguments.inputs_length, least=3)
     return arguments.inputs_length - 1
 
 
 def _full_targets(what: str, arguments: TaskArguments) -> int:
-    """Return the number of tokens of a chunk that fills both the inputs and the targets."""
     _check_targets_length(what, arguments, needed=arguments.inputs_length)
     return _whole_chunk(what, arguments)
 

@@ -56,7 +56,7 @@ ADDED_NAME = "added_tokens.json"
 """Name of the file with ids of tokens that the model lacks, such as [MASK] of an spm.model."""
 SPECIAL_MAP_NAME = "special_tokens_map.json"
 FAST_NAME = "huggingface_tokenizer.json"
-"""Name of a tokenizer.json next to a SentencePiece model, which encodes text instead of it."""
+"""Name of a tokenizer.json next to a SentencePiece model; text is encoded with it, if it exists."""
 TOKENIZER_NAME = "tokenizer.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 """Name of the file with the names of special pieces and the text normalization."""
@@ -435,7 +435,6 @@ class SpecialTokens:
 
 
 def _same(token: AddedToken, known: Mapping[str, AddedToken]) -> bool:
-    """Return whether a known token has the same content, id and search flags."""
     other = known.get(token.content)
     flags = ("id", "lstrip", "rstrip", "single_word")
     return other is not None and all(getattr(token, f) == getattr(other, f) for f in flags)

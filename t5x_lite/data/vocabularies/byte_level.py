@@ -131,7 +131,7 @@ class Bytes:
 
     @property
     def divides_words(self) -> bool:
-        """True if no piece contains a space between two letters."""
+        """True if no token contains a space between two letters."""
         return not any(c.isspace() for name in self._names.values() for c in name)
 
     @property

@@ -128,7 +128,7 @@ def _surfaces(vocabulary: SentencePiece | Bytes) -> Iterable[str]:
 
 
 def _tokenizer_kinds(vocabulary: Tokenizer) -> UInt8[np.ndarray, " V"]:
-    """Return for each piece whether it begins a word, continues a word, or is a word."""
+    """Return for each token whether it begins a word, continues a word, or is a word."""
     description, pieces = vocabulary.description(), vocabulary.pieces()
     special = set(vocabulary.special_ids) - {vocabulary.unk_id}
     model = description["model"]
@@ -198,7 +198,7 @@ def _with_special(
 
 
 def _kind(surface: str) -> int:
-    """Return whether a piece with this text begins a word, continues a word, or is a word."""
+    """Return whether a token with this text begins a word, continues a word, or is a word."""
     core = surface.strip()
     if core and all(_is_alone(character) for character in core):
         return ALONE

@@ -175,7 +175,6 @@ class SentencePiece:
         return hashlib.sha256(content).hexdigest()
 
     def _reading(self) -> dict[str, Any]:
-        """Return the content of special_tokens.json except the layout."""
         said: dict[str, Any] = {}
         if self.added:
             said["added_tokens"] = [token.to_json() for token in self.added]
@@ -185,7 +184,7 @@ class SentencePiece:
 
     @property
     def divides_words(self) -> bool:
-        """True if no piece contains a space between two letters."""
+        """True if no token contains a space between two letters."""
         if not self.legacy or any(c.isspace() for name in self._names.values() for c in name):
             return False
         pieces = self.pieces()
@@ -261,7 +260,7 @@ class SentencePiece:
 
         Added tokens are written unchanged, without spaces around them if the vocabulary has a
         tokenizer.json, as in transformers' fast tokenizers, or else with a space on both sides, as
-        in its Python tokenizers.
+        in the Python tokenizers.
         """
         known = [int(i) if i < self.size else UNK_ID for i in ids]
         known = known[: [*known, EOS_ID].index(EOS_ID)]

@@ -192,7 +192,7 @@ class Tokenizer:
 
     @property
     def divides_words(self) -> bool:
-        """True if no piece or added token contains a space between two letters."""
+        """True if no token contains a space between two letters."""
         added = self._tokenizer.get_added_tokens_decoder().values()
         if self._tokenizer.pre_tokenizer is None or any(
             character.isspace() for token in added for character in token.content

@@ -34,7 +34,7 @@ FIRST = 200
 """Number of examples that are checked for unknown tokens."""
 _FEATURES = ("targets", "inputs")
 _SHARE = 0.01
-"""Minimum fraction of examples with unknown tokens for a warning; a tenth of it for tokens."""
+"""Minimum fraction of examples with unknown tokens for a warning; of tokens, a tenth of it."""
 _SHOWN = 40
 
 
