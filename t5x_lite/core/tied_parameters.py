@@ -249,7 +249,6 @@ def _through(functions: Sequence[Any], tree: Params) -> Params:
 
 
 def _stem(pattern: str) -> str:
-    """Return a pattern without a final "*"."""
     return pattern.removesuffix("*")
 
 

@@ -120,8 +120,8 @@ class Suite:
     Attributes:
       title: official name of the benchmark.
       module: Python module of the tasks.
-      mixture: name of the mixture of all tasks, for a T5.
-      average: tasks of the benchmark's average score.
+      mixture: name of the mixture of all tasks, which a T5 trains on with --together.
+      average: tasks that the benchmark's average score includes.
       tasks: tasks of the benchmark.
       epochs: passes over the training data of a task.
       batch_size: rows per batch.
@@ -361,7 +361,7 @@ class Recipe:
         return made
 
     def _experiment(self, data: Data, workdir: str, **changes: Any) -> Experiment:
-        """Return a config with the command's options and the number of steps."""
+        """Return a run's config, with the options of `t5x-lite glue` and the number of steps."""
         epochs = changes.pop("epochs", None) or self.suite.epochs
         adapted = "--adapters.add" in given_options(self.options)
         period = max(1, math.ceil(_STEPS / max(epochs, 2)))
@@ -463,7 +463,7 @@ class Recipe:
         )
 
     def _with_data_options(self, data: Data) -> Data:
-        """Return the data config of a cache, changed by the command's data options."""
+        """Return a cache's data config, with the --data options of `t5x-lite glue` applied."""
         begun = Experiment(
             model=self.model,
             objective=Classify(),
@@ -491,7 +491,6 @@ def train_all(runs: Sequence[Run], suite: Suite, output: Path) -> dict[str, Any]
 
 
 def _options_of(beginning: str, options: Sequence[str]) -> list[str]:
-    """Return the options that begin with a prefix, with their values."""
     found, takes = [], False
     for each in options:
         if each.startswith("--"):
@@ -532,7 +531,6 @@ def _result(run: Run, suite: Suite, *, submission: Path) -> dict[str, Any]:
 
 
 def _finished(file: Any, experiment: Experiment) -> dict[str, Any] | None:
-    """Return the content of a finished run's result file, or None."""
     if not file.exists():
         return None
     try:

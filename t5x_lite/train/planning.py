@@ -110,7 +110,7 @@ def make_sheets(
     hbm: float | None = None,
     operations: int = 0,
 ) -> Sheets:
-    """Compile the train step for each static batch shape, and return its resources."""
+    """Compile the train step for each batch shape; return the time and memory that each needs."""
     experiment = with_classes(experiment, reads_task=False)
     # Choices depend on the longest rows, as in `train`, and not on each shape.
     experiment, _ = with_choices(experiment, devices[0].device_kind)
@@ -169,7 +169,7 @@ def with_microbatches(experiment: Experiment, *, earlier: Experiment | None) -> 
 def make_sheet(
     experiment: Experiment, devices: Sequence[Any], *, asked: str, hbm: float | None = None
 ) -> Sheet:
-    """Compile the train step for batches of data.batch_size rows, and return its resources."""
+    """Compile the train step for data.batch_size rows; return the time and memory that it needs."""
     mesh = sharding.make_mesh(experiment.mesh, devices=devices)
     experiment, _ = with_choices(experiment, devices[0].device_kind)
     check_batch(experiment, mesh)
@@ -220,7 +220,7 @@ def make_sheet(
 
 
 def _devices(topology: str | None, devices: str | None) -> tuple[list[Any], str]:
-    """Return the devices of --topology or --devices, and the value of that option."""
+    """Return the devices that --topology or --devices describes, and the value of that option."""
     if (topology is None) == (devices is None):
         raise InputError("pass either --topology, such as v5e:4x4, or --devices cpu:N")
     # Tracing needs a backend; the CPU's does not occupy an accelerator of this machine.

@@ -129,7 +129,7 @@ class Goodput:
         return {"goodput": 0.0, **rounded, _WHOLE: round(whole, 2)}
 
     def go_on(self, record: Iterable[Mapping[str, Any]], *, step: int) -> None:
-        """Add the times of earlier processes from the run's metrics up to step `step`."""
+        """Add the times of the run's earlier processes, from its metrics up to step `step`."""
         last: Mapping[str, Any] | None = None
         saved: Mapping[str, Any] | None = None
         for line in record:
@@ -167,7 +167,7 @@ _SHOWN_LAST = ("learning_rate", "tokens_per_second", "mfu", "data_wait")
 _BAR_WIDTH = 8
 _ETA_WIDTH = len("ETA 0:00:00")
 _LONG_WAIT = 0.1
-"""Minimum fraction of time waiting for data that the progress display shows."""
+"""Fraction of time waiting for data from which on the progress display shows it."""
 
 
 class Lines:
@@ -338,7 +338,6 @@ def _fitting(parts: Sequence[str], width: int) -> str:
 
 
 def _number(value: float) -> str:
-    """Format a number with four decimals, or in scientific notation if it is small or large."""
     return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e6 else f"{value:.2e}"
 
 

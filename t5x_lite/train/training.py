@@ -95,7 +95,6 @@ def train(experiment: Experiment) -> Trained:
 
 
 def _train_phase(experiment: Experiment, start: phases.Start | None, *, local: Hosts) -> Trained:
-    """Train one phase; most runs have one phase."""
     spent = Goodput()
     with (
         StopSignals() as stop,
@@ -325,7 +324,6 @@ def _tracker(
     *,
     step: int,
 ) -> Tracker:
-    """Create the writer of a run's metrics, with the trackers of the config."""
     settings = experiment.tracking
     run = TrackedRun(
         directory=os.fspath(workdir.local),
