@@ -203,7 +203,7 @@ def _language(keyed: tuple[ShardKey, Page]) -> str:
 
 
 class _Stage(beam.DoFn):
-    """Beam stage that runs a step, and yields the step's results and tallies.
+    """Beam stage that runs a step (`cluster.Work`), and yields the step's results and tallies.
 
     Args:
       work: the step to run.
@@ -256,7 +256,7 @@ class _Keys(beam.DoFn):
 
 
 def _domains(written: PValue) -> PValue:
-    """Return the pages per domain, summed in groups, so that no machine needs all domains."""
+    """Return the pages per domain, in groups of domains, because no machine can hold all."""
     return (
         written
         | "write: domains" >> beam.Filter(_is_domains)
