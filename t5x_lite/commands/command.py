@@ -184,7 +184,7 @@ def arranged(text: str, *, example: str) -> str:
 
 
 def _grouped(boxes: str) -> str:
-    """Divide the box of options into one box per group of `GROUPS`, if there are many options."""
+    """Divide the help's box of options into one box per group of `GROUPS`, if it is long."""
     lines = boxes.splitlines()
     entries = _entries(lines)
     if len(entries) <= _MANY:
@@ -203,14 +203,14 @@ def _grouped(boxes: str) -> str:
 
 
 def _title(entry: list[str], title_of: Mapping[str, str]) -> str:
-    """Return the title of an option's group; a required option is always listed below "options"."""
+    """Return the title under which the help lists an option; "options" if it is required."""
     required = any("(required)" in line for line in entry)
     name = re.split(r"[\s,]", entry[0][2:])[0]
     return "options" if required else title_of.get(name, "options")
 
 
 def _entries(lines: list[str]) -> list[list[str]]:
-    """Return the help lines of each option."""
+    """Divide the help lines of a box into one entry per option."""
     entries: list[list[str]] = []
     for line in lines:
         if re.match(r"(│ |  )--?\w", line):
@@ -221,7 +221,7 @@ def _entries(lines: list[str]) -> list[list[str]]:
 
 
 def _box(title: str, rows: list[str], *, width: int, plain: bool) -> list[str]:
-    """Return help lines in a titled frame like tyro's, of Unicode line characters or plain."""
+    """Return help lines inside a frame with a title, in the style of tyro's frames."""
     if plain:
         return [f" {title}".ljust(width), " " + "-" * (width - 2) + " ", *rows, " " * width]
     top = f"╭─ {title} ".ljust(width - 1, "─") + "╮"
@@ -250,7 +250,7 @@ def _check_bounds(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
 
 
 def _for_tyro(hint: Any, default: Any = dataclasses.MISSING) -> Any:
-    """Return an annotation in tyro's terms: a sequence becomes a tuple, and a path a string.
+    """Convert a parameter's annotation for tyro: a sequence becomes a tuple, a path a string.
 
     An empty default is hidden in the help; the option's description explains it.
     """

@@ -55,7 +55,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Chunk(NamedTuple):
-    """Chunk of text records with the token ids of each text."""
+    """Chunk of input records, with the token ids of each record's text."""
 
     records: list["TextRecord"]
     rows: list["np.ndarray"]
@@ -429,7 +429,7 @@ def _check_heads(heads: Sequence[str], *, bag_top: int, mcls: int | None, role: 
 
 
 def _check_files(input: str, output: str, *, is_directory: bool = False) -> None:
-    """Raise InputError before encoding if the output cannot be written or is the input."""
+    """Raise InputError if the output file cannot be written, or is the input file."""
     if is_directory:
         return  # the directory's job checks it
     from t5x_lite.data.formats.vectors import check_vector_file

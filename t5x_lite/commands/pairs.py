@@ -108,7 +108,7 @@ def pairs(
       languages: the two languages of aligned files or of *.tsv; for other inputs, the language of
         records without a language field; default: none.
       min_score: minimum score of a line in *.tsv; other lines are dropped; default: no minimum.
-      filters: options of the filters of pairs.
+      filters: settings of the filters that drop bad pairs (`Filters`), one option each.
       seed: random seed with which the rule ict samples sentences.
       text: column with the text in JSON lines and tables, or a template with columns in braces.
     """
@@ -204,7 +204,7 @@ def synthesize_requests(
       output: output file with JSON lines {"id", "lang", "text", "prompt"}, one request per article.
       prompt: file with the template of the request, in which {text} is replaced by an excerpt of
         the article; default: a built-in template.
-      excerpts: options of the selection of articles and excerpts.
+      excerpts: settings that select articles and excerpts (`Excerpts`), one option each.
     """
     from t5x_lite.data.formats.lines import writer
 

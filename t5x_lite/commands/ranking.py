@@ -170,7 +170,7 @@ def rerank(
 
 
 class _Texts(NamedTuple):
-    """Texts of the queries and of the passages, by id."""
+    """Texts to score: query id -> query, and passage id -> passage."""
 
     queries: Mapping[str, str]
     passages: Mapping[str, str]
@@ -222,7 +222,7 @@ def _read(path: str, wanted: Collection[str]) -> dict[str, str]:
 
 
 def _digest(rankings: Sequence["Ranking"], texts: _Texts, *, depth: int) -> str:
-    """Return a digest of the input of rerank: ids, order, and the texts to score."""
+    """Return a digest of all inputs of `rerank`: ids, their order, and the texts to score."""
     found = hashlib.sha256()
     for ranking in rankings:
         found.update(f"{ranking.query}\0{texts.queries[ranking.query]}\0".encode())
