@@ -433,7 +433,6 @@ class Model:
 
 
 def _decoding(options: Mapping[str, Any]) -> Decoding:
-    """Convert keyword arguments to decoding options; raise InputError for an unknown name."""
     known = [field.name for field in dataclasses.fields(Decoding)]
     for name in options:
         if name not in (*known, "max_length"):  # `Decoding` gives the new name of the latter
@@ -443,7 +442,6 @@ def _decoding(options: Mapping[str, Any]) -> Decoding:
 
 
 def _asked(options: Mapping[str, Any]) -> Asked:
-    """Convert keyword arguments to options of a head; raise InputError for an unknown name."""
     known = [field.name for field in dataclasses.fields(Asked)]
     for name in options:
         if name not in known:

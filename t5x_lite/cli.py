@@ -218,7 +218,6 @@ def _command_name(args: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _print_help() -> None:
-    """Print the groups of commands with their summaries, and exit with code 0."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode
     width = max(map(len, COMMANDS))
@@ -234,7 +233,6 @@ def _print_help() -> None:
 
 
 def _report_error(error: BaseException) -> int:
-    """Print one line about an error to standard error and return the exit code."""
     if isinstance(error, BrokenPipeError):  # the reader of our output has closed it, as head does
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -297,7 +297,7 @@ def _keys(sentences: Sequence[str], n: int) -> list[bytes]:
 
 
 def _removed(keys: Sequence[bytes], lost: Collection[int], n: int) -> set[int]:
-    """Return the indices of the sentences to remove, given the indices of lost windows."""
+    """Return the indices of the sentences to remove, given the lost windows of `n` sentences."""
     kept: dict[bytes, int] = {}
     gone: set[bytes] = set()
     removed: set[int] = set()

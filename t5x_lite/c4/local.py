@@ -143,7 +143,7 @@ def read_file(plan: Plan, number: int) -> None:
 
 
 def clean_bucket(plan: Plan, bucket: int) -> None:
-    """Clean the pages of a bucket, and write the pages and their deduplication keys."""
+    """Clean the pages of a bucket (a range of URLs); write them and their deduplication keys."""
     path = plan.part("clean", bucket)
     if path.exists():
         return

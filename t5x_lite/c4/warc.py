@@ -417,7 +417,6 @@ class _Segment:
         return True
 
     def consume(self, size: int) -> None:
-        """Discard the first `size` bytes of the buffer."""
         self._at += size
         if self._at == len(self._data) or self._at > _COMPACT:
             del self._data[: self._at]

@@ -203,14 +203,12 @@ def _grouped(boxes: str) -> str:
 
 
 def _title(entry: list[str], title_of: Mapping[str, str]) -> str:
-    """Return the title under which the help lists an option; "options" if it is required."""
     required = any("(required)" in line for line in entry)
     name = re.split(r"[\s,]", entry[0][2:])[0]
     return "options" if required else title_of.get(name, "options")
 
 
 def _entries(lines: list[str]) -> list[list[str]]:
-    """Divide the help lines of a box into one entry per option."""
     entries: list[list[str]] = []
     for line in lines:
         if re.match(r"(│ |  )--?\w", line):
@@ -221,7 +219,6 @@ def _entries(lines: list[str]) -> list[list[str]]:
 
 
 def _box(title: str, rows: list[str], *, width: int, plain: bool) -> list[str]:
-    """Return help lines inside a frame with a title, in the style of tyro's frames."""
     if plain:
         return [f" {title}".ljust(width), " " + "-" * (width - 2) + " ", *rows, " " * width]
     top = f"╭─ {title} ".ljust(width - 1, "─") + "╮"

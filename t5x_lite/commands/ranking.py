@@ -170,8 +170,6 @@ def rerank(
 
 
 class _Texts(NamedTuple):
-    """Texts to score: query id -> query, and passage id -> passage."""
-
     queries: Mapping[str, str]
     passages: Mapping[str, str]
 
@@ -349,7 +347,6 @@ def _scored(
 
 
 def _file_digest(path: str) -> str:
-    """Return the digest of a file's content, or "" for standard input."""
     if path == "-":
         return ""
     try:

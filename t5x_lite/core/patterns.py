@@ -74,7 +74,7 @@ def groups(pattern: str, text: str) -> re.Match[str] | None:
 
 
 def check_groups(where: str, pattern: object) -> None:
-    """Raise InputError unless an expression is simple enough for `groups`."""
+    """Raise InputError unless `groups` can match a regular expression in bounded time."""
     check(where, pattern)
     if not _parsed(str(pattern)).few_ways:
         raise InputError(

@@ -463,7 +463,7 @@ def _renamed(path: str, rules: Sequence[tuple[re.Pattern[str], str]]) -> str:
 
 
 def current_fields(node: dict[str, Any]) -> dict[str, Any]:
-    """Convert an encoded config of an earlier version to the present fields."""
+    """Convert the JSON form of a config from an earlier version to the present field names."""
     if _DATA.fullmatch(str(node.get("type"))):
         return _current_data(node)
     if not _EXPERIMENT.fullmatch(str(node.get("type"))):
@@ -498,7 +498,7 @@ def _module_line(node: Any) -> str:
 
 
 def _current_data(node: dict[str, Any]) -> dict[str, Any]:
-    """Convert an encoded `Data` config of an earlier version to the present fields."""
+    """Convert the JSON form of a `Data` config from an earlier version to the present fields."""
     given = dict(node)
     negatives = given.pop("negatives", 0)
     if isinstance(given.get("layout"), str) and given["layout"] in _LAYOUTS:

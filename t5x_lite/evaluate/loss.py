@@ -57,7 +57,7 @@ class LossEvaluator:
         self._mesh = mesh
 
     def over(self, batches: Callable[[], Iterable[Mapping[str, np.ndarray]]]) -> "LossEvaluator":
-        """Return an evaluator of the same compiled loss over other batches."""
+        """Return an evaluator for other batches, which reuses this evaluator's compiled loss."""
         other = copy.copy(self)
         other._batches = batches
         return other

@@ -107,7 +107,7 @@ class HeadCorpus:
         self.dense: np.ndarray | None = np.concatenate(dense) if dense else None
 
     def has(self, way: str) -> bool:
-        """Return True if the head of a way of ranking has outputs, such as "lexical"."""
+        """Return True if the corpus has outputs of the head `way`, such as "lexical"."""
         made = {"dense": self.dense, "lexical": self._terms, "multi_vector": self._vectors}
         return made[way] is not None
 

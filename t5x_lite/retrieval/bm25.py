@@ -174,7 +174,6 @@ class InvertedIndex(NamedTuple):
 
 
 def _check_range(numbers: np.ndarray, limit: int, *, where: str | Path) -> None:
-    """Raise InputError for a damaged index unless all numbers are in [0, limit)."""
     if len(numbers) and (int(numbers.min()) < 0 or int(numbers.max()) >= limit):
         raise InputError(f"{where} is damaged (a number is not below {limit})")
 
@@ -259,7 +258,6 @@ class _Builder:
         self._num_documents += 1
 
     def _write_block(self) -> None:
-        """Write the postings in memory, sorted by term, and for each term by document."""
         terms = np.asarray(self._block_terms, np.int32)
         order = np.argsort(terms, kind="stable")
         numbers, counts = np.unique(terms, return_counts=True)
@@ -460,7 +458,6 @@ class BM25:
 
 
 def _kth(scores: np.ndarray, k: int) -> np.floating:
-    """Return the k-th largest score."""
     return np.partition(scores, len(scores) - k)[len(scores) - k]
 
 

@@ -327,7 +327,6 @@ def check_vectors(vectors: np.ndarray, *, what: str) -> None:
 
 
 def _filled(array: np.ndarray, rows: int, *, value: float | int) -> np.ndarray:
-    """Return an array, padded at its end to `rows` rows."""
     if len(array) == rows:
         return array
     filled = np.full((rows, *array.shape[1:]), value, array.dtype)

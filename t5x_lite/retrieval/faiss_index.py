@@ -197,7 +197,6 @@ def _made(faiss: Any, shards: VectorShards, kind: str, how: Settings) -> Any:
 
 
 def _sample(shards: VectorShards, num: int, *, seed: int) -> Float[np.ndarray, "n D"]:
-    """Return a random sample of the vectors, in the order of the corpus."""
     rows = np.sort(np.random.default_rng(seed).choice(len(shards), num, replace=False))
     found, filled = np.empty((num, shards.size), np.float32), 0
     for block in shards.blocks(rows=_ROWS):

@@ -272,7 +272,6 @@ class Finder:
 
 
 def _scored(numbers: Sequence[int] | np.ndarray, scores: np.ndarray) -> Scored:
-    """Return (document number, score) pairs, best first; ties keep their order."""
     those = np.asarray(numbers)
     order = np.argsort(-np.asarray(scores, np.float64), kind="stable")
     return [(int(those[i]), float(scores[i])) for i in order]

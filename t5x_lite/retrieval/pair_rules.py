@@ -101,7 +101,6 @@ class Raw(NamedTuple):
 
 
 def _text(record: Mapping[str, Any], *names: str) -> str:
-    """Return the value of the first of these fields that is a string, or ""."""
     return next((record[name] for name in names if isinstance(record.get(name), str)), "")
 
 

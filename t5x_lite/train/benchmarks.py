@@ -217,7 +217,7 @@ SUITES = {
 
 
 def check_options(options: Sequence[str], epochs: float | None) -> None:
-    """Raise InputError for a config option that another option of `t5x-lite glue` sets."""
+    """Raise InputError for a config option, such as --data.task, that another glue option sets."""
     given = given_options(options)
     for option, own in _OWN.items():
         if option in given:
@@ -361,7 +361,6 @@ class Recipe:
         return made
 
     def _experiment(self, data: Data, workdir: str, **changes: Any) -> Experiment:
-        """Return a run's config, with the options of `t5x-lite glue` and the number of steps."""
         epochs = changes.pop("epochs", None) or self.suite.epochs
         adapted = "--adapters.add" in given_options(self.options)
         period = max(1, math.ceil(_STEPS / max(epochs, 2)))
@@ -388,7 +387,6 @@ class Recipe:
         return with_epochs(made, options=given)
 
     def _alone(self, task: Task, workdir: str) -> Experiment:
-        """Return the config of a run on one task."""
         data = dataclasses.replace(self.data, task=self._task(task.name))
         changes: dict[str, Any] = {"epochs": task.epochs}
         if self.kind is not None:
@@ -463,7 +461,6 @@ class Recipe:
         )
 
     def _with_data_options(self, data: Data) -> Data:
-        """Return a cache's data config, with the --data options of `t5x-lite glue` applied."""
         begun = Experiment(
             model=self.model,
             objective=Classify(),
@@ -593,7 +590,6 @@ def _measured(
 
 
 def _as_task(experiment: Experiment, task: str, *, measured: bool) -> Experiment:
-    """Return the config to evaluate a trained run on all examples of one task."""
     data = dataclasses.replace(
         experiment.data, task=task, cache="", adapter_of=(), mixing=Mixing(), pack=False
     )
@@ -611,7 +607,6 @@ def _as_task(experiment: Experiment, task: str, *, measured: bool) -> Experiment
 def _told(
     suite: Suite, tasks: Mapping[str, Mapping[str, Any]], output: Path, *, submission: Path
 ) -> dict[str, Any]:
-    """Write metrics.json, and print the metrics of each task and the average."""
     own = {
         name: {m: v for m, v in row.items() if m not in ("step", SCORE)}
         for name, row in tasks.items()

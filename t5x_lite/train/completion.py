@@ -183,7 +183,7 @@ def balanced_weights(data: Data, num: int) -> tuple[float, ...]:
 
 
 def with_schedule_offset(experiment: Experiment, *, earlier: Experiment | None) -> Experiment:
-    """Return the experiment with a number instead of "auto" in optimizer.schedule_offset."""
+    """Return the experiment with "auto" in optimizer.schedule_offset replaced by a step number."""
     if experiment.optimizer.schedule_offset != AUTO:
         return experiment
     if earlier is not None:

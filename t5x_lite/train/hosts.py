@@ -414,7 +414,6 @@ _OWN_DATA_FIELDS = ("directory", "cache", "vocabulary")
 
 
 def _files_of(place: str) -> dict[str, Path]:
-    """Return the paths of files in a directory or matching a pattern, by name; {} for a bucket."""
     root = Path(place)
     if not place or remote.is_remote(place):
         return {}
@@ -440,7 +439,6 @@ def _samples(files: Mapping[str, Path]) -> dict[str, str]:
 
 
 def _manifest_of(checkpoint: str) -> dict[str, str]:
-    """Return checksums of the manifests in a local checkpoint or work directory."""
     root = Path(checkpoint)
     if not checkpoint or remote.is_remote(checkpoint):
         return {}

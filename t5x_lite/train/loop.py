@@ -295,7 +295,6 @@ def fit(
 
 
 def _signal(stop: StopSignals, mesh: Mesh) -> int:
-    """Return the signal, received by any process, that ended an evaluation."""
     signum = stop.requested(mesh, wait=True)
     assert signum is not None
     return signum

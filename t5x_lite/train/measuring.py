@@ -361,7 +361,6 @@ def is_there(path: str) -> bool:
 
 
 def _check_vocabulary(experiment: Experiment, model: Checkpoint) -> None:
-    """Raise InputError if the vocabularies of a config and a checkpoint differ."""
     data, directory = experiment.data, model.members[0].directory
     if data.vocabulary not in BYTES_NAMES and not is_there(data.vocabulary):
         _logger.info(

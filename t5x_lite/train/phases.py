@@ -190,7 +190,6 @@ def _with_module(experiment: Experiment, adapter: Adapter) -> Experiment:
 
 
 def _earlier(workdir: AnyPath) -> Experiment | None:
-    """Return the experiment of the run in a work directory, or None."""
     saved = workdir / checkpointing.CONFIG_FILE
     return (
         from_json(saved.read_text(encoding="utf-8"), source=str(saved)) if saved.exists() else None
@@ -265,7 +264,6 @@ class _Phases:
 
     @property
     def beside(self) -> Experiment:
-        """Experiment without this adapter, but with the other adapters in use."""
         own, name = self.experiment.adapters, self.adapter.name
         use = tuple(tree for tree in own.composition if tree != name)
         if not use:
@@ -277,7 +275,6 @@ class _Phases:
 
     @functools.cached_property
     def others(self) -> Mapping[str, np.ndarray]:
-        """Path -> change that the other adapters in use make to the array."""
         beside = self.beside
         if not any(isinstance(each, ArrayAdapter) for each in beside.adapters.modules):
             return {}
@@ -288,11 +285,9 @@ class _Phases:
         return {path: np.asarray(changed[path]) - np.asarray(base[path]) for path in paths}
 
     def copy(self, *, l1: float = 0.0) -> Copy:
-        """Return an adapter that trains every entry of the arrays."""
         return Copy(name=self.adapter.name, of=self.adapter.targets, l1=l1)
 
     def chosen(self, places: Mapping[str, np.ndarray]) -> Any:
-        """Return the adapter, with the array entries that it changes set to `places`."""
         assert isinstance(self.adapter, SparseTuning | Diff)
         return dataclasses.replace(
             self.adapter, entries=tuple((path, places[path].size) for path in sorted(places))
@@ -314,7 +309,6 @@ class _Trained:
     prefix: str
 
     def base(self, path: str) -> np.ndarray:
-        """Return the base model's array at a path, which was not trained."""
         return self.arrays[_MODEL + path].read().astype(np.float32)
 
     def rest(self) -> dict[str, np.ndarray]:
@@ -386,7 +380,6 @@ def _sparse(phases: _Phases, adapter: SparseTuning) -> tuple[SparseTuning, Start
 
 
 def _moved(places: np.ndarray, before: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return values for a larger selection of entries: the known values, and 0 for new entries."""
     wider = np.zeros(places.size, np.float32)
     wider[np.searchsorted(places, before)] = values
     return wider

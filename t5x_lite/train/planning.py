@@ -75,7 +75,7 @@ _logger = logging.getLogger(__name__)
 
 
 class DoesNotFit(RuntimeError):
-    """Error of a train step that needs more memory than a device has, with remedies."""
+    """Error of a train step that needs too much device memory; the message lists remedies."""
 
 
 def plan(
@@ -272,7 +272,6 @@ def _has_tiles(mesh: Mesh) -> bool:
 
 
 def _step(experiment: Experiment, learner: Learner, mesh: Mesh) -> tuple[Any, TrainState]:
-    """Return the train step that `train` runs, and the shapes of its state."""
     updates = learner.updates()
     layout = state_shardings(mesh, learner.axes, learner.optimizer_axes())
     step = make_train_step(
@@ -388,7 +387,6 @@ def _start(
 
 
 def _sizes(experiment: Experiment, learner: Learner, mesh: Any) -> list[str]:
-    """Return text lines with the number of parameters, and the memory of the state per device."""
     shapes = trees.flatten(learner.shapes)
     parts: dict[str, int] = {}
     for path, leaf in shapes.items():
@@ -415,7 +413,6 @@ def _sizes(experiment: Experiment, learner: Learner, mesh: Any) -> list[str]:
 def _steps(
     experiment: Experiment, size: int | None, batch: Mapping[str, np.ndarray], *, count: int
 ) -> list[str]:
-    """Return text lines with batch shapes, steps, and epochs if the data size is known."""
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in sorted(batch.items()))
     examples = count * _examples(batch)
     total = experiment.steps * examples
@@ -439,7 +436,6 @@ def _examples(batch: Mapping[str, np.ndarray]) -> int:
 def _rows(
     experiment: Experiment, vocabulary: Vocabulary, batch: Mapping[str, np.ndarray]
 ) -> list[str]:
-    """Return text lines with the first rows of a batch, decoded."""
     found = []
     for row in range(min(_SHOWN_ROWS, len(next(iter(batch.values()))))):
         for name, array in batch.items():

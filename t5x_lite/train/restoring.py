@@ -69,7 +69,6 @@ def check_init(experiment: Experiment, vocabulary: Vocabulary) -> AnyPath:
 
 
 def _check_family(experiment: Experiment, model: ModelConfig, *, where: AnyPath) -> None:
-    """Raise InputError if an encoder is initialized from a model of another family."""
     ours, init = experiment.model, experiment.init
     if init.rename or init.take or init.fresh or not (is_encoder(ours) or is_encoder(model)):
         return
@@ -226,7 +225,6 @@ def _check_copies(step: AnyPath, sources: Mapping[str, str], saved: Learner, our
 
 
 def _placed(shapes: Params, places: Mapping[str, Any], own: Mapping[str, Any]) -> Params:
-    """Return shapes with shardings from `places`; arrays at other paths are replicated."""
     one = next(iter(own.values())).sharding
     elsewhere = NamedSharding(one.mesh, PartitionSpec()) if isinstance(one, NamedSharding) else one
     return trees.unflatten(

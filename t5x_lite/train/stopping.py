@@ -234,7 +234,7 @@ class StopSignals:
 
 @dataclasses.dataclass(frozen=True)
 class _Answer:
-    """Combined state of all processes.
+    """Combination of the signals, notices and timings of all processes.
 
     Attributes:
       signal: highest signal that any process received; 0 for none.
@@ -253,7 +253,6 @@ class _Answer:
 
     @property
     def every(self) -> int:
-        """Number of steps until the next query."""
         if not self.seconds:
             return 1
         return min(_EVERY, max(1, int(_EVERY_SECONDS / self.seconds)))
@@ -291,7 +290,6 @@ class _Gathered:
         self._sent: deque[tuple[int, Array]] = deque()
 
     def send(self, numbers: np.ndarray, *, due: int) -> None:
-        """Send this process's numbers to all processes, to be read at the call `due`."""
         mine = np.tile(numbers, (self._local, 1))
         shape = (len(self._processes), len(numbers))
         rows = jax.make_array_from_process_local_data(self._devices, mine, shape)
@@ -414,7 +412,6 @@ class Watchdog:
                 self._end(now - since)
 
     def _end(self, seconds: float) -> None:
-        """Write the stacks of all threads, and exit."""
         path = self._directory / "stacks" / f"process_{jax.process_index()}.txt"
         with contextlib.suppress(OSError, ValueError, AttributeError):
             faulthandler.dump_traceback(file=_stderr())

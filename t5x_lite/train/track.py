@@ -305,7 +305,6 @@ def evaluation(step: int, total_steps: int, metrics: Mapping[str, float]) -> str
 
 
 def _parts(metrics: Mapping[str, float], seconds_left: float | None) -> list[str]:
-    """Format metrics as words: loss, other metrics, learning rate, throughput."""
     names = [name for name in metrics if name not in (*_NOT_SHOWN, *_SHOWN_LAST)]
     names.sort(key=lambda name: name != "loss")
     parts = [f"{name} {_number(metrics[name])}" for name in names]
@@ -327,7 +326,6 @@ def _eta(seconds: float) -> str:
 
 
 def _fitting(parts: Sequence[str], width: int) -> str:
-    """Return the first parts of a text line that fit into the width."""
     text = ""
     for part in parts:
         longer = f"{text}  {part}" if text else part
