@@ -419,8 +419,6 @@ def _silent(stage: str, done: int, total: int) -> None:
 
 
 class _Driver:
-    """Runner of all stages of C4 on one machine."""
-
     def __init__(self, plan: Plan, workdir: Workdir, workers: int, progress: Progress):
         self._plan, self._workdir = plan, workdir
         self._workers, self._progress = workers, progress

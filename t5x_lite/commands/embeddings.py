@@ -378,7 +378,7 @@ class Cutter:
         self._num = 0
 
     def chunk(self, records: list["TextRecord"], *, prefix: str) -> Chunk:
-        """Return the token ids of text records, each text with the prefix before it.
+        """Return the token ids of text records, after the prefix was put before each text.
 
         Raises:
           InputError: if a text is too long and `long_inputs` is "refuse".

@@ -351,7 +351,7 @@ def info_of(url: str) -> Any:
 
 
 def files_in(directory: str | os.PathLike[str]) -> dict[str, int]:
-    """Return the objects directly in a bucket directory: name -> size in bytes, by name."""
+    """Return name -> size in bytes of the objects directly in a bucket directory, by name."""
     url = os.fspath(directory).rstrip("/")
     try:
         entries = ask(url, lambda: store_of(url).ls(url, detail=True))

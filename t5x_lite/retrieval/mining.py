@@ -116,7 +116,7 @@ class Known(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """Negatives that were chosen for a query.
+    """Hard negatives that were chosen for a query.
 
     Attributes:
       numbers: pool indices of the negatives, in ranking order, followed by random passages.

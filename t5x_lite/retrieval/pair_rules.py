@@ -73,7 +73,7 @@ KEPT_ONE_IN = 10
 
 
 class Document(NamedTuple):
-    """Document from which a rule makes pairs.
+    """Document from which a rule makes query-passage pairs.
 
     Attributes:
       where: location of the document for messages, such as "file:line".

@@ -88,7 +88,7 @@ class Goodput:
         return self._cause == _STEPS
 
     def to(self, cause: str) -> None:
-        """Count the time from now on under a cause, or under "steps"."""
+        """Count the time from now on as lost to a cause, or as time in "steps"."""
         now = self._clock()
         if cause == self._cause:
             return
