@@ -299,7 +299,7 @@ def _automaton(entries: Iterable[str]) -> Any:
 
 
 def _has_no_case(entry: str) -> bool:
-    """Return True if no character of an entry has another upper or lower case."""
+    """Return True if lower-casing a text can neither add nor remove occurrences of an entry."""
     return all(
         character == character.lower() == character.upper() and character != "\u0307"
         for character in entry

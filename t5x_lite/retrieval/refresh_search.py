@@ -222,7 +222,7 @@ def _inner(row: np.ndarray) -> bytes:
 
 
 def _contains(outer: bytes, inner: bytes, *, full: int) -> bool:
-    """Return True if the tokens of a text contain another text; a truncated text, its start."""
+    """Return True if `outer` contains `inner`, or the start of `inner` if `outer` is truncated."""
     head = inner[: 4 * _LEAST_TOKENS]
     if len(head) < 4 * _LEAST_TOKENS:
         return False

@@ -118,7 +118,7 @@ _Value = tuple[Array, Any]
 """Tuple (loss, (sums of metrics by name, features for the next update))."""
 
 _Complete = Callable[[Loss], Loss]
-"""Function that adds the loss terms that compare all rows of a batch."""
+"""Function that adds to a loss the terms that compare all rows of a batch."""
 
 
 def make_train_step(

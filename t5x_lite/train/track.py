@@ -167,7 +167,7 @@ _SHOWN_LAST = ("learning_rate", "tokens_per_second", "mfu", "data_wait")
 _BAR_WIDTH = 8
 _ETA_WIDTH = len("ETA 0:00:00")
 _LONG_WAIT = 0.1
-"""Fraction of time waiting for data from which on the progress display shows it."""
+"""Minimum fraction of time spent waiting for data at which the progress display shows it."""
 
 
 class Lines:
