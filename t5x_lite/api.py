@@ -58,7 +58,7 @@ class Ranking(NamedTuple):
 
 @dataclasses.dataclass
 class _Programs:
-    """Model with some of its adapters in use, and the programs compiled for it."""
+    """Compiled programs of a model, for one selection of adapters in use."""
 
     model: Checkpoint
     generators: dict[Decoding, Generator] = dataclasses.field(default_factory=dict)
@@ -482,7 +482,6 @@ class Model:
 
 
 def _decoding(options: Mapping[str, Any]) -> Decoding:
-    """Return decoding options from keyword arguments; raise InputError for an unknown name."""
     known = [field.name for field in dataclasses.fields(Decoding)]
     for name in options:
         if name not in (*known, "max_length"):  # `Decoding` gives the new name of the latter
@@ -492,7 +491,6 @@ def _decoding(options: Mapping[str, Any]) -> Decoding:
 
 
 def _asked(options: Mapping[str, Any]) -> Asked:
-    """Return a head's options from keyword arguments; raise InputError for an unknown name."""
     known = [field.name for field in dataclasses.fields(Asked)]
     for name in options:
         if name not in known:

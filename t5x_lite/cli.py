@@ -111,7 +111,7 @@ def _run(args: Sequence[str], watch: signals.Watch | None = None) -> int:
 
 
 def _never_silent(args: Sequence[str]) -> contextlib.AbstractContextManager[None]:
-    """Report the progress of a slow command, unless it is a command that waits for work."""
+    """Log the elapsed time of a slow command regularly, unless the command waits for work."""
     name, _ = _command_name(args)
     return contextlib.nullcontext() if name in _WAITING else never_silent(name)
 
@@ -121,14 +121,14 @@ _WAITING = ("serve", "refresh")
 
 
 def _as_signal(error: BaseException, watch: signals.Watch) -> BaseException:
-    """Return the exception of a signal that came before this error, or else the error itself."""
+    """Return the exception of a signal that arrived before an error, or else the error."""
     if not watch.signum or isinstance(error, Interrupted):
         return error
     return signals.interruption(watch.signum)
 
 
 class _TellingHandler(logging.StreamHandler):
-    """Log handler that also records the time of the last message."""
+    """Log handler that also records when the user last saw a message (`progress.told`)."""
 
     def emit(self, record: logging.LogRecord) -> None:
         told()
@@ -188,7 +188,7 @@ def _parse_command(args: Sequence[str]) -> tuple[Any, list[str]]:
 
 
 _INSTEAD_OF_CONFIG = {"cache": "--convert"}
-"""Command -> option with which the command runs without CONFIG."""
+"""Command -> option that replaces the argument CONFIG of the command."""
 
 
 def _refuse_output_as_input(command: Any) -> None:
@@ -218,7 +218,6 @@ def _command_name(args: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _print_help() -> None:
-    """Print the groups of commands with their summaries, and exit with code 0."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode
     width = max(map(len, COMMANDS))
@@ -234,7 +233,6 @@ def _print_help() -> None:
 
 
 def _report_error(error: BaseException) -> int:
-    """Print one line about an error to standard error and return the exit code."""
     if isinstance(error, BrokenPipeError):  # the reader of our output has closed it, as head does
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,16 +4,16 @@ A page is dropped if it contains an entry of a list of bad words.
 
 Source: c4_utils.get_badwords_filter_fn. A page is bad if its lower-cased text contains an entry
 between non-word characters or ends of the text: `(?:\W|^)(entry)(?:\W|$)`, with literal entries.
-The reference tries an alternation of 400 entries at every position. Here the text is normalized to
-bytes: ASCII letters, digits and underscores are kept, and everything else becomes a space. A table
-of hashes, which is looked up for all positions at once, finds the first bytes of entries. Entries
-that do not fit the table (non-ASCII entries, languages without spaces) are found by an automaton
-(Aho and Corasick, 1975). All candidates are then checked exactly.
+Google's C4 code tries an alternation of 400 entries at every position. Here the text is normalized
+to bytes: ASCII letters, digits and underscores are kept, and everything else becomes a space. A
+table of hashes, which is looked up for all positions at once, finds the first bytes of entries.
+Entries that do not fit the table (non-ASCII entries, languages without spaces) are found by an
+automaton (Aho and Corasick, 1975). All candidates are then checked exactly.
 
     BadWords(["bad", "s&m"]).find("Not BAD!")         -> "bad"
     BadWords(["bad", "s&m"]).find("A badge, s and m") -> None
 
-The user supplies the list. As in the reference, an entry with a capital letter is never found in
+The user supplies the list. As in Google's code, an entry with a capital letter is never found in
 lower-cased text; a warning gives the number of such entries.
 
 `FirstBytes` selects candidates among many entries with one table lookup per position.
@@ -68,10 +68,10 @@ _SHIFT = np.uint64(64 - _BITS)
 
 
 class FirstBytes:
-    """Hash table of the first bytes of entries, which finds candidates in a text.
+    """Hash table of the first bytes of words or phrases, which finds candidates in a text.
 
     Args:
-      entries: ASCII entries, which are normalized by the constructor.
+      entries: ASCII words or phrases, which are normalized by the constructor.
     """
 
     def __init__(self, entries: Iterable[str]):
@@ -95,7 +95,7 @@ class FirstBytes:
         self._table[_hash(np.frombuffer(b"".join(keys), "<u8"))] = True
 
     def candidates(self, text: bytes) -> list[str]:
-        """Return the normalized entries that occur between spaces in the normalized text."""
+        """Return the entries that the text contains as separate words, both normalized."""
         normal = b" " + text.translate(_NORMAL) + b"        "
         found = [entry for pattern, entry in self._short if pattern in normal]
         windows = np.ndarray((len(normal) - 8,), "<u8", normal, strides=(1,))
@@ -128,7 +128,7 @@ _FEW = 4
 
 
 class BadWords:
-    """Search for bad words in a text, with the same result as the reference's regular expression.
+    """Search for bad words in a text, with the same result as the regular expression of c4_utils.
 
     Args:
       entries: words or phrases to find literally in lower-cased text.
@@ -153,7 +153,7 @@ class BadWords:
         self._as_they_are = all(map(_has_no_case, self._others))
 
     def find(self, text: str) -> str | None:
-        """Return an entry that the text contains, or None."""
+        """Return a listed bad word that the text contains, or None."""
         if self._table is not None:
             found = self._find_tabled(text, self._table)
             if found is not None:
@@ -172,7 +172,7 @@ class BadWords:
         return None
 
     def _find_tabled(self, text: str, table: FirstBytes) -> str | None:
-        """Return a candidate of the table that the text really contains, or None."""
+        """Return a bad word from the hash table that the text contains, or None."""
         lowered = None
         if not text.isascii() and any(map(text.__contains__, _LOWERED_TO_ASCII)):
             text = lowered = text.lower()
@@ -299,7 +299,7 @@ def _automaton(entries: Iterable[str]) -> Any:
 
 
 def _has_no_case(entry: str) -> bool:
-    """Return whether lower-casing a text cannot change whether the text contains an entry."""
+    """Return True if lower-casing a text can neither add nor remove occurrences of an entry."""
     return all(
         character == character.lower() == character.upper() and character != "\u0307"
         for character in entry
@@ -335,10 +335,10 @@ class DomainList:
         return page
 
     def _rule(self, name: str) -> str:
-        """Return the rule that drops pages of a host, or "".
+        """Return the name of the rule that drops pages of a host, or "" to keep them.
 
-        The reference finds the registered domain with tldextract. Here the registered domain is the
-        longest suffix of the host in the list, because the list has only registered domains.
+        Google's C4 code finds the registered domain with tldextract. Here the registered domain is
+        the longest suffix of the host in the list, because the list has only registered domains.
         """
         labels = name.split(".")
         for first in range(len(labels)):

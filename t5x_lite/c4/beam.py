@@ -203,7 +203,7 @@ def _language(keyed: tuple[ShardKey, Page]) -> str:
 
 
 class _Stage(beam.DoFn):
-    """Beam stage that runs a step, and yields the step's results and tallies.
+    """Beam stage that runs a step (`cluster.Work`), and yields the step's results and tallies.
 
     Args:
       work: the step to run.
@@ -233,7 +233,6 @@ class _Stage(beam.DoFn):
                 yield WindowedValue(counts, MIN_TIMESTAMP, (GlobalWindow(),))
 
     def _counts(self) -> Iterator[str | dict[str, int]]:
-        """Yield the counts since the last tally as JSON, and separately the pages per domain."""
         if self._tally.domains:
             yield dict(self._tally.domains)
             self._tally.domains.clear()
@@ -242,8 +241,6 @@ class _Stage(beam.DoFn):
 
 
 class _Keys(beam.DoFn):
-    """Beam stage that yields the keys of each page's lines or spans."""
-
     def __init__(self, work: Keys):
         super().__init__()
         self._work = work
@@ -256,7 +253,6 @@ class _Keys(beam.DoFn):
 
 
 def _domains(written: PValue) -> PValue:
-    """Return the pages per domain, summed in groups, so that no machine needs all domains."""
     return (
         written
         | "write: domains" >> beam.Filter(_is_domains)

@@ -235,7 +235,7 @@ def clean_page(
 
 
 def _clean_lines(text: str, cleaning: Cleaning, kept: list[str], dropped: _Lines) -> str:
-    """Append each line to `kept` or `dropped`, and return the rule that drops the page, or ""."""
+    """Append each line to `kept` or `dropped`; return the rule that drops the page, or ""."""
     watch = _watched(text, cleaning)
     if cleaning.page_rules_see == "page":
         if cleaning.drop_lorem_ipsum and watch and _LOREM_IPSUM in text.lower():
@@ -286,7 +286,7 @@ _PAGE_RULES = ("lorem_ipsum", "brace")
 
 
 def _phrase_rule(line: str, cleaning: Cleaning) -> str:
-    """Return the first phrase rule that drops a line, in the order of the reference, or ""."""
+    """Return the first phrase rule that drops a line, in the order of c4_utils, or ""."""
     lowered = line.lower()
     if cleaning.drop_lorem_ipsum and _LOREM_IPSUM in lowered:
         return "lorem_ipsum"
@@ -300,7 +300,7 @@ def _phrase_rule(line: str, cleaning: Cleaning) -> str:
 
 
 def _watched(text: str, cleaning: Cleaning) -> bool:
-    """Return whether a line of a text could contain a phrase of the phrase rules."""
+    """Return True if a line of the text may contain a phrase that drops the line or the page."""
     if cleaning.drop_braces and "{" in text:
         return True
     phrases = cleaning.policies

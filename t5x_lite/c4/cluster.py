@@ -1,4 +1,4 @@
-"""Steps of C4 for clusters, with picklable rules, the result file and the output directory.
+"""Steps of C4 for clusters, picklable cleaning rules, the result file, the output directory.
 
 carried = CarriedRules(cleaning)    # on the machine that starts the job; pickled to the workers
 rules = carried.unpack()            # on a worker
@@ -84,11 +84,11 @@ class CarriedRules:
 
 
 _ALONE = ".list"
-"""Name of a list that is a single file, in contrast to a list in a directory."""
+"""Key of the content of a list that is a single file, not a directory with a file per language."""
 
 
 def _carried(field: str, path: str) -> dict[str, bytes]:
-    """Return the contents of the files to send for a list, by file name."""
+    """Return file name -> content of a list's files, which are sent to the workers."""
     if not path:
         return {}
     root = Path(path)
@@ -249,13 +249,13 @@ def _open_bucket(directory: AnyPath, run: Mapping[str, Any]) -> None:
 _COPY_BYTES = 1 << 24
 
 Owner = tuple[bytes, int]
-"""Type of a key's owner: rank of the page, and index of the key on the page."""
+"""Type of the owner of a line or span: rank of its page, and index on the page."""
 ShardKey = tuple[str, int]
 """Type of a shard's key: split and index of the shard."""
 
 
 class Work:
-    """Base class of a step of C4 on a cluster.
+    """Base class of a C4 step: a picklable function that a cluster applies to each element.
 
     Args:
       rules: cleaning rules of the run.
@@ -281,7 +281,7 @@ class Work:
 
 
 class Read(Work):
-    """Step from the path of a file to its pages, filtered by length and domain."""
+    """Step that reads the pages of a file, and filters them by length and domain."""
 
     def __call__(self, element: str, tally: Tally) -> Iterator[Page]:
         for page in read_pages(element, self.rules.cleaning, tally):
@@ -291,7 +291,7 @@ class Read(Work):
 
 
 class Clean(Work):
-    """Step from a page to the page with the lines that the cleaning rules keep."""
+    """Step that keeps only the lines of a page that pass the cleaning rules."""
 
     def __call__(self, element: Page, tally: Tally) -> Iterator[Page]:
         kept = self.rules.after_urls(element, tally)
@@ -300,14 +300,14 @@ class Clean(Work):
 
 
 class CleanNewest(Clean):
-    """Step from all pages with one URL to the newest page, with the lines that the rules keep."""
+    """Step that selects the newest of all pages with one URL, and cleans its lines."""
 
     def __call__(self, element: tuple[bytes, Iterable[Page]], tally: Tally) -> Iterator[Page]:
         yield from super().__call__(self.rules.newest(element[1], tally), tally)
 
 
 class Finish(Work):
-    """Step from a page to the page after the language filter and the bad-words filter."""
+    """Step that filters a page by its language and by bad words."""
 
     def __call__(self, element: Page, tally: Tally) -> Iterator[Page]:
         kept = self.rules.finish(element, tally)
@@ -316,10 +316,10 @@ class Finish(Work):
 
 
 class RemoveAndFinish(Finish):
-    """Step from pages of equal rank, and their keys that other pages own, to the final pages.
+    """Step that removes duplicate text from a page, then applies the filters of `Finish`.
 
-    If URLs are not deduplicated, pages of equal rank have the same content; only the first of them
-    keeps its text.
+    If URLs are not deduplicated, several pages may have the same URL, text and time, and so the
+    same `page_rank`; only the first of these pages keeps its text.
     """
 
     def __call__(
@@ -335,7 +335,7 @@ class RemoveAndFinish(Finish):
 
 
 class Keys(Work):
-    """Step from a page to pairs (key, owner) for its lines or spans; each key occurs once."""
+    """Step that yields a pair (key, owner) for each distinct line or span of a page."""
 
     def __call__(self, element: Page, tally: Tally) -> Iterator[tuple[bytes, Owner]]:
         first: dict[bytes, int] = {}
@@ -347,7 +347,7 @@ class Keys(Work):
 
 
 def losers(element: tuple[bytes, Iterable[Owner]]) -> Iterator[Owner]:
-    """Yield all owners of a key except the smallest owner, in one pass."""
+    """Yield all owners of a line or span except the smallest owner, which keeps the text."""
     smallest: Owner | None = None
     for owner in element[1]:
         if smallest is None:
@@ -358,7 +358,7 @@ def losers(element: tuple[bytes, Iterable[Owner]]) -> Iterator[Owner]:
 
 
 class ByShard:
-    """Step from a page to the pair (shard key, page)."""
+    """Step that yields the pair (shard key, page), by which Beam groups the pages of a shard."""
 
     def __init__(self, cleaning: Cleaning, num_shards: int):
         self._rules, self._num_shards = Rules(cleaning), num_shards

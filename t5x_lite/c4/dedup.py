@@ -100,12 +100,12 @@ def _quoted(path: str | os.PathLike[str]) -> str:
 
 
 def owner_key(url_digest: bytes, page: int) -> bytes:
-    """Return 16 bytes in the order of `page_rank`: MD5 of the URL, and the page's number."""
+    """Return 16 bytes that sort like `page_rank`: MD5 of the URL, and number of the page."""
     return url_digest[:12] + page.to_bytes(4, "big")
 
 
 def write_keys(path: Path, bucket: int, entries: Iterable[tuple[bytes, bytes, int, int]]) -> None:
-    """Write the keys of a bucket's pages to a file; each key occurs once per page."""
+    """Write the deduplication keys of a bucket's pages to a file; each key occurs once per page."""
     rows = list(entries)
     keys = np.frombuffer(b"".join(row[0] for row in rows), ">u8").reshape(-1, 2)
     owners = np.frombuffer(b"".join(row[1] for row in rows), ">u8").reshape(-1, 2)
@@ -137,7 +137,7 @@ def _publish(unfinished: Path, path: Path) -> None:
 def find_losers(
     keys: Path, losers: Path, *, temporary: Path, threads: int, memory_limit: int
 ) -> int:
-    """Find the keys that each page loses in deduplication, and return their number."""
+    """Find the lines or spans that each page loses in deduplication, and return their number."""
     unfinished = losers.with_name(f".{losers.name}.{os.getpid()}")
     with _connect(
         threads=threads,
@@ -234,7 +234,7 @@ def remove_lines(
 def finish_dedup(
     page: Page, text: str, cleaning: Cleaning, counter: SentenceCounter, tally: Tally
 ) -> Page | None:
-    """Return the page with its remaining text, or None if too little text remains."""
+    """Return the page with its text after deduplication, or None if too little text remains."""
     if not text:
         tally.drop_page("dedup", "empty", page)
         return None
@@ -252,7 +252,7 @@ def page_sentences(text: str, counter: SentenceCounter) -> list[str]:
 
 
 def span_keys(text: str, counter: SentenceCounter, *, n: int = 3) -> list[bytes]:
-    """Return the key of each window of `n` sentences, in the order of the first sentences."""
+    """Return the key of each window of `n` consecutive sentences, in order."""
     return _keys(page_sentences(text, counter), n)
 
 
@@ -297,7 +297,7 @@ def _keys(sentences: Sequence[str], n: int) -> list[bytes]:
 
 
 def _removed(keys: Sequence[bytes], lost: Collection[int], n: int) -> set[int]:
-    """Return the indices of the sentences to remove, given the indices of lost windows."""
+    """Return the indices of the sentences to remove, given the lost windows of `n` sentences."""
     kept: dict[bytes, int] = {}
     gone: set[bytes] = set()
     removed: set[int] = set()

@@ -87,7 +87,7 @@ class Plan:
 
     Attributes:
       output: directory of the shards.
-      work: directory of the stages' parts.
+      work: directory of the parts, the files with the results of tasks.
       cleaning: cleaning rules.
       inputs: input files, in order.
       num_buckets: number of buckets, ranges of the MD5 of URLs.
@@ -106,12 +106,12 @@ class Plan:
     max_record_bytes: int = MAX_RECORD_BYTES
 
     def part(self, stage: str, number: int) -> Path:
-        """Return the path of a part."""
+        """Return the path of a part, the file with the result of one task."""
         return self.work / stage / f"{number:06d}.part"
 
     @property
     def losers(self) -> Path:
-        """Path of the file with the keys that pages lose in deduplication."""
+        """Path of the file that lists the lines or spans that pages lose in deduplication."""
         return self.work / "duplicates" / "losers.parquet"
 
     def shard(self, split: str, shard: int) -> Path:
@@ -125,7 +125,7 @@ def _rules(cleaning: Cleaning) -> Rules:
 
 
 def read_file(plan: Plan, number: int) -> None:
-    """Read an input file, apply the first filters, and write its pages by bucket."""
+    """Read an input file, apply the length and domain filters, and write its pages by bucket."""
     path = plan.part("read", number)
     if path.exists():
         return
@@ -143,7 +143,7 @@ def read_file(plan: Plan, number: int) -> None:
 
 
 def clean_bucket(plan: Plan, bucket: int) -> None:
-    """Clean the pages of a bucket, and write the pages and their deduplication keys."""
+    """Clean the pages of a bucket (a range of URLs); write them and their deduplication keys."""
     path = plan.part("clean", bucket)
     if path.exists():
         return
@@ -193,7 +193,7 @@ def _entries(rules: Rules, page: Page, number: int) -> Iterator[tuple[bytes, byt
 
 
 def find_all(plan: Plan, *, threads: int, memory_limit: int) -> None:
-    """Find the keys that each page loses in deduplication."""
+    """Find the lines or spans that each page loses in deduplication."""
     if plan.losers.exists():
         return
     find_losers(
@@ -311,7 +311,6 @@ def run_tasks(
 
 
 def _begin(parent: Any) -> None:
-    """Make a worker end with its parent process, and ignore Ctrl-C in the worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
@@ -405,7 +404,7 @@ def _check(cleaning: Cleaning, inputs: Sequence[Input]) -> str:
 
 
 def bucket_count(inputs: Sequence[Input]) -> int:
-    """Return the number of buckets, a power of two that depends only on the inputs' total size."""
+    """Return the number of buckets of URLs, a power of two that depends on the total input size."""
     size = sum(file.size * (_GZIP_RATIO if file.path.endswith(".gz") else 1) for file in inputs)
     wanted = max(_MIN_BUCKETS, min(MAX_BUCKETS, size // BUCKET_BYTES))
     return 1 << (wanted - 1).bit_length()
@@ -420,8 +419,6 @@ def _silent(stage: str, done: int, total: int) -> None:
 
 
 class _Driver:
-    """Runner of all stages of a local run."""
-
     def __init__(self, plan: Plan, workdir: Workdir, workers: int, progress: Progress):
         self._plan, self._workdir = plan, workdir
         self._workers, self._progress = workers, progress
@@ -448,7 +445,7 @@ class _Driver:
     def _parts(
         self, stage: str, function: Callable[[Plan, int], None], tasks: Sequence[int]
     ) -> Tally:
-        """Run a stage's tasks, and return the stage's tally."""
+        """Run the tasks of a stage, unless it is finished; return the stage's tally of pages."""
         found = self._workdir.finished(stage)
         if found is None:
             self._workdir.directory(stage)

@@ -56,7 +56,7 @@ from t5x_lite.core.files import open_atomically, write_atomically
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = 1
-"""Version of the output, which changes if a rule or a file gives a different result."""
+"""Version of the output format, which changes if the same input gives a different output."""
 Kind = Literal["json", "array_record"]
 _LEVEL = 6
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -360,25 +360,25 @@ class Workdir:
             self._lock = None
 
     def directory(self, stage: str) -> Path:
-        """Create and return the directory of a stage's parts."""
+        """Create and return the directory of a stage's work files."""
         path = self.work / stage
         path.mkdir(exist_ok=True)
         return path
 
     def finished(self, stage: str) -> Any | None:
-        """Return the data that `finish` stored, or None if the stage is not finished."""
+        """Return the data that `finish` stored for a stage, or None for an unfinished stage."""
         try:
             return json.loads((self.work / f"{stage}.json").read_bytes())
         except FileNotFoundError:
             return None
 
     def finish(self, stage: str, found: Mapping[str, Any]) -> None:
-        """Mark a stage as finished, and store its data."""
+        """Mark a stage as finished, and store its data, such as the tally of pages."""
         content = json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogatepass")
         write_atomically(self.work / f"{stage}.json", content)
 
     def discard(self, stage: str) -> None:
-        """Remove the parts of a stage that no later stage needs."""
+        """Remove a stage's work files, which no later stage needs."""
         shutil.rmtree(self.work / stage, ignore_errors=True)
 
     def remove(self) -> None:
@@ -388,7 +388,7 @@ class Workdir:
 
 
 def refuse_other(output: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise InputError if a directory has the output of another run, finished or not."""
+    """Raise InputError if a directory has the output of a run with other settings or inputs."""
     for name, was, wanted in differences(before, now):
         raise InputError(
             f"--output {output} has the output of another run, in which {name} was "
@@ -511,7 +511,7 @@ class Part:
     """
 
     def __init__(self, path: Path):
-        """Read the table of blocks."""
+        """Open a part, and read its table of compressed blocks."""
         self._path = path
         self._decompress = _zstandard().ZstdDecompressor().decompress
         try:
@@ -536,7 +536,7 @@ class Part:
 
     @property
     def groups(self) -> list[Group]:
-        """Return the groups that have records."""
+        """Return the groups that have records in this file."""
         return list(self._blocks)
 
     def records(self, group: Group) -> Iterator[list[Any]]:

@@ -38,7 +38,7 @@ _CAMPAIGN = re.compile(r"\?(utm_|ref|feed).*")
 def normalize_url(url: str) -> str:
     """Return a URL without scheme, "www.", tails such as "?utm_source=x" and final slashes.
 
-    As in the reference, a scheme is removed at any position ("a.com/?u=http://b.com" too).
+    As in Google's C4 code, a scheme is removed at any position ("a.com/?u=http://b.com" too).
     """
     if "://" in url:
         url = _SCHEME.sub("", url)
@@ -58,7 +58,7 @@ def url_md5(url: str) -> str:
 
 
 def url_number(url: str) -> int:
-    """Return the MD5 of the normalized URL as an integer, used for sampling in the reference."""
+    """Return the MD5 of the normalized URL as an integer, which selects pages as in c4_utils."""
     return int.from_bytes(url_digest(normalize_url(url)), "big")
 
 
@@ -150,7 +150,7 @@ def page_rank(page: Page) -> bytes:
 def newest(pages: Iterable[Page]) -> Page:
     """Return the newest of the pages with the same normalized URL.
 
-    Source: c4_utils.select_newest_page. If timestamps are equal, the reference keeps the first
+    Source: c4_utils.select_newest_page. If timestamps are equal, Google's code keeps the first
     page. This function keeps the page with the smallest MD5 of the text (then the smallest
     `page_rank`, then the smallest other fields), so that the result does not depend on the order of
     the input.
@@ -228,7 +228,7 @@ class Tally:
             self._sample(stage, rule, page.url, (page.text,))
 
     def drop_lines(self, stage: str, rule: str, page: Page, lines: Sequence[str]) -> None:
-        """Count the lines, or sentences of spans, that a rule removes from a page."""
+        """Count the lines or sentences that a rule removes from a page."""
         counts = self._rule(stage, rule)
         counts["lines"] += len(lines)
         counts["line_bytes"] += utf8_length("".join(lines))

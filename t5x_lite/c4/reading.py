@@ -8,7 +8,7 @@ A page is a record of type "conversion" (WET), or the text of a "response" (WARC
 same as from `c4_utils.split_wet_file`: lines, which end in "\n", "\r" or both, are stripped, and
 empty lines and lines that begin like a header ("WARC", "Content-", "CONTENT-") are removed. There
 are two intended differences. URL, date and type are read only from the record's header, not from
-lines of the text that look like a header. The reference fails on a damaged file; this module counts
+lines of the text that look like a header. Google's code fails on a damaged file; this module counts
 the damaged record in the tally and continues.
 
 Invalid UTF-8 becomes U+FFFD; a record with more than one such character in ten is not text.

@@ -42,7 +42,7 @@ class Rules:
 
     @cached_property
     def counter(self) -> SentenceCounter:
-        """Sentence counter."""
+        """Counter of sentences, which is loaded on first use."""
         return load_counter()
 
     @cached_property
@@ -91,7 +91,7 @@ class Rules:
         return kept
 
     def newer(self, kept: Page | None, page: Page, tally: Tally) -> Page:
-        """Return the newer of the kept page and the next page with the same URL."""
+        """Return the newer of two pages with the same URL, and count the other page as dropped."""
         tally.page_in("url_dedup", page)
         if kept is None:
             return page
@@ -119,7 +119,7 @@ class Rules:
         return []
 
     def remove(self, page: Page, lost: Collection[int], tally: Tally) -> Page | None:
-        """Remove the lines or spans with these indices, which other pages keep."""
+        """Remove the lines or spans with the indices `lost`, which other pages keep."""
         if self.cleaning.dedup == "lines":
             return remove_lines(page, lost, self.cleaning, self.counter, tally)
         if self.cleaning.dedup == "spans":
@@ -127,7 +127,7 @@ class Rules:
         return page
 
     def finish(self, page: Page, tally: Tally) -> Page | None:
-        """Apply the language filter and the bad-words filter."""
+        """Apply the language filter and the bad-words filter; return None for a dropped page."""
         kept: Page | None = page
         if self.cleaning.languages:
             kept = self._language.keep(page, tally)

@@ -197,7 +197,7 @@ class _Member:
                     return
 
     def _salvage(self, produced: int) -> Iterator[bytes]:
-        """Yield the bytes after `produced` that were decompressed before the damage."""
+        """Yield a damaged member's bytes before the damage, except the first `produced` bytes."""
         self._file.seek(self._offset)
         inflate, behind = zlib.decompressobj(wbits=31), produced
         while data := self._file.read():
@@ -219,7 +219,7 @@ class _Member:
 
 
 def _before_error(inflate: "zlib._Decompress", data: bytes) -> bytes:
-    """Return the output of `data` before the damaged byte, by decompressing small pieces."""
+    """Return the output of `data` before its damaged byte, decompressed in small steps."""
     given = b""
     for step in (1 << 10, 1 << 5, 1):
         while data:
@@ -324,7 +324,7 @@ def read_records(
 
 
 class _Stream:
-    """Stream of events with lookahead."""
+    """Stream of the events of `read_members`, with one event of lookahead."""
 
     def __init__(self, events: Iterator[Event]):
         self._events = events
@@ -334,7 +334,7 @@ class _Stream:
         return self._back.pop() if self._back else next(self._events, None)
 
     def segment(self) -> "_Segment | None":
-        """Return the contiguous bytes from the next gzip member on, or None at the end."""
+        """Return a buffer that begins with the next gzip member, or None at the end of the file."""
         event = self.next()
         while event is not None and not isinstance(event, Start):
             if isinstance(event, End) and event.reason:  # nothing more is read
@@ -344,7 +344,7 @@ class _Stream:
         return None if event is None else _Segment(self, event)
 
     def joins(self) -> Start | None:
-        """Return the start of the next gzip member if it continues the previous record, or None."""
+        """Return the next gzip member's `Start` if it continues the previous record, or None."""
         held: list[Event] = []
         seen = b""
         while len(seen) < len(b"WARC/") and (event := self.next()) is not None:
@@ -417,7 +417,6 @@ class _Segment:
         return True
 
     def consume(self, size: int) -> None:
-        """Discard the first `size` bytes of the buffer."""
         self._at += size
         if self._at == len(self._data) or self._at > _COMPACT:
             del self._data[: self._at]
@@ -444,7 +443,7 @@ class _Segment:
     def next_version(self, start: int) -> int:
         """Return the start of the next WARC version line from `start` on, or -1.
 
-        It need not be at the start of a line, because the record before it may be truncated.
+        The version line may begin inside a line, because the record before it may be truncated.
         """
         found = _NEXT.search(self._data, self._at + start)
         return found.start() - self._at if found else -1
@@ -458,7 +457,7 @@ class _Segment:
 
 
 class _Parser:
-    """Parser of the WARC records in a segment."""
+    """Parser of the WARC records in a buffer of contiguous bytes (`_Segment`)."""
 
     def __init__(self, segment: _Segment, max_bytes: int):
         self._segment, self._max_bytes = segment, max_bytes
@@ -476,7 +475,7 @@ class _Parser:
             yield Damage(start, segment.end.reason)
 
     def _next(self) -> Record | Damage:
-        """Return the next record, or its damage, and consume it."""
+        """Return the next record, or a `Damage` if it is unreadable, and consume its bytes."""
         segment, offset = self._segment, self._segment.offset()
         self._count += 1
         begin = self._version()
@@ -544,7 +543,7 @@ class _Parser:
         return b"WARC/".startswith(segment.slice(after, after + 5))
 
     def _is_damaged(self) -> bool:
-        """Return whether a failed gzip checksum covers only the record that was just consumed."""
+        """Return True if a failed gzip checksum covers only the record that was just consumed."""
         end = self._segment.end
         return (
             self._count == 1

@@ -37,7 +37,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Rules:
-    """Wrapper that gives the options of the cleaning rules their prefix --cleaning."""
+    """Dataclass with one field `cleaning`, which gives the cleaning options their prefix."""
 
     cleaning: Cleaning
 

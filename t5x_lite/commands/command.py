@@ -186,7 +186,7 @@ def arranged(text: str, *, example: str) -> str:
 
 
 def _grouped(boxes: str) -> str:
-    """Divide the box of options into one box per group of `GROUPS`, if there are many options."""
+    """Divide the help's box of options into one box per group of `GROUPS`, if it is long."""
     lines = boxes.splitlines()
     entries = _entries(lines)
     if len(entries) <= _MANY:
@@ -205,14 +205,12 @@ def _grouped(boxes: str) -> str:
 
 
 def _title(entry: list[str], title_of: Mapping[str, str]) -> str:
-    """Return the title of an option's group; a required option is always listed below "options"."""
     required = any("(required)" in line for line in entry)
     name = re.split(r"[\s,]", entry[0][2:])[0]
     return "options" if required else title_of.get(name, "options")
 
 
 def _entries(lines: list[str]) -> list[list[str]]:
-    """Return the help lines of each option."""
     entries: list[list[str]] = []
     for line in lines:
         if re.match(r"(│ |  )--?\w", line):
@@ -223,7 +221,6 @@ def _entries(lines: list[str]) -> list[list[str]]:
 
 
 def _box(title: str, rows: list[str], *, width: int, plain: bool) -> list[str]:
-    """Return help lines in a titled frame like tyro's, of Unicode line characters or plain."""
     if plain:
         return [f" {title}".ljust(width), " " + "-" * (width - 2) + " ", *rows, " " * width]
     top = f"╭─ {title} ".ljust(width - 1, "─") + "╮"
@@ -252,7 +249,7 @@ def _check_bounds(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
 
 
 def _for_tyro(hint: Any, default: Any = dataclasses.MISSING) -> Any:
-    """Return an annotation in tyro's terms: a sequence becomes a tuple, and a path a string.
+    """Convert a parameter's annotation for tyro: a sequence becomes a tuple, a path a string.
 
     An empty default is hidden in the help; the option's description explains it.
     """

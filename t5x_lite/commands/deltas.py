@@ -176,7 +176,6 @@ def _titled(module: "Module") -> str:
 
 
 def _in_bytes(number: int) -> str:
-    """Return a number of bytes as text with three digits, such as "1.24 GB"."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if number >= size:
             return f"{number / size:.3g} {unit}"
@@ -320,7 +319,6 @@ def _merged_learner(loaded: "Loaded") -> "tuple[Learner, Params]":
 
 
 def _rows(loaded: "Loaded", *, examples: int) -> Any:
-    """Return batches of one training example, sampled as in the checkpoint's training."""
     from t5x_lite.data import batches as data_batches
     from t5x_lite.data.config import Fixed
 

@@ -56,7 +56,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Chunk(NamedTuple):
-    """Chunk of text records with the token ids of each text."""
+    """Chunk of input records, with the token ids of each record's text."""
 
     records: list["TextRecord"]
     rows: list["np.ndarray"]
@@ -409,7 +409,7 @@ class Cutter:
         self._num = 0
 
     def chunk(self, records: list["TextRecord"], *, prefix: str) -> Chunk:
-        """Return the token ids of text records, each text with the prefix before it.
+        """Return the token ids of text records, after the prefix was put before each text.
 
         Raises:
           InputError: if a text is too long and `long_inputs` is "refuse".
@@ -460,7 +460,7 @@ def _check_heads(heads: Sequence[str], *, bag_top: int, mcls: int | None, role: 
 
 
 def _check_files(input: str, output: str, *, is_directory: bool = False) -> None:
-    """Raise InputError before encoding if the output cannot be written or is the input."""
+    """Raise InputError if the output file cannot be written, or is the input file."""
     if is_directory:
         return  # the directory's job checks it
     from t5x_lite.data.formats.vectors import check_vector_file

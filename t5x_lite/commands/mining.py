@@ -58,7 +58,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _Ranked(NamedTuple):
-    """Ranking of a query, and the scores of the query's positives, each None if unknown."""
+    """Passages ranked for a query, and the score of each positive of the query or None."""
 
     candidates: list[Candidate]
     answers: list[float | None]
@@ -99,7 +99,7 @@ def mine(
       vectors: vector files of the passages, in the same order; default: encode the passages.
       split: split of a BEIR directory with the relevance judgments (qrels) that define the
         positives.
-      rules: options of the rules that choose negatives.
+      rules: settings of the rules that choose negatives (`mining.Rules`), one option each.
       rescore: replace the "pos_scores" of the input by scores of the search; default: keep them.
       encoder: options that encode the queries and the passages, such as lengths and batch size.
     """
@@ -233,7 +233,7 @@ def _records(
 def _record(
     one: "Asked", ranked: _Ranked, chosen: Chosen, pool: "Pool", *, rescore: bool
 ) -> dict[str, Any]:
-    """Return the output line of a query.
+    """Return the line of --output for a query: its input line with negatives, ids and scores.
 
     Without `rescore`, the input's "pos_scores" are kept, and a negative gets its score of the input
     or null, because scores of two scales in one line would mislead a student model.
@@ -256,7 +256,7 @@ def _record(
 
 
 class _Report:
-    """Counts of the candidates dropped by each rule, and of queries with too few negatives."""
+    """Counter of the candidates that each rule dropped, and of queries with too few negatives."""
 
     def __init__(self):
         self._queries = self._negatives = self._few = self._none = self._filled = 0

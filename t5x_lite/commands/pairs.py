@@ -108,7 +108,7 @@ def pairs(
       languages: the two languages of aligned files or of *.tsv; for other inputs, the language of
         records without a language field; default: none.
       min_score: minimum score of a line in *.tsv; other lines are dropped; default: no minimum.
-      filters: options of the filters of pairs.
+      filters: settings of the filters that drop bad pairs (`Filters`), one option each.
       seed: random seed with which the rule ict samples sentences.
       text: column with the text in JSON lines and tables, or a template with columns in braces.
     """

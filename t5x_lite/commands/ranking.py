@@ -170,8 +170,6 @@ def rerank(
 
 
 class _Texts(NamedTuple):
-    """Texts of the queries and of the passages, by id."""
-
     queries: Mapping[str, str]
     passages: Mapping[str, str]
 
@@ -222,7 +220,7 @@ def _read(path: str, wanted: Collection[str]) -> dict[str, str]:
 
 
 def _digest(rankings: Sequence["Ranking"], texts: _Texts, *, depth: int) -> str:
-    """Return a digest of the input of rerank: ids, order, and the texts to score."""
+    """Return a digest of all inputs of `rerank`: ids, their order, and the texts to score."""
     found = hashlib.sha256()
     for ranking in rankings:
         found.update(f"{ranking.query}\0{texts.queries[ranking.query]}\0".encode())
@@ -349,7 +347,6 @@ def _scored(
 
 
 def _file_digest(path: str) -> str:
-    """Return the digest of a file's content, or "" for standard input."""
     if path == "-":
         return ""
     try:

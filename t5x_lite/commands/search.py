@@ -102,7 +102,7 @@ def search(
       query_ids: text files that `t5x-lite embed` encoded as --queries, which contain the query ids;
         default: numbers from 0.
       output: run file to write, with the ranked documents of each query.
-      encoder: options of the encoder that turns query texts into vectors.
+      encoder: settings of the encoder of query texts (`QueryEncoder`), one option each.
       depth: maximum number of documents per query.
       rescore: vector files of the same corpus in float32 or float16, in the same order, which
         rescore the documents found with binary --vectors; default: no rescoring.
@@ -242,7 +242,7 @@ def index_search(
       query_ids: text files that `t5x-lite embed` encoded as --queries, which contain the query ids;
         default: numbers from 0.
       output: run file to write, with the ranked documents of each query.
-      encoder: options of the encoder that turns query texts into vectors.
+      encoder: settings of the encoder of query texts (`QueryEncoder`), one option each.
       depth: maximum number of documents per query.
       rescore: vector files of the same corpus in float32 or float16, in the same order, which
         rescore the documents found with a compressed index (SQ8, PQ); default: no rescoring.
@@ -282,7 +282,7 @@ def index_search(
 
 
 def _without_own(best: "Best", names: Sequence[str], index: "FaissIndex", *, depth: int) -> "Best":
-    """Return search results without the document that has the same id as the query."""
+    """Return search results without, for each query, the document with the query's own id."""
     import numpy as np
 
     rows, scores = best.rows.copy(), best.scores.copy()
@@ -391,7 +391,7 @@ def _bytes(index: str) -> int:
 
 
 def _timed(find: Any) -> tuple["Best", float]:
-    """Return a search's results and the seconds of its second call, which compiles nothing."""
+    """Call a search twice; return its results and the seconds of the second call."""
     find()
     start = time.perf_counter()
     best = find()

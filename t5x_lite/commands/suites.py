@@ -338,7 +338,7 @@ class Pair(NamedTuple):
 
 
 class Triplet(NamedTuple):
-    """Three sentences; the anchor is about the subject of the positive, not of the negative."""
+    """Three sentences; the anchor is more similar to the positive than to the negative."""
 
     anchor: str
     positive: str

@@ -99,7 +99,7 @@ def _write(file: Path, content: str) -> None:
 
 
 def _within(texts: Sequence[str], size: int) -> list[str]:
-    """Return evenly spaced texts with about this total size in bytes, some from every package."""
+    """Return every n-th text, with n such that the total size is about `size` bytes."""
     total = sum(len(text.encode()) + 1 for text in texts)
     step = max(1.0, total / size)
     places = {int(number * step) for number in range(int(len(texts) / step))}
@@ -107,7 +107,7 @@ def _within(texts: Sequence[str], size: int) -> list[str]:
 
 
 def _table(pairs: Sequence[tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
-    """Return split -> examples; validation and test get a tenth each, by a hash of the text."""
+    """Return split name -> examples; validation and test get a tenth each, by a hash."""
     splits: dict[str, list[tuple[str, str]]] = {"train": [], "validation": [], "test": []}
     for text, label in pairs:
         place = hashlib.sha1(text.encode("utf-8", "surrogatepass")).digest()[0] % 10
@@ -229,7 +229,7 @@ def _is_place(name: str) -> bool:
 
 
 def _with_frequent(required: str, lines: Iterable[str], *, size: int) -> str:
-    """Return required and frequent characters of the text, at most half of the pieces."""
+    """Return the characters that get a piece: `required` ones and frequent ones of the text."""
     from t5x_lite.data.vocabularies.loading import frequent_characters
 
     selected, rest = frequent_characters(lines, limit=size // 2)
@@ -259,7 +259,7 @@ def _readable_twice(path: str, stack: contextlib.ExitStack) -> str:
 
 
 def _with_weights(error: InputError, sources: "Sequence[Source] | None") -> InputError:
-    """Return an error about too little text with the hint that the weights may be the cause."""
+    """Add to an error about too little text the hint that the weights may be the cause."""
     if sources is None or not str(error).startswith("too little text"):
         return error
     return InputError(

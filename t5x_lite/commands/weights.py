@@ -38,7 +38,7 @@ _logger = logging.getLogger(__name__)
 _EXPORTED = ("config.json", "adapter_config.json")
 _WEIGHTS = ("*.safetensors", "*.bin")
 _OF_CHECKPOINT = ("checkpoints", "params")
-"""Folders of a work directory or checkpoint directory that an exported directory does not have."""
+"""Names of folders that only work directories and checkpoint directories have."""
 
 
 @command

@@ -1,1 +1,1 @@
-"""The base of all folders: files, errors, options, trees, processes; no models."""
+"""Code that all other folders use: files, errors, options, trees, processes; no models."""

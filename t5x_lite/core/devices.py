@@ -106,7 +106,7 @@ def check_fits(needs: Mapping[str, int], devices: Sequence[Any], *, remedy: str)
 
 
 def check_host(needed: int, what: str, *, remedy: str) -> None:
-    """Raise InputError if `needed` bytes exceed the memory of this machine."""
+    """Raise InputError if `needed` bytes exceed the memory of this machine or container."""
     if needed > (there := of_host()):
         raise InputError(f"{what} needs {gib(needed)}, but this machine has {gib(there)}; {remedy}")
 
@@ -264,7 +264,7 @@ def check_compiler_options(options: CompilerOptions, mesh: Mesh) -> None:
 
 
 def matmul_precision(name: str) -> contextlib.AbstractContextManager[None]:
-    """Return a context with a precision of matrix products; "default" keeps JAX's setting."""
+    """Return a context that sets JAX's precision of matrix products; "default" changes nothing."""
     if name == "default":
         return contextlib.nullcontext()
     return jax.default_matmul_precision(name)

@@ -218,7 +218,6 @@ class ResumableArray:
 
 
 def _append(descriptor: int, content: bytes, size: int) -> int:
-    """Write bytes at the end of a file of `size` bytes, and return the new size."""
     while content:  # not by the file, which would try again when it is closed
         written = os.pwrite(descriptor, content, size)
         content, size = content[written:], size + written
@@ -425,7 +424,6 @@ def resumable_directory(
 
 
 def _files_in(directory: Path) -> list[str]:
-    """Return the names of all files in a directory except identity.json and its temporary files."""
     names = (path.name for path in directory.iterdir())
     return [name for name in names if name != IDENTITY and not name.startswith(f".{IDENTITY}.")]
 

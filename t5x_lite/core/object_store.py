@@ -124,7 +124,7 @@ def _bucket(url: str) -> str:
 
 
 def _raise_given_up(url: str) -> None:
-    """Raise BucketError if the URL's bucket has permanently failed a short time ago."""
+    """Raise BucketError if requests to the URL's bucket failed permanently a short time ago."""
     until, said = _given_up.get(_bucket(url), (0.0, ""))
     if time.monotonic() < until:
         raise BucketError(said)
@@ -184,7 +184,7 @@ class _Requests:
                 self._fail(place, TimeoutError(f"no response in {self._answer:g} seconds"))
 
     def _fail(self, place: int, error: BaseException) -> None:
-        """Schedule a retry of a failed request, or raise if no retry is left."""
+        """Schedule a retry of a failed request, or raise BucketError if no retry is left."""
         url, now = self._requests[place][0], time.monotonic()
         _raise_lasting(url, error)
         _raise_given_up(url)
@@ -351,7 +351,7 @@ def info_of(url: str) -> Any:
 
 
 def files_in(directory: str | os.PathLike[str]) -> dict[str, int]:
-    """Return the objects directly in a bucket directory: name -> size in bytes, by name."""
+    """Return name -> size in bytes of the objects directly in a bucket directory, by name."""
     url = os.fspath(directory).rstrip("/")
     try:
         entries = ask(url, lambda: store_of(url).ls(url, detail=True))

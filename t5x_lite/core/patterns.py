@@ -25,13 +25,13 @@ _LONGEST = 20_000
 _WAYS = 10**7
 """Maximum number of ways to match a name for which `re` is used."""
 _ROUNDS = 10**5
-"""Maximum number of parts, with all repeats unrolled, for which `re` is used."""
+"""Maximum number of parts of an expression, with repeats unrolled, for which `re` is used."""
 _NAME = 200
 """Assumed length of a name, in characters, when ways to match it are counted."""
 _STEPS, _ALL_STEPS = 500_000, 5_000_000
 """Maximum steps of one match (about 1 s), and of all matches of an expression (about 10 s)."""
 _ONE = ("LITERAL", "NOT_LITERAL", "ANY", "IN")
-"""Kinds of parts that match one character."""
+"""Kinds of parts of an expression that match one character, as named by Python's parser."""
 _REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
 _REFUSED = ("GROUPREF", "GROUPREF_EXISTS", "ATOMIC_GROUP", "POSSESSIVE_REPEAT")
 
@@ -74,7 +74,7 @@ def groups(pattern: str, text: str) -> re.Match[str] | None:
 
 
 def check_groups(where: str, pattern: object) -> None:
-    """Raise InputError unless an expression is simple enough for `groups`."""
+    """Raise InputError unless `groups` can match a regular expression in bounded time."""
     check(where, pattern)
     if not _parsed(str(pattern)).few_ways:
         raise InputError(
@@ -155,7 +155,7 @@ def _ways(parts: Any) -> int:
 
 
 def _rounds(parts: Any) -> int:
-    """Return the number of parts with all repeats unrolled to the length of a name."""
+    """Return the number of parts of an expression, with repeats unrolled to a name's length."""
     total = 1
     for part in parts:
         one = sum(map(_rounds, _children(part)))
@@ -243,7 +243,7 @@ class _Positions:
         return 0  # FAILURE, as in an empty set
 
     def _repeated(self, value: Any, start: int, flags: int) -> int:
-        """Return the end positions of a repeat, stopping after twice the text's length."""
+        """Return the positions in the text at which a repeated part can end."""
         least, most, inner = int(value[0]), int(value[1]), value[2]
         enough = 2 * len(self._text) + 2
         now = 1 << start
@@ -258,7 +258,7 @@ class _Positions:
         return ends
 
     def _from_sequence(self, parts: Any, starts: int, flags: int) -> int:
-        """Return the end positions of a sequence, computed once for each start position."""
+        """Return the positions in the text at which a sequence of parts can end."""
         ends = 0
         while starts:
             low = starts & -starts

@@ -89,7 +89,7 @@ def _cell(value: Any) -> str:
 
 
 _shown: contextvars.ContextVar[Advance | None] = contextvars.ContextVar("shown", default=None)
-"""Innermost active `counting` with `steps`, which `step` reports to."""
+"""Progress display that `step` advances: the innermost active `counting(steps=True)`."""
 _has_bar = threading.Lock()
 """Lock that is held while the terminal shows a progress bar."""
 

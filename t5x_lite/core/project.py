@@ -117,7 +117,7 @@ def trusting_checkpoints(trust: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def trusting_names() -> Iterator[None]:
-    """Let the user's config or command line, read in the `with` block, name any class."""
+    """Let a config or command line that is read in the `with` block name classes of any module."""
     before = _opened.trusts_checkpoints
     _change(trusts_checkpoints=True)
     try:
@@ -144,7 +144,7 @@ def safe_path() -> Iterator[None]:
 
 
 def trusts(module: str) -> bool:
-    """Return True if checkpoints may name classes of a module."""
+    """Return True if a checkpoint's config may import classes from this module."""
     top = module.partition(".")[0]
     known = {_PACKAGE, *_opened.named, *_opened.code}
     return _opened.trusts_checkpoints or top in known

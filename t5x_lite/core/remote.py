@@ -160,7 +160,6 @@ def files_below(directory: AnyPath) -> Iterator[str]:
 
 
 def _walk(directory: AnyPath) -> Iterator[str]:
-    """Yield the files below a local directory, one subdirectory after another."""
     for path in sorted(directory.iterdir(), key=lambda path: path.name):
         if path.is_dir():
             for below in _walk(path):

@@ -344,7 +344,7 @@ OPTIONS = {
 """Former name of a config option -> present name."""
 
 PARTS = {"--data.layout": "layout=layouts.Encoder(), Labelled(), ... of t5x_lite.layouts"}
-"""Removed option -> text that replaces it in a config file."""
+"""Removed command-line option -> text that a config file needs instead."""
 
 _DATA = re.compile(r"t5x_lite\.(data\.config|config(\.experiment)?):Data")
 _LAYOUTS = {
@@ -438,7 +438,7 @@ class _Loader(Loader):
 
 
 def former_spec(module: str) -> ModuleSpec | None:
-    """Return the import spec of a module under its former name, or None."""
+    """Return the import spec for a former module name, or None if no module had this name."""
     name = module.removeprefix(_PACKAGE)
     is_room = any(old.startswith(f"{name}.") for old in _MODULES)
     if name == module or not (is_room or current(module) != module):
@@ -463,7 +463,7 @@ def _renamed(path: str, rules: Sequence[tuple[re.Pattern[str], str]]) -> str:
 
 
 def current_fields(node: dict[str, Any]) -> dict[str, Any]:
-    """Convert an encoded config of an earlier version to the present fields."""
+    """Convert the JSON form of a config from an earlier version to the present field names."""
     if _DATA.fullmatch(str(node.get("type"))):
         return _current_data(node)
     if not _EXPERIMENT.fullmatch(str(node.get("type"))):
@@ -498,7 +498,7 @@ def _module_line(node: Any) -> str:
 
 
 def _current_data(node: dict[str, Any]) -> dict[str, Any]:
-    """Convert an encoded `Data` config of an earlier version to the present fields."""
+    """Convert the JSON form of a `Data` config from an earlier version to the present fields."""
     given = dict(node)
     negatives = given.pop("negatives", 0)
     if isinstance(given.get("layout"), str) and given["layout"] in _LAYOUTS:

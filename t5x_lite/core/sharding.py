@@ -191,7 +191,7 @@ def partition_spec(logical: Sequence[str | None]) -> PartitionSpec:
 
 
 def is_axes(leaf: Any) -> bool:
-    """Return True if a node of an axes tree is a leaf, which is a tuple of logical names."""
+    """Return True if a node of a tree of logical axes is a leaf, which is a tuple of axis names."""
     return isinstance(leaf, tuple) and all(isinstance(name, str | None) for name in leaf)
 
 
@@ -222,7 +222,7 @@ def check_divisible(mesh: Mesh, axes: Axes, shapes: Any, *, num_heads: int | Non
 
 
 def mesh_axes(name: str | None) -> tuple[str, ...]:
-    """Return the mesh axes that split a logical axis."""
+    """Return the mesh axes that `RULES` assigns to a logical axis."""
     spread = RULES[name] if name else None
     return (spread,) if isinstance(spread, str) else spread or ()
 
@@ -300,7 +300,7 @@ def _rows_sharding(mesh: Mesh, name: str, value: Any, *, rows: int) -> NamedShar
 
 @functools.lru_cache
 def batch_part(mesh: Mesh) -> tuple[int, int]:
-    """Return the index of this process's part of every batch, and the number of parts.
+    """Return the index of this process's part of every batch, and the number of such parts.
 
     Processes that `tensor` or `sequence` crosses read the same part.
 

@@ -198,7 +198,7 @@ class Watch:
 
     @contextlib.contextmanager
     def hooks(self) -> Iterator[None]:
-        """Start the thread that receives signals, and hide tracebacks caused by a signal."""
+        """Start the thread that receives signals, and hide the tracebacks that a signal causes."""
         import socket
         import threading
 
@@ -242,7 +242,7 @@ class Watch:
     def leave_after_error(self, code: int) -> None:
         """Run `atexit` functions and end this process, after a failed command and its message.
 
-        They have `_EXIT_SECONDS`, because one may wait for another process.
+        They must finish within `_EXIT_SECONDS`, because a function may wait for another process.
         """
         import atexit
         import threading
@@ -305,7 +305,7 @@ class Watch:
         self.leave(128 + signum)
 
     def _dropped(self, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return an unraisable hook that notes a signal exception that Python dropped."""
+        """Return a `sys.unraisablehook` that records that Python dropped a signal's exception."""
 
         def handle(dropped: Any) -> None:
             if self.signum is None:

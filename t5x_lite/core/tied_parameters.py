@@ -1,4 +1,4 @@
-"""Views: parameters that are computed from other, stored parameters, such as tied weights.
+"""Views: rules that compute a model's parameters from stored parameters, such as tied weights.
 
 A checkpoint, an optimizer and a train state hold the stored parameters. A module reads the
 parameters that the views compute. Gradients flow through the views to the stored parameters.
@@ -39,7 +39,7 @@ class View(Protocol):
     computes: ClassVar[bool]
 
     def stored(self, shapes: Flat, axes: Flat) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Convert shapes and logical axes of the modules' parameters to the stored parameters.
+        """Return shapes and logical axes of the stored parameters, given the modules' parameters.
 
         Raises:
           ValueError: if the view does not fit the parameters.
@@ -51,11 +51,11 @@ class View(Protocol):
         ...
 
     def read(self, stored: Flat) -> dict[str, Any]:
-        """Convert stored parameters to module parameters."""
+        """Convert stored parameters to the parameters that modules use."""
         ...
 
     def write(self, seen: Flat) -> dict[str, Any]:
-        """Convert module parameters to stored parameters; the inverse of `read`."""
+        """Convert the parameters that modules use to stored parameters; the inverse of `read`."""
         ...
 
     def mentions(self, path: str) -> bool:
@@ -179,7 +179,7 @@ class Repeat:
 
 
 def stored(views: Sequence[View], shapes: Params, axes: Axes) -> tuple[Params, Axes]:
-    """Convert shapes and axes of module parameters to shapes and axes of stored parameters."""
+    """Return shapes and axes of the stored parameters, given the modules' parameters."""
     if not views:
         return shapes, axes
     its_shapes, its_axes = trees.flatten(shapes), trees.flatten(axes)
@@ -194,7 +194,7 @@ def fresh(views: Sequence[View], seen: Params) -> Params:
 
 
 def read(views: Sequence[View], stored: Params) -> Params:
-    """Convert stored parameters to module parameters, through all views."""
+    """Convert stored parameters to the parameters that modules use, through all views."""
     return _through([view.read for view in views], stored)
 
 
@@ -219,7 +219,7 @@ def _made(array: np.ndarray) -> LazyArray:
 
 
 def write(views: Sequence[View], seen: Params) -> Params:
-    """Convert module parameters to stored parameters, through all views."""
+    """Convert the parameters that modules use to stored parameters, through all views."""
     return _through([view.write for view in reversed(views)], seen)
 
 
@@ -249,7 +249,6 @@ def _through(functions: Sequence[Any], tree: Params) -> Params:
 
 
 def _stem(pattern: str) -> str:
-    """Return a pattern without a final "*"."""
     return pattern.removesuffix("*")
 
 

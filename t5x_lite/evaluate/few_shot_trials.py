@@ -82,7 +82,6 @@ def table(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
 
 
 def _columns(values: Values) -> dict[str, list[float]]:
-    """Return the values of each metric in the order of the trials, by metric name."""
     names = next(iter(values.values()), {})
     return {name: [metrics[name] for metrics in values.values()] for name in names}
 
@@ -95,7 +94,7 @@ def _groups(trials: Sequence[Trial], column: Sequence[float], *, field: str) -> 
 
 
 def _extremes(groups: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Return min, max and standard deviation of groups, each averaged over the groups."""
+    """Return the means, over groups, of each group's minimum, maximum and standard deviation."""
     return {
         "min": statistics.fmean(map(min, groups)),
         "max": statistics.fmean(map(max, groups)),
@@ -191,7 +190,6 @@ class FewShotEvaluator(TaskEvaluator):
         return means(self._found)
 
     def _of(self, trial: Trial) -> tuple[TaskEvaluator, list[int]]:
-        """Return the evaluator of one trial, and the number of examples in each prompt."""
         made = self.prompts.of(trial, [example.inputs_text for example in self.examples])
         prompted = [
             Prompted(
@@ -229,7 +227,7 @@ class FewShotEvaluator(TaskEvaluator):
         return {trial: with_score(metrics) for trial, metrics in self._found.items()}
 
     def cut(self) -> tuple[int, int]:
-        """Return the number of prompts with examples removed for length, and of all prompts."""
+        """Return the number of prompts shortened by removing examples, and of all prompts."""
         return sum(cut for cut, _ in self._left_out.values()), len(self.samples)
 
     def details(self) -> dict[str, Any]:
@@ -262,7 +260,7 @@ class Trials:
       config: config of the few-shot prompts.
       tasks: evaluators with few-shot prompts after their run, by task name.
       is_mixture: True if the tasks are from a mixture.
-      aside: names of tasks that the mean score excludes.
+      aside: names of tasks that are not part of the mean score.
     """
 
     config: FewShot

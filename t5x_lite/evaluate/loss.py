@@ -57,7 +57,7 @@ class LossEvaluator:
         self._mesh = mesh
 
     def over(self, batches: Callable[[], Iterable[Mapping[str, np.ndarray]]]) -> "LossEvaluator":
-        """Return an evaluator of the same compiled loss over other batches."""
+        """Return an evaluator for other batches, which reuses this evaluator's compiled loss."""
         other = copy.copy(self)
         other._batches = batches
         return other
@@ -94,7 +94,7 @@ def fisher_diagonal(
     part: str = "model",
     classes: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return the Fisher diagonal of the parameters in one part of the model, by path.
+    """Return path -> Fisher diagonal, for the parameters below one top-level key.
 
     Args:
       loss: function (params, batch) -> Loss.
@@ -144,7 +144,7 @@ def mean_over_examples(
     *,
     what: str,
 ) -> dict[str, np.ndarray]:
-    """Return the mean over examples of the terms that `added` adds to a total, by path."""
+    """Return path -> mean array over examples; `added(total, example)` adds one example."""
     total, number = jax.tree.map(jnp.zeros_like, like), 0
     for row in rows:
         between_batches()
@@ -180,7 +180,7 @@ def head_importance(
     *,
     name: str = "heads",
 ) -> dict[str, np.ndarray]:
-    """Return the importance of attention heads, from gradients of their masks, by path."""
+    """Return path -> importance of attention heads, from the gradients of their masks."""
 
     def value(masks: Any, batch: Batch) -> Array:
         given = loss({**params, _ADAPTERS: {**params[_ADAPTERS], name: masks}}, batch)

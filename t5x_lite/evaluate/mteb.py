@@ -198,7 +198,6 @@ def _model_meta() -> Any:
 
 
 def _array(vectors: Any) -> np.ndarray:
-    """Convert a NumPy array, lists or a torch tensor to a float32 NumPy array."""
     return np.asarray(vectors, np.float32)
 
 

@@ -69,7 +69,7 @@ CLASSES_FILE = "classes.jsonl"
 
 
 class SameParams:
-    """Provider of the same parameters for every task."""
+    """Provider of parameters that returns the same checkpoint's parameters for every task."""
 
     def __init__(self, params: Params, step: int):
         self._params = params
@@ -135,7 +135,7 @@ class BestParams(SameParams):
 
 
 def best_of_run(workdir: Path, *, until: int, split: str) -> str | None:
-    """Write best.json of a run on a mixture, and return its table; None for a single task."""
+    """Write best.json, the best step of each task in a mixture, and return it as a text table."""
     tasks = {} if is_test(split) else best_tasks(evaluated_steps(workdir, until=until), split=split)
     if not tasks:
         return None

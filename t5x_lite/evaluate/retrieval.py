@@ -107,7 +107,7 @@ class HeadCorpus:
         self.dense: np.ndarray | None = np.concatenate(dense) if dense else None
 
     def has(self, way: str) -> bool:
-        """Return True if the head of a way of ranking has outputs, such as "lexical"."""
+        """Return True if the corpus has outputs of the head `way`, such as "lexical"."""
         made = {"dense": self.dense, "lexical": self._terms, "multi_vector": self._vectors}
         return made[way] is not None
 
@@ -124,7 +124,7 @@ class HeadCorpus:
 def rank_all(
     corpus: HeadCorpus, queries: Several, ways: Ways, *, num: int
 ) -> dict[str, list[list[tuple[str, float]]]]:
-    """Rank the documents for each query, by each way of ranking: pairs of id and score."""
+    """Return way of ranking -> for each query, (document id, score) of the best documents."""
     finder = Finder(corpus, ways)
     made: dict[str, list[list[tuple[str, float]]]] = {name: [] for name in ways.names}
     for number in range(num):
@@ -284,7 +284,7 @@ class RetrievalEvaluator:
                     advance(len(documents))
 
     def _drops(self, query: str) -> bool:
-        """Return True if a query's ranking excludes the document with the query's id."""
+        """Return True if the document with the query's own id must be removed from the ranking."""
         same_ids = self._settings.same_ids
         return same_ids == "drop" or (same_ids == "auto" and query in self._judged.twins)
 
@@ -321,7 +321,7 @@ class RetrievalEvaluator:
             )
 
     def _documents(self) -> Iterator[tuple[list[str], list[np.ndarray], int]]:
-        """Yield ids and token rows of document chunks, with the number of truncated documents."""
+        """Yield (document ids, token rows, number of truncated documents) of each corpus chunk."""
         records = retrieval_sets.read_corpus(self._settings.directory)
         while some := list(itertools.islice(records, self._chunk)):
             texts = [(self._settings.document_prefix or "") + record.text for record in some]

@@ -272,7 +272,6 @@ def _any_text(answer: Answer) -> tuple[str, bool]:
 
 
 def _number(answer: Answer) -> tuple[str, bool]:
-    """Format a similarity of STS-B from 0 to 5; -1 marks an invalid prediction."""
     value = float(answer.value)
     valid = math.isfinite(value) and value >= 0.0
     return f"{min(5.0, value) if valid else 0.0:.3f}", valid

@@ -124,7 +124,7 @@ class TaskSettings:
         )
 
     def shown(self, name: str, data: Data) -> Data:
-        """Return the data config of the task that few-shot examples come from."""
+        """Return the data config of the task that supplies the few-shot examples."""
         task = self._values(name).get("examples_of", data.task)
         return data if task == data.task else dataclasses.replace(data, task=task)
 
@@ -135,7 +135,7 @@ def _names(member: Member) -> tuple[str, ...]:
 
 
 class Answerers:
-    """Factory of generators; tasks with equal settings share a generator.
+    """Factory of the generators that predict a task's outputs; equal settings share a generator.
 
     Args:
       experiment: experiment config, with data, heads and objective.
@@ -164,7 +164,7 @@ class Answerers:
 
     @property
     def reads_labels(self) -> bool:
-        """True if an encoder head predicts labels instead of text."""
+        """True if an encoder's head predicts labels; False if the model generates text."""
         return self._data.layout.answered_by_head
 
     def of(self, task: Any, settings: Evaluation) -> Generator:
@@ -197,7 +197,7 @@ class Answerers:
         )
 
     def named_heads(self, heads: Sequence[Head], task: Any) -> tuple[Head, ...]:
-        """Return the heads, with the task's class names on the task's head."""
+        """Return the heads; the head of the task gets the names of the task's classes."""
         from t5x_lite.data import loading
 
         labels = loading.task_labels(task)
@@ -276,7 +276,7 @@ ParamsOf = Callable[[str], Params]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """Data of a task.
+    """Data of a task, and how the task is evaluated.
 
     Attributes:
       data: data config of the task.
@@ -584,7 +584,7 @@ class TaskSuite:
         return self._answerers.of(self.sources[name].task, self._by_task.evaluation(name))
 
     def named_heads(self, heads: Sequence[Head]) -> tuple[Head, ...]:
-        """Return the heads of an experiment, with the task's class names on the trained head."""
+        """Return the experiment's heads; the trained head gets the names of the task's classes."""
         if not self._answerers.reads_labels or self.is_mixture:
             return tuple(heads)
         [source] = self.sources.values()

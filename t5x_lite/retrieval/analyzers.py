@@ -113,7 +113,7 @@ def _consonants(word: str) -> list[bool]:
 
 
 def _measure(word: str) -> int:
-    """Return m in the form [C](VC)^m[V] of a word: how often a consonant follows a vowel."""
+    """Return m in Porter's form [C](VC)^m[V] of a word: how often a consonant follows a vowel."""
     consonants = _consonants(word)
     return sum(not before and after for before, after in itertools.pairwise(consonants))
 
@@ -314,13 +314,12 @@ def _ascii() -> re.Pattern[str]:
 
 @functools.cache
 def _unicode() -> re.Pattern[str]:
-    """Return the compiled pattern of a word, for all Unicode characters."""
     classes = _classes()
     return _pattern(*(_ranges(classes, name) for name in "LHDEXKCS"))
 
 
 def _classes() -> list[str]:
-    """Return class letter -> characters; a character in several classes belongs to the last one.
+    """Return the class of each Unicode character, by code point, as a letter; "" for no class.
 
     L letter, H Hebrew, D digit, E joiner, X extending, K katakana, C single, S script without
     spaces.

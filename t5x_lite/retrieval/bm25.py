@@ -144,13 +144,13 @@ class InvertedIndex(NamedTuple):
         return analyzer(self.settings["analyzer"])
 
     def postings(self, term: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the documents and frequencies of a term, which are empty for an unknown term."""
+        """Return the numbers of the documents with a term, and the term's frequency in each."""
         span = self.span(term)
         self.check(span)
         return self.documents[span], self.frequencies[span]
 
     def span(self, term: str) -> slice:
-        """Return the slice of a term's postings in `documents` and `frequencies`."""
+        """Return the slice of the arrays `documents` and `frequencies` that belongs to a term."""
         number = self._number(term)
         if number is None:
             return slice(0, 0)
@@ -174,7 +174,6 @@ class InvertedIndex(NamedTuple):
 
 
 def _check_range(numbers: np.ndarray, limit: int, *, where: str | Path) -> None:
-    """Raise InputError unless all numbers are at least 0 and below a limit."""
     if len(numbers) and (int(numbers.min()) < 0 or int(numbers.max()) >= limit):
         raise InputError(f"{where} is damaged (a number is not below {limit})")
 
@@ -259,7 +258,6 @@ class _Builder:
         self._num_documents += 1
 
     def _write_block(self) -> None:
-        """Write the block's postings sorted by term, and for each term by document."""
         terms = np.asarray(self._block_terms, np.int32)
         order = np.argsort(terms, kind="stable")
         numbers, counts = np.unique(terms, return_counts=True)
@@ -350,7 +348,7 @@ Lengths = Literal["exact", "lucene"]
 
 
 class _Term(NamedTuple):
-    """Query term: its weight, and the slice, documents and frequencies of its postings."""
+    """Term of a query, with its weight, and with the documents that contain it (postings)."""
 
     weight: np.float32
     span: slice
@@ -400,7 +398,7 @@ class BM25:
         return self._best(documents, scores, depth)
 
     def _candidates(self, terms: Sequence[_Term], depth: int) -> np.ndarray:
-        """Return document numbers that include the best `depth` documents.
+        """Return numbers of candidate documents, which include the best `depth` documents.
 
         A term adds at most its weight to a score; rare terms weigh more, so they are processed
         first. Once the depth-th score is above the sum of the remaining weights, no new document
@@ -460,7 +458,6 @@ class BM25:
 
 
 def _kth(scores: np.ndarray, k: int) -> np.floating:
-    """Return the k-th largest score."""
     return np.partition(scores, len(scores) - k)[len(scores) - k]
 
 

@@ -77,7 +77,7 @@ def better(
     count: int,
     first: int,
 ) -> tuple[Float[np.ndarray, "Q depth"], Int[np.ndarray, "Q depth"]]:
-    """Return the best documents of the best so far and of a chunk: descending scores, and numbers.
+    """Return (scores, document numbers) of the best among the known documents and a new chunk.
 
     Args:
       scores: scores of the best documents so far, descending; -inf for missing documents.
@@ -128,7 +128,7 @@ def _better_on_cpu(
 
 
 def _kth_of_groups(product: np.ndarray, depth: int) -> np.ndarray:
-    """Return each query's depth-th largest maximum over groups of documents."""
+    """Return each query's depth-th largest score among the maxima of groups of documents."""
     num, size = product.shape
     width = max(1, min(_WIDTH, size // (2 * depth)))
     groups = size // width
@@ -139,14 +139,14 @@ def _kth_of_groups(product: np.ndarray, depth: int) -> np.ndarray:
 
 
 def _first_of_equal(query: np.ndarray, is_least: np.ndarray, depth: int) -> np.ndarray:
-    """Return a mask of scores above a query's least score and of the first `depth` equal ones."""
+    """Return a mask that keeps scores above the least score, and the first `depth` equal to it."""
     before = np.cumsum(is_least) - is_least
     starts = np.searchsorted(query, query)  # index of the first entry of the same query
     return ~is_least | (before - before[starts] < depth) if len(query) else is_least
 
 
 def _nth(query: np.ndarray, num: int) -> np.ndarray:
-    """Return for each entry of a sorted array the number of equal earlier entries."""
+    """Return, for each entry of a sorted array, the number of earlier equal entries."""
     counts = np.bincount(query, minlength=num)
     return np.arange(len(query)) - (np.cumsum(counts) - counts)[query]
 
@@ -280,14 +280,14 @@ class ExactSearch:
         jax.block_until_ready((self._scores, self._rows))
 
     def best(self) -> Best:
-        """Return the best documents so far, by document number."""
+        """Return scores and document numbers of the best documents so far."""
         scores, rows = jax.device_get((self._scores, self._rows))
         return Best(
             np.concatenate(scores)[: self._num], np.concatenate(rows)[: self._num], self._seen
         )
 
     def results(self) -> list[list[tuple[str, float]]]:
-        """Return (id, score) of each query's best documents; all documents need ids."""
+        """Return (document id, score) of each query's best documents; all documents need ids."""
         scores, rows, _ = self.best()
         return [
             [
@@ -299,7 +299,7 @@ class ExactSearch:
         ]
 
     def _own_rows(self, documents: Sequence[str]) -> np.ndarray:
-        """Return each query's index in the chunk of the document with its id, or `_NONE`."""
+        """Return for each query the chunk's index of the document with the query's id, or -1."""
         own = np.full(len(self._blocks) * self._size, _NONE, np.int32)
         for place, name in enumerate(documents if self._own else ()):
             if name in self._own:
@@ -327,7 +327,6 @@ def check_vectors(vectors: np.ndarray, *, what: str) -> None:
 
 
 def _filled(array: np.ndarray, rows: int, *, value: float | int) -> np.ndarray:
-    """Return an array padded with a value to a number of rows."""
     if len(array) == rows:
         return array
     filled = np.full((rows, *array.shape[1:]), value, array.dtype)
@@ -336,7 +335,7 @@ def _filled(array: np.ndarray, rows: int, *, value: float | int) -> np.ndarray:
 
 
 _Held = tuple[tuple[Array, Array, Array], tuple[Array, Array]]
-"""(best scores, document numbers, document to skip), (size of the chunk, first document number)."""
+"""Type of ((best scores, document numbers, document to skip), (chunk size, first document))."""
 
 
 @functools.lru_cache(maxsize=32)
@@ -347,7 +346,7 @@ def _compiled(depth: int, parts: int, mesh: Mesh | None) -> Callable[..., tuple[
 def _better(
     asked: tuple[Array, _Held], documents: Array, *, depth: int, parts: int
 ) -> tuple[Array, Array]:
-    """Merge the best documents so far with a chunk: scores [Q, depth] and document numbers."""
+    """Return (scores [Q, depth], numbers [Q, depth]) of the best documents, with a new chunk."""
     queries, held = asked
     shared = documents.reshape(parts, -1, documents.shape[1])
     # In float32 even if a device would round the factors: the search is exact.
@@ -496,7 +495,7 @@ def rankings_of(
 def rescored(
     best: Best, queries: Float[np.ndarray, "Q D"], shards: VectorShards, *, depth: int
 ) -> Best:
-    """Return the found documents ranked by dot products with other, more precise vectors.
+    """Return the found documents, ranked again by dot products with more precise vectors.
 
     Args:
       best: results of a search in compressed vectors.

@@ -125,7 +125,7 @@ def _fill(index: Any, shards: VectorShards) -> None:
 
 @contextlib.contextmanager
 def _name_for_faiss(path: Path, flags: int) -> Iterator[str]:
-    """Yield a file name that faiss accepts, because faiss only accepts names in valid UTF-8."""
+    """Yield a file name for faiss, which only accepts valid UTF-8, that opens the same file."""
     name = str(path)
     if name.encode("utf-8", "replace") == os.fsencode(name):
         yield name
@@ -197,7 +197,6 @@ def _made(faiss: Any, shards: VectorShards, kind: str, how: Settings) -> Any:
 
 
 def _sample(shards: VectorShards, num: int, *, seed: int) -> Float[np.ndarray, "n D"]:
-    """Return a random sample of the vectors, in the order of the corpus."""
     rows = np.sort(np.random.default_rng(seed).choice(len(shards), num, replace=False))
     found, filled = np.empty((num, shards.size), np.float32), 0
     for block in shards.blocks(rows=_ROWS):
@@ -336,7 +335,7 @@ _LIST_CODES = {"Flat": b"IwFl", "PQ": b"IwPQ", "SQ": b"IwSq"}
 
 
 def _fourcc(kind: str, path: Path) -> bytes:
-    """Return the first four bytes of the file that faiss writes for an index type."""
+    """Return the four bytes with which faiss begins a file of this index type."""
     match = _KIND.fullmatch(kind)
     has_lists = match is not None and match[1] is not None
     codec, table = kind, _PLAIN_CODES

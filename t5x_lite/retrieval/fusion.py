@@ -25,10 +25,10 @@ The BGE-M3 paper ranks by three heads, separately and in weighted sums:
 | multi_vector | the first 200 of dense | score of the head |
 | all | the first 200 of dense | w1 dense + w2 lexical + w3 multi_vector |
 
-All candidates get the scores of all heads in the sum; in the reference code, a document that a head
-did not return scores 0 for the head. Documents that are not rescored follow in their former order.
-The weights for passages are 1, .3, 1 (MIRACL, MKQA). The weights for long documents are .15, .5,
-.35, and .2, .8 for dense_lexical (MLDR, NarrativeQA; Chen et al. 2024, arXiv:2402.03216v4).
+All candidates get the scores of all heads in the sum; in BGE-M3's published code, a document that a
+head did not return scores 0 for the head. Documents that are not rescored follow in their former
+order. The weights for passages are 1, .3, 1 (MIRACL, MKQA). The weights for long documents are .15,
+.5, .35, and .2, .8 for dense_lexical (MLDR, NarrativeQA; Chen et al. 2024, arXiv:2402.03216v4).
 
 `TermIndex` scores documents exactly by lexical weights, with all postings in memory:
 
@@ -131,7 +131,7 @@ def _merged(query: str, runs: Sequence[Run], depth: int) -> list[tuple[str, floa
 def _values(
     query: str, documents: Sequence[Ranked], method: Method, rrf_k: int
 ) -> dict[str, float]:
-    """Return the contribution of each document of a ranking to the fused score."""
+    """Return the number that each document of one run's ranking adds to its fused score."""
     if method == "rrf":
         return {one.document: 1 / (rrf_k + one.rank) for one in documents}
     scores = {one.document: one.score for one in documents if one.score is not None}
@@ -197,17 +197,17 @@ Scored = list[tuple[int, float]]
 
 @runtime_checkable
 class Corpus(Protocol):
-    """Protocol of the outputs of BGE-M3's heads for documents, such as `M3Texts`."""
+    """Protocol of a document collection with the outputs of BGE-M3's heads, such as `M3Texts`."""
 
     ids: list[str]
     dense: np.ndarray | None
 
     def has(self, way: str) -> bool:
-        """Return True if the documents were encoded with this head."""
+        """Return True if the documents have outputs of the head `way`, such as "lexical"."""
         ...
 
     def terms(self) -> Iterable[Mapping[int, float]]:
-        """Return the lexical weights (token id -> weight) of each document."""
+        """Return token id -> lexical weight, for each document."""
         ...
 
     def vectors(self, number: int) -> np.ndarray:
@@ -242,7 +242,7 @@ class Finder:
         terms: Mapping[int, float] | None,
         vectors: Float[np.ndarray, "S K"] | None,
     ) -> dict[str, Scored]:
-        """Return name -> ranking of one query, for each requested ranking."""
+        """Return ranking name, such as "dense" -> (document number, score) pairs for one query."""
         ways, scores = self._ways, {}
         if "dense" in ways.heads:
             assert self._corpus.dense is not None
@@ -272,14 +272,13 @@ class Finder:
 
 
 def _scored(numbers: Sequence[int] | np.ndarray, scores: np.ndarray) -> Scored:
-    """Return (number, score) of documents, best first; ties keep their order."""
     those = np.asarray(numbers)
     order = np.argsort(-np.asarray(scores, np.float64), kind="stable")
     return [(int(those[i]), float(scores[i])) for i in order]
 
 
 def _with_rest(first: Scored, rest: Sequence[int]) -> Scored:
-    """Append further documents, with scores that decrease by one from the lowest score."""
+    """Append documents to a ranking, with scores that decrease by one from the lowest score."""
     lowest = first[-1][1] if first else 0.0
     return [*first, *((number, lowest - place) for place, number in enumerate(rest, 1))]
 

@@ -90,7 +90,7 @@ class Candidate(NamedTuple):
     """Passage in the ranking of a query.
 
     Attributes:
-      number: number of the passage in the pool.
+      number: index of the passage in the pool.
       score: score of the passage, or None if the ranking has no scores.
     """
 
@@ -102,7 +102,7 @@ class Known(NamedTuple):
     """Positives and words of a query, which its negatives must not match.
 
     Attributes:
-      numbers: numbers of the positives in the pool.
+      numbers: indices of the positives in the pool.
       digests: digests of the positives' words.
       own: digests of the query's words.
       lowest: lowest score of a positive; None if a score is unknown.
@@ -117,10 +117,10 @@ class Known(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """Negatives that were chosen for a query.
+    """Hard negatives that were chosen for a query.
 
     Attributes:
-      numbers: numbers of the passages, in the order of the ranking, followed by random passages.
+      numbers: pool indices of the negatives, in ranking order, followed by random passages.
       scores: score of each passage, or None.
       dropped: number of dropped candidates by rule.
       filled: number of random passages from outside of the ranking.
@@ -217,7 +217,6 @@ def _drawn(*parts: str | int) -> int:
 
 
 def _sampled(query: str, kept: list[Candidate], pool: "Pool", rules: Rules) -> list[Candidate]:
-    """Return a random sample of the candidates, in the order of the ranking."""
     draws = [_drawn(rules.seed, query, pool.name(one.number)) for one in kept]
     places = sorted(range(len(kept)), key=lambda place: (draws[place], place))
     return [kept[place] for place in sorted(places[: rules.negatives])]
@@ -226,7 +225,7 @@ def _sampled(query: str, kept: list[Candidate], pool: "Pool", rules: Rules) -> l
 def _filling(
     query: str, num: int, ranked: set[int], known: Known, pool: "Pool", rules: Rules
 ) -> list[int]:
-    """Return random passages of the pool that are not in the ranking and violate no rule."""
+    """Return indices of random passages that are not in the ranking and that no rule drops."""
     import numpy as np
 
     from t5x_lite.data.mixing import order

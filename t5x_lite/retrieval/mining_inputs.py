@@ -50,7 +50,7 @@ def digest(text: str) -> int:
 
 
 class Pool:
-    """Passages that negatives are taken from, with ids, texts and digests in memory.
+    """Passages from which negatives are selected, with ids, texts and digests in memory.
 
     Args:
       names: ids of the passages, all different.
@@ -103,11 +103,11 @@ class Pool:
         return len(self._names)
 
     def number(self, name: str) -> int | None:
-        """Return the number of the passage with an id, or None."""
+        """Return the index in the pool of the passage with this id, or None."""
         return self._numbers.get(name)
 
     def find(self, text: str) -> int | None:
-        """Return the number of the first passage with this text or title and text, or None."""
+        """Return the index of the first passage with this text or title and text, or None."""
         if self._by_digest is None:
             numbers = range(len(self) - 1, -1, -1)
             self._by_digest = {each: k for k in numbers for each in self._digests[k].tolist()}
@@ -134,7 +134,7 @@ class Pool:
         return {*self._digests[number].tolist()}
 
     def identity(self) -> str:
-        """Return a digest of all ids and texts of the pool."""
+        """Return a digest of all ids and texts in the pool, which changes if a passage changes."""
         content = hashlib.sha256()
         for table in (self._names, self._texts):
             for values in table.arrays().values():
@@ -149,8 +149,8 @@ class Asked(NamedTuple):
       id: id of the query, or its line number from 0.
       query: text of the query, without a prompt.
       prompted: text of the query, with its prompt.
-      positives: number of each positive in the pool, by id or words; None if not in the pool.
-      names: id of each positive, or of the passage with its words; None if unknown.
+      positives: index in the pool of each positive, found by id or words; None if not in the pool.
+      names: id of each positive, or of the passage with the same words; None if unknown.
       texts: texts of the positives.
       scores: scores of the positives in the input.
       record: input line of the query.
@@ -185,7 +185,7 @@ class Inputs(NamedTuple):
     digest: str
 
     def answers_by_query(self) -> dict[str, frozenset[int]]:
-        """Return query key -> numbers of its positives, over all lines with the same query."""
+        """Return query key -> pool indices of the positives, from all lines with the query."""
         found: dict[str, set[int]] = {}
         for one in self.asked:
             own = (number for number in one.positives if number is not None)
@@ -193,7 +193,7 @@ class Inputs(NamedTuple):
         return {key: frozenset(numbers) for key, numbers in found.items()}
 
     def texts_by_query(self) -> dict[str, tuple[str, ...]]:
-        """Return query key -> words of its positives, over all lines with the same query."""
+        """Return query key -> words of the positives, from all lines with the query."""
         found: dict[str, dict[str, None]] = {}
         for one in self.asked:
             own = found.setdefault(one.key, {})
@@ -201,7 +201,7 @@ class Inputs(NamedTuple):
         return {key: tuple(texts) for key, texts in found.items()}
 
     def digests_by_query(self) -> dict[str, frozenset[int]]:
-        """Return query key -> word digests of its positives, over all lines of the same query."""
+        """Return query key -> word digests of the positives, from all lines with the query."""
         found: dict[str, set[int]] = {}
         for one in self.asked:
             own = found.setdefault(one.key, set())
@@ -307,7 +307,7 @@ def _of_file(path: str) -> Iterator[Line]:
 
 
 def _of_lines(lines: Iterable[Line]) -> Iterator[Passage]:
-    """Yield each distinct passage of a file of pairs, identified by id or else by text."""
+    """Yield each distinct passage of a file of pairs; passages with equal ids or texts are one."""
     seen: set[str] = set()
     for line in lines:
         for kind in ("pos", "neg"):

@@ -123,7 +123,7 @@ class PairReader:
             yield document, raws
 
     def fields(self) -> str:
-        """Return the end of an error message, which lists the first document's fields."""
+        """Return the first document's fields as text, for the end of an error message."""
         if not self._fields:
             return ""
         listed = ", ".join(self._fields)
@@ -170,7 +170,7 @@ class PairReader:
 
 
 def _kind(name: str) -> Literal["archive", "documents", "tfds"]:
-    """Return the kind of an input: archives (or lists of them), documents, or a TFDS data set."""
+    """Return the kind of an input: (lists of) WARC archives, documents, or a TFDS data set."""
     if is_named(name):
         return "tfds" if name.startswith(TFDS) else "documents"
     if plain_name(name).endswith((*_ARCHIVES, ".paths")):

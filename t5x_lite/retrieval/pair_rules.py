@@ -73,10 +73,10 @@ KEPT_ONE_IN = 10
 
 
 class Document(NamedTuple):
-    """Document from which a rule makes pairs.
+    """Document from which a rule makes query-passage pairs.
 
     Attributes:
-      where: position of the document for messages, such as "file:line".
+      where: location of the document for messages, such as "file:line".
       record: fields of the document.
       seed: random seed of the rule.
     """
@@ -101,7 +101,6 @@ class Raw(NamedTuple):
 
 
 def _text(record: Mapping[str, Any], *names: str) -> str:
-    """Return the first of these fields that is a string, or ""."""
     return next((record[name] for name in names if isinstance(record.get(name), str)), "")
 
 
@@ -201,7 +200,7 @@ def ict(document: Document) -> Iterator[Raw]:
 
 
 def _passages(text: str) -> Iterator[list[str]]:
-    """Yield lists of sentences with up to `BLOCK_WORDS` words in total, or one longer sentence.
+    """Yield passages of a text: lists of sentences with up to `BLOCK_WORDS` words in total.
 
     A sentence includes the space before the next sentence, if any.
     """
@@ -395,7 +394,6 @@ def plain(text: str) -> str:
 
 
 def _count(text: str, enough: int) -> int:
-    """Return the number of words of a text; counting may stop at `enough`."""
     spaced = len(text.split(None, enough))
     return spaced if text.isascii() or spaced > enough else len(words(text))
 

@@ -87,7 +87,7 @@ class QueryEncoder:
     trust_project: bool = False
 
     def named(self) -> str:
-        """Return the checkpoint, for a command that needs it."""
+        """Return the checkpoint's directory; raise InputError if no checkpoint was given."""
         if self.checkpoint is None:
             raise InputError("this command needs a checkpoint; give --checkpoint DIR")
         return self.checkpoint
@@ -250,7 +250,7 @@ class EncoderSearch:
         )
 
     def scores_of_answers(self) -> list[list[float]]:
-        """Return the score of each query's positives, also of positives outside of the pool."""
+        """Return the scores of each query's positives, even if they are not in the pool."""
         import numpy as np
 
         absent = [
@@ -325,7 +325,7 @@ class EncoderSearch:
 
 
 def _cut_former(path: Path) -> None:
-    """Truncate a file of an earlier version, which had a counter in passages.done."""
+    """Truncate passages.npy of an earlier version to the row count in passages.done."""
     import numpy as np
 
     count = path.with_suffix(".done")

@@ -50,7 +50,7 @@ _logger = logging.getLogger(__name__)
 
 
 def needed_steps(rule: Refresh, steps: int) -> list[int]:
-    """Return the steps with checkpoints that are searched for a run of `steps` steps."""
+    """Return the steps of a run with `steps` steps that need a search with their checkpoint."""
     batches = range(0, steps, rule.period)
     return sorted({step for number in batches if (step := rule.searched_by(number))})
 
@@ -128,8 +128,8 @@ class CachedQueries:
 
     Attributes:
       rows: token ids of each distinct query.
-      of_examples: number of the query of each example, int64 [n].
-      answers: passage numbers of each query's positives.
+      of_examples: index in `rows` of each example's query, int64 [n].
+      answers: indices in `pool` of each query's positives.
       num_answers: total number of positives.
       num_unknown: number of positives that are not among the passages.
     """
@@ -209,7 +209,7 @@ def examples_of(split: Split) -> Iterator[Mapping[str, np.ndarray]]:
 
 
 def _names(example: Mapping[str, np.ndarray], feature: str) -> list[int]:
-    """Return the ids of an example's passages as hashes (`refreshes.name_key`); 0 is unknown."""
+    """Return hashes of the ids of an example's passages (`refreshes.name_key`); 0 is unknown."""
     if feature not in example:
         return []
     content = np.ascontiguousarray(example[feature].reshape(-1, ID_WIDTH), "<u2")
@@ -217,12 +217,12 @@ def _names(example: Mapping[str, np.ndarray], feature: str) -> list[int]:
 
 
 def _inner(row: np.ndarray) -> bytes:
-    """Return the bytes of a row's tokens between [CLS] and [SEP], 4 bytes per token."""
+    """Return the tokens of a row between [CLS] and [SEP] as bytes, 4 bytes per token."""
     return np.asarray(row[1:-1], "<i4").tobytes()
 
 
 def _contains(outer: bytes, inner: bytes, *, full: int) -> bool:
-    """Return True if a row contains another text, or its start if the row is truncated."""
+    """Return True if `outer` contains `inner`, or the start of `inner` if `outer` is truncated."""
     head = inner[: 4 * _LEAST_TOKENS]
     if len(head) < 4 * _LEAST_TOKENS:
         return False

@@ -120,8 +120,8 @@ class Suite:
     Attributes:
       title: official name of the benchmark.
       module: Python module of the tasks.
-      mixture: name of the mixture of all tasks, for a T5.
-      average: tasks of the benchmark's average score.
+      mixture: name of the mixture of all tasks, which a T5 trains on with --together.
+      average: tasks that the benchmark's average score includes.
       tasks: tasks of the benchmark.
       epochs: passes over the training data of a task.
       batch_size: rows per batch.
@@ -217,7 +217,7 @@ SUITES = {
 
 
 def check_options(options: Sequence[str], epochs: float | None) -> None:
-    """Raise InputError for a config option that another option of `t5x-lite glue` sets."""
+    """Raise InputError for a config option, such as --data.task, that another glue option sets."""
     given = given_options(options)
     for option, own in _OWN.items():
         if option in given:
@@ -361,7 +361,6 @@ class Recipe:
         return made
 
     def _experiment(self, data: Data, workdir: str, **changes: Any) -> Experiment:
-        """Return a config with the command's options and the number of steps."""
         epochs = changes.pop("epochs", None) or self.suite.epochs
         adapted = "--adapters.add" in given_options(self.options)
         period = max(1, math.ceil(_STEPS / max(epochs, 2)))
@@ -388,7 +387,6 @@ class Recipe:
         return with_epochs(made, options=given)
 
     def _alone(self, task: Task, workdir: str) -> Experiment:
-        """Return the config of a run on one task."""
         data = dataclasses.replace(self.data, task=self._task(task.name))
         changes: dict[str, Any] = {"epochs": task.epochs}
         if self.kind is not None:
@@ -463,7 +461,6 @@ class Recipe:
         )
 
     def _with_data_options(self, data: Data) -> Data:
-        """Return the data config of a cache, changed by the command's data options."""
         begun = Experiment(
             model=self.model,
             objective=Classify(),
@@ -491,7 +488,6 @@ def train_all(runs: Sequence[Run], suite: Suite, output: Path) -> dict[str, Any]
 
 
 def _options_of(beginning: str, options: Sequence[str]) -> list[str]:
-    """Return the options that begin with a prefix, with their values."""
     found, takes = [], False
     for each in options:
         if each.startswith("--"):
@@ -532,7 +528,6 @@ def _result(run: Run, suite: Suite, *, submission: Path) -> dict[str, Any]:
 
 
 def _finished(file: Any, experiment: Experiment) -> dict[str, Any] | None:
-    """Return the content of a finished run's result file, or None."""
     if not file.exists():
         return None
     try:
@@ -595,7 +590,6 @@ def _measured(
 
 
 def _as_task(experiment: Experiment, task: str, *, measured: bool) -> Experiment:
-    """Return the config to evaluate a trained run on all examples of one task."""
     data = dataclasses.replace(
         experiment.data, task=task, cache="", adapter_of=(), mixing=Mixing(), pack=False
     )
@@ -613,7 +607,6 @@ def _as_task(experiment: Experiment, task: str, *, measured: bool) -> Experiment
 def _told(
     suite: Suite, tasks: Mapping[str, Mapping[str, Any]], output: Path, *, submission: Path
 ) -> dict[str, Any]:
-    """Write metrics.json, and print the metrics of each task and the average."""
     own = {
         name: {m: v for m, v in row.items() if m not in ("step", SCORE)}
         for name, row in tasks.items()

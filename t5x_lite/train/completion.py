@@ -123,7 +123,7 @@ def with_classes(
 
 
 def _heads_of_init(experiment: Experiment) -> tuple[Head, ...]:
-    """Return the heads of the config and of the initial checkpoint."""
+    """Return the config's heads, followed by the initial checkpoint's other heads."""
     if not experiment.init.checkpoint:
         return experiment.heads
     step = find_step(experiment.init.checkpoint, step=experiment.init.step)
@@ -151,7 +151,10 @@ _AT_A_TIME = 4096
 
 
 def balanced_weights(data: Data, num: int) -> tuple[float, ...]:
-    """Return the class weights n / (k n_c) for n examples of k classes; 1 for an absent class."""
+    """Return the balanced weight of each class c: n / (k n_c), or 1 if n_c is 0.
+
+    n is the number of examples, n_c of class c, and k the number of classes with examples.
+    """
     words = "token_labels" in data.layout.features
     vocabulary = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
     counts = np.zeros(num + 1, np.int64)
@@ -180,7 +183,7 @@ def balanced_weights(data: Data, num: int) -> tuple[float, ...]:
 
 
 def with_schedule_offset(experiment: Experiment, *, earlier: Experiment | None) -> Experiment:
-    """Return the experiment with a number instead of "auto" in optimizer.schedule_offset."""
+    """Return the experiment with "auto" in optimizer.schedule_offset replaced by a step number."""
     if experiment.optimizer.schedule_offset != AUTO:
         return experiment
     if earlier is not None:

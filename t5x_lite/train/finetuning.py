@@ -203,7 +203,7 @@ def _resumed(
     task: Task,
     options: Sequence[str],
 ) -> Experiment:
-    """Return the config of a run with a missing initial checkpoint."""
+    """Return the config to resume a run after its initial checkpoint was deleted."""
     own = saved.data
     named = dataclasses.replace(columns, labels=columns.labels or own.columns.labels)
     data = dataclasses.replace(
@@ -261,7 +261,6 @@ def _training_rows(
 
 
 def _tell_lengths(found: Measured) -> None:
-    """Log statistics of the text lengths."""
     for name, lengths in found.lengths.items():
         middle, most = (int(np.percentile(lengths, share)) for share in (50, 99))
         rows = "" if len(lengths) == found.rows else f" (the first {len(lengths):,} rows)"
@@ -276,7 +275,7 @@ def _tell_lengths(found: Measured) -> None:
 
 
 def _lengths(found: Measured, model: ModelConfig) -> dict[str, int]:
-    """Return data.inputs_length and data.targets_length; log the fraction of truncated rows."""
+    """Return the config's inputs_length and targets_length; log the fraction of truncated rows."""
     sizes = {}
     for name, share in (("inputs", 99), ("targets", 100)):
         lengths = found.lengths[name]

@@ -272,7 +272,7 @@ def _launcher(environment: Mapping[str, str]) -> str | None:
 
 
 def _tpu_alone(environment: Mapping[str, str]) -> str:
-    """Return the reason that only one process uses this host's TPU, or "" if there may be others.
+    """Return the reason that this host is the only TPU host, or "" if there may be several.
 
     JAX fails without a metadata server, for example in a container without network. But a worker
     that wrongly runs by itself would overwrite the checkpoints of its slice. So on Google Cloud,
@@ -320,9 +320,9 @@ def _gpus(environment: Mapping[str, str]) -> list[int] | None:
 
 @contextlib.contextmanager
 def ending_together(*agreed: type[BaseException]) -> Iterator[None]:
-    """End this process at once, with one line, on an error in a run of several processes.
+    """Print one line and end this process at once if a run of several processes fails.
 
-    Normal cleanup would wait for the other processes, which wait for this one. The end of this
+    Normal cleanup would wait for the other processes, which wait for this process. The end of this
     process breaks their connections, so they end, too: on CPU at once, elsewhere after
     hosts.heartbeat seconds. After the same time, JAX aborts all processes if one of them hangs or
     is disconnected.
@@ -341,7 +341,6 @@ def ending_together(*agreed: type[BaseException]) -> Iterator[None]:
 
 
 def _end(error: BaseException) -> None:
-    """Print one line about the error, and exit without cleanup."""
     index, count = jax.process_index(), jax.process_count()
     who = f"process {index} of {count}"
     if isinstance(error, InputError):
@@ -415,7 +414,6 @@ _OWN_DATA_FIELDS = ("directory", "cache", "vocabulary")
 
 
 def _files_of(place: str) -> dict[str, Path]:
-    """Return the paths of files in a directory or matching a pattern, by name; {} for a bucket."""
     root = Path(place)
     if not place or remote.is_remote(place):
         return {}
@@ -441,7 +439,6 @@ def _samples(files: Mapping[str, Path]) -> dict[str, str]:
 
 
 def _manifest_of(checkpoint: str) -> dict[str, str]:
-    """Return checksums of the manifests in a local checkpoint or work directory."""
     root = Path(checkpoint)
     if not checkpoint or remote.is_remote(checkpoint):
         return {}

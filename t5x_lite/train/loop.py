@@ -39,7 +39,7 @@ from t5x_lite.train.track import Goodput, Tracker
 class Batches(Protocol):
     """Iterator over training batches, with a position that can be saved.
 
-    An attribute `epoch` that is not None is logged: the number of passes over the data so far.
+    If it has an attribute `epoch`, the number of passes over the data so far, training logs it.
     """
 
     def __next__(self) -> Mapping[str, np.ndarray]: ...
@@ -80,7 +80,7 @@ class Ahead:
             self._drawn = rows, put_batch(rows, self._mesh)
 
     def take(self) -> tuple[Mapping[str, np.ndarray], Batch]:
-        """Return the next batch: this process's rows, and the complete batch on the devices."""
+        """Return this process's rows of the next batch, and the complete batch as device arrays."""
         self.draw()
         assert self._drawn is not None
         drawn, self._drawn = self._drawn, None
@@ -112,7 +112,7 @@ Evaluate = Callable[[int, Params], dict[str, float] | None]
 """Function (step, params) -> metrics "<split>/<name>", or None if a signal interrupted it."""
 
 Flops = Callable[[Mapping[str, np.ndarray]], int | None]
-"""Function from this process's rows to the FLOPs of a train step on them, or None."""
+"""Function from this process's rows of a batch to the FLOPs of the train step, or None."""
 
 SaveMetrics = Callable[[int, Mapping[str, float]], None]
 """Function (step, metrics) that adds metrics to the checkpoint of a step."""
@@ -130,7 +130,7 @@ class Save(Protocol):
         *,
         hurried: bool = False,
     ) -> None:
-        """Start to save a checkpoint; `hurried` is True if a signal ends the run."""
+        """Start to save a checkpoint; set `hurried` if a signal ends the run."""
         ...
 
 
@@ -295,7 +295,6 @@ def fit(
 
 
 def _signal(stop: StopSignals, mesh: Mesh) -> int:
-    """Return the signal that ended an evaluation, on any process."""
     signum = stop.requested(mesh, wait=True)
     assert signum is not None
     return signum

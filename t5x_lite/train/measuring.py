@@ -242,7 +242,6 @@ def _evaluate(
     use: str | None,
     output: str | None,
 ) -> dict[str, float]:
-    """Evaluate a checkpoint, after the processes have connected."""
     settings = experiment.evaluation
     if not (settings.loss or settings.task_metrics or settings.retrieval.directory):
         raise InputError(
@@ -312,7 +311,7 @@ def _evaluate(
 
 
 def as_configured(model: Checkpoint, experiment: Experiment) -> Checkpoint:
-    """Return a checkpoint's models with the data, evaluation and compute dtype of a config.
+    """Return a checkpoint's models, with their data, evaluation and dtype settings from a config.
 
     If only retrieval is evaluated, the checkpoint's data settings are kept, because they set row
     lengths.
@@ -335,7 +334,7 @@ def as_configured(model: Checkpoint, experiment: Experiment) -> Checkpoint:
 
 
 def _tell_other_words(member: Loaded, data: Data) -> None:
-    """Warn if a config formats inputs differently from the checkpoint's training."""
+    """Warn if a config formats inputs in a different way than the checkpoint's training did."""
     own, vocabulary = member.experiment.data, member.vocabulary
     if own.layout.ending(vocabulary) != data.layout.ending(vocabulary):
         _logger.warning(
@@ -362,7 +361,6 @@ def is_there(path: str) -> bool:
 
 
 def _check_vocabulary(experiment: Experiment, model: Checkpoint) -> None:
-    """Raise InputError if the vocabularies of a config and a checkpoint differ."""
     data, directory = experiment.data, model.members[0].directory
     if data.vocabulary not in BYTES_NAMES and not is_there(data.vocabulary):
         _logger.info(

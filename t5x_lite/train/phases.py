@@ -1,4 +1,4 @@
-"""Training in phases, for adapters that select their entries by earlier training.
+"""Training in phases, for adapters that first train to select the weights that they change.
 
     work/sft/phases/full_1/      every array trains; an ordinary work directory
     work/sft/checkpoints/        the K entries that changed most, trained again from the start
@@ -74,7 +74,7 @@ _MODEL = "model/"
 
 
 def scores_of_base(experiment: Experiment, adapter: SparseTuning, sizes: Mapping[str, int]) -> Lazy:
-    """Return functions that score the entries of a model's initial arrays, by path."""
+    """Return, for each path, a function that scores the entries of the model's initial array."""
     if adapter.select == "random":
         shapes = trees.flatten(learner_of(experiment).shapes["model"])
         seed = experiment.seed
@@ -93,7 +93,6 @@ def scores_of_base(experiment: Experiment, adapter: SparseTuning, sizes: Mapping
 
 
 def _drawn(path: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """Return random scores for the entries of an array, seeded by its path."""
     return np.random.default_rng([seed, zlib.crc32(path.encode())]).random(shape, np.float32)
 
 
@@ -183,7 +182,6 @@ def with_steps(experiment: Experiment) -> Experiment:
 
 
 def _with_module(experiment: Experiment, adapter: Adapter) -> Experiment:
-    """Return the experiment with the adapter of the same name replaced."""
     added = {**experiment.adapters.added, adapter.name: adapter}
     adapters: Adapters = dataclasses.replace(
         experiment.adapters, add=tuple(map(write_module, added.values()))
@@ -192,7 +190,6 @@ def _with_module(experiment: Experiment, adapter: Adapter) -> Experiment:
 
 
 def _earlier(workdir: AnyPath) -> Experiment | None:
-    """Return the experiment of the run in a work directory, or None."""
     saved = workdir / checkpointing.CONFIG_FILE
     return (
         from_json(saved.read_text(encoding="utf-8"), source=str(saved)) if saved.exists() else None
@@ -200,7 +197,7 @@ def _earlier(workdir: AnyPath) -> Experiment | None:
 
 
 def _as_before(experiment: Experiment, adapter: _Phased, earlier: Experiment) -> Experiment:
-    """Return the experiment with the entries that an earlier start of the run has selected."""
+    """Return the experiment with the array entries that an earlier start of this run selected."""
     theirs = earlier.adapters.added.get(adapter.name)
     has_places = isinstance(theirs, SparseTuning | Diff)
     if has_places and dataclasses.replace(theirs, entries=()) == adapter:
@@ -249,7 +246,7 @@ class _Phases:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Number of entries of each array that the adapter may change, by path in the model."""
+        """Path -> number of entries, for each array of the model that the adapter may change."""
         shapes = trees.flatten(learner_of(self.bare).shapes["model"])
         found: dict[str, int] = {}
         for pattern in self.adapter.targets:
@@ -263,12 +260,10 @@ class _Phases:
 
     @property
     def bare(self) -> Experiment:
-        """Experiment without adapters."""
         return dataclasses.replace(self.experiment, adapters=Adapters(), train=())
 
     @property
     def beside(self) -> Experiment:
-        """Experiment without this adapter, but with the other adapters in use."""
         own, name = self.experiment.adapters, self.adapter.name
         use = tuple(tree for tree in own.composition if tree != name)
         if not use:
@@ -280,7 +275,6 @@ class _Phases:
 
     @functools.cached_property
     def others(self) -> Mapping[str, np.ndarray]:
-        """Changes that the other adapters in use make to arrays, by path of the array."""
         beside = self.beside
         if not any(isinstance(each, ArrayAdapter) for each in beside.adapters.modules):
             return {}
@@ -291,11 +285,9 @@ class _Phases:
         return {path: np.asarray(changed[path]) - np.asarray(base[path]) for path in paths}
 
     def copy(self, *, l1: float = 0.0) -> Copy:
-        """Return an adapter that trains every entry of the arrays."""
         return Copy(name=self.adapter.name, of=self.adapter.targets, l1=l1)
 
     def chosen(self, places: Mapping[str, np.ndarray]) -> Any:
-        """Return the adapter with its selected entries."""
         assert isinstance(self.adapter, SparseTuning | Diff)
         return dataclasses.replace(
             self.adapter, entries=tuple((path, places[path].size) for path in sorted(places))
@@ -317,7 +309,6 @@ class _Trained:
     prefix: str
 
     def base(self, path: str) -> np.ndarray:
-        """Return a frozen array of the base model."""
         return self.arrays[_MODEL + path].read().astype(np.float32)
 
     def rest(self) -> dict[str, np.ndarray]:
@@ -335,7 +326,7 @@ class _Trained:
 def _start_of(
     name: str, places: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]
 ) -> Start:
-    """Return a function for the initial arrays of a sparse phase; missing values are 0."""
+    """Return a function that creates the initial arrays of a phase that trains selected entries."""
 
     def start() -> dict[str, np.ndarray]:
         arrays = {}
@@ -389,7 +380,6 @@ def _sparse(phases: _Phases, adapter: SparseTuning) -> tuple[SparseTuning, Start
 
 
 def _moved(places: np.ndarray, before: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Copy values of selected entries to a larger selection, with 0 for new entries."""
     wider = np.zeros(places.size, np.float32)
     wider[np.searchsorted(places, before)] = values
     return wider
@@ -401,7 +391,7 @@ def _dense_start(
     places: Mapping[str, np.ndarray],
     values: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """Return the initial arrays of a full phase, from the sparse values of earlier rounds."""
+    """Return the initial arrays of a phase that trains all entries, from the selected entries."""
     shapes = trees.flatten(learner_of(phases.bare).shapes["model"])
     arrays = {}
     for path, indices in places.items():
@@ -420,7 +410,7 @@ def _score(
     *,
     other: np.ndarray | None,
 ) -> np.ndarray:
-    """Return the scores of an array's entries after a full phase: change or magnitude."""
+    """Return a score for each entry of a trained array: the magnitude of its value or change."""
     difference = full.own(path)
     if adapter.select == "magnitude":
         whole = full.base(path) + difference

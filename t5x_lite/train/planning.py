@@ -75,7 +75,7 @@ _logger = logging.getLogger(__name__)
 
 
 class DoesNotFit(RuntimeError):
-    """Error of a train step that needs more memory than a device has, with remedies."""
+    """Error of a train step that needs too much device memory; the message lists remedies."""
 
 
 def plan(
@@ -110,7 +110,7 @@ def make_sheets(
     hbm: float | None = None,
     operations: int = 0,
 ) -> Sheets:
-    """Compile the train step for each static batch shape, and return its resources."""
+    """Compile the train step for each batch shape; return the time and memory that each needs."""
     experiment = with_classes(experiment, reads_task=False)
     # Choices depend on the longest rows, as in `train`, and not on each shape.
     experiment, _ = with_choices(experiment, devices[0].device_kind)
@@ -169,7 +169,7 @@ def with_microbatches(experiment: Experiment, *, earlier: Experiment | None) -> 
 def make_sheet(
     experiment: Experiment, devices: Sequence[Any], *, asked: str, hbm: float | None = None
 ) -> Sheet:
-    """Compile the train step for batches of data.batch_size rows, and return its resources."""
+    """Compile the train step for data.batch_size rows; return the time and memory that it needs."""
     mesh = sharding.make_mesh(experiment.mesh, devices=devices)
     experiment, _ = with_choices(experiment, devices[0].device_kind)
     check_batch(experiment, mesh)
@@ -220,7 +220,7 @@ def make_sheet(
 
 
 def _devices(topology: str | None, devices: str | None) -> tuple[list[Any], str]:
-    """Return the devices of --topology or --devices, and the value of that option."""
+    """Return the devices that --topology or --devices describes, and the value of that option."""
     if (topology is None) == (devices is None):
         raise InputError("pass either --topology, such as v5e:4x4, or --devices cpu:N")
     # Tracing needs a backend; the CPU's does not occupy an accelerator of this machine.
@@ -272,7 +272,6 @@ def _has_tiles(mesh: Mesh) -> bool:
 
 
 def _step(experiment: Experiment, learner: Learner, mesh: Mesh) -> tuple[Any, TrainState]:
-    """Return the train step that `train` runs, and the shapes of its state."""
     updates = learner.updates()
     layout = state_shardings(mesh, learner.axes, learner.optimizer_axes())
     step = make_train_step(
@@ -388,7 +387,6 @@ def _start(
 
 
 def _sizes(experiment: Experiment, learner: Learner, mesh: Any) -> list[str]:
-    """Return text lines with the number of parameters, and the memory of the state per device."""
     shapes = trees.flatten(learner.shapes)
     parts: dict[str, int] = {}
     for path, leaf in shapes.items():
@@ -415,7 +413,6 @@ def _sizes(experiment: Experiment, learner: Learner, mesh: Any) -> list[str]:
 def _steps(
     experiment: Experiment, size: int | None, batch: Mapping[str, np.ndarray], *, count: int
 ) -> list[str]:
-    """Return text lines with batch shapes, steps, and epochs if the data size is known."""
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in sorted(batch.items()))
     examples = count * _examples(batch)
     total = experiment.steps * examples
@@ -439,7 +436,6 @@ def _examples(batch: Mapping[str, np.ndarray]) -> int:
 def _rows(
     experiment: Experiment, vocabulary: Vocabulary, batch: Mapping[str, np.ndarray]
 ) -> list[str]:
-    """Return text lines with the first rows of a batch, decoded."""
     found = []
     for row in range(min(_SHOWN_ROWS, len(next(iter(batch.values()))))):
         for name, array in batch.items():

@@ -69,7 +69,6 @@ def check_init(experiment: Experiment, vocabulary: Vocabulary) -> AnyPath:
 
 
 def _check_family(experiment: Experiment, model: ModelConfig, *, where: AnyPath) -> None:
-    """Raise InputError if an encoder is initialized from a model of another family."""
     ours, init = experiment.model, experiment.init
     if init.rename or init.take or init.fresh or not (is_encoder(ours) or is_encoder(model)):
         return
@@ -97,7 +96,7 @@ def with_initial(
     step: AnyPath | None = None,
     steps: AnyPath | None = None,
 ) -> tuple[TrainState, Base | None]:
-    """Return the state with the weights of `init`, and the base of frozen arrays or None."""
+    """Return the state with the weights of `init`, and a record of its untrained arrays or None."""
     step = check_init(experiment, vocabulary) if step is None else step
     saved = learner_of(with_float32_base(read_experiment(step, checkpointing.step_files(step))))
     bare = [HEADS + name for one in (saved, learner) for name in one.heads if not one.head(name)]
@@ -125,7 +124,7 @@ def with_initial(
 
 
 def with_arrays(state: TrainState, arrays: Mapping[str, Any]) -> TrainState:
-    """Return a state with some parameters replaced; their shardings stay."""
+    """Return a state with some parameters replaced; the new arrays get the old shardings."""
     flat = trees.flatten(state.params)
     placed = {
         path: jax.device_put(np.asarray(array, flat[path].dtype), flat[path].sharding)
@@ -158,7 +157,7 @@ def _tell(
 def with_kept_heads(
     experiment: Experiment, workdir: WorkDirectory, *, step: AnyPath | None
 ) -> Experiment:
-    """Return the experiment with additional heads that the run keeps from its checkpoint."""
+    """Return the experiment, with the heads added that only the run's checkpoint has."""
     if (earlier := workdir.earlier()) is not None:
         return dataclasses.replace(experiment, heads=as_before(experiment.heads, earlier.heads))
     if step is None:
@@ -226,7 +225,6 @@ def _check_copies(step: AnyPath, sources: Mapping[str, str], saved: Learner, our
 
 
 def _placed(shapes: Params, places: Mapping[str, Any], own: Mapping[str, Any]) -> Params:
-    """Return shapes with shardings: this model's for the arrays it uses, replicated for others."""
     one = next(iter(own.values())).sharding
     elsewhere = NamedSharding(one.mesh, PartitionSpec()) if isinstance(one, NamedSharding) else one
     return trees.unflatten(
@@ -314,7 +312,7 @@ def saver(
     base: Base | None = None,
     saved: Callable[[int, str], None] | None = None,
 ) -> Callable[..., None]:
-    """Return the function by which `fit` saves; it calls `saved` for each complete checkpoint."""
+    """Return a function that saves checkpoints, and calls `saved` when a checkpoint is complete."""
     constant = {
         checkpointing.CONFIG_FILE: to_json(experiment).encode(),
         **{

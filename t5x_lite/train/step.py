@@ -118,7 +118,7 @@ _Value = tuple[Array, Any]
 """Tuple (loss, (sums of metrics by name, features for the next update))."""
 
 _Complete = Callable[[Loss], Loss]
-"""Function that adds the terms over all rows to the loss of a complete batch."""
+"""Function that adds to a loss the terms that compare all rows of a batch."""
 
 
 def make_train_step(
@@ -204,7 +204,6 @@ def make_train_step(
 def _metrics(
     names: Sequence[str], found: Sequence[tuple[Array, Array, Array, Mapping[str, Any]]]
 ) -> Metrics:
-    """Combine loss, learning rate, gradient norm and metric sums of all updates of a step."""
     losses, rates, norms, sums = zip(*found, strict=True)
     metrics = {
         "loss": sum(losses[1:], start=losses[0]),
@@ -221,7 +220,7 @@ def _metrics(
 def _whole(
     loss_function: LossFunction, params: Params, batch: Batch, key: Key, complete: _Complete
 ) -> tuple[_Value, Params]:
-    """Return the loss of a complete batch, with metrics and features, and its gradient."""
+    """Return ((loss, (metrics, features)), gradient) of a complete batch."""
 
     def value(params: Params) -> _Value:
         loss = complete(loss_function(params, batch, key))

@@ -171,7 +171,6 @@ class StopSignals:
         return {"slowest_host": float(slowest), "slowest_host_seconds": float(seconds[slowest])}
 
     def _alone(self) -> int | None:
-        """Return the signal that the single process of a run has received."""
         self._answer = _Answer(signal=self.received or 0, notices=self.notices)
         return self.received
 
@@ -182,7 +181,6 @@ class StopSignals:
         self._calls, self._called = self._calls + 1, now
 
     def _ask(self, mesh: Mesh, *, wait: bool, work: float = 0.0) -> None:
-        """Send the signal, notices and timings of this process to all processes."""
         if self._gathered is None:
             self._gathered = _Gathered(mesh)
         due = self._calls if wait else self._calls + _DELAY
@@ -191,7 +189,6 @@ class StopSignals:
         self._longest = 0.0
 
     def _look(self) -> int | None:
-        """Return the signal in the newest result that is ready."""
         assert self._gathered is not None
         for numbers in self._gathered.due(self._calls):
             self._answer = _Answer(
@@ -237,7 +234,7 @@ class StopSignals:
 
 @dataclasses.dataclass(frozen=True)
 class _Answer:
-    """Combined state of all processes.
+    """Combination of the signals, notices and timings of all processes.
 
     Attributes:
       signal: highest signal that any process received; 0 for none.
@@ -256,7 +253,6 @@ class _Answer:
 
     @property
     def every(self) -> int:
-        """Number of steps until the next query."""
         if not self.seconds:
             return 1
         return min(_EVERY, max(1, int(_EVERY_SECONDS / self.seconds)))
@@ -294,14 +290,13 @@ class _Gathered:
         self._sent: deque[tuple[int, Array]] = deque()
 
     def send(self, numbers: np.ndarray, *, due: int) -> None:
-        """Send this process's numbers to all processes, to be read at the call `due`."""
         mine = np.tile(numbers, (self._local, 1))
         shape = (len(self._processes), len(numbers))
         rows = jax.make_array_from_process_local_data(self._devices, mine, shape)
         self._sent.append((due, self._gather(rows)))
 
     def due(self, call: int) -> Iterator[dict[int, list[float]]]:
-        """Yield the numbers of all processes for each query due at a call, oldest first."""
+        """Yield the numbers of all processes, for each query with a result to read at this call."""
         while any(due <= call for due, _ in self._sent):
             _, gathered = self._sent.popleft()
             rows = np.asarray(gathered).tolist()
@@ -339,7 +334,6 @@ class SaveClock:
         return self._clock() - self._since >= self._seconds
 
     def _ask(self, mesh: Mesh) -> Array:
-        """Send the first process's decision to all processes."""
         if self._maximum is None:
             self._maximum = jax.jit(jnp.max, out_shardings=replicated(mesh))
         devices = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
@@ -353,7 +347,7 @@ _TIMES = 20
 _WINDOW = 101
 """Number of recent steps in the median duration."""
 _LATER = 60.0
-"""Additional seconds until a process without running Python threads is ended."""
+"""Additional seconds until a process that no longer runs Python threads is ended."""
 
 
 class Watchdog:
@@ -418,7 +412,6 @@ class Watchdog:
                 self._end(now - since)
 
     def _end(self, seconds: float) -> None:
-        """Write the stacks of all threads, and exit."""
         path = self._directory / "stacks" / f"process_{jax.process_index()}.txt"
         with contextlib.suppress(OSError, ValueError, AttributeError):
             faulthandler.dump_traceback(file=_stderr())
@@ -440,7 +433,6 @@ class Watchdog:
 
 
 def _stderr() -> Any:
-    """Return the original standard error stream, which is a file."""
     return sys.__stderr__
 
 

@@ -37,7 +37,7 @@ class NonFiniteLoss(RuntimeError):
 
 
 class Window:
-    """Metrics of the steps since the last log, left on the device until they are read.
+    """Collector of the metrics of the steps since the last log, on the device until they are read.
 
     Attributes:
       waited: seconds that the host waited for devices, except for steps that compile.
@@ -62,7 +62,7 @@ class Window:
         self._flops: list[int | None] = []
 
     def next(self, batches: SupportsNext) -> Batch:
-        """Return the next batch, and record the time as waiting for data."""
+        """Return the next batch, and count the time until it arrives as time waiting for data."""
         since = self._clock()
         batch = next(batches)
         waited = self._clock() - since
@@ -80,7 +80,6 @@ class Window:
         return self._compiles
 
     def _is_busy(self) -> bool:
-        """Return True if a step runs on the devices."""
         return bool(self._pending) and not all(
             value.is_ready() for value in jax.tree.leaves(self._pending[-1][1])
         )

@@ -88,7 +88,7 @@ class Goodput:
         return self._cause == _STEPS
 
     def to(self, cause: str) -> None:
-        """Count the time from now on under a cause, or under "steps"."""
+        """Count the time from now on as lost to a cause, or as time in "steps"."""
         now = self._clock()
         if cause == self._cause:
             return
@@ -129,7 +129,7 @@ class Goodput:
         return {"goodput": 0.0, **rounded, _WHOLE: round(whole, 2)}
 
     def go_on(self, record: Iterable[Mapping[str, Any]], *, step: int) -> None:
-        """Add the times of earlier processes from the run's metrics up to step `step`."""
+        """Add the times of the run's earlier processes, from its metrics up to step `step`."""
         last: Mapping[str, Any] | None = None
         saved: Mapping[str, Any] | None = None
         for line in record:
@@ -167,7 +167,7 @@ _SHOWN_LAST = ("learning_rate", "tokens_per_second", "mfu", "data_wait")
 _BAR_WIDTH = 8
 _ETA_WIDTH = len("ETA 0:00:00")
 _LONG_WAIT = 0.1
-"""Minimum fraction of time waiting for data that the progress display shows."""
+"""Minimum fraction of time spent waiting for data at which the progress display shows it."""
 
 
 class Lines:
@@ -305,7 +305,6 @@ def evaluation(step: int, total_steps: int, metrics: Mapping[str, float]) -> str
 
 
 def _parts(metrics: Mapping[str, float], seconds_left: float | None) -> list[str]:
-    """Format metrics as words: loss, other metrics, learning rate, throughput."""
     names = [name for name in metrics if name not in (*_NOT_SHOWN, *_SHOWN_LAST)]
     names.sort(key=lambda name: name != "loss")
     parts = [f"{name} {_number(metrics[name])}" for name in names]
@@ -327,7 +326,6 @@ def _eta(seconds: float) -> str:
 
 
 def _fitting(parts: Sequence[str], width: int) -> str:
-    """Return the first parts of a text line that fit into the width."""
     text = ""
     for part in parts:
         longer = f"{text}  {part}" if text else part
@@ -338,7 +336,6 @@ def _fitting(parts: Sequence[str], width: int) -> str:
 
 
 def _number(value: float) -> str:
-    """Format a number with four decimals, or in scientific notation if it is small or large."""
     return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e6 else f"{value:.2e}"
 
 

@@ -95,7 +95,6 @@ def train(experiment: Experiment) -> Trained:
 
 
 def _train_phase(experiment: Experiment, start: phases.Start | None, *, local: Hosts) -> Trained:
-    """Train one phase; most runs have one phase."""
     spent = Goodput()
     with (
         StopSignals() as stop,
@@ -325,7 +324,6 @@ def _tracker(
     *,
     step: int,
 ) -> Tracker:
-    """Create the writer of a run's metrics, with the trackers of the config."""
     settings = experiment.tracking
     run = TrackedRun(
         directory=os.fspath(workdir.local),
@@ -382,7 +380,6 @@ def _is_owed(experiment: Experiment, step: int, history: Mapping[int, object]) -
 
 
 def _tell_best(tracker: Tracker, workdir: WorkDirectory, experiment: Experiment) -> None:
-    """Log the best step of the run, and the best step of each task in a mixture."""
     if jax.process_index():
         return
     split = experiment.evaluation.split
@@ -395,7 +392,6 @@ def _tell_best(tracker: Tracker, workdir: WorkDirectory, experiment: Experiment)
 
 
 def _batches(experiment: Experiment, vocabulary: Vocabulary, *, part: tuple[int, int]) -> Any:
-    """Create the training batches, from a cache or from the task's files."""
     return data_batches.train_batches(
         experiment.data,
         vocabulary,
@@ -467,7 +463,6 @@ def _periods(experiment: Experiment) -> Periods:
 
 
 def _check_metrics(experiment: Experiment, names: Sequence[str]) -> list[str]:
-    """Raise InputError for configured metrics that the evaluation does not compute."""
     kept, stop, lines = experiment.checkpoints, experiment.stop_early, []
     wanted: tuple[tuple[str, str | None, str, Mode | None], ...] = (
         ("checkpoints.best", kept.best, "checkpoints.best_mode", kept.best_mode),

@@ -193,7 +193,6 @@ class WorkDirectory:
             _logger.warning("%s cannot be written (%s)", self.path / RUN_FILE, error)
 
     def _lock(self) -> None:
-        """Lock a local directory against other runs, until this run ends."""
         if self.locks or jax.process_index() or self.path != self.local or not self.path.is_dir():
             return
         descriptor = os.open(self.path, os.O_RDONLY)
@@ -229,7 +228,7 @@ def holds_another(directory: AnyPath, vocabulary: Vocabulary) -> bool:
 
 
 def _reading(content: bytes) -> object:
-    """Return the fields of special_tokens.json except "layout", or damaged content unchanged."""
+    """Return the content of special_tokens.json without its field "layout"."""
     try:
         return {name: value for name, value in json.loads(content).items() if name != "layout"}
     except (ValueError, AttributeError, RecursionError):
