@@ -113,7 +113,7 @@ def lazy_params(directory: Path) -> dict[str, LazyArray]:
 
 
 def check_chunks(path: str, leaf: Any) -> None:
-    """Raise ValueError if the chunks of a stored array are larger than the array."""
+    """Raise ValueError if the compression chunks of a stored array are larger than the array."""
     chunk = getattr(getattr(leaf, "storage", None), "chunk_shape", None) or ()
     shape = getattr(leaf, "shape", None) or ()
     if math.prod(chunk) > max(1, math.prod(shape)):
@@ -149,7 +149,6 @@ class FilesHandler(ocp.CheckpointHandler):
     """Orbax handler for the small files of a checkpoint, which are saved unchanged."""
 
     def save(self, directory: epath.Path, args: FilesSave) -> None:
-        """Write the files of this process and create their parent directories."""
         first = jax.process_index() == 0
         for name, content in {**(args.item if first else {}), **args.own}.items():
             path = directory / name
@@ -157,7 +156,6 @@ class FilesHandler(ocp.CheckpointHandler):
             path.write_bytes(content)
 
     def restore(self, directory: epath.Path, args: Any = None) -> dict[str, bytes]:
-        """Read all files below the directory."""
         del args
         return read_files(directory)
 
@@ -193,7 +191,7 @@ def read_files(directory: AnyPath) -> dict[str, bytes]:
 
 
 def saved_leaves(directory: AnyPath) -> dict[str, Any]:
-    """Return Orbax's metadata of each array of an item: shape and dtype by current path."""
+    """Return the shape and dtype of each array in a directory such as params/, by path."""
     handler = ocp.PyTreeCheckpointHandler()
     try:
         metadata: Any = handler.metadata(absolute(directory))
@@ -207,7 +205,7 @@ def saved_leaves(directory: AnyPath) -> dict[str, Any]:
 
 
 def restore_item(directory: AnyPath, abstract: Any) -> Any:
-    """Restore an item, such as params/, onto given shapes, dtypes and shardings."""
+    """Restore the arrays of a directory such as params/ onto given shapes, dtypes and shardings."""
     # A Checkpointer would warn that params/ lacks the metadata of a complete step.
     handler = ocp.StandardCheckpointHandler()
     try:
@@ -225,13 +223,12 @@ def restore_item(directory: AnyPath, abstract: Any) -> Any:
 
 
 def _saved_paths(handler: Any, directory: AnyPath) -> dict[str, str]:
-    """Map the current path of each array of an item to the path in the checkpoint."""
     paths = trees.flatten(handler.metadata(absolute(directory)).tree)
     return {today: path for path, today in renames.current_paths(paths).items()}
 
 
 def restore_leaves(directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Restore selected arrays of an item by path, without reading the other arrays."""
+    """Restore selected arrays of a directory such as params/, without reading the other arrays."""
     handler = ocp.PyTreeCheckpointHandler()
     try:
         with _ignoring_late_reads():
@@ -258,7 +255,7 @@ def restore_leaves(directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, A
 def _replaced(
     tree: Mapping[str, Any], leaves: Mapping[str, Any], other: Any, prefix: str = ""
 ) -> dict[str, Any]:
-    """Return a tree with replaced leaves; keep empty dicts, because Orbax compares structures."""
+    """Return a nested dict with replaced values; keep empty dicts, which Orbax compares."""
     return {
         key: _replaced(value, leaves, other, f"{prefix}{key}/")
         if isinstance(value, Mapping)

@@ -226,11 +226,10 @@ class Checkpoints:
                 self._mark(step).unlink()
 
     def _best_names(self, step: int) -> list[str]:
-        """Return the metrics of a step that match the pattern of `best`."""
+        """Return the names of a step's metrics that match the pattern `best`."""
         return [] if self._best is None else matching(self._best, self._measured(step))
 
     def _measured(self, step: int) -> Mapping[str, float]:
-        """Return the metrics of a saved step, or {} if it was not evaluated."""
         if step not in self._metrics:
             path = self._directory / str(step) / "files" / METRICS_FILE
             try:
@@ -285,7 +284,7 @@ class Checkpoints:
         """Rename or delete rejected checkpoints, so that their steps can be saved again.
 
         A damaged checkpoint directory 200 is renamed to 200.damaged, or 200.damaged-2 and so on. An
-        unfinished directory is deleted. Return a log message for each.
+        unfinished directory is deleted. Return one log message for each checkpoint.
         """
         told, moves = [], []
         for found in rejected:
@@ -341,7 +340,7 @@ class Checkpoints:
             raise self.damaged(step, reason)
 
     def _damage(self, step: int) -> str:
-        """Return a description of a checkpoint's damage that all processes agree on, or ""."""
+        """Return a description of a checkpoint's damage, the same in all processes, or ""."""
         if step in self._good:
             return ""
         directory = self._directory / str(step)

@@ -30,7 +30,7 @@ SameIds = Literal["auto", "keep", "drop"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ways:
-    """Rankings of a retrieval evaluation, each by one head or by a weighted sum of heads.
+    """Rankings of a retrieval evaluation, each by the score of one head or by a weighted sum.
 
     Attributes:
       names: names of the rankings.

@@ -63,7 +63,7 @@ _GIVES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Options of the predictions of a head; an option that does not apply to the head is an error.
+    """Options of the predictions of an encoder head; each kind of head accepts some of them.
 
     Attributes:
       probabilities: True to return the probability of each class or choice.
@@ -105,11 +105,12 @@ class Asked:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """Record encoded as rows of tokens for the encoder.
+    """Input record encoded as rows of tokens for the encoder.
 
     Attributes:
       rows: tokens of each row, int32, including [CLS] and [SEP].
-      seconds: index of the second text's first token in each row, or the length of the row.
+      seconds: index of the second text's first token in each row; the row's length without a second
+        text.
       cut: True if a text was truncated.
       text: text that the character offsets refer to, or "".
       begins: number of tokens before this text in each row.
@@ -129,7 +130,7 @@ class Encoded:
 
 
 def kind_of(head: Head) -> str:
-    """Return "classifier", "choice", "token" or "span"; "" for a head without predictions."""
+    """Return a head's kind: "classifier", "choice", "token" or "span"; "" without predictions."""
     kinds = {"classifier": Classifier, "choice": Choice, "token": Token, "span": Span}
     return next((name for name, kind in kinds.items() if isinstance(head, kind)), "")
 
@@ -144,7 +145,7 @@ def _option_kind(head: Head) -> str:
 
 
 def answering_heads(experiment: Experiment) -> dict[str, Head]:
-    """Return name -> head for the heads of an encoder that predict for texts, else {}."""
+    """Return the heads of an encoder that make predictions for texts, by name; {} without any."""
     if not isinstance(experiment.model, EncoderConfig):
         return {}
     heads = heads_of(experiment.objective, experiment.heads)
@@ -242,7 +243,7 @@ def _check_text(value: Any, where: str) -> None:
 
 
 class HeadLogits(HeadAnswers):
-    """Runner of an encoder and one head that returns logits; options as in `HeadAnswers`."""
+    """Function that applies an encoder and one head to rows of tokens and returns the logits."""
 
     def of(
         self,
@@ -357,7 +358,7 @@ class Answerer:
         *,
         static_length: int | None = None,
     ) -> list[np.ndarray]:
-        """Return the logits of rows, given `Encoded.rows` and `Encoded.seconds`.
+        """Return the logits of each row; `rows` and `seconds` are as in `Encoded`.
 
         Raises:
           InputError: if a logit is NaN or infinite.

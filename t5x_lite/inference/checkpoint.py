@@ -1,4 +1,4 @@
-"""Checkpoint or ensemble of checkpoints that generates, scores, encodes and predicts.
+"""Loaded checkpoint or ensemble, for generation, scoring, encoding and prediction.
 
     model = Checkpoint.load(["work/sst2"])
     rows, _ = model.inputs(["sst2 sentence: a moving and funny film"])
@@ -65,7 +65,7 @@ def check_finite(where: str, what: str, *values: float) -> None:
     """Raise InputError if a value is NaN or infinite, which JSON cannot represent.
 
     Args:
-      where: input line or text that the values belong to.
+      where: name of the input line or text that the values belong to.
       what: name of the values, such as "the score".
       *values: values to check.
     """
@@ -251,7 +251,8 @@ class Checkpoint:
         """Return a scorer of query-passage pairs.
 
         Args:
-          heads: heads of a BGE-M3 for a weighted mean of their scores; () for a cross-encoder.
+          heads: heads of a BGE-M3 model, to use the weighted mean of their scores; () for a
+            cross-encoder.
           weights: weights of the dense, lexical and multi-vector scores.
           batch_size: number of pairs per batch; with heads, number of texts per batch.
           query_length: maximum number of tokens of a query; None uses the length in training.

@@ -74,7 +74,7 @@ BOOTSTRAP_ROUNDS = 12
 """Maximum number of tie-breaking rounds (`untied`) in each bootstrap sample of an interval."""
 
 Bind = Callable[[Params], Any]
-"""Function from the model's parameters to its module, in the compute dtype."""
+"""Function from a parameter tree to the model's module, in the compute dtype."""
 
 
 @runtime_checkable
@@ -152,7 +152,7 @@ class Generator:
     """
 
     ranks: ClassVar[bool] = False
-    """True if predictions are ranked from a closed set, so that equal scores are a tie."""
+    """True if predictions come from a closed set, so that equal scores are a tie."""
 
     def __init__(
         self,
@@ -251,7 +251,7 @@ class Generator:
 
 
 def batched(items: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    """Yield slices of at most `size` items; an evaluation may stop between two slices."""
+    """Yield slices of up to `size` items; an evaluation may stop between two slices."""
     for start in range(0, len(items), size):
         between_batches()
         some = items[start : start + size]
@@ -260,7 +260,7 @@ def batched(items: Sequence[int], size: int) -> Iterator[Sequence[int]]:
 
 
 def padded_length(length: int, *, minimum: int = 16) -> int:
-    """Return the next power of two, which limits the number of compiled shapes."""
+    """Round a length up to a power of two, which limits the number of compiled shapes."""
     return 1 << (max(minimum, length) - 1).bit_length()
 
 
@@ -371,7 +371,6 @@ class TaskEvaluator:
     def _measure(
         self, targets: list[Any], choices: list[list[Any]], *, rounds: int | None = None
     ) -> dict[str, float]:
-        """Return the metrics, averaged over the tied predictions of each example."""
         found: dict[str, list[float]] = {}
         for predictions in untied(choices, rounds=rounds):
             for metric in self._metrics:
@@ -381,7 +380,7 @@ class TaskEvaluator:
 
 
 def tied(predictions: Sequence[Prediction]) -> Sequence[Prediction]:
-    """Return the predictions with the same score as the first, which is the best."""
+    """Return the best predictions: all that have the same score as the first prediction."""
     return [
         one for one in predictions if one is predictions[0] or one.score == predictions[0].score
     ]
@@ -412,7 +411,7 @@ def untied(choices: Sequence[Sequence[Any]], *, rounds: int | None = None) -> It
 
 
 def as_text(text: str, found: Any) -> str:
-    """Return a postprocessed prediction as text, or the predicted text itself.
+    """Return a postprocessed prediction as text for a report; the predicted text if it has no text.
 
     Args:
       text: predicted text.

@@ -93,7 +93,7 @@ def best_answer(windows: Sequence[Window], *, stride: int, longest: int) -> Span
 def in_most_context(
     sizes: Sequence[int], *, stride: int
 ) -> list[tuple[int, Bool[np.ndarray, " _"]]]:
-    """Return each window's first token in the context, and a mask of the tokens that count there.
+    """Return each window's start in the context, and a mask of the tokens that count in the window.
 
     A token counts only in the window where the smaller of the numbers of tokens before and after it
     is largest; ties go to the longest and then to the first window (_check_is_max_context in BERT).
@@ -138,7 +138,7 @@ _OBJECTIVES = {
     "choice": "Choose",
     "token": "TagTokens",
 }
-"""Name of a head -> objective that trains the head."""
+"""Name of the objective that trains each head, by name of the head."""
 
 _GIVES = {
     "classifier": "a class or a score",
@@ -153,10 +153,10 @@ _FORMS: dict[str, type[Head]] = {
     "choice": Choice,
     "token": Token,
 }
-"""Form of a task -> class of the head that predicts for the task."""
+"""Class of the head that predicts for a task, by the task's form, such as "classifier"."""
 
 _TIED_ROWS = 60
-"""Maximum number of predictions for a row in which tokens have several best labels."""
+"""Maximum number of predictions for a row with tokens that have several best labels."""
 
 
 _T = TypeVar("_T")
@@ -225,7 +225,7 @@ class HeadAnswers(Generator):
         static_length: int | None = None,
         seconds: Sequence[int] | None = None,
     ) -> list[_T]:
-        """Return the result of a function of each row's logits and of the mask of its second text.
+        """Apply a function to each row's logits and the mask of its second text.
 
         Rows are padded to `static_length`, or by default to the next power of two. `seconds` has
         the index of the first token of the second text in each row, or the row's length. By
@@ -287,7 +287,7 @@ class ClassAnswers(HeadAnswers):
 
 
 class CandidateAnswers(ClassAnswers):
-    """Predictor of the index of the row that is most likely right, among the rows of an input.
+    """Predictor of the index of the correct candidate of an input, with one row per candidate.
 
     Each row is classified separately; its score is the log-probability of the label `yes`.
 
@@ -305,7 +305,6 @@ class CandidateAnswers(ClassAnswers):
     def run(
         self, params: Params, inputs: Sequence[np.ndarray], **unused: Any
     ) -> list[list[Prediction]]:
-        """Return the predictions for inputs that each join several rows (`HeadAnswers.run`)."""
         rows = [separate(one) for one in inputs]
         read = iter(super().run(params, [row for each in rows for row in each]))
         return [self._best([next(read) for _ in each]) for each in rows]
@@ -353,7 +352,6 @@ class SpanAnswers(HeadAnswers):
     def run(
         self, params: Params, inputs: Sequence[np.ndarray], **unused: Any
     ) -> list[list[Prediction]]:
-        """Return the predictions for inputs that each join all windows of a context."""
         rows = [separate(one) for one in inputs]
         read = iter(self._of_rows(params, [row for each in rows for row in each], _window))
         return [[self._best([next(read) for _ in each])] for each in rows]
@@ -377,7 +375,7 @@ class SpanAnswers(HeadAnswers):
 
 
 def _window(logits: np.ndarray, second: np.ndarray) -> Window:
-    """Return the logits of a row's second text and of [CLS], from the row's logits [2, n]."""
+    """Return the window of a row: logits of its second text and of [CLS], from logits [2, n]."""
     null = float(np.sum(logits[:, 0], dtype=np.float64))
     return Window(logits[0, second], logits[1, second], null)
 
@@ -400,7 +398,6 @@ class ChoiceAnswers(HeadAnswers):
     def run(
         self, params: Params, inputs: Sequence[np.ndarray], **unused: Any
     ) -> list[list[Prediction]]:
-        """Return the predictions for inputs that each join all choices (`HeadAnswers.run`)."""
         choices = [separate(one) for one in inputs]
         read = iter(super().run(params, [row for rows in choices for row in rows]))
         return [self._chosen([next(read)[0].score for _ in rows]) for rows in choices]
@@ -439,7 +436,7 @@ class TokenAnswers(HeadAnswers):
     def run(
         self, params: Params, inputs: Sequence[np.ndarray], **unused: Any
     ) -> list[list[Prediction]]:
-        """Return the predictions; the task's postprocessor maps token labels to words."""
+        """Return a label for each token; the task's postprocessor maps them to words."""
         found = self._of_rows(params, inputs, _best_classes)
         return [self._written(best[: len(row)]) for best, row in zip(found, inputs, strict=True)]
 
@@ -458,7 +455,7 @@ def _best_classes(logits: np.ndarray, _: np.ndarray) -> list[list[int]]:
 
 
 def head_named(heads: Mapping[str, Head], form: str | None, task: str) -> Head | None:
-    """Return the head with a task's name, such as "mnli" for glue_mnli_matched, or None."""
+    """Return the head that is named after a task, such as "mnli" for glue_mnli_matched, or None."""
     kinds = _FORMS.values() if form is None else (_FORMS[form],)
     found = [
         head

@@ -129,7 +129,7 @@ CHUNK_BATCHES = 32
 """Number of batches per chunk; the lines of a chunk are sorted by length to reduce padding."""
 
 Change = Callable[[Sequence[Line], int], Iterator[dict[str, Any]]]
-"""Function from input lines and the number of their first line to the output lines."""
+"""Function (input lines, number of the first line) -> output lines."""
 
 
 def head_of(
@@ -140,7 +140,7 @@ def head_of(
     decoding: Decoding,
     prompt: str,
 ) -> Head | None:
-    """Return the head that predicts, or None if the checkpoint is not an encoder.
+    """Return the encoder head that makes predictions, or None if the checkpoint is not an encoder.
 
     Raises:
       InputError: if the encoder has no such head, or an option is for another kind of model.
@@ -298,7 +298,7 @@ def read_candidates(path: str, *, input: str, longest: int) -> list[str]:
 def identity_of(
     command: str, input: str, steps: Sequence[AnyPath], **options: Any
 ) -> dict[str, Any]:
-    """Return the command, input file, checkpoints and options that a resumed command checks."""
+    """Return the command, input file and options, which must be equal to resume an output."""
     source = Path(input)
     known = source.stat() if source.is_file() else None
     return {
@@ -331,7 +331,7 @@ def stream(
     load: Callable[[], Change],
     steps: bool = True,
 ) -> None:
-    """Write an output line for each input line, by the function that `load` returns."""
+    """Write an output line for each input line, computed by the function that `load` returns."""
     chunk = CHUNK_BATCHES * batch_size
     with _output(source, target, identity=identity | {"chunk": chunk}, chunk=chunk) as file:
         lines = json_lines.read_examples(
@@ -373,7 +373,6 @@ def stream(
 def _output(
     source: str, target: str, *, identity: dict[str, Any], chunk: int
 ) -> contextlib.AbstractContextManager[ResumableWriter | json_lines.Writer]:
-    """Return a resumable output file, or an ordinary one if the input or output is a stream."""
     if is_resumable(target) and Path(source).is_file():
         return resumable_writer(target, identity=identity, chunk=chunk)
     return json_lines.writer(target)

@@ -101,7 +101,7 @@ def find_step(checkpoint: AnyPath | str, *, step: Step = None) -> AnyPath:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Evaluation results of a run, by which the steps of the run are compared.
+    """Values of one metric at the steps of a run, to select the run's best checkpoint.
 
     Attributes:
       metric: name of the metric.
@@ -146,7 +146,7 @@ class Measured:
         )
 
     def check_mode(self, checkpoint: object) -> None:
-        """Raise InputError if the best step would be the step with the highest loss."""
+        """Raise InputError if checkpoints.best_mode would select the step with the highest loss."""
         if self.mode == "max" and mode_of(self.metric) == "min":
             lowest = best_step(self.values, mode="min")
             raise InputError(
@@ -156,7 +156,7 @@ class Measured:
             )
 
     def best(self, steps: Sequence[int] | None = None) -> int | None:
-        """Return the best of all evaluated steps, or of the given steps; None if it is unknown."""
+        """Return the best of the given steps or of all evaluated steps; None if unknown."""
         chosen = self.values if steps is None else {s: self.values.get(s, math.nan) for s in steps}
         return best_step(chosen, mode=self.mode)
 
@@ -186,7 +186,7 @@ def saved_metrics(directory: AnyPath) -> dict[int, dict[str, float]]:
 
 
 def told_at_end(directory: AnyPath) -> str | None:
-    """Return the last log line of a run, about its best step, or None without evaluations."""
+    """Return a run's last log line, which names its best step, or None without evaluations."""
     saved = checkpointing.saved_steps(directory)
     measured = Measured.of(directory) if saved else None
     if measured is None:
@@ -260,7 +260,7 @@ def with_float32_base(experiment: Experiment) -> Experiment:
 
 
 def _as_used(experiment: Experiment) -> Experiment:
-    """Return the config without a scan on CPU, where a scan would copy the layers at each token."""
+    """Return the config without a layer scan on CPU, where it copies the layers at each token."""
     if jax.default_backend() != "cpu":
         return experiment
     model = experiment.model.on_cpu(dtype=experiment.compute_dtype)

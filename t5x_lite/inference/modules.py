@@ -39,14 +39,14 @@ from t5x_lite.objectives.learner import Learner
 
 @dataclasses.dataclass(frozen=True)
 class TrainedModule:
-    """Adapter in a checkpoint directory.
+    """Trained adapter that is stored in another checkpoint directory.
 
     Attributes:
       adapter: config of the adapter, with its name in this run.
-      theirs: name of the adapter in the checkpoint.
+      theirs: name of the adapter in that checkpoint.
       directory: checkpoint directory.
       base: record of the base model; None if the checkpoint includes the base model.
-      towers: names of further encoders, next to the model, with parameters of the adapter.
+      towers: names of further encoders of the checkpoint that have parameters of the adapter.
     """
 
     adapter: Adapter
@@ -57,7 +57,7 @@ class TrainedModule:
 
     @classmethod
     def find(cls, name: str, directory: str) -> "TrainedModule":
-        """Return the adapter in a checkpoint that has this name, or the only adapter.
+        """Find an adapter in a checkpoint by its name; an only adapter may have any name.
 
         Args:
           name: name of the adapter in this run.
@@ -142,7 +142,7 @@ class TrainedModule:
             )
 
     def _own_digests(self, saved: Mapping[str, Any], flat: Mapping[str, Any]) -> dict[str, str]:
-        """Return path -> digest of the model arrays that are stored in the checkpoint."""
+        """Return the digests of the model arrays that the adapter's checkpoint stores, by path."""
         shapes = {
             path: jax.ShapeDtypeStruct(
                 tuple(leaf.shape),
@@ -154,7 +154,7 @@ class TrainedModule:
         return digests(reading.restore_arrays(self.directory, shapes))
 
     def read(self, shapes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return path -> array of the adapter, with the paths of this run.
+        """Read the adapter's arrays, by their paths in this run.
 
         Raises:
           InputError: if the arrays are damaged or have other shapes.
@@ -176,7 +176,7 @@ def _of_model(path: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class ModulesOf:
-    """Checkpoint with the adapters that its model can use: its own adapters and added ones.
+    """Checkpoint with the adapters that its model can use: its own, and adapters of other runs.
 
     Attributes:
       loaded: the loaded checkpoint with its own adapters.
@@ -190,7 +190,6 @@ class ModulesOf:
 
     @classmethod
     def of(cls, loaded: Loaded) -> "ModulesOf":
-        """Return a checkpoint with its own adapters."""
         adapters = {each.name: each for each in loaded.learner.adapters}
         return cls(loaded, adapters, loaded.params.get("adapters", {}))
 
@@ -222,12 +221,12 @@ class ModulesOf:
         return learner_of(self._experiment(use))
 
     def using(self, use: Sequence[str | Block]) -> Loaded:
-        """Return the checkpoint with these adapters in its model; arrays are not copied.
+        """Return the checkpoint with the given adapters in its model; arrays are not copied.
 
         Raises:
           InputError: if an adapter, fusion or router does not exist, two adapters change the same
             layer, the base was trained together with other adapters, or a composition uses
-            different adapters for the rows of a batch.
+            different adapters for different rows of a batch.
         """
         check_answers(use)
         experiment, names = self._experiment(use), names_of(use)
@@ -262,7 +261,7 @@ class ModulesOf:
         return known[title]
 
     def _check_own_base(self, names: Sequence[str]) -> None:
-        """Raise InputError if other adapters use a base that was trained with its own adapters."""
+        """Raise InputError to use other adapters if the base was trained with its own adapters."""
         learner = self.loaded.learner
         own = [each.name for each in learner.adapters]
         if not own or set(names) == set(own):

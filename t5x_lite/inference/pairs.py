@@ -44,7 +44,7 @@ from t5x_lite.objectives.ranker import Ranker
 
 
 class PairScores(HeadAnswers):
-    """Runner of a head with one class that returns logits; options as in `HeadAnswers`."""
+    """Function that returns the logit of each row from a head with one class."""
 
     def of(
         self, params: Params, rows: Sequence[np.ndarray], *, static_length: int | None = None
@@ -68,7 +68,7 @@ class PairScores(HeadAnswers):
 
 _HEAD = "classifier"
 HEADS = (DENSE, LEXICAL, MULTI_VECTOR)
-"""Heads of a BGE-M3, in the order of their weights."""
+"""Heads of a BGE-M3 model, in the order of their weights."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class CrossEncoder:
 
     Attributes:
       loaded: the loaded checkpoint.
-      scorer: runner of the head, which returns logits of rows.
+      scorer: function that returns the head's logit of each row.
       tokens: special tokens of the vocabulary.
       length: maximum number of tokens of a row.
       query_length: maximum number of tokens of a query, including [CLS] and [SEP].
@@ -213,17 +213,17 @@ def _lengths(loaded: Loaded, length: int | None, query_length: int | None) -> tu
 
 
 def sigmoid_or_raw(*, sigmoid: bool) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function of logits: the sigmoid 1 / (1 + e^-x), or the identity."""
+    """Return the function to apply to logits: the sigmoid 1 / (1 + e^-x), or the identity."""
     return (lambda x: 1.0 / (1.0 + np.exp(-np.float64(x)))) if sigmoid else (lambda x: x)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadScorer:
-    """Scorer of query-passage pairs by the heads of a BGE-M3.
+    """Scorer of query-passage pairs by the heads of a BGE-M3 model.
 
     Attributes:
       encoder: encoder of the loaded checkpoint.
-      embedder: embedder that runs the heads.
+      embedder: embedder that computes the outputs of the heads.
       weights: name of a head -> weight of its score.
       length: maximum number of tokens of a passage.
       query_length: maximum number of tokens of a query.
@@ -245,7 +245,7 @@ class HeadScorer:
         batch_size: int = 32,
         query_length: int | None = None,
     ) -> "HeadScorer":
-        """Return the scorer that uses some heads of an encoder.
+        """Return a scorer that uses the given heads of an encoder.
 
         Args:
           encoder: encoder of the checkpoint; its length is the maximum length of a passage.

@@ -33,14 +33,14 @@ from t5x_lite.objectives.learner import Learner, heads_of
 from t5x_lite.objectives.retromae import bag_scores, largest
 
 _BAG_CHUNK = 32
-"""Number of positions for which the logits of the bag of words are computed at a time."""
+"""Number of positions processed at a time for the logits of DupMAE's bag of words."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Vectors:
-    """Settings of the vector of a text.
+    """Settings for computing the vector of a text.
 
     Attributes:
       pooling: pooling of the hidden states, "cls" or "mean".
@@ -61,7 +61,7 @@ class Vectors:
         normalize: bool | None = None,
         dimensions: int | None = None,
     ) -> "Vectors":
-        """Return the requested settings; None is replaced by the setting of the head "dense".
+        """Return the requested settings; a setting of None is taken from the head "dense".
 
         Raises:
           InputError: if the pooling is unknown, or needs a [CLS] token that the model lacks.
@@ -82,12 +82,12 @@ class Vectors:
 
 
 def dense_head(experiment: Experiment) -> Dense | None:
-    """Return the head "dense" of a checkpoint, with its settings of vectors, or None."""
+    """Return the head "dense" of a checkpoint, which defines its vectors, or None without one."""
     return dense_of(heads_of(experiment.objective, experiment.heads))
 
 
 def whole_of(experiment: Experiment, learner: Learner) -> Callable[[Params], Any] | None:
-    """Return the function that builds the learner's module, if vectors need more than the model."""
+    """Return the function that builds model and heads, or None if vectors need only the model."""
     head = dense_head(experiment)
     projects = head is not None and head.projection is not None
     return learner.bind if projects or experiment.objective.more_towers() else None
@@ -172,7 +172,6 @@ class TextEncoder:
 
     @property
     def params(self) -> Params:
-        """Parameter tree of the learner, for the embedder."""
         return self.loaded.params
 
     def begins_with(self, prefix: str | None, prompt: str | None) -> str:
@@ -201,7 +200,7 @@ class TextEncoder:
         return head.prompt(*([] if prompt is None else [prompt]))
 
     def known_prompt(self, name: str) -> str | None:
-        """Return the name if the checkpoint has a prompt of this name, else None."""
+        """Return `name` if the checkpoint has a prompt of this name, else None."""
         head = dense_head(self.loaded.experiment) or Dense()
         return name if name in [each.name for each in head.prompts] else None
 

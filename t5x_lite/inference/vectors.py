@@ -45,13 +45,13 @@ from t5x_lite.models.towers import Pooling, check_pooling, pool
 from t5x_lite.models.vector_heads import Role
 
 _IN_FLIGHT = 4
-"""Maximum number of batches in flight, so that the device computes while the host pads."""
+"""Maximum batches that wait for the device, so that it computes while the host pads."""
 _SHORTEST_NORM = 1e-12
 """Minimum divisor of `unit_length`, as in PyTorch's `normalize`."""
 
 
 class Embedder:
-    """Encoder of token rows into vectors, in batches of one size and of few lengths.
+    """Encoder of rows of tokens into vectors, in batches of one size and a few padded lengths.
 
     Args:
       bind: function that builds a module with the method `encode` from the parameters.
@@ -64,10 +64,10 @@ class Embedder:
       lengths: ascending lengths in tokens to which rows are padded, if programs for other lengths
         must not be compiled; None rounds lengths up.
       mesh: device mesh that divides the rows; None uses the devices of the parameters.
-      whole: function that builds the learner's module, needed if the role of a text selects an
-        encoder or a projection; replaces `bind`. None uses `bind`.
-      bag: function of parameters, states and padding mask that returns values to append to the
-        pooled state; None appends nothing.
+      whole: function that builds the model with its heads, instead of `bind`; needed if queries and
+        passages have separate encoders or projections. None uses `bind`.
+      bag: function (parameters, hidden states, padding mask) -> values to append to each vector;
+        None appends nothing.
       dimensions: number of leading dimensions to keep of each vector; None keeps all.
     """
 
@@ -148,7 +148,6 @@ class Embedder:
     def _results(
         self, function: Callable[..., Any], params: Params, inputs: Sequence[np.ndarray]
     ) -> Iterator[tuple[list[int], Any]]:
-        """Yield a function's result for each batch, with the indices of the batch's inputs."""
         under_way: collections.deque[tuple[list[int], Any]] = collections.deque()
         # Long ones first: what does not fit the memory is seen at once.
         order = sorted(range(len(inputs)), key=lambda row: -len(inputs[row]))
@@ -162,7 +161,7 @@ class Embedder:
             yield done, jax.tree.map(np.asarray, jax.device_get(result))
 
     def _pad(self, rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Return tokens [batch_size, length], and the length of each row without padding."""
+        """Return padded tokens [batch_size, length], and each row's length without padding."""
         longest = max(len(row) for row in rows)
         size = rounded_length(longest)
         if self._lengths is not None:
@@ -178,7 +177,7 @@ class Embedder:
 
 
 def shortened(vectors: Float[Array, "B D"], dimensions: int | None) -> Float[Array, "B E"]:
-    """Return the leading dimensions of vectors, or complete vectors for None.
+    """Return the first `dimensions` dimensions of vectors, or the complete vectors for None.
 
     Raises:
       InputError: if the vectors have fewer dimensions.
@@ -209,7 +208,7 @@ DENSE, LEXICAL, MULTI_VECTOR = "dense", "lexical", "multi_vector"
 
 
 class Several(NamedTuple):
-    """Outputs of several heads for texts, each None if its head was not requested.
+    """Outputs of the requested BGE-M3 heads for texts; None for other heads.
 
     Attributes:
       dense: dense vectors, float32 [n, D].
@@ -223,7 +222,7 @@ class Several(NamedTuple):
 
 
 class HeadEmbedder(Embedder):
-    """Encoder of token rows that returns the outputs of several heads in one pass.
+    """Encoder of rows of tokens that returns the outputs of several heads in one pass.
 
     Args:
       bind: function that builds the learner's module, with its heads, from the parameters.

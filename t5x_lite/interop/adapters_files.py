@@ -53,7 +53,7 @@ BOTTLENECK = {
     "factorized_phm_rule": False,
     "phm_bias": True,
 }
-"""Config fields with the default that a missing field gets; None if the field is required."""
+"""Config fields of a bottleneck, with the default of a missing field; None if it is required."""
 LORA = {
     "selfattn_lora": True,
     "intermediate_lora": False,
@@ -105,7 +105,7 @@ _FORMS = {
     "attn_matrices": "a list of strings",
     "label2id": "an object of whole numbers",
 }
-"""Required type of config fields; all other fields are booleans."""
+"""Required type of each config field that is not a boolean."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,8 @@ class LibraryFile:
     Attributes:
       where: file of the tensors.
       config_file: adapter_config.json.
-      config: "config" of that file, with the defaults of earlier versions; a union has "configs".
+      config: field "config" of that file, with defaults for missing fields; a union of adapters has
+        "configs".
       name: name of the adapter in the file.
       tensors: float32 arrays by name.
     """
@@ -127,7 +128,7 @@ class LibraryFile:
     tensors: Mapping[str, np.ndarray]
 
     library: ClassVar[str] = "adapters"
-    """Name of the folder that adapter_config.json is kept in."""
+    """Folder of an imported checkpoint that keeps adapter_config.json."""
 
 
 def is_library(directory: Path) -> bool:
@@ -207,7 +208,6 @@ def _has_form(value: Any, form: str) -> bool:
 
 
 def _is_old(found: Mapping[str, Any]) -> bool:
-    """Return True if a config was written by adapter-transformers or `adapters` before 1.1."""
     match = re.fullmatch(r"adapters\.(\d+)\.(\d+).*", str(found.get("version", "")))
     return match is None or (int(match[1]), int(match[2])) < (1, 1)
 

@@ -210,7 +210,7 @@ def _convolution(model: DebertaConfig, activations: Mapping[str, str]) -> dict[s
 
 
 def _table(model: DebertaConfig, head: Head | None, model_type: str) -> list[Rule]:
-    """Return the rules that map parameter paths to PyTorch's tensor names."""
+    """Return the rules that map DeBERTa's parameter paths to PyTorch's tensor names."""
     embeddings = "embeddings"
     rules = [
         Rule(f"{MODEL}embedding/token", f"{embeddings}.word_embeddings.weight"),
@@ -287,7 +287,6 @@ def _head_rules(head: Head | None) -> list[Rule]:
 
 
 def _head_of(where: Path, config: Mapping[str, Any], tensors: Mapping[str, Any]) -> Head | None:
-    """Return the head that matches the tensors; detection if both pretraining heads exist."""
     if any(name.startswith(f"{_DETECTION}.") for name in tensors):
         return Rtd(kind="deberta")
     head = task_head(where, config, tensors, kinds=_KINDS, dropout=_DROPOUT)

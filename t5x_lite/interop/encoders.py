@@ -81,7 +81,7 @@ class Family:
     Attributes:
       model_types: values of `model_type` in config.json.
       config: class of the encoder's config.
-      heads: function that returns True if the family has a head.
+      heads: function (head) -> True if the family supports the head.
       to_model: function (path of config.json, its content) -> model config; the path is for errors.
       from_model: function (model config, head, imported model_type or None) -> content of
         config.json.
@@ -127,7 +127,6 @@ class EncoderCheckpoint(Source):
     pooler: Mapping[str, np.ndarray | LazyArray] = dataclasses.field(default_factory=dict)
 
     def read(self, piece: Piece) -> np.ndarray:
-        """Read one tensor in t5x_lite's layout, as a view of the file if possible."""
         tensor = value_of(self.tensors[piece.name])
         check_finite(self.where, piece.name, tensor)
         return piece.to_ours(tensor)
@@ -231,7 +230,7 @@ def with_kept(
     model: EncoderConfig,
     head: Head | None,
 ) -> dict[str, Any]:
-    """Add the imported config.json's other fields to an exported config.json.
+    """Add the other fields of the imported config.json to an exported config.json.
 
     An import rejects unsupported fields that would change outputs, so all other fields can be kept.
     If the model is unchanged, its fields keep their imported spelling.
@@ -262,7 +261,6 @@ _OF_HEAD = ("classifier_dropout", "cls_dropout")
 
 
 def _has_names(described: Mapping[str, Any], head: Head | None) -> bool:
-    """Return True if the imported config has one class name for each class of the head."""
     names = described.get("id2label")
     return isinstance(names, dict) and len(names) == getattr(head, "num_classes", None)
 
@@ -284,7 +282,7 @@ def norm_rules(ours: str, theirs: str) -> list[Rule]:
 
 
 def with_prefix(rules: Iterable[Rule], prefix: str, *, written: bool) -> list[Rule]:
-    """Add a prefix to the tensor names of rules: as alias, or with `written` as main name."""
+    """Add a prefix to the tensor names of rules, as main name if `written`, else as alias."""
     changed = []
     for rule in rules:
         names = (rule.theirs, *rule.aliases)

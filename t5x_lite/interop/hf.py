@@ -234,7 +234,7 @@ def _number(
 
 
 def output(config: Mapping[str, Any]) -> Output:
-    """Return how a model computes its logits, from its config.json; see the module's docstring."""
+    """Return the computation of a model's logits, derived from its config.json."""
     version = re.match(r"\d{1,9}", str(config.get("transformers_version")))
     lenient = version is not None and int(version[0]) >= 5
     declared = config.get("tie_word_embeddings", True) is not False
@@ -252,7 +252,7 @@ _OF_OUTPUT = ("tie_word_embeddings", "scale_decoder_outputs", "is_encoder_decode
 def with_kept(
     config: Mapping[str, Any], kept: Mapping[str, Any], *, model: T5Config | T5EncoderConfig
 ) -> dict[str, Any]:
-    """Add the imported config.json's other fields to an exported config.json."""
+    """Add the other fields of the imported config.json to an exported config.json."""
     if kept.get("model_type") != config["model_type"]:
         return dict(config)
     rest = {name: value for name, value in kept.items() if name not in NOT_KEPT}
@@ -267,7 +267,7 @@ def with_kept(
 
 
 def written(model: ModelConfig, *, where: object) -> T5Config | T5EncoderConfig:
-    """Return the T5 config to export; shared layers are duplicated for transformers."""
+    """Return the T5 config to export; layers that share weights become separate layers."""
     if isinstance(model, T5EncoderConfig):
         return model
     if not isinstance(model, T5Config):
@@ -394,7 +394,6 @@ class HFCheckpoint(Source):
     hf_config: Mapping[str, Any]
 
     def read(self, piece: Piece) -> np.ndarray:
-        """Read one tensor in t5x_lite's layout, as a view of the file if possible."""
         tensor = value_of(self.tensors[piece.name])
         check_finite(self.where, piece.name, tensor)
         return piece.to_ours(tensor)

@@ -74,7 +74,7 @@ _logger = logging.getLogger(__name__)
 
 
 def roles_of(experiment: Experiment, *, projections: bool) -> tuple[Role, ...]:
-    """Return the roles that are exported to their own directories; () if one model serves both."""
+    """Return the roles ("query", "passage") to export to own directories, or () for one model."""
     head = dense_of(heads_of(experiment.objective, experiment.heads))
     apart = head is not None and head.projection is not None and not head.tied
     two = experiment.objective.more_towers() or (projections and apart)
@@ -91,14 +91,14 @@ def of_role(
 
 
 def tower_named(experiment: Experiment, role: Role) -> str:
-    """Return the name of the tower that encodes queries or passages, or "" for the main model."""
+    """Return the name of the encoder (tower) for queries or passages, or "" for the main model."""
     return role if role in experiment.objective.more_towers() else ""
 
 
 def projection_of(
     head: Dense, params: Mapping[str, LazyArray], role: Role
 ) -> tuple[LazyArray, LazyArray | None] | None:
-    """Return kernel [D, K] and bias (or None) of the projection for a role, or None without one."""
+    """Return kernel [D, K] and bias (or None) of the vectors' projection, or None without one."""
     if head.projection is None:
         return None
     start = f"{HEADS}{head.name}/{'query' if head.tied else role}"
@@ -109,7 +109,7 @@ def projection_of(
 Dtype = Literal["keep", "float32", "bfloat16"]
 
 HUGGINGFACE = "huggingface"
-"""Folder below files/ of a checkpoint with files of the imported Hugging Face model."""
+"""Folder in a checkpoint's files/ with the files of the imported Hugging Face model."""
 GENERATION = "generation_config.json"
 MODEL = "model/"
 """Prefix of the paths of the model's parameters."""
@@ -262,7 +262,6 @@ def export_encoder(
 def _write_projection(
     directory: Path, head: Dense, params: Mapping[str, LazyArray], role: Role, *, dtype: Dtype
 ) -> None:
-    """Write the tensors of the projection of a retriever's vectors, if it has one."""
     layer = projection_of(head, params, role)
     if layer is None:
         return
@@ -283,7 +282,7 @@ def _earlier_type(source: AnyPath, files: Mapping[str, bytes]) -> str | None:
 
 
 def _earlier_config(source: AnyPath, files: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return the config.json that was imported with the model, or {} without one."""
+    """Return the content of the config.json that was imported with the model, or {}."""
     name = f"{HUGGINGFACE}/{hf.CONFIG}"
     try:
         kept = json.loads(files.get(name, b"{}"))
@@ -328,7 +327,7 @@ class Origin:
     Attributes:
       name: name of the work directory, or else of the checkpoint directory.
       step: training step; 0 for imported weights.
-      start: record of the last start of the run before this step, or None.
+      start: logged record of the last start (or resumption) of the run before this step, or None.
       metrics: metrics at this step, by "<split>/<name>", without test splits.
       hub_base: hub name of the model that the weights or the run started from, or "".
       base: `hub_base`, or the path of the checkpoint that the run started from, or "".
@@ -415,7 +414,7 @@ def _repository(files: Mapping[str, bytes]) -> str:
 
 
 def _base_of(experiment: Experiment) -> str:
-    """Return the hub name that the checkpoint of `init` was imported from, or ""."""
+    """Return the hub name of the model that initialized the run, or ""."""
     checkpoint = experiment.init.checkpoint
     if not checkpoint:
         return ""

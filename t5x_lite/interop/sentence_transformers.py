@@ -55,7 +55,6 @@ class Projection(Source):
     bias: bool = True
 
     def read(self, piece: Piece) -> np.ndarray:
-        """Read one tensor in t5x_lite's layout."""
         tensor = self.tensors[piece.name]
         check_finite(self.where, piece.name, tensor)
         return piece.to_ours(tensor)
@@ -182,7 +181,7 @@ def projection_of(directory: Path, *, d_model: int) -> Projection | None:
 
 
 def _modules(directory: Path) -> list[tuple[str, str]]:
-    """Return type and path of each module in modules.json."""
+    """Return type and path of each sentence-transformers module in modules.json."""
     path = directory / _LIST
     try:
         content = plain_json(path.read_bytes())
@@ -248,7 +247,7 @@ def _longest(directory: Path, *, lowers: bool) -> int | None:
 
 
 def _prompts(directory: Path) -> tuple[tuple[Prompt, ...], str]:
-    """Return the prompts that are not empty, and the name of the default prompt or ""."""
+    """Return the prompts that are not empty, and the name of the default prompt, or ""."""
     path = directory / _PROMPTS
     if not path.is_file():
         return (), ""

@@ -21,11 +21,10 @@ maximum distance of the relative bias have T5's defaults unless the caller sets 
 
 A checkpoint is a directory checkpoint_N in one of three layouts (t5x checkpoints.py):
 
-    checkpoint                        T5X: an index in Flax's msgpack. Its leaves are arrays,
-    target.encoder.layers_0.../       or TensorStore specs of zarr folders in the same directory
-    state/checkpoint                  Orbax until 2024: an index. A leaf with its own folder
-    state/target.encoder.../          is the string "PLACEHOLDER://target.encoder..."
-    state/_METADATA, ...              Orbax since then, read by Orbax
+    checkpoint T5X: an index in Flax's msgpack. Its leaves are arrays, target.encoder.layers_0.../
+    or TensorStore specs of zarr folders in the same directory state/checkpoint Orbax until 2024: an
+    index. A leaf with its own folder state/target.encoder.../ is the string
+    "PLACEHOLDER://target.encoder..." state/_METADATA, ... Orbax since then, read by Orbax
 
 `read_t5x` reads only names and shapes; arrays are read later, one by one. The parameters are the
 tree `target` of the index; optimizer state and data position are ignored. In the first two layouts
@@ -165,7 +164,7 @@ def _reading(where: str) -> Iterator[None]:
 
 
 def _target(where: str, contents: Any) -> tuple[tuple[str, ...], Mapping[str, Any]]:
-    """Return the parameter tree in the index of a T5X checkpoint, and the keys to reach it."""
+    """Return the keys that lead to the parameter tree in a T5X index, and the tree."""
     for keys in _TARGETS:
         found = contents
         for key in keys:
@@ -230,7 +229,7 @@ def _check_stored(stored: ts.TensorStore, dtype: np.dtype) -> None:
 
 
 def _check_size(size: int, files: int | None, most: int) -> None:
-    """Raise ValueError if an array is larger than its local files or the memory allow."""
+    """Raise ValueError if an array is too large for the size of its files or for the memory."""
     if files is not None and size > files * most:
         raise ValueError(f"the shape needs {size} bytes, but the files have only {files} bytes")
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -265,7 +264,7 @@ def _is_spec(leaf: Any) -> TypeGuard[Mapping[str, Any]]:
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield path and leaf of each array, spec and placeholder in a tree, without None."""
+    """Yield the path and value of each array, spec and placeholder in a tree, without None."""
     for key, value in tree.items():
         path = f"{prefix}{key}"
         if isinstance(value, Mapping) and not _is_spec(value):
@@ -378,7 +377,7 @@ _ATTENTIONS = {
     },
 }
 _SCAN_AXIS = 1
-"""Layer axis of scanned arrays, T5Config.param_scan_axis of scalable_t5 and flaxformer's T5."""
+"""Layer axis of arrays with all layers: param_scan_axis of scalable_t5 and flaxformer's T5."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -394,7 +393,6 @@ class T5XCheckpoint(Source):
     step: int | None = None
 
     def read(self, piece: Piece) -> np.ndarray:
-        """Read one tensor in t5x_lite's layout."""
         ours = piece.to_ours(self.tensors[piece.name].read(piece.rule.stack_axis))
         check_finite(self.where, piece.name, ours)
         return ours
@@ -457,7 +455,6 @@ class Stack:
 
     @property
     def bias_per_layer(self) -> bool:
-        """True if each layer has its own relative bias."""
         return self.bias.startswith(f"{self.layer}/")
 
 

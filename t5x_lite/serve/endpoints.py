@@ -67,7 +67,7 @@ class Asked:
 
 
 class Predict:
-    """Endpoint predict of a text-to-text model: {"inputs"} -> "prediction" and "score".
+    """Endpoint predict of a text-to-text model; it returns "prediction" and "score" for "inputs".
 
     If decoding returns several predictions, the result also has "predictions".
     """
@@ -83,11 +83,11 @@ class Predict:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Static lengths of the inputs, one program each."""
+        """Static (padded) lengths of the inputs; a program is compiled for each."""
         return [(length,) for length in self._lengths]
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
-        """Return a dummy payload of a static shape, for compilation."""
+        """Return a dummy row of a static shape, to compile its program."""
         return np.ones(shape[0], np.int32), 0, False
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
@@ -106,7 +106,6 @@ class Predict:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
-        """Return the predictions for a batch of inputs."""
         rows, seeds, cut = zip(*payloads, strict=True)
         found = self._model.predictions(
             self._generators.get(size), _filled(rows, lengths[0]), seeds=seeds
@@ -124,7 +123,6 @@ class Predict:
         return _with_cut(result, cut)
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Return the predictions of a request, one for each input."""
         del record
         return list(outcomes)
 
@@ -166,16 +164,13 @@ class PredictByHead:
 
     @property
     def fields(self) -> frozenset[str]:
-        """Names of the fields that a request may have."""
         return frozenset({*self._names, *(("probabilities",) if self._first.can_list else ())})
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Static lengths of the inputs, one program each."""
         return [(length,) for length in self._lengths]
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
-        """Return a dummy payload of a static shape, for compilation."""
         return np.ones(shape[0], np.int32), shape[0], None
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
@@ -267,16 +262,14 @@ class Score:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Static lengths of inputs and targets, one program for each pair."""
+        """Static (padded) lengths of inputs and targets; a program is compiled for each pair."""
         return list(itertools.product(self._lengths, self._target_lengths))
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
-        """Return a dummy payload of a static shape, for compilation."""
         rows = [np.ones(length, np.int32) for length in shape]
         return *rows, False
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
-        """Tokenize a request into one row for each input and target, or input and candidate."""
         if ("targets" in record) == ("candidates" in record):
             raise Refused(400, 'The request must have either "targets" or "candidates".')
         most = self._asked.max_rows
@@ -306,7 +299,6 @@ class Score:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
-        """Return the log-likelihoods of a batch of targets."""
         rows, targets, cut = zip(*payloads, strict=True)
         scores = self._scorers.get(size).run(
             self._model.params, _filled(rows, lengths[0]), _filled(targets, lengths[1])
@@ -362,11 +354,9 @@ class Embed:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Static lengths of the texts, one program each."""
         return [(length,) for length in self._lengths]
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
-        """Return a dummy payload of a static shape, for compilation."""
         return np.ones(shape[0], np.int32), False
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
@@ -385,7 +375,6 @@ class Embed:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
-        """Return the vectors of a batch of texts."""
         del lengths  # the embedder pads to the first of its lengths that holds the rows
         rows, cut = zip(*payloads, strict=True)
         embedder = self._embedders.get(size)
@@ -396,7 +385,6 @@ class Embed:
         ]
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Return the vectors of a request, one for each text."""
         del record
         return list(outcomes)
 
@@ -422,11 +410,9 @@ class Rerank:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Static lengths of query and passage together, one program each."""
         return [(length,) for length in self._lengths]
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
-        """Return a dummy payload of a static shape, for compilation."""
         return np.ones(shape[0], np.int32), False
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
@@ -443,7 +429,6 @@ class Rerank:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
-        """Return the scores of a batch of query and passage pairs."""
         rows, cut = zip(*payloads, strict=True)
         encoder = self._encoders.get(size)
         scores = encoder.scorer.of(encoder.loaded.params, rows, static_length=lengths[0])
@@ -453,7 +438,7 @@ class Rerank:
         ]
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Return score and rank of each passage, in the order of the request; 1 is the best."""
+        """Return score and rank (1 is best) of each passage, in the order of the request."""
         del record
         order = np.argsort([-outcome["score"] for outcome in outcomes], kind="stable")
         ranks = np.argsort(order, kind="stable") + 1
@@ -464,7 +449,7 @@ class Rerank:
 
 
 def predict(model: Checkpoint, asked: Asked) -> "Predict | PredictByHead":
-    """Return the endpoint predict of a text-to-text model or of an encoder head."""
+    """Return the endpoint predict for the model: with text generation, or with an encoder head."""
     by_head = asked.head is not None or answering_heads(model.members[0].experiment)
     return PredictByHead(model, asked) if by_head else Predict(model, asked)
 
@@ -509,7 +494,7 @@ def _check_cut(cut: Sequence[int], asked: Asked, *, length: int) -> None:
 
 
 def _filled(rows: Sequence[np.ndarray], length: int) -> list[np.ndarray]:
-    """Pad the first row to a static length, so that the batch gets this length."""
+    """Pad the first row to a static length, so that the batch is padded to the same length."""
     first, *others = rows
     return [np.pad(first, (0, length - len(first))), *others]
 

@@ -39,14 +39,14 @@ from t5x_lite.serve.requests import Limits
 _logger = logging.getLogger(__name__)
 
 RESERVE = 16
-"""Number of connections above the limit that may only read /health and /ready."""
+"""Number of connections above the maximum that are reserved for /health and /ready."""
 _RESERVE_SECONDS = 1.0
 _HEALTH = ("/health", "/ready")
 _TOO_MANY = "Too many connections are open."
 
 
 class GuardedConnection(H11Protocol):
-    """HTTP connection with time limits; `guarded` creates subclasses with the limits set.
+    """HTTP connection with time limits, which are set in subclasses (`guarded`).
 
     Attributes:
       header_seconds: maximum seconds to receive the headers of a request.
@@ -178,7 +178,7 @@ async def _answer(send: Any, status: int, sentence: str) -> None:
 
 
 def guarded(*, header_seconds: float, request_seconds: float, most: int) -> type[GuardedConnection]:
-    """Return a subclass of `GuardedConnection` with these limits."""
+    """Return a subclass of `GuardedConnection` with the given limits."""
     limits = {"header_seconds": header_seconds, "request_seconds": request_seconds, "most": most}
     return type("GuardedConnection", (GuardedConnection,), {**limits, "reserve": {}})
 

@@ -32,7 +32,7 @@ TOKEN_VARIABLE = "T5X_LITE_TOKEN"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Address:
-    """Address of a server, and its access token.
+    """Address and access token of the server.
 
     Attributes:
       host: host name or address; every host except this machine needs an access token.
@@ -100,7 +100,7 @@ def serve(
 
 
 class _Answering:
-    """Batcher of a table of endpoints, with a thread that compiles their programs.
+    """Batcher of all endpoints of a server, with a thread that compiles their programs.
 
     Attributes:
       failure: exception of the compilation, or None.
