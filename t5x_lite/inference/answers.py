@@ -243,7 +243,7 @@ def _check_text(value: Any, where: str) -> None:
 
 
 class HeadLogits(HeadAnswers):
-    """Function that applies an encoder and one head to rows of tokens and returns the logits."""
+    """Predictor of logits, which applies an encoder and one head to rows of tokens."""
 
     def of(
         self,

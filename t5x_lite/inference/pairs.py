@@ -44,7 +44,7 @@ from t5x_lite.objectives.ranker import Ranker
 
 
 class PairScores(HeadAnswers):
-    """Function that returns the logit of each row from a head with one class."""
+    """Predictor of one logit per row of tokens, by an encoder head with one class."""
 
     def of(
         self, params: Params, rows: Sequence[np.ndarray], *, static_length: int | None = None
@@ -77,7 +77,7 @@ class CrossEncoder:
 
     Attributes:
       loaded: the loaded checkpoint.
-      scorer: function that returns the head's logit of each row.
+      scorer: predictor of the head's logit of each row.
       tokens: special tokens of the vocabulary.
       length: maximum number of tokens of a row.
       query_length: maximum number of tokens of a query, including [CLS] and [SEP].

@@ -394,7 +394,7 @@ def import_t5x_model(
 def _warn_of_few_tokens(source: str | Path, vocabulary: Vocabulary, *, vocab_size: int) -> None:
     """Warn if a vocabulary is too small to be the model's; padding adds less than 128 rows.
 
-    A byte vocabulary without own ids for the sentinels is smaller than ByT5's by their number.
+    A byte vocabulary with sentinels that share ids with bytes is smaller than ByT5's; no warning.
     """
     without = isinstance(vocabulary, Bytes) and vocabulary.layout == "seqio"
     if vocab_size - vocabulary.size >= _PADDING and not without:

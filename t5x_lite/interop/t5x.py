@@ -21,10 +21,11 @@ maximum distance of the relative bias have T5's defaults unless the caller sets 
 
 A checkpoint is a directory checkpoint_N in one of three layouts (t5x checkpoints.py):
 
-    checkpoint T5X: an index in Flax's msgpack. Its leaves are arrays, target.encoder.layers_0.../
-    or TensorStore specs of zarr folders in the same directory state/checkpoint Orbax until 2024: an
-    index. A leaf with its own folder state/target.encoder.../ is the string
-    "PLACEHOLDER://target.encoder..." state/_METADATA, ... Orbax since then, read by Orbax
+    checkpoint                        T5X: an index in Flax's msgpack. Its leaves are arrays,
+    target.encoder.layers_0.../       or TensorStore specs of zarr folders in the same directory
+    state/checkpoint                  Orbax until 2024: an index. A leaf with its own folder
+    state/target.encoder.../          is the string "PLACEHOLDER://target.encoder..."
+    state/_METADATA, ...              Orbax since then, read by Orbax
 
 `read_t5x` reads only names and shapes; arrays are read later, one by one. The parameters are the
 tree `target` of the index; optimizer state and data position are ignored. In the first two layouts
