@@ -72,7 +72,7 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class Base:
-    """Record of the base checkpoint and of the arrays that a checkpoint takes from it.
+    """Record of the base checkpoint that a checkpoint takes its frozen arrays from.
 
     Attributes:
       checkpoint: checkpoint directory of the base when the run started.
@@ -221,7 +221,7 @@ def _all_lanes(arrays: list[Array]) -> list[Array]:
 
 
 def _lanes(array: Float[Array, "*axes"]) -> UInt32[Array, " 2"]:
-    """Return two sums, modulo 2^32, of hashes of each value's bits and index."""
+    """Return two 32-bit checksums of an array: sums of hashes of each value's bits and index."""
     bits = jax.lax.bitcast_convert_type(array, jnp.uint32)
     place, stride = jnp.zeros((), jnp.uint32), 1
     for axis in reversed(range(array.ndim)):

@@ -234,7 +234,6 @@ def _parts(paths: Iterable[str]) -> list[str]:
 
 
 def _alone(needed: Iterable[str], renamed: Iterable[str]) -> set[str]:
-    """Return the parameter groups that exist only in the model or only in the checkpoint."""
     ours, theirs = set(needed), set(renamed)
     alone = {*map(part_of, ours)} ^ {*map(part_of, theirs)}
     if not any(part_of(path) == _OBJECTIVE for path in ours & theirs):

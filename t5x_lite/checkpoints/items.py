@@ -33,11 +33,11 @@ from t5x_lite.core.remote import AnyPath, absolute, files_below
 from t5x_lite.core.trees import LazyArray
 
 _CHUNK_BYTES = 1 << 27
-"""Size of a chunk, the unit of compression; reading a slice decompresses whole chunks."""
+"""Size in bytes of a stored chunk, the unit of compression; a read decompresses whole chunks."""
 
 
 class _OneAtATime(ocp.type_handlers.NumpyHandler):
-    """Orbax handler that computes and writes lazy arrays one after another to save memory."""
+    """Orbax handler that saves memory: it computes and writes lazy arrays one after another."""
 
     async def serialize(self, values: Any, infos: Any, args: Any = None) -> Any:
         for value, info, arg in zip(values, infos, args, strict=True):
@@ -127,7 +127,7 @@ def _unreadable(directory: Path, error: Exception) -> InputError:
 
 
 TIMEOUT_SECONDS = 1200
-"""Timeout for processes that wait for each other in a save, in seconds; Orbax's default."""
+"""Seconds that the processes of a save wait for each other before it fails; Orbax's default."""
 
 _ORBAX_MARK = "commit_success.txt"
 
@@ -300,7 +300,7 @@ def _is_not_orbax(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def _ignoring_late_reads() -> Iterator[None]:
-    """Suppress "Event loop is closed" errors of parallel reads after one read has failed."""
+    """Suppress "Event loop is closed" errors, which parallel reads print after one has failed."""
     report = sys.unraisablehook
     sys.unraisablehook = _Unraisable(report)
     yield

@@ -46,7 +46,7 @@ from t5x_lite.core.trees import LazyArray
 DIRECTORY = manifest.DIRECTORY
 CONFIG_FILE = "config.json"
 DELTA_FILE = "delta.json"
-"""Name of a checkpoint's file that marks it as a delta; see `inference.delta_files`."""
+"""Name of the file that marks a checkpoint as a delta (stored changes of a base model)."""
 METRICS_FILE = "metrics.json"
 VOCABULARY_DIRECTORY = "vocabulary"
 
@@ -313,7 +313,6 @@ def _check_first(base: Base, there: _Saved, step_directory: AnyPath) -> None:
 
 
 def _check(base: Base, found: Mapping[str, Any], where: AnyPath, step_directory: AnyPath) -> None:
-    """Raise InputError if arrays differ from the recorded digests of the base."""
     other = base.other(found)
     if other is not None:
         raise InputError(
@@ -335,7 +334,6 @@ def _readable(step_directory: AnyPath) -> Iterator[None]:
 
 
 def _in_place(flat: Mapping[str, Any], like: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nest a flat dict like another nested dict, with its empty dicts; skip missing paths."""
     tree: dict[str, Any] = {}
     for key, value in like.items():
         if isinstance(value, Mapping):

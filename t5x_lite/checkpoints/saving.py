@@ -368,7 +368,7 @@ class Checkpoints:
         return "" if int(saved) == step else f"it holds step {int(saved)}: it was copied or renamed"
 
     def _marked(self) -> list[int]:
-        """Return the steps with a marker file of an unfinished save or deletion."""
+        """Return the steps with a marker file, which exists during a save or deletion."""
         if not self._directory.is_dir():
             return []
         found = (_INCOMPLETE.fullmatch(path.name) for path in self._directory.iterdir())
@@ -412,7 +412,7 @@ def _metrics_file(metrics: Mapping[str, float]) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """Shorten an error's text to at most 300 characters, with the system's message first."""
+    """Return an error's text in up to 300 characters, with the system's message first."""
     text, system = str(error), system_reason(error)
     if system is None or system in text[:80]:
         return textwrap.shorten(text, 300)

@@ -121,7 +121,7 @@ class Line:
     values: Mapping[str, Any]
 
     def matches(self, names: Sequence[str]) -> bool:
-        """Return True if the pattern matches one of a task's names."""
+        """Return True if the line's pattern matches one of a task's names."""
         return any(fnmatch.fnmatchcase(name, self.pattern) for name in names)
 
 

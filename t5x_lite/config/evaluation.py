@@ -208,7 +208,8 @@ class Evaluation:
         return tuple(map(parse_line, self.per_task))
 
     def changed(self, values: Mapping[str, Any]) -> "Evaluation":
-        """Return the evaluation with one task's settings applied; data settings are ignored."""
+        """Return the config with a task's settings from `per_task` applied, except data
+        settings."""
         own = {name: value for name, value in values.items() if name not in OF_DATA}
         return dataclasses.replace(self, per_task=(), **own)
 

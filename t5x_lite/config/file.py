@@ -80,7 +80,7 @@ def from_json(text: str, *, source: str, any_module: bool = False) -> Any:
 
 
 def modules_of(config: Any) -> set[str]:
-    """Return the names of the modules that define the classes of a config and its parts."""
+    """Return the names of the Python modules that define the classes in a config, at any depth."""
     if isinstance(config, tuple):
         return set().union(*map(modules_of, config))
     if not is_config(config):
@@ -291,7 +291,7 @@ def _from_python_file(file: Path) -> Any:
 
 
 def _module_name(file: Path) -> str:
-    """Return the dotted module name of a config file in its project, if the name is unused."""
+    """Return a config file's dotted module name in its project; another name if it is taken."""
     resolved = file.resolve()
     for directory in filter(None, [*project.opened().directories, project.shipped()]):
         if not resolved.is_relative_to(directory):

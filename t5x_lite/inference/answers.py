@@ -256,7 +256,7 @@ class HeadLogits(HeadAnswers):
         """Return the float32 logits of each row.
 
         Args:
-          params: parameter tree of the learner.
+          params: parameter tree of the model and its heads.
           rows: tokens of each row, int32.
           seconds: index of the second text's first token; None is after the first [SEP].
           static_length: length in tokens to which rows are padded; None is the next power of two.
@@ -283,7 +283,7 @@ class Answerer:
     Args:
       head: config of the head.
       bind: function that builds the module from a parameter tree.
-      params: parameter tree of the learner.
+      params: parameter tree of the model and its heads.
       vocabulary: vocabulary of the model.
       asked: options of the predictions.
       length: maximum number of tokens of a row.
@@ -398,7 +398,7 @@ class Answerer:
         return found
 
     def _joined(self, groups: Sequence[Sequence[str]]) -> list[tuple[np.ndarray, int, bool]]:
-        """Return for each row its tokens, the start of its second text, and True if truncated."""
+        """Return each row's tokens, the start of its second text, and True if truncated."""
         texts = list(dict.fromkeys(text for group in groups for text in group))
         encoded = first_tokens(self._vocabulary, texts, count=self.length)
         ids = dict(zip(texts, encoded, strict=True))
@@ -466,7 +466,6 @@ class Answerer:
         return found
 
     def _share(self, room: int) -> int:
-        """Return the number of tokens that two neighboring windows of a context share."""
         share = self.asked.doc_stride
         if share is None:
             return min(self.length // 2, _STRIDE, room - 1)

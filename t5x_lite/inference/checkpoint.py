@@ -78,7 +78,7 @@ def check_finite(where: str, what: str, *values: float) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """Loaded checkpoint or ensemble of checkpoints, which is used like a single model.
+    """Loaded checkpoint, or ensemble of checkpoints that is used like a single model.
 
     Attributes:
       members: loaded checkpoints; two or more form an ensemble.
@@ -138,7 +138,7 @@ class Checkpoint:
 
     @property
     def params(self) -> Params:
-        """Parameter tree for `bind`; for an ensemble, member index -> parameter tree."""
+        """Parameter tree of the model, or of an ensemble: a dict of trees by member index."""
         if len(self.members) == 1:
             return self.members[0].params
         return {str(i): member.params for i, member in enumerate(self.members)}

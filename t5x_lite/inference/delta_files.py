@@ -196,7 +196,7 @@ def check_base(opened: Opened, arrays: Arrays, where: Path, *, allowed: bool) ->
 
 
 def digests_of(arrays: Arrays) -> dict[str, str]:
-    """Return path -> digest of the base's arrays in float32, reading one array at a time."""
+    """Return a digest of each array of a base model in float32, reading one array at a time."""
     return {
         path: digests({path: array.read().astype(np.float32)})[path]
         for path, array in arrays.items()
@@ -309,7 +309,7 @@ def _delta_of_run(
 
 
 def _check_stored(source: Path, learner: Learner, parts: Mapping[str, Part]) -> None:
-    """Raise InputError if an adapter changes an array that several layers share."""
+    """Raise InputError if an adapter changes an array that other layers share."""
     stored = trees.flatten(learner.shapes)
     for path in parts:
         if path not in stored or any(view.mentions(path) for view in learner.views):
@@ -505,7 +505,7 @@ class Rounding:
 def merged(
     opened: Opened, arrays: Arrays, files: Mapping[str, bytes], *, dtype: Stored, loss: Rounding
 ) -> dict[str, LazyArray]:
-    """Return the arrays of the merged checkpoint: the base's arrays with the delta's changes.
+    """Return the arrays of the merged checkpoint: the base model with the delta's changes.
 
     Raises:
       InputError: if an array is missing, has a wrong shape, or is not defined by the config.

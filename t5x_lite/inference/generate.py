@@ -55,7 +55,7 @@ class Stopped(Exception):
 
 @contextlib.contextmanager
 def stopping_on(requested: Callable[[], bool]) -> Iterator[None]:
-    """Context in which evaluators raise `Stopped` as soon as a function returns True."""
+    """Return a context in which an evaluation raises `Stopped` if `requested` returns True."""
     token = _requested.set(requested)
     try:
         yield
@@ -86,7 +86,7 @@ class Vocabulary(Protocol):
 
 @runtime_checkable
 class Example(Protocol):
-    """Protocol of an example with a target, such as `data.pipeline.Example`."""
+    """Protocol of an evaluation example with a target, such as `data.pipeline.Example`."""
 
     @property
     def inputs_text(self) -> str: ...

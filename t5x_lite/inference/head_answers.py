@@ -50,7 +50,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Window(NamedTuple):
-    """Logits of a span head for one window of a context.
+    """Logits of a question answering head for one window of a long context.
 
     Attributes:
       first: logit of each context token as the first token of the answer, float32 [n].
@@ -207,7 +207,7 @@ class HeadAnswers(Generator):
         """Return the predictions for each input, best first.
 
         Args:
-          params: parameter tree of the learner.
+          params: parameter tree of the model and its heads.
           inputs: token ids of each row, int32, including [CLS] and [SEP].
           prompts: unused, because nothing is decoded.
           seeds: unused, because nothing is sampled.
@@ -318,7 +318,7 @@ class CandidateAnswers(ClassAnswers):
 
 
 class ScoreAnswers(HeadAnswers):
-    """Predictor of a number, as text."""
+    """Predictor of a number (regression score), as text."""
 
     def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
         return [Prediction(text=f"{float(logits[0]):.6g}", ids=(), score=0.0)]
@@ -450,7 +450,7 @@ class TokenAnswers(HeadAnswers):
 
 
 def _best_classes(logits: np.ndarray, _: np.ndarray) -> list[list[int]]:
-    """Return the classes with the largest logit of each token: one class, or all tied classes."""
+    """Return for each token the classes with the largest logit: one class, or several tied ones."""
     return [np.flatnonzero(own == np.max(own)).tolist() or [0] for own in logits]
 
 

@@ -178,7 +178,7 @@ def generating(
     prompt: str,
     batch_size: int,
 ) -> Change:
-    """Load the model, and return a function that generates predictions for lines.
+    """Load the model, and return a function that generates predictions for input lines.
 
     Sampling for a line depends on the line's number in the file (blank lines are not counted), not
     on its batch. A line with a field "seed" is sampled like the first line of a file with this
@@ -217,7 +217,7 @@ def answering(
     inputs_length: int | None,
     batch_size: int,
 ) -> Change:
-    """Load an encoder, and return a function that predicts for lines with one of its heads."""
+    """Load an encoder; return a function that predicts for input lines with one of its heads."""
     model = Checkpoint.load(steps, use=use, inputs_length=inputs_length)
     answerer = model.answerer(batch_size=batch_size, head=head.name, asked=asked)
 

@@ -360,7 +360,7 @@ class Loaded:
 
 
 def position_bytes(model: ModelConfig, *, dtype: str) -> int:
-    """Return the bytes of the keys and values of one decoded position, or 0 if unknown."""
+    """Return the size in bytes of a position in the key-value cache of decoding; 0 if unknown."""
     layers = getattr(model, "num_decoder_layers", getattr(model, "num_layers", 0))
     heads = getattr(model, "num_heads", 0) * getattr(model, "d_kv", 0)
     return 2 * layers * heads * np.dtype(jnp.dtype(dtype)).itemsize

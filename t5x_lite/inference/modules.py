@@ -213,7 +213,7 @@ class ModulesOf:
         )
 
     def learner(self, use: Sequence[str | Block]) -> Learner:
-        """Return the learner that uses some of the adapters; allocates no arrays.
+        """Return the learner (model and heads) with the given adapters; allocates no arrays.
 
         Raises:
           InputError: if an adapter does not exist, or two adapters change the same layer.
@@ -314,7 +314,7 @@ def load_using(
 
 
 def using(experiment: Experiment, use: str, *, where: object) -> Experiment:
-    """Return the experiment of a checkpoint with some of its adapters.
+    """Return the experiment of a checkpoint, changed to use only the given adapters.
 
     Args:
       experiment: experiment of the checkpoint.
@@ -357,7 +357,7 @@ __all__ = [
 
 
 def with_loaded(experiment: Experiment, *, earlier: Experiment | None) -> Experiment:
-    """Return an experiment in which adapters.add defines the adapters of adapters.load.
+    """Return an experiment with the adapters of adapters.load as entries of adapters.add.
 
     Args:
       experiment: experiment of the config.
@@ -400,7 +400,7 @@ def check_init(experiment: Experiment) -> None:
 
 
 def check_children(experiment: Experiment) -> None:
-    """Raise InputError unless data.adapter_of matches the config's tasks or MultiTask blocks."""
+    """Raise InputError if data.adapter_of does not fit the objective and the MultiTask blocks."""
     use = experiment.adapters.composition
     blocks = [node for tree in use for node, _ in walk(tree) if isinstance(node, MultiTask)]
     numbers = adapter_numbers(experiment.data)

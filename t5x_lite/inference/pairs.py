@@ -52,7 +52,7 @@ class PairScores(HeadAnswers):
         """Return the logit of each row, in order.
 
         Args:
-          params: parameter tree of the learner.
+          params: parameter tree of the model and its heads.
           rows: token ids of each row, int32.
           static_length: length in tokens to which rows are padded; None is the next power of two.
         """

@@ -218,7 +218,7 @@ class TextEncoder:
         return Cut([with_cls(row, mcls) for row in found.rows], found.longer)
 
     def head_embedder(self, ways: Sequence[str], *, batch_size: int) -> HeadEmbedder:
-        """Return the embedder that runs several heads in one pass of the encoder.
+        """Return the embedder that computes several heads' outputs in one pass of the encoder.
 
         Args:
           ways: names of the heads, such as "dense", "lexical" and "multi_vector".
@@ -298,11 +298,11 @@ def head_embedder(
     mesh: Mesh | None,
     where: str,
 ) -> HeadEmbedder:
-    """Return the embedder that runs several heads of a learner in one pass of the encoder.
+    """Return the embedder that computes several heads' outputs in one pass of the encoder.
 
     Args:
-      experiment: experiment of the learner.
-      learner: learner with the heads.
+      experiment: config of the checkpoint.
+      learner: learner (model and heads) of the checkpoint.
       vocabulary: vocabulary of the model.
       ways: names of the heads.
       vectors: settings of the dense vector.

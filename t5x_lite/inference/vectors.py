@@ -323,7 +323,7 @@ def _above_0(row: np.ndarray, weights: np.ndarray) -> dict[int, float]:
 
 
 def room(length: int, window: int) -> int:
-    """Return the maximum number of text tokens in a row of `length`, without [CLS] and [SEP].
+    """Return the maximum number of text tokens in a row of `length` tokens with several [CLS].
 
     Args:
       length: number of tokens of the row, at least 3.
@@ -334,7 +334,7 @@ def room(length: int, window: int) -> int:
 
 
 def with_cls(row: Int[np.ndarray, " S"], window: int) -> Int[np.ndarray, " T"]:
-    """Return a row [CLS] text [SEP] with another [CLS] before each further window of the text.
+    """Return a row [CLS] text [SEP] with an additional [CLS] after every `window` text tokens.
 
     Args:
       row: token ids of the row.

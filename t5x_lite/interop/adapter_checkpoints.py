@@ -112,7 +112,7 @@ def import_module(
     name: str,
     revision: str | None,
 ) -> Path:
-    """Import an adapter of PEFT or `adapters` as a checkpoint directory that refers to its base.
+    """Import an adapter of PEFT or the library `adapters` as a checkpoint that refers to its base.
 
     See `commands.weights` for the arguments.
     """
@@ -177,7 +177,7 @@ class _Fitted:
       experiment: config of the base model with the adapter.
       module: adapter config and arrays, including a head's arrays and replaced arrays of the base
         model.
-      left: paths of arrays that stay in the base.
+      left: paths of arrays that are stored only in the base checkpoint.
       vocabulary: vocabulary that replaces the base's vocabulary, or None.
       sources: path in the base checkpoint of each array in `left` that has a different path there.
     """
@@ -190,7 +190,7 @@ class _Fitted:
 
 
 def _sides_of(directory: Path) -> dict[Role, Path]:
-    """Return the adapter directories of a two-tower retriever, or {} if there is one adapter."""
+    """Return the adapter directories of a retriever's two encoders, or {} for one adapter."""
     found: dict[Role, Path] = {role: directory / role for role in get_args(Role)}
     if not any(path.is_dir() for path in found.values()):
         return {}
@@ -206,7 +206,7 @@ def _sides_of(directory: Path) -> dict[Role, Path]:
 
 
 def _with_towers(params: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
-    """Add a passage encoder to the base's arrays; if it is missing, it is the model's encoder."""
+    """Add a passage encoder to the base model's arrays: by default a copy of the model."""
     model = {in_tower(p, "passage"): a for p, a in params.items() if p.startswith(MODEL)}
     return {**model, **params}
 
@@ -544,7 +544,7 @@ def export_module(
     base_name: str | None,
     rank: int | None,
 ) -> Path:
-    """Export the adapters of one encoder; `role` selects the encoder of a two-tower retriever."""
+    """Export the adapters of an encoder; `role` selects a retriever's query or passage encoder."""
     experiment = read_experiment(where, files)
     if form == "peft" and (rank is not None or _is_sum(experiment, name)):
         options: dict[str, Any] = {"base_name": base_name, "rank": rank, "role": role}

@@ -92,7 +92,7 @@ _FIELDS: dict[str | None, dict[str, Any]] = {
 }
 """Config fields with their defaults, by architecture."""
 _NONE = ("inv_adapter", "inv_adapter_reduction_factor")
-"""Config fields that may be None."""
+"""Config fields of the library `adapters` that may be null."""
 _FORMS = {
     **dict.fromkeys(("phm_dim", "phm_rank", "r", "num_labels"), "a whole number"),
     **dict.fromkeys(("prefix_length", "bottleneck_size", "prompt_length"), "a whole number"),
@@ -169,7 +169,7 @@ def tensors_of(directory: Path, safetensors: str, torch: str) -> tuple[Path, dic
 
 
 def check_form(where: Path, field: str, value: Any) -> None:
-    """Raise InputError if a config field's value does not have the required type."""
+    """Raise InputError if the value of a config field does not have the required type."""
     form = _FORMS.get(field, "true or false")
     if not _has_form(value, form):
         raise InputError(f"{where}: {field} must be {form}, got {str(value)[:60]!r}")

@@ -62,7 +62,7 @@ _SITES = {
     "decoder layer.1": "after_cross_attention",
     "decoder layer.2": "after_mlp",
 }
-"""Adapter sites (such as "mlp" of a layer), by module name in the library `adapters`."""
+"""Adapter sites (such as "after_mlp"), by module name in the library `adapters`."""
 _LEAVES = {
     "adapter_down.weight": "down/kernel",
     "adapter_down.bias": "down/bias",

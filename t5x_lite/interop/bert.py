@@ -190,7 +190,7 @@ def _fitted(
 
 
 def _table(model: BertConfig, head: Head | None, model_type: str) -> list[Rule]:
-    """Return the rules that map parameter paths to PyTorch's tensor names."""
+    """Return the rules that map BERT's parameter paths to PyTorch's tensor names."""
     embeddings = "embeddings"
     rules = [
         Rule(f"{MODEL}embedding/token", f"{embeddings}.word_embeddings.weight"),

@@ -417,7 +417,6 @@ def _generator(
 def _own(
     experiment: Experiment, params: Mapping[str, LazyArray], head: Head | None, *, where: object
 ) -> dict[str, LazyArray]:
-    """Return the parameters of the model and the exported head by path."""
     seen = seen_params(experiment, params, where=where)
     arrays = _moved(seen, MODEL, MODEL)
     return arrays if head is None else arrays | _moved(seen, *[f"{HEADS}{head.name}/"] * 2)

@@ -76,7 +76,7 @@ POOLER = "pooler.dense"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-    """Conversion of one family of Hugging Face encoders, in both directions.
+    """Conversion of one family of encoders, such as BERT, from and to Hugging Face's format.
 
     Attributes:
       model_types: values of `model_type` in config.json.

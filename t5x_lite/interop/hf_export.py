@@ -342,7 +342,7 @@ class Origin:
 
 
 def source_file(source: Found) -> dict[str, bytes]:
-    """Return the file that records an imported hub model, or {} for a local directory."""
+    """Return a file with the hub name and commit of an imported model; {} without a hub name."""
     if not source.repository:
         return {}
     content = {"repository": source.repository, "revision": source.revision}

@@ -75,7 +75,7 @@ class Hosts:
         return {_body(name): name for name in self.places}
 
     def find(self, name: str) -> tuple[str, str] | None:
-        """Return the exported name of a dense layer, and the prefix of its name in a file."""
+        """Return a dense layer's exported name, and the prefix before it in the given name."""
         parts = name.split(".")
         for start in range(len(parts)):
             body = ".".join(parts[start:])

@@ -111,7 +111,7 @@ HIDDEN = {"mlp/out": "mlp/hidden", "attention/out": "attention/hidden"} | {
 Site = tuple[str, str]
 """Stack ("encoder" or "decoder") and adapter site (such as "mlp/out") of a dense layer."""
 Norms = Callable[[Site], np.ndarray]
-"""Function from a site to its base kernel's column norms [N, out], which DoRA starts from."""
+"""Function (adapter site) -> column norms [N, out] of its base kernel, for DoRA."""
 
 _logger = logging.getLogger(__name__)
 
@@ -393,13 +393,11 @@ def _to_ia3(
 
 
 def _all_sites(hosts: Hosts, by_layer: Iterable[str]) -> list[Site]:
-    """Return (stack, site) of each adapted kernel; encoder and decoder have the same sites."""
     sites = {hosts.places[written].site for written in by_layer}
     return [(stack, site) for stack, site in hosts.kernels if site in sites]
 
 
 def _sites(hosts: Hosts, by_layer: Iterable[str], *, default: tuple[str, ...]) -> dict[str, Any]:
-    """Return the adapter config field `sites` as a dict, or {} if it has the default value."""
     sites = {hosts.places[written].site for written in by_layer}
     return _named_sites(hosts, sites, default=default)
 

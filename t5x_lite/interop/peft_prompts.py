@@ -223,7 +223,7 @@ def prefix_of(
 
 
 def _pairs(num_layers: int, *, several: bool) -> list[int]:
-    """Return, for each layer, the index of its prefix keys and values in PEFT's tensor."""
+    """Return for each layer the index of its prefix keys and values in PEFT's tensor."""
     return [2 * layer % num_layers if several else layer for layer in range(num_layers)]
 
 

@@ -241,7 +241,7 @@ class Endpoint(Protocol):
     def example(self) -> Mapping[str, Any]: ...
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
-        """Check a request and return its texts as rows of a batch; called in a thread."""
+        """Check a request and return one row for each text to batch; called in a thread."""
         ...
 
     def answer(

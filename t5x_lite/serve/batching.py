@@ -72,7 +72,7 @@ class Row(NamedTuple):
 
 
 Outcome = Any
-"""Result of an endpoint for one row: a JSON object or an exception `Refused`."""
+"""Result of an endpoint for one text: a JSON object or an exception `Refused`."""
 
 Answer = Callable[..., Sequence[Outcome]]
 """Function (payloads, size=, lengths=) that returns the outcome of each payload of a batch."""
@@ -113,7 +113,7 @@ class _Waiting(NamedTuple):
 
 
 class Batcher:
-    """Queue of texts, and the thread that runs them in batches.
+    """Queue of texts with a thread that runs them in batches.
 
     Args:
       functions: function by endpoint name that runs a batch.
@@ -183,7 +183,7 @@ class Batcher:
             self._changed.notify_all()
 
     def submit(self, kind: str, rows: Sequence[Row], *, on_done: Done) -> Ticket:
-        """Add the rows of a request to the queue; raise `Refused` if the queue is full."""
+        """Add the texts of a request to the queue; raise `Refused` if the queue is full."""
         ticket = Ticket([None] * len(rows), len(rows), on_done)
         now = time.monotonic()
         with self._changed:
@@ -203,7 +203,7 @@ class Batcher:
         return ticket
 
     def drop(self, ticket: Ticket) -> None:
-        """Remove a request's rows from the queue; its `on_done` is not called."""
+        """Remove a request's texts from the queue; its function `on_done` is not called."""
         with self._changed:
             ticket.dropped = True
             for line in self._lines.values():
@@ -281,7 +281,6 @@ class Batcher:
     def _program(
         self, kind: str, lengths: tuple[int, ...]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the smallest compiled lengths that fit a row, and their batch sizes, or ()."""
         sizes = self._compiled(kind, lengths)
         if sizes:
             return lengths, sizes

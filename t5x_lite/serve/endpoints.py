@@ -188,7 +188,7 @@ class PredictByHead:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[tuple[np.ndarray, Encoded | None] | Refused]:
-        """Return the logits of a batch, each with the encoded text that its row belongs to."""
+        """Return for each row of a batch its logits and the encoded record that it belongs to."""
         rows, seconds, encoded = zip(*payloads, strict=True)
         if size not in self._answerers:
             self._answerers[size] = self._model.answerer(
@@ -469,7 +469,7 @@ ENDPOINTS: dict[str, Callable[[Checkpoint, Asked], Any]] = {
 
 
 class _BySize:
-    """Cache of one object for each batch size."""
+    """Cache that creates one object, such as a generator, for each batch size."""
 
     def __init__(self, make: Callable[[int], Any]):
         self._make, self._made = make, {}

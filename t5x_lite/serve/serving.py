@@ -164,7 +164,7 @@ class _Answering:
         return self._num_compiled, len(list(self._programs()))
 
     def _is_ready(self) -> bool:
-        """Return True if each endpoint has a program for its longest texts."""
+        """Return True if each endpoint has a compiled program for its longest texts."""
         return self._batcher.answerable >= set(self._table)
 
     def _programs(self) -> Iterator[tuple[str, tuple[int, ...], int]]:
