@@ -208,8 +208,7 @@ class Evaluation:
         return tuple(map(parse_line, self.per_task))
 
     def changed(self, values: Mapping[str, Any]) -> "Evaluation":
-        """Return the config with a task's settings from `per_task` applied, except data
-        settings."""
+        """Return the config with one task's evaluation settings from `per_task` applied."""
         own = {name: value for name, value in values.items() if name not in OF_DATA}
         return dataclasses.replace(self, per_task=(), **own)
 
