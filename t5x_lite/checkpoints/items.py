@@ -134,7 +134,7 @@ _ORBAX_MARK = "commit_success.txt"
 
 @dataclasses.dataclass
 class FilesSave(ocp.args.CheckpointArgs):
-    """Orbax arguments with the small files of a checkpoint, as content by relative path.
+    """Orbax save arguments: contents of a checkpoint's small files, by relative path.
 
     Attributes:
       item: files that process 0 writes.
@@ -179,7 +179,7 @@ def checkpointer(timeout: int = TIMEOUT_SECONDS) -> ocp.AsyncCheckpointer:
 
 
 def read_files(directory: AnyPath) -> dict[str, bytes]:
-    """Read all files below a directory except Orbax's own, by relative path; {} if missing."""
+    """Read all files below a directory, except Orbax's files; {} if the directory is missing."""
     if not directory.is_dir():
         return {}
     files = {}

@@ -147,7 +147,7 @@ def saved_step(step_directory: AnyPath) -> int | None:
 
 
 def is_hurried(step_directory: AnyPath) -> bool:
-    """Return True if a signal ended the save before all files were hashed; False if damaged."""
+    """Return True if a signal ended the save before all files were hashed."""
     try:
         first = _read(step_directory, 0)
         others = (_read(step_directory, process) for process in range(1, first["processes"]))
@@ -234,7 +234,7 @@ def verify(step_directory: str | os.PathLike[str], *parts: str) -> None:
 
 
 def digest(step_directory: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 (hex) of a checkpoint's first manifest, which covers all files."""
+    """Return the SHA-256 (hex) of a checkpoint's first manifest, which identifies all files."""
     directory = remote.open_path(step_directory)
     try:
         return _own_digest(_read(directory, 0))

@@ -232,7 +232,7 @@ def base_directory(step_directory: AnyPath) -> AnyPath | None:
 
 
 def base_of(step_directory: AnyPath) -> Base | None:
-    """Read the record of a checkpoint's base; return None if the checkpoint holds all arrays."""
+    """Read the record of a checkpoint's base; return None if the checkpoint contains all arrays."""
     path = step_directory / "files" / BASE_FILE
     if not path.exists():
         return None

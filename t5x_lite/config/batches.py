@@ -85,7 +85,7 @@ __all__ = [
 ]
 
 LONGEST = 1 << 24
-"""Maximum length of a text in tokens, as a sanity check of a config."""
+"""Maximum length of a text in tokens that a config may set, as a sanity check."""
 
 
 def check_batch(experiment: Experiment, mesh: Mesh) -> None:
@@ -114,7 +114,7 @@ def check_batch(experiment: Experiment, mesh: Mesh) -> None:
 
 
 def num_parts(experiment: Experiment, shape: Data, mesh: Mesh) -> int:
-    """Return the number of microbatches of a batch of one static shape."""
+    """Return the number of microbatches into which a batch of one static shape is divided."""
     whole = {
         name: jax.ShapeDtypeStruct((shape.batch_size, *value.shape[1:]), value.dtype)
         for name, value in empty_row(shape, num_tasks=experiment.objective.num_tasks).items()

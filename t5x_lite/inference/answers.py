@@ -41,10 +41,11 @@ from t5x_lite.models.heads import Choice, ClassHead, Classifier, Head, Span, Tok
 from t5x_lite.objectives.learner import heads_of
 
 LONGEST_WINDOW = 384
-"""Maximum tokens of a question and a window of its context, unless the model's maximum is lower."""
+"""Maximum tokens of a row with a question and a window of its context, if the model allows it."""
 _STRIDE = 128
 _CANDIDATES = 12
-"""Number of most likely spans of a window to compare, as in the pipeline (2 top_k + 10)."""
+"""Number of most likely spans to compare per window, as in transformers' pipeline (2 top_k +
+10)."""
 _OUTSIDE = "O"
 
 _NEEDS = {
@@ -84,7 +85,7 @@ class Asked:
         check_bounds(self)
 
     def check(self, head: Head, *, where: object) -> None:
-        """Raise InputError if an option does not apply to a head."""
+        """Raise InputError if one of the options does not apply to a head."""
         allowed = {
             "choice": {"probabilities"},
             "token": {"doc_stride"},
@@ -337,7 +338,7 @@ class Answerer:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the classes; LABEL_0, LABEL_1, ... if the head has no names."""
+        """Names of the head's classes; LABEL_0, LABEL_1, ... if the head has no names."""
         assert isinstance(self.head, ClassHead)
         return self.head.labels or tuple(f"LABEL_{i}" for i in range(self.head.num_classes))
 
@@ -500,7 +501,7 @@ class Answerer:
         *,
         probabilities: bool | None = None,
     ) -> dict[str, Any]:
-        """Return the prediction for one record.
+        """Return the prediction for one record from its logits.
 
         Args:
           encoded: encoded record.
@@ -566,7 +567,7 @@ def softmax(logits: Float[np.ndarray, "*B n"]) -> Float[np.ndarray, "*B n"]:
 def tagged_spans(
     encoded: Encoded, logits: Sequence[np.ndarray], labels: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return the tagged spans of a text, grouped as by aggregation_strategy "simple".
+    """Return the tagged spans (entities) of a text, as transformers' aggregation_strategy "simple".
 
     A span is a run of tokens with the same tag; B- begins a new span. If spans of different windows
     overlap, the longest span is kept, and of equally long spans the most likely one.
@@ -624,7 +625,7 @@ def _without_overlaps(spans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def best_span(
     encoded: Encoded, logits: Sequence[np.ndarray], *, longest: int, may_be_none: bool = False
 ) -> dict[str, Any]:
-    """Return the most likely answer in a context, as in the pipeline question-answering.
+    """Return the most likely answer in a context, as transformers' question-answering pipeline.
 
     In each window, the probability of a span is the product of the probabilities of its first and
     last token. A span is extended to complete words. The probabilities of spans with equal texts

@@ -153,11 +153,11 @@ class Checkpoint:
 
     @functools.cached_property
     def preparation(self) -> Preparation:
-        """Cached preparation of the parameters for decoding, shared by all generators."""
+        """Cache of the parameters as prepared for decoding, shared by all generators."""
         return Preparation(self.bind)
 
     def generator(self, decoding: Decoding, *, batch_size: int) -> Generator:
-        """Return a generator of predictions with these decoding options.
+        """Return a generator of predictions with the given decoding options.
 
         Raises:
           InputError: if a model is an encoder, which cannot generate text.

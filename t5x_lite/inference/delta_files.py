@@ -345,7 +345,8 @@ def _identity(base: Base) -> Identity:
 
 
 def goes_along(name: str) -> bool:
-    """Return True if a file of a checkpoint is copied to checkpoints derived from it."""
+    """Return True if a checkpoint's file, such as a vocabulary, is copied to derived
+    checkpoints."""
     return name.startswith((f"{reading.VOCABULARY_DIRECTORY}/", "huggingface/"))
 
 
@@ -447,7 +448,7 @@ def materialised(opened: Opened, *, by_option: bool) -> Delta:
 
 
 def files_for(made: Delta, opened: Sequence[Opened]) -> Mapping[str, bytes]:
-    """Return the files for a composed delta: a copy from the input delta with its heads."""
+    """Return the files for a composed delta, from the input delta that has the same heads."""
     heads = _heads(made)
     chosen = next((one for one in opened if _equal(_heads(one.delta), heads)), opened[0])
     if not chosen.files:

@@ -71,7 +71,7 @@ def between_batches() -> None:
 
 
 BOOTSTRAP_ROUNDS = 12
-"""Maximum number of tie-breaking rounds (`untied`) in each bootstrap sample of an interval."""
+"""Maximum number of random tie-breaks (`untied`) in each bootstrap sample of an interval."""
 
 Bind = Callable[[Params], Any]
 """Function from a parameter tree to the model's module, in the compute dtype."""
@@ -79,7 +79,7 @@ Bind = Callable[[Params], Any]
 
 @runtime_checkable
 class Vocabulary(Protocol):
-    """Protocol of a vocabulary that decodes predictions."""
+    """Protocol of a vocabulary that decodes predicted token ids into text."""
 
     def decode(self, ids: Iterable[int]) -> str: ...
 
@@ -251,7 +251,7 @@ class Generator:
 
 
 def batched(items: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    """Yield slices of up to `size` items; an evaluation may stop between two slices."""
+    """Yield slices of up to `size` items; raise `Stopped` if a stop was requested."""
     for start in range(0, len(items), size):
         between_batches()
         some = items[start : start + size]
@@ -286,7 +286,7 @@ class Sample:
 
 
 class TaskEvaluator:
-    """Evaluator of a task's metrics on predictions for the examples of a split.
+    """Evaluator that predicts for the examples of a split and computes the task's metrics.
 
     If the generator ranks a closed set and n predictions tie for the largest score, metrics are
     averaged over the n predictions (`untied`). Samples and submission files contain only the first
@@ -353,7 +353,7 @@ class TaskEvaluator:
             yield getattr(example, "raw", {}), own[0]
 
     def intervals(self, *, samples: int) -> dict[str, tuple[float, float]]:
-        """Return metric name -> 95 % bootstrap interval, for the metrics of the last run."""
+        """Return the 95 % bootstrap interval of each metric of the last run, by metric name."""
         measure = functools.partial(self._measure, rounds=BOOTSTRAP_ROUNDS)
         return interval(measure, *self._compared, samples=samples)
 
@@ -411,7 +411,7 @@ def untied(choices: Sequence[Sequence[Any]], *, rounds: int | None = None) -> It
 
 
 def as_text(text: str, found: Any) -> str:
-    """Return a postprocessed prediction as text for a report; the predicted text if it has no text.
+    """Return a postprocessed prediction as text for a report, or else the predicted text.
 
     Args:
       text: predicted text.
@@ -464,7 +464,7 @@ class Scorer:
 
 
 class Ranker:
-    """Scorer of every candidate for every input.
+    """Scorer of the log-likelihood of every candidate (such as a label) for every input.
 
     Args:
       scorer: scorer of the log-likelihoods.

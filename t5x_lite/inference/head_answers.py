@@ -455,7 +455,7 @@ def _best_classes(logits: np.ndarray, _: np.ndarray) -> list[list[int]]:
 
 
 def head_named(heads: Mapping[str, Head], form: str | None, task: str) -> Head | None:
-    """Return the head that is named after a task, such as "mnli" for glue_mnli_matched, or None."""
+    """Return the encoder head that is named after a task, such as "mnli" for glue_mnli_matched."""
     kinds = _FORMS.values() if form is None else (_FORMS[form],)
     found = [
         head
@@ -475,7 +475,7 @@ def check_head(
     where: str,
     task: str = "",
 ) -> str:
-    """Return the name of the head that predicts for a task, found by the task's name or form.
+    """Return the name of the encoder head for a task, found by the task's name or form.
 
     Args:
       heads: heads of the checkpoint, by name.
@@ -533,7 +533,7 @@ def head_answers(
     candidates: bool = False,
     **options: Any,
 ) -> HeadAnswers:
-    """Return the predictor that applies a head to a task's examples.
+    """Return the predictor that applies an encoder head to a task's examples.
 
     Args:
       bind: function that builds the module from the parameters.
@@ -564,7 +564,7 @@ def head_answers(
 
 
 def is_in_order(head: Head, labels: Sequence[str] | None) -> bool:
-    """Return True if class i of a head is label i of the task for every i, as the loss assumes."""
+    """Return True if the head's classes are in the order of the task's labels, as in the loss."""
     if labels is None or not isinstance(head, ClassHead):
         return True
     return head.order_of(labels) in (None, tuple(labels))

@@ -161,19 +161,19 @@ class Measured:
         return best_step(chosen, mode=self.mode)
 
     def told(self, step: int | None) -> str:
-        """Return a phrase for messages on why a step was chosen, with its metric and value."""
+        """Return a phrase that explains why a step was chosen, with its metric and value."""
         value = math.nan if step is None else self.values[step]
         how = described([self.metric], self.mode)
         return f"step {step} has {how} ({value:.4f})"
 
     @property
     def remedy(self) -> str:
-        """Phrase for messages on the option that keeps the checkpoint of the best step."""
+        """Phrase that recommends the option to keep the checkpoint of the best step."""
         return f"--checkpoints.best {self.metric} keeps the best checkpoint"
 
 
 def saved_metrics(directory: AnyPath) -> dict[int, dict[str, float]]:
-    """Return step -> metrics stored in a run's checkpoints; unreadable checkpoints are skipped."""
+    """Return the metrics stored in a run's checkpoints, by step; skip unreadable checkpoints."""
     measured = {}
     for step in checkpointing.saved_steps(directory):
         path = directory / str(step) / "files" / checkpointing.METRICS_FILE
@@ -323,7 +323,7 @@ class Loaded:
             )
 
     def computing_in(self, dtype: ComputeDtype | None) -> "Loaded":
-        """Return this checkpoint with activations of another data type, or unchanged for None."""
+        """Return this checkpoint with activations of another data type; for None, unchanged."""
         if dtype is None:
             return self
         return dataclasses.replace(self, learner=dataclasses.replace(self.learner, dtype=dtype))

@@ -141,7 +141,7 @@ class CrossEncoder:
         )
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> Float[np.ndarray, " n"]:
-        """Return the raw logit of each (query, passage).
+        """Return the raw logit of each (query, passage) pair.
 
         Raises:
           InputError: if a score is NaN or infinite.
@@ -156,11 +156,11 @@ class CrossEncoder:
         return found
 
     def rows(self, pairs: Sequence[tuple[str, str]]) -> list[np.ndarray]:
-        """Return the token ids of each (query, passage): [CLS] query [SEP] passage [SEP]."""
+        """Return the token ids of each pair: [CLS] query [SEP] passage [SEP]."""
         return [row for row, _ in self.rows_and_cuts(pairs)]
 
     def rows_and_cuts(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[np.ndarray, bool]]:
-        """Return the token ids of each (query, passage), and True if a text was truncated."""
+        """Return the token ids of each (query, passage) pair, and True if a text was truncated."""
         texts = list(dict.fromkeys(text for pair in pairs for text in pair))
         encoded = self.loaded.vocabulary.encode_batch(texts)
         ids = {
@@ -190,7 +190,7 @@ def scores_texts(loaded: Loaded) -> bool:
 
 
 def trains_ranking(experiment: Experiment) -> bool:
-    """Return True if a checkpoint was trained to rank passages."""
+    """Return True if a checkpoint was trained to rank passages for queries."""
     return isinstance(experiment.objective, Ranker)
 
 
@@ -275,7 +275,7 @@ class HeadScorer:
         )
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> Float[np.ndarray, " n"]:
-        """Return the weighted mean of the heads' scores for each (query, passage).
+        """Return the weighted mean of the heads' scores for each (query, passage) pair.
 
         Raises:
           InputError: if a vector or a score is NaN or infinite.
@@ -320,7 +320,7 @@ def _of(found: Several, number: int) -> dict[str, Any]:
 
 
 def late_score(query: Float[np.ndarray, "S K"], passage: Float[np.ndarray, "T K"]) -> float:
-    """Return the late-interaction score: the mean over query tokens of the maximum similarity."""
+    """Return the late-interaction score: maximum similarity per query token, averaged."""
     if not len(query) or not len(passage):
         return 0.0
     return float(np.mean(np.max(query @ passage.T, axis=1)))

@@ -104,7 +104,7 @@ def most_tokens(experiment: Experiment) -> int | None:
 
 
 def trained_length(experiment: Experiment) -> int:
-    """Return the maximum length of texts in training, or the maximum length in the head "dense"."""
+    """Return the maximum text length in tokens: of the head "dense", or else as in training."""
     head, data = dense_head(experiment), experiment.data
     longest = max(data.inputs_length, *text_lengths(data).values(), 0)
     if head is not None and head.max_length is not None:
@@ -175,7 +175,7 @@ class TextEncoder:
         return self.loaded.params
 
     def begins_with(self, prefix: str | None, prompt: str | None) -> str:
-        """Return the text that is put before each input text.
+        """Return the prefix to put before each input text.
 
         Args:
           prefix: the text itself; None uses a prompt of the checkpoint.

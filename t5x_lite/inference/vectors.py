@@ -47,7 +47,7 @@ from t5x_lite.models.vector_heads import Role
 _IN_FLIGHT = 4
 """Maximum batches that wait for the device, so that it computes while the host pads."""
 _SHORTEST_NORM = 1e-12
-"""Minimum divisor of `unit_length`, as in PyTorch's `normalize`."""
+"""Minimum divisor when vectors are scaled to length 1, as in PyTorch's `normalize`."""
 
 
 class Embedder:
@@ -316,14 +316,14 @@ class HeadEmbedder(Embedder):
 
 
 def _above_0(row: np.ndarray, weights: np.ndarray) -> dict[int, float]:
-    """Return token id -> weight for weights above 0, by descending weight and then by token."""
+    """Return the weights above 0 by token id, sorted by descending weight and then by token."""
     there = np.flatnonzero(weights[: len(row)] > 0)
     pairs = [(int(row[place]), float(weights[place])) for place in there]
     return dict(sorted(pairs, key=lambda pair: (-pair[1], pair[0])))
 
 
 def room(length: int, window: int) -> int:
-    """Return the maximum number of text tokens in a row of `length` tokens with several [CLS].
+    """Return the maximum text tokens in a row of `length` tokens, if [CLS] precedes each window.
 
     Args:
       length: number of tokens of the row, at least 3.

@@ -98,9 +98,9 @@ _HUGGINGFACE = f"huggingface/{hf.CONFIG}"
 _SUM = "sum"
 """Name of the exported adapter if several LoRAs are added into one."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model")
-"""Tokenizer files that may be saved with an adapter."""
+"""Names of tokenizer files that may be saved with an adapter."""
 _OF_ADAPTER = (".json", ".safetensors", ".bin")
-"""Suffixes of the files of an adapter."""
+"""File name suffixes of the files of an adapter."""
 
 
 def import_module(
@@ -212,7 +212,7 @@ def _with_towers(params: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
 
 
 def _two_towers(experiment: Experiment, *, where: Path) -> Experiment:
-    """Return the base's config as a retriever with two encoders and the base's kind of vectors."""
+    """Return the base's config as a retriever of two encoders, with the base's pooling."""
     objective = experiment.objective.with_two_towers()
     if objective.more_towers():
         return dataclasses.replace(experiment, objective=objective)
@@ -329,7 +329,7 @@ def _fit(
     source: Path,
     where: Path,
 ) -> _Fitted:
-    """Combine an imported adapter, head and replaced base arrays with the base model."""
+    """Combine an imported adapter, its head and replaced base arrays with the base model."""
     kind, kept = model_type_of(files), file.kept()
     options: dict[str, Any] = {"model": experiment.model, "model_type": kind}
     heads = heads_of(experiment.objective, experiment.heads)
@@ -463,7 +463,7 @@ def _with_head(
 
 
 def _mask_id(head: Head, files: Mapping[str, bytes]) -> int:
-    """Return the id of [MASK] in the base's vocabulary, or 0 if the head does not need it."""
+    """Return the id of [MASK] in the base model's vocabulary, or 0 if the head does not use it."""
     if head.name != Mlm().name:
         return 0
     start = f"{checkpointing.VOCABULARY_DIRECTORY}/"

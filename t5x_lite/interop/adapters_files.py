@@ -70,7 +70,7 @@ _OF_TRAINING = (
     *("architecture", "init_weights", "init_weights_seed", "learn_phm", "phm_c_init", "dtype"),
     *("phm_init_range", "hypercomplex_nonlinearity", "prompt_init", "prompt_init_text"),
 )
-"""Config fields that affect only training and initialization, and are ignored."""
+"""Config fields of the library `adapters` that affect only training, and are ignored."""
 PREFIX = {
     "encoder_prefix": True,
     "cross_prefix": True,
@@ -90,7 +90,7 @@ _FIELDS: dict[str | None, dict[str, Any]] = {
     "prefix_tuning": PREFIX,
     "prompt_tuning": PROMPT,
 }
-"""Config fields with their defaults, by architecture."""
+"""Config fields of the library `adapters` with their defaults, by adapter architecture."""
 _NONE = ("inv_adapter", "inv_adapter_reduction_factor")
 """Config fields of the library `adapters` that may be null."""
 _FORMS = {
@@ -152,7 +152,7 @@ def read_module(directory: Path) -> LibraryFile:
 
 
 def tensors_of(directory: Path, safetensors: str, torch: str) -> tuple[Path, dict[str, np.ndarray]]:
-    """Return the file of an adapter directory's tensors, and the float32 tensors by name."""
+    """Return the tensor file of an adapter directory, and its float32 tensors by name."""
     path = directory / safetensors
     if path.is_file():
         arrays: Mapping[str, Any] = read_safetensors(path)

@@ -87,7 +87,7 @@ _LAYERS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LibraryHead:
-    """Head in a directory of the library `adapters`.
+    """Task head in a directory of the library `adapters`.
 
     Attributes:
       where: file of the tensors.
@@ -273,7 +273,7 @@ def write_head(
 
 
 def _config_of(head: Head) -> dict[str, Any] | None:
-    """Return the config of a head in the library `adapters`; None without a counterpart."""
+    """Convert a head's config for the library `adapters`; return None without a counterpart."""
     common = {"dropout_prob": None, "bias": True}
     if isinstance(head, Classifier):
         kind = {"head_type": "classification", "num_labels": head.num_classes, "layers": 2}

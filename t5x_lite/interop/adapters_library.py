@@ -99,7 +99,7 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 """Field of `Bottleneck` and its type, by config field of the library `adapters`."""
 _GATE = {"gate.weight": "gate/kernel", "gate.bias": "gate/bias"}
-"""Parameter names of a LoRA's gate, by tensor name in the library."""
+"""Parameter names of a LoRA's gate, by tensor name in the library `adapters`."""
 _INVERTIBLE = {"F": "f", "G": "g", "0": "down", "2": "up", "weight": "kernel", "bias": "bias"}
 
 _MARKERS = {
@@ -116,7 +116,7 @@ def site_of(stack: str, above: str) -> str | None:
 
 
 def holders(hosts: Hosts) -> dict[tuple[str, str], str]:
-    """Return the library's module names by (stack, adapter site); "{}" is the layer index."""
+    """Return module names in the library `adapters` by (stack, site); "{}" is the layer index."""
     is_t5 = any(stack == "decoder" for stack, _ in hosts.kernels)
     body = "block" if is_t5 else "layer"
     found = {}
@@ -145,7 +145,7 @@ class LibraryDirectory(LibraryFile):
         return self.head.said() if isinstance(self.head, ClassHeadFile) else {}
 
     def without_kept(self) -> "LibraryDirectory":
-        """Return a copy without the saved head."""
+        """Return a copy without the head that was saved with the adapter."""
         return dataclasses.replace(self, head=None)
 
     def module(self, hosts: Hosts, *, name: str, norms: peft.Norms) -> peft.Module:
@@ -277,7 +277,7 @@ def _bottleneck(file: LibraryFile, sites: set[str], *, name: str) -> Bottleneck:
 
 
 def _bottleneck_arrays(file: LibraryFile, hosts: Hosts) -> dict[str, np.ndarray]:
-    """Return a bottleneck's arrays by path; layers that are narrower or missing get zeros."""
+    """Return a bottleneck's arrays by path, padded with zeros for narrower or missing layers."""
     found: dict[str, dict[int, np.ndarray]] = {}
     rule = {}
     pattern = re.compile(
@@ -512,7 +512,7 @@ def write_library(
 
 
 def about(hosts: Hosts, *, base: str) -> dict[str, Any]:
-    """Return the fields about model and version that all configs of the library `adapters` have."""
+    """Return the fields about model and version in every config of the library `adapters`."""
     _, d_model, _ = next(iter(hosts.kernels.values()))
     return {
         "hidden_size": d_model,

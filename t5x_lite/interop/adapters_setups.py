@@ -87,8 +87,8 @@ _PREFIXES = {
     "t5": "transformer.",
     "mt5": "transformer.",
 }
-"""model_type -> prefix of the names of its class. The library writes this prefix before the names
-of an adapter, but not of a fusion."""
+"""Prefix of the tensor names of each model_type. The library `adapters` writes this prefix before
+the names of an adapter, but not of a fusion."""
 _OF_TRAINING = ("value_initialized", "regularization", "dropout_prob")
 _OPTIONS = {"Split": ("splits", "splits"), "BatchSplit": ("batch_sizes", "sizes")}
 _OPTIONS |= {"Average": ("weights", "weights")}
@@ -252,7 +252,7 @@ def _class_head(directory: Path, modules: Mapping[str, LibraryDirectory]) -> Cla
 
 
 def _tree(where: Path, node: Any, names: dict[str, str], static: dict[str, bool]) -> str | Block:
-    """Parse a composition; add the t5x_lite name of each adapter to `names`, by library name."""
+    """Parse a composition; add the t5x_lite name of each adapter to `names`, by original name."""
     if not isinstance(node, dict) or not isinstance(node.get("children"), list):
         raise InputError(
             f"{where}: each node of adapter_setup must have a type and children, got "

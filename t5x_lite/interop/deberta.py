@@ -88,7 +88,7 @@ _ACTIVATIONS = {
 }
 _FIXED = {"is_decoder": False, "is_encoder_decoder": False, "pruned_heads": {}}
 _POOLER = "gelu"
-"""Activation of the pooler of a task head."""
+"""Activation of the pooler (first layer) of a task head."""
 _NORMS = {"layer_norm": True, "none": False}
 
 _logger = logging.getLogger(__name__)
@@ -311,7 +311,7 @@ def _has(head: Head) -> bool:
 def _completed(
     where: Path, model: DebertaConfig, config: Mapping[str, Any], names: Iterable[str]
 ) -> DebertaConfig:
-    """Add the enhanced mask decoder to the model config if the tensors were trained with one."""
+    """Add the enhanced mask decoder to the model config if the weights were trained with one."""
     names = tuple(names)
     detects = any(name.startswith(f"{_DETECTION}.") for name in names)
     table = any(name.removeprefix(_PREFIX) == _POSITIONS for name in names)

@@ -88,7 +88,7 @@ def with_family(model: ModelConfig, *, where: object) -> tuple[EncoderConfig, Fa
 
 
 def classifier_kind(model: EncoderConfig, heads: Iterable[Head]) -> ClassifierKind:
-    """Return the kind of classification head to fine-tune on this checkpoint."""
+    """Return the kind of classification head to fine-tune on a checkpoint with these heads."""
     named = by_name(heads)
     if isinstance(classifier := named.get("classifier"), Classifier):
         return classifier.kind
@@ -102,7 +102,7 @@ Part = Literal["model", "generator"]
 """Model to export from a checkpoint, or to import from a DeBERTaV3 release."""
 
 POOLER_FILE = "pooler.safetensors"
-"""File of an imported checkpoint with the pooler of an encoder without a classifier."""
+"""File in an imported checkpoint that keeps BERT's pooler if no classifier uses it."""
 _GENERATOR, _GENERATOR_CONFIG = "pytorch_model.generator.bin", "generator_config.json"
 """Microsoft's names of the generator's files; the discriminator is in the same directory."""
 
@@ -190,7 +190,7 @@ def pooler_file(checkpoint: EncoderCheckpoint) -> bytes:
 
 
 def read_pooler_file(content: bytes) -> dict[str, np.ndarray]:
-    """Return the tensors of a file from `pooler_file`, by transformers' names."""
+    """Return the tensors of a file that `pooler_file` made, by transformers' names."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / POOLER_FILE
         path.write_bytes(content)
@@ -425,7 +425,7 @@ def _own(
 def seen_params(
     experiment: Experiment, params: Mapping[str, LazyArray], *, where: object
 ) -> dict[str, LazyArray]:
-    """Return all parameters by path; a parameter that several layers share is repeated for each."""
+    """Return all parameters by path, with a copy of a shared parameter for each of its layers."""
     try:
         return tied_parameters.read_lazily(views_of(experiment.model, experiment.objective), params)
     except ValueError as error:

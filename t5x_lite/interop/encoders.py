@@ -210,7 +210,7 @@ def encoder_tensors(
     model_type: str,
     where: object,
 ) -> dict[str, LazyArray]:
-    """Return the tensors to export by name; each is computed when it is read."""
+    """Return the Hugging Face tensors to export, by name, as lazy arrays."""
     ours = learner_shapes(model, head)
     if difference := trees.difference(ours, arrays):
         raise InputError(f"{where}: the parameters do not match the model: {difference}")
@@ -293,7 +293,7 @@ def with_prefix(rules: Iterable[Rule], prefix: str, *, written: bool) -> list[Ru
 
 
 def check_fixed(where: Path, config: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
-    """Raise InputError if a field of config.json does not have its only supported value."""
+    """Raise InputError if a field of config.json does not have the only supported value."""
     for name, value in fixed.items():
         if config.get(name, value) not in (value, None):
             raise InputError(
@@ -323,7 +323,7 @@ SUFFIXES = {
     "token": "ForTokenClassification",
     "span": "ForQuestionAnswering",
 }
-"""Suffixes of class names in transformers, by head name."""
+"""Suffixes of transformers' class names, by name of the t5x_lite head."""
 
 _NO_NAME = re.compile(r"LABEL_\d+")
 _OUT = ("classifier.out_proj.weight", "classifier.weight")

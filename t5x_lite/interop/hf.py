@@ -69,7 +69,7 @@ _ACTIVATIONS: dict[FeedForward, str] = {
     "gated-gelu": "gelu_new",
     "gated-silu": "silu",
 }
-"""Values of dense_act_fn by feed_forward_proj, both in config.json."""
+"""Values of config.json's dense_act_fn, by its feed_forward_proj."""
 _SYNONYMS: dict[str, FeedForward] = {
     "swish": "silu",
     "gated-swish": "gated-silu",
@@ -325,7 +325,7 @@ def from_model(
 EMBEDDING = "shared.weight"
 HEAD = "lm_head.weight"
 COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-"""Names of tensors that are copies of the embedding."""
+"""Names of tensors that are copies of the token embedding."""
 # Mesh TensorFlow's T5 had this array and never used it; some releases still have it.
 _IGNORED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
 _PROJECTIONS = {"query": "q", "key": "k", "value": "v", "out": "o"}
@@ -487,7 +487,7 @@ def _scaled(array: np.ndarray | LazyArray, factor: float) -> LazyArray:
 def their_tensors(
     config: T5Config | T5EncoderConfig, arrays: Mapping[str, LazyArray], *, where: object
 ) -> dict[str, LazyArray]:
-    """Return the tensors to export by name; each is computed when it is read."""
+    """Return the Hugging Face tensors to export, by name, as lazy arrays."""
     ours, wanted = model_pieces(config)
     if difference := trees.difference(ours, arrays):
         raise InputError(f"the parameters do not match the model: {difference}")

@@ -84,7 +84,7 @@ def roles_of(experiment: Experiment, *, projections: bool) -> tuple[Role, ...]:
 def of_role(
     experiment: Experiment, params: Mapping[str, LazyArray], role: Role
 ) -> tuple[Experiment, dict[str, LazyArray]]:
-    """Return the config and the parameters of the encoder for queries or passages."""
+    """Return config and parameters of only the query encoder or passage encoder of a retriever."""
     objective = experiment.objective.with_one_tower()
     found = as_model(params, tower_named(experiment, role))
     return dataclasses.replace(experiment, objective=objective), found
@@ -112,7 +112,7 @@ HUGGINGFACE = "huggingface"
 """Folder in a checkpoint's files/ with the files of the imported Hugging Face model."""
 GENERATION = "generation_config.json"
 MODEL = "model/"
-"""Prefix of the paths of the model's parameters."""
+"""Prefix of the parameter paths of the model, as opposed to heads."""
 
 
 def refuse_of_t5(
@@ -123,7 +123,7 @@ def refuse_of_t5(
     part: encoder_checkpoints.Part,
     head: str | None,
 ) -> None:
-    """Raise InputError for export options that apply only to encoders."""
+    """Raise InputError if an export option that applies only to encoders is set for a T5."""
     name = type(experiment.model).__name__
     if sentence_transformers and not hf.is_t5_encoder(experiment.model):
         raise InputError(
@@ -153,7 +153,7 @@ def write_sentences(
     *,
     dtype: Dtype,
 ) -> None:
-    """Write the files of sentence-transformers next to an exported T5 encoder."""
+    """Write the config files of sentence-transformers next to an exported T5 encoder."""
     d_model = hf.written(experiment.model, where=directory).d_model
     length = trained_length(experiment)
     for name, content in sentence_files(head, d_model=d_model, max_length=length).items():

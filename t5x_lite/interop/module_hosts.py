@@ -71,11 +71,12 @@ class Hosts:
 
     @functools.cached_property
     def bodies(self) -> dict[str, str]:
-        """Exported name of each dense layer, by its name without the prefix of the model class."""
+        """Hugging Face's name of each dense layer, by the name without the model class's prefix."""
         return {_body(name): name for name in self.places}
 
     def find(self, name: str) -> tuple[str, str] | None:
-        """Return a dense layer's exported name, and the prefix before it in the given name."""
+        """Split a dense layer's name into a prefix and Hugging Face's name; return name and
+        prefix."""
         parts = name.split(".")
         for start in range(len(parts)):
             body = ".".join(parts[start:])

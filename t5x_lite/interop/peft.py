@@ -84,7 +84,7 @@ class Leaf:
         return tuple(sizes[axis] for axis in self.axes)
 
     def to_ours(self, tensor: np.ndarray, *, factor: np.float32, norms: Any) -> np.ndarray:
-        """Convert one layer's PEFT tensor; `norms` [out] are the base kernel's column norms."""
+        """Convert a layer's PEFT tensor; `norms` [out] are the column norms of the base kernel."""
         array = tensor.T * factor if self.scaled else tensor.T
         return array - norms if self.less_norms else array
 
@@ -97,7 +97,7 @@ _DIRECTION = Leaf("magnitude", MAGNITUDE, ("out",), less_norms=True)
 
 
 def lora_leaves(*, dora: bool) -> tuple[Leaf, ...]:
-    """Return the arrays of a LoRA, with a magnitude for DoRA."""
+    """Return the arrays of a LoRA layer: A and B, and the magnitude for DoRA."""
     return (_A, _B, _DIRECTION) if dora else (_A, _B)
 
 
@@ -140,12 +140,12 @@ class PeftFile:
         return _LEAVES[self.config["peft_type"]]
 
     def kept(self) -> dict[str, np.ndarray]:
-        """Return the tensors of modules_to_save, which do not belong to the adapter."""
+        """Return the tensors of PEFT's modules_to_save, such as heads and replaced base arrays."""
         ends = tuple(f".{leaf}" for leaf in self.leaves)
         return {name: array for name, array in self.tensors.items() if not name.endswith(ends)}
 
     def head_config(self) -> Mapping[str, Any]:
-        """Return the config fields that describe a head."""
+        """Return the fields of adapter_config.json that describe a head."""
         return {"task_type": self.config.get("task_type")}
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> "Module":

@@ -37,7 +37,7 @@ _logger = logging.getLogger(__name__)
 CONFIG = "adapter_config.json"
 
 _COSTLY = 3
-"""Maximum number of slow regular expressions in rank_pattern or alpha_pattern."""
+"""Maximum number of slow regular expressions in PEFT's rank_pattern or alpha_pattern."""
 _LATER = ("P_TUNING", "MULTITASK_PROMPT_TUNING")
 _METHODS = ("LORA", "IA3")
 _HARMLESS = (
@@ -93,7 +93,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def number_of(where: object, name: str, value: Any, *, least: int | float) -> Any:
-    """Return a number of adapter_config.json; raise InputError if it is out of range."""
+    """Return a number from adapter_config.json; raise InputError if it is below the minimum."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not least <= value < LARGEST:
         raise InputError(
@@ -159,7 +159,7 @@ def targets_of(chosen: Iterable[str], known: Iterable[str]) -> list[str] | str:
 
 
 def expression_of(chosen: Iterable[str], known: Iterable[str]) -> str:
-    """Return a regular expression that matches exactly the chosen layers; see `targets_of`."""
+    """Return a regular expression that matches exactly the chosen layers."""
     wanted, all_names = set(chosen), set(known)
     layers: dict[tuple[str, str], set[int]] = {}
     everywhere: dict[tuple[str, str], set[int]] = {}
@@ -197,7 +197,7 @@ def head_of(
     model_type: str | None,
     heads: Mapping[str, Head],
 ) -> Head | None:
-    """Return the head that modules_to_save contains, or None."""
+    """Return the head that PEFT's modules_to_save contains, or None."""
     if not kept or not is_encoder(model):
         return None
     encoder, family = with_family(model, where=where)

@@ -88,7 +88,7 @@ def read_table(directory: Path, *, may_be_double: bool = False) -> Table:
 
 PREFIX_KIND = "PREFIX_TUNING"
 HEAD = "base_model."
-"""Prefix of the tensor names of a trained head."""
+"""Prefix of the tensor names of a head that was trained with the prompts."""
 _PREFIX = "attention/prefix"
 
 
@@ -223,7 +223,7 @@ def prefix_of(
 
 
 def _pairs(num_layers: int, *, several: bool) -> list[int]:
-    """Return for each layer the index of its prefix keys and values in PEFT's tensor."""
+    """Return for each layer the index of its keys and values in PEFT's prefix tensor."""
     return [2 * layer % num_layers if several else layer for layer in range(num_layers)]
 
 

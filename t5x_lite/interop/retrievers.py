@@ -285,7 +285,7 @@ def m3_files(
 def flag_tokenizer(
     files: Mapping[str, bytes], names: Mapping[str, str], *, where: object
 ) -> dict[str, bytes]:
-    """Add the first and last token of a text to tokenizer_config.json for FlagEmbedding."""
+    """Add the names of [CLS] and [SEP] to tokenizer_config.json, as FlagEmbedding expects."""
     try:
         config = json.loads(files.get(TOKENIZER_CONFIG_NAME, b"{}"))
     except (ValueError, RecursionError) as error:
@@ -360,7 +360,7 @@ class Pooler(Source):
 
 
 def read_pooler(directory: Path, *, d_model: int) -> Pooler | None:
-    """Read the pooler of a retriever directory, or return None if it has none."""
+    """Read the pooler (projection of vectors) of a retriever directory; return None without one."""
     path, where = directory / POOLER, directory / _CONFIG
     if not path.is_file() and not where.is_file():
         return None

@@ -111,7 +111,7 @@ class Piece:
         return tensor.reshape(self.target)
 
     def to_theirs(self, array: np.ndarray) -> np.ndarray:
-        """Convert one layer or a complete parameter to the tensor's layout."""
+        """Convert a parameter, or one layer of it, to the layout of the other library's tensor."""
         if self.rule.stack_axis is None:
             return self._layout(array.reshape(_swapped(self.shape, self.rule.transpose)))
         rest = _without(self.shape, self.rule.stack_axis)
@@ -128,7 +128,7 @@ class Piece:
 
 
 def check_layers(where: object, counts: Mapping[str, int], tensors: Mapping[str, Any]) -> None:
-    """Raise InputError if a config has more layers than its file has tensors."""
+    """Raise InputError if a config has more layers than the file has tensors."""
     for name, count in counts.items():
         if count > len(tensors):
             raise InputError(f"{where}: {name} is {count}, but the file has {len(tensors)} tensors")
@@ -270,7 +270,7 @@ class Source:
     tensors: Mapping[str, Any]
 
     def read(self, piece: Piece) -> np.ndarray:
-        """Read one tensor in t5x_lite's layout."""
+        """Read one tensor of the file, converted to t5x_lite's layout."""
         raise TypeError(f"{type(self).__name__} does not define read")
 
     def lazy_arrays(self, prefix: str = "") -> dict[str, LazyArray]:

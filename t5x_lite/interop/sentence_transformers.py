@@ -36,7 +36,7 @@ from t5x_lite.models.towers import Pooling
 from t5x_lite.models.vector_heads import Dense, Projected, Prompt
 
 ACTIVATIONS: dict[str, Projected] = {"Identity": "identity", "Tanh": "tanh"}
-"""Activations of a `Dense` head, by name of the torch class."""
+"""Activations of a `Dense` head, by name of the PyTorch class."""
 _FILES = ("model.safetensors", "pytorch_model.bin")
 
 

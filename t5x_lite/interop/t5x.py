@@ -277,7 +277,7 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _zarr_spec(where: str, path: str, leaf: Any, directory: str) -> dict[str, Any]:
-    """Return TensorStore's spec of a parameter's zarr folder, which is next to the index."""
+    """Return TensorStore's spec of the zarr folder of a parameter."""
     if _is_spec(leaf):
         # TensorStore before 0.1.14 wrote the path outside the kvstore.
         store = leaf["kvstore"] if isinstance(leaf["kvstore"], Mapping) else {}
@@ -575,7 +575,7 @@ def _shape(
     ranks: Sequence[int] = (2,),
     axis: int | None = None,
 ) -> tuple[int, ...]:
-    """Return the shape of one layer of a tensor, without a layer axis."""
+    """Return the shape of one layer of a tensor, without the layer axis."""
     name = name.replace(LAYER, "0")
     if name not in tensors:
         raise InputError(f"{where}: {name} is missing")

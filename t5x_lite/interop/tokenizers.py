@@ -222,7 +222,7 @@ def _check_roles(said: Stated) -> None:
 def _check_ids(
     tokens: Iterable[AddedToken], ids: Mapping[str, int], *, where: object, vocab_size: int
 ) -> None:
-    """Raise InputError if an added token is outside the embedding, or a special id is wrong."""
+    """Raise InputError if an added token's id exceeds the embedding, or a special id is wrong."""
     fixed = {*_SPECIAL.values(), *(name for name in ids if _EXTRA_ID.fullmatch(name))}
     for token in tokens:
         number = token.id
@@ -442,7 +442,7 @@ def _cuts_decomposed(vocabulary: Tokenizer) -> bool:
 
 
 def kept_files(directory: Path, vocabulary: Tokenizer) -> dict[str, bytes]:
-    """Return the tokenizer files of a directory that `Tokenizer.files` would not reproduce."""
+    """Return the tokenizer files of a directory that an export could not reproduce."""
     found = {
         name: (directory / name).read_bytes() for name in _FILES if (directory / name).is_file()
     }

@@ -257,7 +257,7 @@ def read_archive(
     functions: Mapping[str, Any] = _FUNCTIONS,
     longest_pickle: int = _LONGEST_PICKLE,
 ) -> Any:
-    """Return the object pickled in a PyTorch archive; `resolve` returns each tensor's view."""
+    """Return the object pickled in a PyTorch archive; `resolve` turns tensors into arrays."""
     if not is_archive(path):
         raise InputError(
             f"{path}: not a zip archive, because PyTorch before 1.6 wrote it or the download is "

@@ -247,7 +247,7 @@ class Endpoint(Protocol):
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> Sequence[Any]:
-        """Run the model on a batch; return a JSON object or a `Refused` for each row."""
+        """Run the model on a batch; return a JSON object or an exception `Refused` for each row."""
         ...
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:

@@ -47,7 +47,7 @@ def sizes(largest: int) -> tuple[int, ...]:
 
 
 def lengths(longest: int) -> tuple[int, ...]:
-    """Return the static lengths to compile for `longest` tokens, each four times the previous."""
+    """Return the lengths to compile for up to `longest` tokens, each four times the previous."""
     result = [1 << (max(longest, SHORTEST) - 1).bit_length()]
     while result[0] // 4 >= SHORTEST:
         result.insert(0, result[0] // 4)
@@ -148,7 +148,7 @@ class Batcher:
 
     @property
     def num_waiting(self) -> int:
-        """Number of rows that wait in the queue."""
+        """Number of texts that wait in the queue."""
         return self._num_waiting
 
     def start(self) -> None:

@@ -316,13 +316,13 @@ class Counts:
         self._gauge("ready", "1 if every endpoint is ready, else 0.", is_ready)
 
     def request(self, endpoint: str, *, status: int, seconds: float) -> None:
-        """Count a response, and its seconds if it was successful."""
+        """Count a response, and record its seconds if it was successful."""
         self._requests.labels(endpoint, str(status)).inc()
         if status == 200:
             self._latency.labels(endpoint).observe(seconds)
 
     def batch(self, kind: str, *, rows: int, size: int, seconds: float) -> None:
-        """Count the texts, padding rows and seconds of a batch; see `batching.Observer`."""
+        """Count the texts and padding rows of a batch, and record its seconds."""
         self._texts.labels(kind).inc(rows)
         self._padding.labels(kind).inc(size - rows)
         self._batch_rows.labels(kind).observe(rows)
