@@ -414,7 +414,7 @@ def _with_steps_of(experiment: Experiment, options: Sequence[str]) -> Experiment
 
 
 _FEWEST_EVALUATIONS = 10
-"""Minimum number of evaluations and checkpoints when a run is shortened."""
+"""Number of evaluations and checkpoints that a shortened run keeps, if it had more."""
 
 
 def with_length(
@@ -423,7 +423,7 @@ def with_length(
     """Change the number of steps of an experiment, and scale its schedules to match.
 
     A warm-up keeps its fraction of the steps, and a decay ends at the last step. In a shorter run,
-    the periods of checkpoints and evaluations shrink too, but a run has only ten of each.
+    the periods of checkpoints and evaluations shrink too, as far as needed for ten of each.
 
     Args:
       experiment: the config.
@@ -530,9 +530,9 @@ def _without_model_init(options: Sequence[str]) -> tuple[list[str], bool]:
 def _with_model_of_init(experiment: Experiment, options: Sequence[str]) -> Experiment:
     """Return the experiment with the model family and sizes of the checkpoint in `init`.
 
-    If the checkpoint is missing, use the config of the work directory of a run that started from
-    it. Dropout and attention settings of the config are kept if the family has these fields.
-    Options of the model are applied later.
+    If the checkpoint is missing, use the config in the work directory, if its run started from it.
+    Dropout and attention settings of the config are kept if the family has these fields. Options of
+    the model are applied later.
     """
     checkpoint = _value_of("--init.checkpoint", options) or experiment.init.checkpoint
     if not checkpoint:

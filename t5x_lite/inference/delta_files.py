@@ -345,8 +345,7 @@ def _identity(base: Base) -> Identity:
 
 
 def goes_along(name: str) -> bool:
-    """Return True if a checkpoint's file, such as a vocabulary, is copied to derived
-    checkpoints."""
+    """Return True if a file of a checkpoint, such as its vocabulary, is copied to derived ones."""
     return name.startswith((f"{reading.VOCABULARY_DIRECTORY}/", "huggingface/"))
 
 

@@ -573,8 +573,8 @@ def is_in_order(head: Head, labels: Sequence[str] | None) -> bool:
 def _in_order(head: ClassHead, labels: Sequence[str], *, where: str) -> tuple[str, ...]:
     """Return a task's labels in the order of the head's classes.
 
-    A head without class names uses the order of the task. So does a head with unrelated names, such
-    as LABEL_0, with a warning.
+    A head without class names uses the order of the task. A head with unrelated class names, such
+    as LABEL_0, also uses it, with a warning.
     """
     order = head.order_of(labels)
     if order is not None:

@@ -869,7 +869,6 @@ def _trained_head(
 
 
 def _own_modules(hosts: Hosts, base: Base | None) -> list[str]:
-    """Return the parameter paths of the head's layers that have a trained array."""
     left = {} if base is None else base.arrays
     own = head_modules([piece for piece in hosts.pieces if piece.path not in left])
     return [piece.path for piece in hosts.pieces if head_modules([piece])[0] in own]

@@ -382,7 +382,6 @@ def prefix(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
 
 
 def _tensors(file: LibraryFile) -> tuple[Tensors, dict[tuple[int, str], np.ndarray]]:
-    """Return the tensors of a prefix by name suffix, and its gates by layer and array name."""
     found: Tensors = {}
     gates: dict[tuple[int, str], np.ndarray] = {}
     name = re.escape(file.name)

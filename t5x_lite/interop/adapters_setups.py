@@ -298,7 +298,6 @@ def _is_number(value: Any) -> bool:
 
 
 def _with_static(tree: Any, static: Mapping[str, bool]) -> Any:
-    """Return a composition with the field `static` set in each `Fuse` block."""
     if not isinstance(tree, Block):
         return tree
     children = tuple(_with_static(child, static) for child in tree.children)

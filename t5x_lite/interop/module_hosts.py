@@ -75,8 +75,7 @@ class Hosts:
         return {_body(name): name for name in self.places}
 
     def find(self, name: str) -> tuple[str, str] | None:
-        """Split a dense layer's name into a prefix and Hugging Face's name; return name and
-        prefix."""
+        """Split a dense layer's name; return Hugging Face's name, and the prefix before it."""
         parts = name.split(".")
         for start in range(len(parts)):
             body = ".".join(parts[start:])

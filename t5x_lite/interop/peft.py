@@ -69,7 +69,7 @@ class Leaf:
       ours: name of the array in t5x_lite.
       theirs: suffix of the tensor name in PEFT.
       axes: names of the axes in PEFT; t5x_lite has them in reverse order.
-      scaled: True to multiply by the layer's alpha / r over the adapter's alpha / r.
+      scaled: True to multiply by the ratio of the layer's alpha / r to the adapter's alpha / r.
       less_norms: True to store the difference from the column norms of the base's kernel.
     """
 
@@ -218,7 +218,6 @@ def to_module(file: PeftFile, hosts: Hosts, *, name: str, norms: Norms) -> Modul
 def _by_place(
     file: PeftFile, hosts: Hosts
 ) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, str]]:
-    """Return each layer's tensors, and its name in the file, by Hugging Face's layer name."""
     by_layer: dict[str, dict[str, np.ndarray]] = {}
     names: dict[str, str] = {}
     prefix = ""
