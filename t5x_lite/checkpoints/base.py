@@ -35,7 +35,8 @@ from t5x_lite.core.trees import Array
 
 BASE_FILE = "base.json"
 LINK = "base"
-"""Name of a link to a base that has moved, in a work directory or next to a checkpoint."""
+"""Name of a link to a base checkpoint that was moved, in a work directory or next to a
+checkpoint."""
 
 _VERSION = 1
 

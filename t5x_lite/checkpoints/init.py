@@ -85,7 +85,7 @@ class Init:
 
 @dataclasses.dataclass(frozen=True)
 class InitRules:
-    """Rules that map saved weights to the weights that they initialize.
+    """Rules that map the weights of a checkpoint to the model's weights that they initialize.
 
     Attributes:
       rename: (pattern, replacement) pairs; the replacement "" skips a path.
@@ -130,7 +130,7 @@ class InitRules:
     def sources(
         self, saved: Iterable[str], wanted: Iterable[str], *, optional: Collection[str] = ()
     ) -> dict[str, str]:
-        """Return the saved path that initializes each parameter, by its path in the model."""
+        """Return for each parameter path of the model the checkpoint path that initializes it."""
         wanted = list(wanted)
         renamed = self._all_renamed(list(saved))
         renamed |= _of_towers(wanted, renamed)
@@ -188,7 +188,7 @@ class InitRules:
         return bool(self.take) and not any(trees.covers(entry, path) for entry in self.take)
 
     def renamed(self, path: str) -> str | None:
-        """Return the model path of a saved path, or None if a rule skips the path."""
+        """Return the model path for a path of the checkpoint, or None if a rule skips it."""
         for pattern, replacement in self.rename:
             match = patterns.groups(pattern, path)
             if match:

@@ -208,7 +208,8 @@ class Checkpoints:
         return self._directory / f"{step}.incomplete"
 
     def _prune(self) -> None:
-        """Delete checkpoints that are neither among the newest nor the best, manifest first."""
+        """Delete checkpoints that are neither among the newest nor the best; delete manifests
+        first."""
         steps = saved_steps(self._directory)
         stay = set(steps[-self._keep :])
         names = {name for step in steps for name in self._best_names(step)}
@@ -307,7 +308,7 @@ class Checkpoints:
         return told
 
     def restore(self, step: int, *, params: Any, optimizer: Any) -> tuple[Any, Any]:
-        """Restore a step onto the shapes, dtypes and shardings of the given abstract trees."""
+        """Restore parameters and optimizer of a step onto given shapes, dtypes and shardings."""
         self._check(step)
         try:
             return (

@@ -567,7 +567,7 @@ def softmax(logits: Float[np.ndarray, "*B n"]) -> Float[np.ndarray, "*B n"]:
 def tagged_spans(
     encoded: Encoded, logits: Sequence[np.ndarray], labels: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return the tagged spans (entities) of a text, as transformers' aggregation_strategy "simple".
+    """Return a text's tagged spans (entities), like transformers' aggregation_strategy "simple".
 
     A span is a run of tokens with the same tag; B- begins a new span. If spans of different windows
     overlap, the longest span is kept, and of equally long spans the most likely one.
@@ -625,7 +625,7 @@ def _without_overlaps(spans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def best_span(
     encoded: Encoded, logits: Sequence[np.ndarray], *, longest: int, may_be_none: bool = False
 ) -> dict[str, Any]:
-    """Return the most likely answer in a context, as transformers' question-answering pipeline.
+    """Return the most likely answer in a context, like transformers' question-answering pipeline.
 
     In each window, the probability of a span is the product of the probabilities of its first and
     last token. A span is extended to complete words. The probabilities of spans with equal texts

@@ -57,7 +57,7 @@ class TrainedModule:
 
     @classmethod
     def find(cls, name: str, directory: str) -> "TrainedModule":
-        """Find an adapter in a checkpoint by its name; an only adapter may have any name.
+        """Find the adapter of a checkpoint with a given name, or the checkpoint's only adapter.
 
         Args:
           name: name of the adapter in this run.

@@ -225,7 +225,7 @@ class HeadEmbedder(Embedder):
     """Encoder of rows of tokens that returns the outputs of several heads in one pass.
 
     Args:
-      bind: function that builds the learner's module, with its heads, from the parameters.
+      bind: function from a parameter tree to the model's module with its heads.
       ways: names of the heads, such as "dense" and "lexical".
       batch_size: number of rows per batch.
       pooling: pooling of the dense vector.

@@ -337,7 +337,7 @@ def task_head(
     kinds: Mapping[str, ClassifierKind],
     dropout: str,
 ) -> Head | None:
-    """Return the task head of a Hugging Face directory, or None without one."""
+    """Return the config of a Hugging Face directory's task head, or None without a task head."""
     name = _name(config, tensors)
     if name is None:
         return None

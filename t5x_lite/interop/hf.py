@@ -161,7 +161,7 @@ def to_model(
 def to_model(
     where: Path, config: Mapping[str, Any], *, encoder: bool = False
 ) -> T5Config | T5EncoderConfig:
-    """Convert config.json to a T5 config; `tie_embeddings` is the declared value."""
+    """Convert config.json to a T5 config; `tie_embeddings` is taken from config.json."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in _ARCHITECTURES:
         raise InputError(

@@ -145,7 +145,7 @@ class PeftFile:
         return {name: array for name, array in self.tensors.items() if not name.endswith(ends)}
 
     def head_config(self) -> Mapping[str, Any]:
-        """Return the fields of adapter_config.json that describe a head."""
+        """Return the fields of adapter_config.json that describe a task head."""
         return {"task_type": self.config.get("task_type")}
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> "Module":
