@@ -208,8 +208,7 @@ class Checkpoints:
         return self._directory / f"{step}.incomplete"
 
     def _prune(self) -> None:
-        """Delete checkpoints that are neither among the newest nor the best; delete manifests
-        first."""
+        """Delete checkpoints that are neither among the newest nor the best, manifests first."""
         steps = saved_steps(self._directory)
         stay = set(steps[-self._keep :])
         names = {name for step in steps for name in self._best_names(step)}
