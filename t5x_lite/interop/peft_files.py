@@ -93,7 +93,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def number_of(where: object, name: str, value: Any, *, least: int | float) -> Any:
-    """Return a number from adapter_config.json; raise InputError if it is below the minimum."""
+    """Return a number from adapter_config.json; raise InputError if it is out of range."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not least <= value < LARGEST:
         raise InputError(
