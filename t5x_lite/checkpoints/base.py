@@ -35,7 +35,8 @@ from t5x_lite.core.trees import Array
 
 BASE_FILE = "base.json"
 LINK = "base"
-"""Name of a link to a base that has moved, in a work directory or next to a checkpoint."""
+"""Name of a link to a base checkpoint that was moved, in a work directory or next to a
+checkpoint."""
 
 _VERSION = 1
 
@@ -44,9 +45,9 @@ _elsewhere: contextvars.ContextVar[str | None] = contextvars.ContextVar("base", 
 
 @contextlib.contextmanager
 def base_at(directory: str | None) -> Iterator[None]:
-    """Read the base of every checkpoint from this directory (`--base DIR`) inside the context.
+    """Return a context in which every checkpoint's base is read from a directory (`--base DIR`).
 
-    None reads bases from their recorded paths.
+    If `directory` is None, bases are read from their recorded paths.
     """
     if directory is not None and not remote.open_path(directory).is_dir():
         raise InputError(f"base {directory}: no such directory")
@@ -59,7 +60,7 @@ def base_at(directory: str | None) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """Frozen array that a checkpoint does not store, but takes from its base.
+    """Frozen array that a checkpoint does not store, but takes from its base checkpoint.
 
     Attributes:
       path: path of the array in the base.
@@ -72,7 +73,7 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class Base:
-    """Record of the base checkpoint and of the arrays that a checkpoint takes from it.
+    """Record of the base checkpoint that a checkpoint takes its frozen arrays from.
 
     Attributes:
       checkpoint: checkpoint directory of the base when the run started.
@@ -88,7 +89,7 @@ class Base:
     def of(
         cls, params: Mapping[str, Any], sources: Mapping[str, str], *, base: AnyPath, steps: AnyPath
     ) -> "Base":
-        """Return the record of a base, with digests of the arrays that were read from it."""
+        """Return the record of a base, with a digest of each array that a run takes from it."""
         flat = trees.flatten(params)
         found = digests({path: flat[path] for path in sources})
         where = os.fspath(base) if remote.is_remote(base) else os.path.abspath(base)
@@ -143,11 +144,11 @@ class Base:
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def rest(self, tree: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the tree without the arrays that the base stores."""
+        """Return the parameter tree without the arrays that the base checkpoint stores."""
         return trees.partition(tree, lambda path, _: path not in self.arrays)[0]
 
     def candidates(self, step_directory: AnyPath) -> Iterator[AnyPath]:
-        """Yield the directories where the base may be, in order of priority.
+        """Yield the directories where the base checkpoint may be, in order of priority.
 
         A candidate in a work directory is the recorded step, or else the newest step. If `base_at`
         sets a directory, it is the only candidate, except for checkpoints inside this directory.
@@ -184,7 +185,7 @@ class Base:
         )
 
     def other(self, found: Mapping[str, Any]) -> str | None:
-        """Return the path in the base of the first array with a wrong digest, or None."""
+        """Return the path of the base's first array with a wrong digest, or None."""
         for path, digest in digests(found).items():
             if digest != self.arrays[path].digest:
                 return self.arrays[path].path
@@ -192,7 +193,6 @@ class Base:
 
 
 def _is_inside(step_directory: AnyPath, directory: str) -> bool:
-    """Return True if a checkpoint directory is the given directory or inside it."""
     step, above = os.fspath(step_directory), directory
     if remote.is_remote(step_directory) != remote.is_remote(remote.open_path(directory)):
         return False
@@ -222,7 +222,7 @@ def _all_lanes(arrays: list[Array]) -> list[Array]:
 
 
 def _lanes(array: Float[Array, "*axes"]) -> UInt32[Array, " 2"]:
-    """Return two sums, modulo 2^32, of hashes of each value's bits and index."""
+    """Return two 32-bit checksums of an array: sums of hashes of each value's bits and index."""
     bits = jax.lax.bitcast_convert_type(array, jnp.uint32)
     place, stride = jnp.zeros((), jnp.uint32), 1
     for axis in reversed(range(array.ndim)):

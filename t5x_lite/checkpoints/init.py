@@ -47,7 +47,7 @@ class Init:
         uses random weights. `--init DIR` is a short form.
       step: step of the work directory: a number, "best" for the step with the best evaluation, or
         None for the newest step.
-      take: parts of the checkpoint to use, such as model or heads/mlm; () means all.
+      take: parameter groups of the checkpoint to use, such as model or heads/mlm; () means all.
       rename: rules "checkpoint path -> model path" for names that differ; see `checkpoints.init`.
       fresh: parts of the model, or regular expressions that match complete paths, to initialize
         randomly from the seed.
@@ -76,7 +76,7 @@ class Init:
         return dataclasses.replace(rules, bare=tuple(bare))
 
     def keeps(self, part: str, paths: Collection[str]) -> bool:
-        """Return True if a part of the checkpoint is loaded under its own name."""
+        """Return True if a parameter group, such as a head, is loaded without a rename."""
         if any(trees.covers(entry, part) for entry in self.fresh):
             return False
         taken = not self.take or any(trees.covers(entry, part) for entry in self.take)
@@ -85,7 +85,7 @@ class Init:
 
 @dataclasses.dataclass(frozen=True)
 class InitRules:
-    """Rules that map saved weights to the weights that they initialize.
+    """Rules that map the weights of a checkpoint to the model's weights that they initialize.
 
     Attributes:
       rename: (pattern, replacement) pairs; the replacement "" skips a path.
@@ -93,7 +93,7 @@ class InitRules:
       take: parts of the checkpoint to use; () means all.
       by_part: True to skip heads and objectives that only the checkpoint has, and to initialize
         heads and objectives that only the model has.
-      bare: parts without parameters that `take` and `fresh` may name without an error.
+      bare: parameter groups that are empty, but that `take` and `fresh` may name without an error.
     """
 
     rename: tuple[tuple[str, str], ...] = ()
@@ -130,7 +130,7 @@ class InitRules:
     def sources(
         self, saved: Iterable[str], wanted: Iterable[str], *, optional: Collection[str] = ()
     ) -> dict[str, str]:
-        """Return the saved path that initializes each parameter, by its path in the model."""
+        """Return for each parameter path of the model the checkpoint path that initializes it."""
         wanted = list(wanted)
         renamed = self._all_renamed(list(saved))
         renamed |= _of_towers(wanted, renamed)
@@ -157,7 +157,6 @@ class InitRules:
         return {path: renamed[path] for path in needed}
 
     def _all_renamed(self, saved: Sequence[str]) -> dict[str, str]:
-        """Return the saved path of each model path, after `take` and `rename`."""
         for entry in self.take:
             if not any(trees.covers(entry, path) for path in (*saved, *self.bare)):
                 raise InputError(
@@ -189,7 +188,7 @@ class InitRules:
         return bool(self.take) and not any(trees.covers(entry, path) for entry in self.take)
 
     def renamed(self, path: str) -> str | None:
-        """Return the model path of a saved path, or None if a rule skips the path."""
+        """Return the model path for a path of the checkpoint, or None if a rule skips it."""
         for pattern, replacement in self.rename:
             match = patterns.groups(pattern, path)
             if match:
@@ -198,7 +197,7 @@ class InitRules:
 
 
 def summary(saved: Iterable[str], wanted: Iterable[str], sources: dict[str, str]) -> str:
-    """Describe the skipped and the newly initialized parts for the log; "" if none."""
+    """Describe the skipped and the newly initialized parameter groups for the log; "" if none."""
     used = set(sources.values())
     left = _parts(path for path in saved if path not in used)
     anew = _parts(path for path in wanted if path not in sources)
@@ -212,7 +211,7 @@ def summary(saved: Iterable[str], wanted: Iterable[str], sources: dict[str, str]
 
 
 def part_of(path: str) -> str:
-    """Return the part of a path: model, objective, heads/mlm, or adapters/NAME/towers/passage."""
+    """Return a path's group (part): model, objective, heads/mlm or adapters/NAME/towers/passage."""
     first, _, rest = path.partition("/")
     if (own := tower_of(path)) is not None and first != "towers":
         return f"{part_of(own[1])}/towers/{own[0]}"
@@ -220,7 +219,7 @@ def part_of(path: str) -> str:
 
 
 def _of_towers(wanted: Iterable[str], renamed: Mapping[str, str]) -> dict[str, str]:
-    """Return the model's saved path for each parameter of a tower that the checkpoint lacks."""
+    """Return the model path that initializes each parameter of a new second encoder (tower)."""
     there = {part_of(path) for path in renamed}
     found = {}
     for path in wanted:
@@ -235,7 +234,6 @@ def _parts(paths: Iterable[str]) -> list[str]:
 
 
 def _alone(needed: Iterable[str], renamed: Iterable[str]) -> set[str]:
-    """Return the parts that exist only in the model or only in the checkpoint."""
     ours, theirs = set(needed), set(renamed)
     alone = {*map(part_of, ours)} ^ {*map(part_of, theirs)}
     if not any(part_of(path) == _OBJECTIVE for path in ours & theirs):

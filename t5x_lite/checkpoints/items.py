@@ -33,11 +33,11 @@ from t5x_lite.core.remote import AnyPath, absolute, files_below
 from t5x_lite.core.trees import LazyArray
 
 _CHUNK_BYTES = 1 << 27
-"""Size of a chunk, the unit of compression; reading a slice decompresses whole chunks."""
+"""Size in bytes of a stored chunk, the unit of compression; a read decompresses whole chunks."""
 
 
 class _OneAtATime(ocp.type_handlers.NumpyHandler):
-    """Orbax handler that computes and writes lazy arrays one after another to save memory."""
+    """Orbax handler that saves memory: it computes and writes lazy arrays one after another."""
 
     async def serialize(self, values: Any, infos: Any, args: Any = None) -> Any:
         for value, info, arg in zip(values, infos, args, strict=True):
@@ -113,7 +113,7 @@ def lazy_params(directory: Path) -> dict[str, LazyArray]:
 
 
 def check_chunks(path: str, leaf: Any) -> None:
-    """Raise ValueError if the chunks of a stored array are larger than the array."""
+    """Raise ValueError if the compression chunks of a stored array are larger than the array."""
     chunk = getattr(getattr(leaf, "storage", None), "chunk_shape", None) or ()
     shape = getattr(leaf, "shape", None) or ()
     if math.prod(chunk) > max(1, math.prod(shape)):
@@ -127,14 +127,14 @@ def _unreadable(directory: Path, error: Exception) -> InputError:
 
 
 TIMEOUT_SECONDS = 1200
-"""Timeout for processes that wait for each other in a save, in seconds; Orbax's default."""
+"""Seconds that the processes of a save wait for each other before it fails; Orbax's default."""
 
 _ORBAX_MARK = "commit_success.txt"
 
 
 @dataclasses.dataclass
 class FilesSave(ocp.args.CheckpointArgs):
-    """Orbax arguments with the small files of a checkpoint, as content by relative path.
+    """Orbax save arguments: contents of a checkpoint's small files, by relative path.
 
     Attributes:
       item: files that process 0 writes.
@@ -149,7 +149,6 @@ class FilesHandler(ocp.CheckpointHandler):
     """Orbax handler for the small files of a checkpoint, which are saved unchanged."""
 
     def save(self, directory: epath.Path, args: FilesSave) -> None:
-        """Write the files of this process and create their parent directories."""
         first = jax.process_index() == 0
         for name, content in {**(args.item if first else {}), **args.own}.items():
             path = directory / name
@@ -157,7 +156,6 @@ class FilesHandler(ocp.CheckpointHandler):
             path.write_bytes(content)
 
     def restore(self, directory: epath.Path, args: Any = None) -> dict[str, bytes]:
-        """Read all files below the directory."""
         del args
         return read_files(directory)
 
@@ -181,7 +179,7 @@ def checkpointer(timeout: int = TIMEOUT_SECONDS) -> ocp.AsyncCheckpointer:
 
 
 def read_files(directory: AnyPath) -> dict[str, bytes]:
-    """Read all files below a directory except Orbax's own, by relative path; {} if missing."""
+    """Read all files below a directory, except Orbax's files; {} if the directory is missing."""
     if not directory.is_dir():
         return {}
     files = {}
@@ -193,7 +191,7 @@ def read_files(directory: AnyPath) -> dict[str, bytes]:
 
 
 def saved_leaves(directory: AnyPath) -> dict[str, Any]:
-    """Return Orbax's metadata of each array of an item: shape and dtype by current path."""
+    """Return the shape and dtype of each array in a directory such as params/, by path."""
     handler = ocp.PyTreeCheckpointHandler()
     try:
         metadata: Any = handler.metadata(absolute(directory))
@@ -207,7 +205,7 @@ def saved_leaves(directory: AnyPath) -> dict[str, Any]:
 
 
 def restore_item(directory: AnyPath, abstract: Any) -> Any:
-    """Restore an item, such as params/, onto given shapes, dtypes and shardings."""
+    """Restore the arrays of a directory such as params/ onto given shapes, dtypes and shardings."""
     # A Checkpointer would warn that params/ lacks the metadata of a complete step.
     handler = ocp.StandardCheckpointHandler()
     try:
@@ -225,13 +223,12 @@ def restore_item(directory: AnyPath, abstract: Any) -> Any:
 
 
 def _saved_paths(handler: Any, directory: AnyPath) -> dict[str, str]:
-    """Map the current path of each array of an item to the path in the checkpoint."""
     paths = trees.flatten(handler.metadata(absolute(directory)).tree)
     return {today: path for path, today in renames.current_paths(paths).items()}
 
 
 def restore_leaves(directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Restore selected arrays of an item by path, without reading the other arrays."""
+    """Restore selected arrays of a directory such as params/, without reading the other arrays."""
     handler = ocp.PyTreeCheckpointHandler()
     try:
         with _ignoring_late_reads():
@@ -258,7 +255,7 @@ def restore_leaves(directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, A
 def _replaced(
     tree: Mapping[str, Any], leaves: Mapping[str, Any], other: Any, prefix: str = ""
 ) -> dict[str, Any]:
-    """Return a tree with replaced leaves; keep empty dicts, because Orbax compares structures."""
+    """Return a nested dict with replaced values; keep empty dicts, which Orbax compares."""
     return {
         key: _replaced(value, leaves, other, f"{prefix}{key}/")
         if isinstance(value, Mapping)
@@ -303,7 +300,7 @@ def _is_not_orbax(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def _ignoring_late_reads() -> Iterator[None]:
-    """Suppress "Event loop is closed" errors of parallel reads after one read has failed."""
+    """Suppress "Event loop is closed" errors, which parallel reads print after one has failed."""
     report = sys.unraisablehook
     sys.unraisablehook = _Unraisable(report)
     yield

@@ -49,7 +49,7 @@ _BLOCK_BYTES = 1 << 20
 _THREADS = 4
 _OF_A_PROCESS = re.compile(r"(?:.*\.)?process_(\d+)")
 _MANIFESTS = re.compile(r"manifest(\.process_\d+)?\.json|\.manifest\..*")
-"""Manifests, and temporary files that another process will rename to manifests."""
+"""Pattern of the file names of manifests, and of temporary files that are renamed to manifests."""
 
 
 def _never() -> bool:
@@ -67,9 +67,9 @@ def write(
     """Write the manifest of the files that one process wrote; all files must be complete.
 
     In a bucket, process 0 writes the manifest of all files, and the other processes write none. On
-    a disk, hashing uses one core, at about 1.5 GB/s with SHA instructions, and releases the GIL,
-    until `hurried` returns True. The files, their directories and the manifest are flushed to disk
-    before the function returns, so they survive a loss of power.
+    a disk, hashing uses one core, at about 1.5 GB/s with SHA instructions, and releases the GIL. It
+    ends early if `hurried` returns True. The files, their directories and the manifest are flushed
+    to disk before the function returns, so they survive a loss of power.
     """
     directory = remote.open_path(step_directory)
     number = {} if step is None else {"step": step}
@@ -115,7 +115,7 @@ def add(step_directory: str | os.PathLike[str], name: str) -> None:
 
 
 def _put(directory: AnyPath, content: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Write a manifest after flushing the named files to disk, and flush the manifest too."""
+    """Flush the named files to disk, then write the manifest and flush it."""
     _sync(directory, names)
     # No newline at the end, so any truncation makes the JSON invalid.
     text = json.dumps({**content, "sha256": _own_digest(content)}, indent=1)
@@ -147,7 +147,7 @@ def saved_step(step_directory: AnyPath) -> int | None:
 
 
 def is_hurried(step_directory: AnyPath) -> bool:
-    """Return True if a signal ended the save before all files were hashed; False if damaged."""
+    """Return True if a signal ended the save before all files were hashed."""
     try:
         first = _read(step_directory, 0)
         others = (_read(step_directory, process) for process in range(1, first["processes"]))
@@ -182,9 +182,9 @@ def find_damage(
 ) -> str | None:
     """Compare a checkpoint's files with its manifests; return the first damage, or None.
 
-    In a bucket, process 0 compares the store's metadata without reading objects. Only files with a
-    SHA-256 in the manifest, because they were copied from a disk, are read. `parts` limits the
-    check to items such as "params".
+    In a bucket, process 0 compares sizes and checksums from the store's metadata. It reads a file
+    only if the manifest has a SHA-256 of it, as for files copied from a disk. `parts` limits the
+    check to folders such as "params".
     """
     directory = remote.open_path(step_directory)
     try:
@@ -234,7 +234,7 @@ def verify(step_directory: str | os.PathLike[str], *parts: str) -> None:
 
 
 def digest(step_directory: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 (hex) of a checkpoint's first manifest, which covers all files."""
+    """Return the SHA-256 (hex) of a checkpoint's first manifest, which identifies all files."""
     directory = remote.open_path(step_directory)
     try:
         return _own_digest(_read(directory, 0))
@@ -249,7 +249,7 @@ def _file_name(process: int) -> str:
 
 
 def _writer(name: str, processes: int) -> int:
-    """Return the index of the process that wrote a file, from the file's path."""
+    """Return the index of the process that wrote a file, derived from the file's path."""
     for part in name.split("/"):
         match = _OF_A_PROCESS.fullmatch(part)
         if match and int(match.group(1)) < processes:

@@ -46,7 +46,7 @@ from t5x_lite.core.trees import LazyArray
 DIRECTORY = manifest.DIRECTORY
 CONFIG_FILE = "config.json"
 DELTA_FILE = "delta.json"
-"""Name of a checkpoint's file that marks it as a delta; see `inference.delta_files`."""
+"""Name of the file that marks a checkpoint as a delta (stored changes of a base model)."""
 METRICS_FILE = "metrics.json"
 VOCABULARY_DIRECTORY = "vocabulary"
 
@@ -172,14 +172,14 @@ def restore_params(
 
 
 def saved_arrays(step_directory: AnyPath) -> dict[str, Any]:
-    """Return shapes and dtypes of the arrays in a checkpoint by path, without its base."""
+    """Return shapes and dtypes of a checkpoint's own arrays by path, without its base's arrays."""
     manifest.verify(step_directory, "params")
     with _readable(step_directory):
         return items.saved_leaves(step_directory / "params")
 
 
 def restore_arrays(step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Restore selected arrays of a checkpoint, such as an adapter, without its base."""
+    """Restore selected arrays that a checkpoint itself stores, such as an adapter's arrays."""
     saved = saved_arrays(step_directory)
     sources_of(step_directory, {p: saved[p] for p in wanted if p in saved}, wanted, InitRules())
     with _readable(step_directory):
@@ -187,7 +187,7 @@ def restore_arrays(step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[s
 
 
 def restore_base(base: Base, step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Restore arrays that a checkpoint takes from its base, and check their digests."""
+    """Restore arrays that a checkpoint takes from its base checkpoint, and check their digests."""
     there = _found(base, step_directory)
     with base_at(None):  # a base of the base is at its recorded path
         theirs = there.restore({base.arrays[path].path: leaf for path, leaf in wanted.items()})
@@ -232,7 +232,7 @@ def base_directory(step_directory: AnyPath) -> AnyPath | None:
 
 
 def base_of(step_directory: AnyPath) -> Base | None:
-    """Read the record of a checkpoint's base; return None if the checkpoint holds all arrays."""
+    """Read the record of a checkpoint's base; return None if the checkpoint contains all arrays."""
     path = step_directory / "files" / BASE_FILE
     if not path.exists():
         return None
@@ -274,7 +274,7 @@ class _Saved:
 
 
 def _found(base: Base, step_directory: AnyPath) -> _Saved:
-    """Return the first candidate for the base that is complete and has correct checksums.
+    """Return the first possible base checkpoint that is complete and has correct checksums.
 
     Only the smallest array is compared with its recorded digest here.
     """
@@ -297,7 +297,7 @@ def _found(base: Base, step_directory: AnyPath) -> _Saved:
 
 
 def _check_first(base: Base, there: _Saved, step_directory: AnyPath) -> None:
-    """Raise InputError if a base candidate lacks an array, or its smallest array differs."""
+    """Raise InputError if a possible base lacks an array, or if its smallest array differs."""
     for leaf in base.arrays.values():
         if leaf.path not in there.leaves:
             raise InputError(
@@ -313,7 +313,6 @@ def _check_first(base: Base, there: _Saved, step_directory: AnyPath) -> None:
 
 
 def _check(base: Base, found: Mapping[str, Any], where: AnyPath, step_directory: AnyPath) -> None:
-    """Raise InputError if arrays differ from the recorded digests of the base."""
     other = base.other(found)
     if other is not None:
         raise InputError(
@@ -335,7 +334,6 @@ def _readable(step_directory: AnyPath) -> Iterator[None]:
 
 
 def _in_place(flat: Mapping[str, Any], like: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nest a flat dict like another tree, with its empty dicts; skip missing leaves."""
     tree: dict[str, Any] = {}
     for key, value in like.items():
         if isinstance(value, Mapping):
@@ -353,7 +351,7 @@ def sources_of(
     *,
     optional: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return the saved path that initializes each model path; raise InputError if shapes differ."""
+    """Return the checkpoint path that initializes each model path; raise if shapes differ."""
     try:
         sources = rules.sources(saved, wanted, optional=optional)
     except InputError as error:

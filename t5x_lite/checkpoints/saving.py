@@ -208,7 +208,7 @@ class Checkpoints:
         return self._directory / f"{step}.incomplete"
 
     def _prune(self) -> None:
-        """Delete checkpoints that are neither among the newest nor the best, manifest first."""
+        """Delete checkpoints that are neither among the newest nor the best, manifests first."""
         steps = saved_steps(self._directory)
         stay = set(steps[-self._keep :])
         names = {name for step in steps for name in self._best_names(step)}
@@ -226,11 +226,10 @@ class Checkpoints:
                 self._mark(step).unlink()
 
     def _best_names(self, step: int) -> list[str]:
-        """Return the metrics of a step that match the pattern of `best`."""
+        """Return the names of a step's metrics that match the pattern `best`."""
         return [] if self._best is None else matching(self._best, self._measured(step))
 
     def _measured(self, step: int) -> Mapping[str, float]:
-        """Return the metrics of a saved step, or {} if it was not evaluated."""
         if step not in self._metrics:
             path = self._directory / str(step) / "files" / METRICS_FILE
             try:
@@ -285,7 +284,7 @@ class Checkpoints:
         """Rename or delete rejected checkpoints, so that their steps can be saved again.
 
         A damaged checkpoint directory 200 is renamed to 200.damaged, or 200.damaged-2 and so on. An
-        unfinished directory is deleted. Return a log message for each.
+        unfinished directory is deleted. Return one log message for each checkpoint.
         """
         told, moves = [], []
         for found in rejected:
@@ -308,7 +307,7 @@ class Checkpoints:
         return told
 
     def restore(self, step: int, *, params: Any, optimizer: Any) -> tuple[Any, Any]:
-        """Restore a step onto the shapes, dtypes and shardings of the given abstract trees."""
+        """Restore parameters and optimizer of a step onto given shapes, dtypes and shardings."""
         self._check(step)
         try:
             return (
@@ -341,7 +340,7 @@ class Checkpoints:
             raise self.damaged(step, reason)
 
     def _damage(self, step: int) -> str:
-        """Return a description of a checkpoint's damage that all processes agree on, or ""."""
+        """Return a description of a checkpoint's damage, the same in all processes, or ""."""
         if step in self._good:
             return ""
         directory = self._directory / str(step)
@@ -369,7 +368,7 @@ class Checkpoints:
         return "" if int(saved) == step else f"it holds step {int(saved)}: it was copied or renamed"
 
     def _marked(self) -> list[int]:
-        """Return the steps with a marker file of an unfinished save or deletion."""
+        """Return the steps with a marker file, which exists during a save or deletion."""
         if not self._directory.is_dir():
             return []
         found = (_INCOMPLETE.fullmatch(path.name) for path in self._directory.iterdir())
@@ -413,7 +412,7 @@ def _metrics_file(metrics: Mapping[str, float]) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """Shorten an error's text to at most 300 characters, with the system's message first."""
+    """Return an error's text in up to 300 characters, with the system's message first."""
     text, system = str(error), system_reason(error)
     if system is None or system in text[:80]:
         return textwrap.shorten(text, 300)

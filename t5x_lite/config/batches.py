@@ -40,7 +40,7 @@ def empty_row(data: Data, *, num_tasks: int = 0) -> dict[str, np.ndarray]:
 
 
 def batch_row(experiment: Experiment) -> dict[str, np.ndarray]:
-    """Return a padding example with the longest shape that occurs in a run; see `empty_row`."""
+    """Return a batch of one padding example with the longest shape of a run; see `empty_row`."""
     longest = max(shapes_of(experiment.data), key=lambda data: data.inputs_length)
     return empty_row(longest, num_tasks=experiment.objective.num_tasks)
 
@@ -85,7 +85,7 @@ __all__ = [
 ]
 
 LONGEST = 1 << 24
-"""Maximum length of a text in tokens, as a sanity check of a config."""
+"""Maximum length of a text in tokens that a config may set, as a sanity check."""
 
 
 def check_batch(experiment: Experiment, mesh: Mesh) -> None:
@@ -114,7 +114,7 @@ def check_batch(experiment: Experiment, mesh: Mesh) -> None:
 
 
 def num_parts(experiment: Experiment, shape: Data, mesh: Mesh) -> int:
-    """Return the number of microbatches of a batch of one static shape."""
+    """Return the number of microbatches into which a batch of one static shape is divided."""
     whole = {
         name: jax.ShapeDtypeStruct((shape.batch_size, *value.shape[1:]), value.dtype)
         for name, value in empty_row(shape, num_tasks=experiment.objective.num_tasks).items()
@@ -123,7 +123,7 @@ def num_parts(experiment: Experiment, shape: Data, mesh: Mesh) -> int:
 
 
 def check_devices(experiment: Experiment, mesh: Mesh) -> None:
-    """Raise InputError if the devices do not support the config of a model."""
+    """Raise InputError if the devices do not support a model of the config."""
     kind = mesh.devices.flat[0].device_kind
     for model in (experiment.model, *experiment.objective.models().values()):
         model.check_devices(kind, dtype=experiment.compute_dtype)
@@ -165,7 +165,7 @@ def with_choices(
 
 
 def check_lengths(experiment: Experiment) -> None:
-    """Raise InputError if a model cannot read the examples' layout or length."""
+    """Raise InputError if a model does not support the layout or the length of the examples."""
     data = experiment.data
     for name in ("inputs_length", "targets_length"):
         columns = getattr(data, name)

@@ -97,7 +97,7 @@ FIELDS: dict[str, tuple[type, ...]] = {
 """Types of the value of each setting in `evaluation.per_task`."""
 
 OF_DATA = ("inputs_length", "examples_of")
-"""Settings in `evaluation.per_task` that change the data, not the evaluation."""
+"""Settings in `evaluation.per_task` that change the examples, not the evaluation."""
 
 _TYPES = {
     int: "a whole number",
@@ -121,7 +121,7 @@ class Line:
     values: Mapping[str, Any]
 
     def matches(self, names: Sequence[str]) -> bool:
-        """Return True if the pattern matches one of a task's names."""
+        """Return True if the line's pattern matches one of a task's names."""
         return any(fnmatch.fnmatchcase(name, self.pattern) for name in names)
 
 

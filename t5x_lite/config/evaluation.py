@@ -30,7 +30,7 @@ SameIds = Literal["auto", "keep", "drop"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ways:
-    """Rankings of a retrieval evaluation, each by one head or by a weighted sum of heads.
+    """Rankings of a retrieval evaluation, each by the score of one head or by a weighted sum.
 
     Attributes:
       names: names of the rankings.
@@ -208,7 +208,7 @@ class Evaluation:
         return tuple(map(parse_line, self.per_task))
 
     def changed(self, values: Mapping[str, Any]) -> "Evaluation":
-        """Return the evaluation with one task's settings applied; data settings are ignored."""
+        """Return the config with one task's evaluation settings from `per_task` applied."""
         own = {name: value for name, value in values.items() if name not in OF_DATA}
         return dataclasses.replace(self, per_task=(), **own)
 

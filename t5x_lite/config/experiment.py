@@ -1,7 +1,7 @@
 """Configuration of a run: `Experiment` and its parts, read from a file and changed by options.
 
-A config is a Python file that defines `experiment`. The file chooses the TYPE of every part; the
-command line changes LEAVES:
+A config is a Python file that defines `experiment`. The file chooses the class of every part, and
+command-line options change single fields:
 
     # configs/my_run.py
     experiment = Experiment(
@@ -414,7 +414,7 @@ def _with_steps_of(experiment: Experiment, options: Sequence[str]) -> Experiment
 
 
 _FEWEST_EVALUATIONS = 10
-"""Minimum number of evaluations and checkpoints when a run is shortened."""
+"""Number of evaluations and checkpoints that a shortened run keeps, if it had more."""
 
 
 def with_length(
@@ -423,7 +423,7 @@ def with_length(
     """Change the number of steps of an experiment, and scale its schedules to match.
 
     A warm-up keeps its fraction of the steps, and a decay ends at the last step. In a shorter run,
-    the periods of checkpoints and evaluations shrink too, but a run has only ten of each.
+    the periods of checkpoints and evaluations shrink too, as far as needed for ten of each.
 
     Args:
       experiment: the config.
@@ -509,7 +509,7 @@ _OF_TRAINING = (
 
 
 def _without_model_init(options: Sequence[str]) -> tuple[list[str], bool]:
-    """Remove `--model init` from the options, and return True if it was there."""
+    """Return the options without `--model init`, and True if it was among them."""
     rest: list[str] = []
     values: list[str] = []
     remaining = iter(options)
@@ -528,11 +528,11 @@ def _without_model_init(options: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def _with_model_of_init(experiment: Experiment, options: Sequence[str]) -> Experiment:
-    """Return the experiment with the model family and sizes of the checkpoint of `init`.
+    """Return the experiment with the model family and sizes of the checkpoint in `init`.
 
-    If the checkpoint is missing, use the config of the work directory of a run that started from
-    it. Dropout and attention settings of the config are kept if the family has these fields.
-    Options of the model are applied later.
+    If the checkpoint is missing, use the config in the work directory, if its run started from it.
+    Dropout and attention settings of the config are kept if the family has these fields. Options of
+    the model are applied later.
     """
     checkpoint = _value_of("--init.checkpoint", options) or experiment.init.checkpoint
     if not checkpoint:
@@ -620,7 +620,7 @@ def check_same_experiment(saved: Experiment, current: Experiment, workdir: str |
 
 
 def differences(saved: Experiment, current: Experiment, *, fields: Sequence[str]) -> list[str]:
-    """Describe each difference between two experiments in the given fields, one phrase each."""
+    """Return a phrase for each difference between two experiments in the given fields."""
     found: list[str] = []
     for name in fields:
         there, here = (encode(_resolved(part, name), where=name) for part in (saved, current))
@@ -629,7 +629,7 @@ def differences(saved: Experiment, current: Experiment, *, fields: Sequence[str]
 
 
 def unequal(first: Any, other: Any, *, where: str = "") -> list[str]:
-    """Describe each difference between two decoded JSON values, by its dotted name."""
+    """Return a phrase for each difference between two decoded JSON values, with its dotted name."""
     pairs: list[tuple[str, Any, Any]]
     if isinstance(first, dict) and isinstance(other, dict):
         pairs = [(key, first.get(key), other.get(key)) for key in dict.fromkeys([*first, *other])]

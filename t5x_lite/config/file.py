@@ -6,8 +6,8 @@ Every error in the file becomes one line with its line number:
 
 Work directories and checkpoints store their config as JSON.
 
-A dataclass becomes an object with the name of its class as "type"; a tuple becomes an array; a
-float that JSON lacks becomes an object of type "float":
+A dataclass becomes an object with the name of its class as "type"; a tuple becomes an array; NaN
+and infinity become an object of type "float":
 
     >>> print(to_json(Seq2Seq(z_loss=1e-4, label_smoothing=0.0)))
     {
@@ -51,8 +51,8 @@ def from_json(text: str, *, source: str, any_module: bool = False) -> Any:
     """Build the config dataclass from JSON text that `to_json` wrote.
 
     Building a config imports the modules of its classes, and importing runs code. So a checkpoint
-    may name only classes of t5x_lite, of the packages of the command's config, or of what `project`
-    trusts.
+    may name only classes of t5x_lite, of the packages of the command's config, or of modules that
+    `project` trusts.
 
     Args:
       text: the JSON text.
@@ -80,7 +80,7 @@ def from_json(text: str, *, source: str, any_module: bool = False) -> Any:
 
 
 def modules_of(config: Any) -> set[str]:
-    """Return the names of the modules that define the classes of a config and its parts."""
+    """Return the names of the Python modules that define the classes in a config, at any depth."""
     if isinstance(config, tuple):
         return set().union(*map(modules_of, config))
     if not is_config(config):
@@ -247,7 +247,7 @@ def _is_config(file: Path) -> bool:
 
 
 def _configs_like(file: Path, shipped: Path | None) -> list[str]:
-    """Return local and shipped configs to suggest for a missing file."""
+    """Return local and shipped configs with a name similar to a missing file's."""
     here = [str(other) for other in sorted(file.parent.glob("*.py"))]
     if shipped is None or file.is_absolute():
         return here
@@ -291,7 +291,7 @@ def _from_python_file(file: Path) -> Any:
 
 
 def _module_name(file: Path) -> str:
-    """Return the dotted module name of a config file in its project, if the name is unused."""
+    """Return a config file's dotted module name in its project; another name if it is taken."""
     resolved = file.resolve()
     for directory in filter(None, [*project.opened().directories, project.shipped()]):
         if not resolved.is_relative_to(directory):

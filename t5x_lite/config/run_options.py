@@ -153,17 +153,17 @@ class Capture:
             self._stop()
 
     def before(self, step: int) -> None:
-        """Start the trace if the coming step is one of the traced steps."""
+        """Start the trace before a step if it is the first traced step."""
         if step in self._steps and self._local is None:
             remote = is_remote(self.directory)
             self._local = tempfile.mkdtemp() if remote else self.directory
             jax.profiler.start_trace(self._local)
 
     def after(self, step: int, results: Any) -> bool:
-        """End the trace if the step that was just dispatched is the last traced step.
+        """End the trace after a step if it is the last traced step.
 
         Args:
-          step: the step that was just dispatched.
+          step: number of the step that was just dispatched to the devices.
           results: arrays of the step; the call waits for them.
 
         Returns:

@@ -41,10 +41,11 @@ from t5x_lite.models.heads import Choice, ClassHead, Classifier, Head, Span, Tok
 from t5x_lite.objectives.learner import heads_of
 
 LONGEST_WINDOW = 384
-"""Maximum tokens of a question and a window of its context, unless the model's maximum is lower."""
+"""Maximum tokens of a row with a question and a window of its context, if the model allows it."""
 _STRIDE = 128
 _CANDIDATES = 12
-"""Number of most likely spans of a window to compare, as in the pipeline (2 top_k + 10)."""
+"""Number of most likely spans to compare per window, as in transformers' pipeline (2 top_k +
+10)."""
 _OUTSIDE = "O"
 
 _NEEDS = {
@@ -63,7 +64,7 @@ _GIVES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Options of the predictions of a head; an option that does not apply to the head is an error.
+    """Options of the predictions of an encoder head; each kind of head accepts some of them.
 
     Attributes:
       probabilities: True to return the probability of each class or choice.
@@ -84,7 +85,7 @@ class Asked:
         check_bounds(self)
 
     def check(self, head: Head, *, where: object) -> None:
-        """Raise InputError if an option does not apply to a head."""
+        """Raise InputError if one of the options does not apply to a head."""
         allowed = {
             "choice": {"probabilities"},
             "token": {"doc_stride"},
@@ -105,11 +106,12 @@ class Asked:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """Record encoded as rows of tokens for the encoder.
+    """Input record encoded as rows of tokens for the encoder.
 
     Attributes:
       rows: tokens of each row, int32, including [CLS] and [SEP].
-      seconds: index of the second text's first token in each row, or the length of the row.
+      seconds: index of the second text's first token in each row; the row's length without a second
+        text.
       cut: True if a text was truncated.
       text: text that the character offsets refer to, or "".
       begins: number of tokens before this text in each row.
@@ -129,7 +131,7 @@ class Encoded:
 
 
 def kind_of(head: Head) -> str:
-    """Return "classifier", "choice", "token" or "span"; "" for a head without predictions."""
+    """Return a head's kind: "classifier", "choice", "token" or "span"; "" without predictions."""
     kinds = {"classifier": Classifier, "choice": Choice, "token": Token, "span": Span}
     return next((name for name, kind in kinds.items() if isinstance(head, kind)), "")
 
@@ -144,7 +146,7 @@ def _option_kind(head: Head) -> str:
 
 
 def answering_heads(experiment: Experiment) -> dict[str, Head]:
-    """Return name -> head for the heads of an encoder that predict for texts, else {}."""
+    """Return the heads of an encoder that make predictions for texts, by name; {} without any."""
     if not isinstance(experiment.model, EncoderConfig):
         return {}
     heads = heads_of(experiment.objective, experiment.heads)
@@ -242,7 +244,7 @@ def _check_text(value: Any, where: str) -> None:
 
 
 class HeadLogits(HeadAnswers):
-    """Runner of an encoder and one head that returns logits; options as in `HeadAnswers`."""
+    """Predictor of logits, which applies an encoder and one head to rows of tokens."""
 
     def of(
         self,
@@ -256,7 +258,7 @@ class HeadLogits(HeadAnswers):
         """Return the float32 logits of each row.
 
         Args:
-          params: parameter tree of the learner.
+          params: parameter tree of the model and its heads.
           rows: tokens of each row, int32.
           seconds: index of the second text's first token; None is after the first [SEP].
           static_length: length in tokens to which rows are padded; None is the next power of two.
@@ -285,7 +287,7 @@ class Answerer:
     Args:
       head: config of the head.
       bind: function that builds the module from a parameter tree.
-      params: parameter tree of the learner.
+      params: parameter tree of the model and its heads.
       vocabulary: vocabulary of the model.
       asked: options of the predictions.
       length: maximum number of tokens of a row.
@@ -339,7 +341,7 @@ class Answerer:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the classes; LABEL_0, LABEL_1, ... if the head has no names."""
+        """Names of the head's classes; LABEL_0, LABEL_1, ... if the head has no names."""
         assert isinstance(self.head, ClassHead)
         return self.head.labels or tuple(f"LABEL_{i}" for i in range(self.head.num_classes))
 
@@ -367,7 +369,7 @@ class Answerer:
         static_length: int | None = None,
         adapter_ids: Sequence[int] | None = None,
     ) -> list[np.ndarray]:
-        """Return the logits of rows, given `Encoded.rows` and `Encoded.seconds`.
+        """Return the logits of each row; `rows` and `seconds` are as in `Encoded`.
 
         Raises:
           InputError: if a logit is NaN or infinite.
@@ -413,7 +415,7 @@ class Answerer:
         return found
 
     def _joined(self, groups: Sequence[Sequence[str]]) -> list[tuple[np.ndarray, int, bool]]:
-        """Return for each row its tokens, the start of its second text, and True if truncated."""
+        """Return each row's tokens, the start of its second text, and True if truncated."""
         texts = list(dict.fromkeys(text for group in groups for text in group))
         encoded = first_tokens(self._vocabulary, texts, count=self.length)
         ids = dict(zip(texts, encoded, strict=True))
@@ -481,7 +483,6 @@ class Answerer:
         return found
 
     def _share(self, room: int) -> int:
-        """Return the number of tokens that two neighboring windows of a context share."""
         share = self.asked.doc_stride
         if share is None:
             return min(self.length // 2, _STRIDE, room - 1)
@@ -516,7 +517,7 @@ class Answerer:
         *,
         probabilities: bool | None = None,
     ) -> dict[str, Any]:
-        """Return the prediction for one record.
+        """Return the prediction for one record from its logits.
 
         Args:
           encoded: encoded record.
@@ -582,7 +583,7 @@ def softmax(logits: Float[np.ndarray, "*B n"]) -> Float[np.ndarray, "*B n"]:
 def tagged_spans(
     encoded: Encoded, logits: Sequence[np.ndarray], labels: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return the tagged spans of a text, grouped as by aggregation_strategy "simple".
+    """Return a text's tagged spans (entities), like transformers' aggregation_strategy "simple".
 
     A span is a run of tokens with the same tag; B- begins a new span. If spans of different windows
     overlap, the longest span is kept, and of equally long spans the most likely one.
@@ -640,7 +641,7 @@ def _without_overlaps(spans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def best_span(
     encoded: Encoded, logits: Sequence[np.ndarray], *, longest: int, may_be_none: bool = False
 ) -> dict[str, Any]:
-    """Return the most likely answer in a context, as in the pipeline question-answering.
+    """Return the most likely answer in a context, like transformers' question-answering pipeline.
 
     In each window, the probability of a span is the product of the probabilities of its first and
     last token. A span is extended to complete words. The probabilities of spans with equal texts

@@ -1,4 +1,4 @@
-"""Checkpoint or ensemble of checkpoints that generates, scores, encodes and predicts.
+"""Loaded checkpoint or ensemble, for generation, scoring, encoding and prediction.
 
     model = Checkpoint.load(["work/sst2"])
     rows, _ = model.inputs(["sst2 sentence: a moving and funny film"])
@@ -67,7 +67,7 @@ def check_finite(where: str, what: str, *values: float) -> None:
     """Raise InputError if a value is NaN or infinite, which JSON cannot represent.
 
     Args:
-      where: input line or text that the values belong to.
+      where: name of the input line or text that the values belong to.
       what: name of the values, such as "the score".
       *values: values to check.
     """
@@ -80,7 +80,7 @@ def check_finite(where: str, what: str, *values: float) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """Loaded checkpoint or ensemble of checkpoints, which is used like a single model.
+    """Loaded checkpoint, or ensemble of checkpoints that is used like a single model.
 
     Attributes:
       members: loaded checkpoints; two or more form an ensemble.
@@ -201,7 +201,7 @@ class Checkpoint:
 
     @property
     def params(self) -> Params:
-        """Parameter tree for `bind`; for an ensemble, member index -> parameter tree."""
+        """Parameter tree of the model, or of an ensemble: a dict of trees by member index."""
         if len(self.members) == 1:
             return self.members[0].params
         return {str(i): member.params for i, member in enumerate(self.members)}
@@ -216,11 +216,11 @@ class Checkpoint:
 
     @functools.cached_property
     def preparation(self) -> Preparation:
-        """Cached preparation of the parameters for decoding, shared by all generators."""
+        """Cache of the parameters as prepared for decoding, shared by all generators."""
         return Preparation(self.bind)
 
     def generator(self, decoding: Decoding, *, batch_size: int) -> Generator:
-        """Return a generator of predictions with these decoding options.
+        """Return a generator of predictions with the given decoding options.
 
         Raises:
           InputError: if a model is an encoder, which cannot generate text.
@@ -314,7 +314,8 @@ class Checkpoint:
         """Return a scorer of query-passage pairs.
 
         Args:
-          heads: heads of a BGE-M3 for a weighted mean of their scores; () for a cross-encoder.
+          heads: heads of a BGE-M3 model, to use the weighted mean of their scores; () for a
+            cross-encoder.
           weights: weights of the dense, lexical and multi-vector scores.
           batch_size: number of pairs per batch; with heads, number of texts per batch.
           query_length: maximum number of tokens of a query; None uses the length in training.

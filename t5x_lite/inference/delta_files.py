@@ -57,7 +57,7 @@ from t5x_lite.inference.modules import using
 from t5x_lite.objectives.learner import Learner
 
 MERGED = "merged/"
-"""Prefix of the names of the merged checkpoint's files."""
+"""Folder below files/ with the files of the merged checkpoint (base plus changes)."""
 
 _VERSION = 1
 _MODEL = ("model/", "towers/")
@@ -74,7 +74,7 @@ Stored = Literal["float32", "bfloat16"]
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """Opened delta with its files and a function that reads its base.
+    """Opened delta (changes of a base model), with its files and a function that reads the base.
 
     Attributes:
       directory: checkpoint directory of the delta.
@@ -96,7 +96,7 @@ def load(
     base: str | os.PathLike[str] | None = None,
     allow_other_base: bool = False,
 ) -> Delta:
-    """Read a delta from a directory.
+    """Read a delta (changes of a base model) from a directory.
 
     Args:
       directory: output of `save` or `t5x-lite compose`, or a work directory or checkpoint directory
@@ -106,7 +106,8 @@ def load(
       allow_other_base: True to only log a warning if the base is not the recorded base.
 
     Raises:
-      InputError: if the directory is damaged or not a delta, or the base is missing or another one.
+      InputError: if the directory is damaged or not a delta, or the base is missing or is not the
+        recorded base.
     """
     return open_delta(directory, step=step, base=base, allow_other_base=allow_other_base).delta
 
@@ -117,7 +118,7 @@ def save(
     *,
     files: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Write a delta as a new directory, atomically.
+    """Write a delta (changes of a base model) as a new directory, atomically.
 
     Args:
       delta: delta with arrays on the host or on devices.
@@ -151,7 +152,7 @@ def open_delta(
     use: str | None = None,
     allow_other_base: bool = False,
 ) -> Opened:
-    """Open a directory as a delta, as in `load`; `use` names the adapters to use, or None."""
+    """Open a directory as a delta (changes of a base model), like `load`; `use` names adapters."""
     source = Path(find_step(local_path(os.fspath(directory), what="checkpoint"), step=step))
     manifest.verify(source, "params", "files")
     other = None if base is None else _base_at(base)
@@ -195,7 +196,7 @@ def check_base(opened: Opened, arrays: Arrays, where: Path, *, allowed: bool) ->
 
 
 def digests_of(arrays: Arrays) -> dict[str, str]:
-    """Return path -> digest of the base's arrays in float32, reading one array at a time."""
+    """Return a digest of each array of a base model in float32, reading one array at a time."""
     return {
         path: digests({path: array.read().astype(np.float32)})[path]
         for path, array in arrays.items()
@@ -308,7 +309,7 @@ def _delta_of_run(
 
 
 def _check_stored(source: Path, learner: Learner, parts: Mapping[str, Part]) -> None:
-    """Raise InputError if an adapter changes an array that several layers share."""
+    """Raise InputError if an adapter changes an array that other layers share."""
     stored = trees.flatten(learner.shapes)
     for path in parts:
         if path not in stored or any(view.mentions(path) for view in learner.views):
@@ -344,7 +345,7 @@ def _identity(base: Base) -> Identity:
 
 
 def goes_along(name: str) -> bool:
-    """Return True if a file of a checkpoint is copied to checkpoints derived from it."""
+    """Return True if a file of a checkpoint, such as its vocabulary, is copied to derived ones."""
     return name.startswith((f"{reading.VOCABULARY_DIRECTORY}/", "huggingface/"))
 
 
@@ -360,7 +361,7 @@ def _base_file(identity: Identity, target: Path) -> Base:
 
 
 def plain(experiment: Experiment, modules: Sequence[Any]) -> Experiment:
-    """Return a run's config with these adapters, for a checkpoint that contains all weights."""
+    """Return a run's config with the given adapters, for a checkpoint that contains all weights."""
     adapters = Adapters(add=tuple(map(write_module, modules)))
     return dataclasses.replace(experiment, adapters=adapters, train=(), init=Init())
 
@@ -417,7 +418,7 @@ def _lazy(array: Any) -> LazyArray:
 
 
 def recorded_base(opened: Opened, *, by_option: bool) -> tuple[Path, Arrays]:
-    """Return the directory and the arrays of a delta's base model.
+    """Return the checkpoint directory of a delta's base model, and its arrays by path.
 
     Args:
       opened: opened delta.
@@ -433,7 +434,7 @@ def recorded_base(opened: Opened, *, by_option: bool) -> tuple[Path, Arrays]:
 
 
 def materialised(opened: Opened, *, by_option: bool) -> Delta:
-    """Return a delta in which each change is computed with its base and stored as a difference."""
+    """Return the delta with each change replaced by the changed array minus the base's array."""
     delta, (where, arrays) = opened.delta, recorded_base(opened, by_option=by_option)
     changed = {path: arrays[path].read() for path in delta.parts if path in arrays}
     made = delta.materialise(trees.unflatten(changed))
@@ -446,7 +447,7 @@ def materialised(opened: Opened, *, by_option: bool) -> Delta:
 
 
 def files_for(made: Delta, opened: Sequence[Opened]) -> Mapping[str, bytes]:
-    """Return the files of the delta that has the result's heads, or of the first delta."""
+    """Return the files for a composed delta, from the input delta that has the same heads."""
     heads = _heads(made)
     chosen = next((one for one in opened if _equal(_heads(one.delta), heads)), opened[0])
     if not chosen.files:
@@ -469,7 +470,7 @@ def _merged_config(directory: Path, files: Mapping[str, bytes]) -> Any:
 
 
 def base_files(where: Path, delta: Delta) -> dict[str, bytes]:
-    """Return a base's files without data position and metrics, with the delta's adapters."""
+    """Return a base's files for a merged checkpoint, with the delta's adapters in the config."""
     files = reading.step_files(where)
     left = ("data/", reading.METRICS_FILE, BASE_FILE)
     kept = {name: content for name, content in files.items() if not name.startswith(left)}
@@ -484,7 +485,7 @@ class Rounding:
         self._error = self._change = self._weight = 0.0
 
     def add(self, before: np.ndarray, exact: np.ndarray, stored: np.ndarray) -> None:
-        """Add an array: before the change, exactly changed, and as stored."""
+        """Add one array's error, given its values before the change, after it, and as stored."""
         self._error += float(np.sum(np.square(stored - exact, dtype=np.float64)))
         self._change += float(np.sum(np.square(exact - before, dtype=np.float64)))
         self._weight += float(np.sum(np.square(exact, dtype=np.float64)))
@@ -504,7 +505,7 @@ class Rounding:
 def merged(
     opened: Opened, arrays: Arrays, files: Mapping[str, bytes], *, dtype: Stored, loss: Rounding
 ) -> dict[str, LazyArray]:
-    """Return the arrays of the merged checkpoint: the base's arrays with the delta's changes.
+    """Return the arrays of the merged checkpoint: the base model with the delta's changes.
 
     Raises:
       InputError: if an array is missing, has a wrong shape, or is not defined by the config.

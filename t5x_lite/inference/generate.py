@@ -57,7 +57,7 @@ class Stopped(Exception):
 
 @contextlib.contextmanager
 def stopping_on(requested: Callable[[], bool]) -> Iterator[None]:
-    """Context in which evaluators raise `Stopped` as soon as a function returns True."""
+    """Return a context in which an evaluation raises `Stopped` if `requested` returns True."""
     token = _requested.set(requested)
     try:
         yield
@@ -73,22 +73,22 @@ def between_batches() -> None:
 
 
 BOOTSTRAP_ROUNDS = 12
-"""Maximum number of tie-breaking rounds (`untied`) in each bootstrap sample of an interval."""
+"""Maximum number of random tie-breaks (`untied`) in each bootstrap sample of an interval."""
 
 Bind = Callable[[Params], Any]
-"""Function from the model's parameters to its module, in the compute dtype."""
+"""Function from a parameter tree to the model's module, in the compute dtype."""
 
 
 @runtime_checkable
 class Vocabulary(Protocol):
-    """Protocol of a vocabulary that decodes predictions."""
+    """Protocol of a vocabulary that decodes predicted token ids into text."""
 
     def decode(self, ids: Iterable[int]) -> str: ...
 
 
 @runtime_checkable
 class Example(Protocol):
-    """Protocol of an example with a target, such as `data.pipeline.Example`."""
+    """Protocol of an evaluation example with a target, such as `data.pipeline.Example`."""
 
     @property
     def inputs_text(self) -> str: ...
@@ -154,7 +154,7 @@ class Generator:
     """
 
     ranks: ClassVar[bool] = False
-    """True if predictions are ranked from a closed set, so that equal scores are a tie."""
+    """True if predictions come from a closed set, so that equal scores are a tie."""
 
     def __init__(
         self,
@@ -260,7 +260,7 @@ class Generator:
 
 
 def batched(items: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    """Yield slices of at most `size` items; an evaluation may stop between two slices."""
+    """Yield slices of up to `size` items; raise `Stopped` if a stop was requested."""
     for start in range(0, len(items), size):
         between_batches()
         some = items[start : start + size]
@@ -298,7 +298,7 @@ def with_adapter_ids(
 
 
 def padded_length(length: int, *, minimum: int = 16) -> int:
-    """Return the next power of two, which limits the number of compiled shapes."""
+    """Round a length up to a power of two, which limits the number of compiled shapes."""
     return 1 << (max(minimum, length) - 1).bit_length()
 
 
@@ -324,7 +324,7 @@ class Sample:
 
 
 class TaskEvaluator:
-    """Evaluator of a task's metrics on predictions for the examples of a split.
+    """Evaluator that predicts for the examples of a split and computes the task's metrics.
 
     If the generator ranks a closed set and n predictions tie for the largest score, metrics are
     averaged over the n predictions (`untied`). Samples and submission files contain only the first
@@ -391,7 +391,7 @@ class TaskEvaluator:
             yield getattr(example, "raw", {}), own[0]
 
     def intervals(self, *, samples: int) -> dict[str, tuple[float, float]]:
-        """Return metric name -> 95 % bootstrap interval, for the metrics of the last run."""
+        """Return the 95 % bootstrap interval of each metric of the last run, by metric name."""
         measure = functools.partial(self._measure, rounds=BOOTSTRAP_ROUNDS)
         return interval(measure, *self._compared, samples=samples)
 
@@ -409,7 +409,6 @@ class TaskEvaluator:
     def _measure(
         self, targets: list[Any], choices: list[list[Any]], *, rounds: int | None = None
     ) -> dict[str, float]:
-        """Return the metrics, averaged over the tied predictions of each example."""
         found: dict[str, list[float]] = {}
         for predictions in untied(choices, rounds=rounds):
             for metric in self._metrics:
@@ -419,7 +418,7 @@ class TaskEvaluator:
 
 
 def tied(predictions: Sequence[Prediction]) -> Sequence[Prediction]:
-    """Return the predictions with the same score as the first, which is the best."""
+    """Return the best predictions: all that have the same score as the first prediction."""
     return [
         one for one in predictions if one is predictions[0] or one.score == predictions[0].score
     ]
@@ -450,7 +449,7 @@ def untied(choices: Sequence[Sequence[Any]], *, rounds: int | None = None) -> It
 
 
 def as_text(text: str, found: Any) -> str:
-    """Return a postprocessed prediction as text, or the predicted text itself.
+    """Return a postprocessed prediction as text for a report, or else the predicted text.
 
     Args:
       text: predicted text.
@@ -509,7 +508,7 @@ class Scorer:
 
 
 class Ranker:
-    """Scorer of every candidate for every input.
+    """Scorer of the log-likelihood of every candidate (such as a label) for every input.
 
     Args:
       scorer: scorer of the log-likelihoods.

@@ -57,7 +57,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Window(NamedTuple):
-    """Logits of a span head for one window of a context.
+    """Logits of a question answering head for one window of a long context.
 
     Attributes:
       first: logit of each context token as the first token of the answer, float32 [n].
@@ -100,7 +100,7 @@ def best_answer(windows: Sequence[Window], *, stride: int, longest: int) -> Span
 def in_most_context(
     sizes: Sequence[int], *, stride: int
 ) -> list[tuple[int, Bool[np.ndarray, " _"]]]:
-    """Return each window's first token in the context, and a mask of the tokens that count there.
+    """Return each window's start in the context, and a mask of the tokens that count in the window.
 
     A token counts only in the window where the smaller of the numbers of tokens before and after it
     is largest; ties go to the longest and then to the first window (_check_is_max_context in BERT).
@@ -145,7 +145,7 @@ _OBJECTIVES = {
     "choice": "Choose",
     "token": "TagTokens",
 }
-"""Name of a head -> objective that trains the head."""
+"""Name of the objective that trains each head, by name of the head."""
 
 _GIVES = {
     "classifier": "a class or a score",
@@ -160,10 +160,10 @@ _FORMS: dict[str, type[Head]] = {
     "choice": Choice,
     "token": Token,
 }
-"""Form of a task -> class of the head that predicts for the task."""
+"""Class of the head that predicts for a task, by the task's form, such as "classifier"."""
 
 _TIED_ROWS = 60
-"""Maximum number of predictions for a row in which tokens have several best labels."""
+"""Maximum number of predictions for a row with tokens that have several best labels."""
 
 
 _T = TypeVar("_T")
@@ -214,7 +214,7 @@ class HeadAnswers(Generator):
         """Return the predictions for each input, best first.
 
         Args:
-          params: parameter tree of the learner.
+          params: parameter tree of the model and its heads.
           inputs: token ids of each row, int32, including [CLS] and [SEP].
           prompts: unused, because nothing is decoded.
           seeds: unused, because nothing is sampled.
@@ -233,7 +233,7 @@ class HeadAnswers(Generator):
         seconds: Sequence[int] | None = None,
         adapter_ids: Sequence[int] | None = None,
     ) -> list[_T]:
-        """Return the result of a function of each row's logits and of the mask of its second text.
+        """Apply a function to each row's logits and the mask of its second text.
 
         Rows are padded to `static_length`, or by default to the next power of two. `seconds` has
         the index of the first token of the second text in each row, or the row's length. By
@@ -296,7 +296,7 @@ class ClassAnswers(HeadAnswers):
 
 
 class CandidateAnswers(ClassAnswers):
-    """Predictor of the index of the row that is most likely right, among the rows of an input.
+    """Predictor of the index of the correct candidate of an input, with one row per candidate.
 
     Each row is classified separately; its score is the log-probability of the label `yes`.
 
@@ -314,7 +314,6 @@ class CandidateAnswers(ClassAnswers):
     def run(
         self, params: Params, inputs: Sequence[np.ndarray], **unused: Any
     ) -> list[list[Prediction]]:
-        """Return the predictions for inputs that each join several rows (`HeadAnswers.run`)."""
         rows = [separate(one) for one in inputs]
         read = iter(super().run(params, [row for each in rows for row in each]))
         return [self._best([next(read) for _ in each]) for each in rows]
@@ -328,7 +327,7 @@ class CandidateAnswers(ClassAnswers):
 
 
 class ScoreAnswers(HeadAnswers):
-    """Predictor of a number, as text."""
+    """Predictor of a number (regression score), as text."""
 
     def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
         return [Prediction(text=f"{float(logits[0]):.6g}", ids=(), score=0.0)]
@@ -362,7 +361,6 @@ class SpanAnswers(HeadAnswers):
     def run(
         self, params: Params, inputs: Sequence[np.ndarray], **unused: Any
     ) -> list[list[Prediction]]:
-        """Return the predictions for inputs that each join all windows of a context."""
         rows = [separate(one) for one in inputs]
         read = iter(self._of_rows(params, [row for each in rows for row in each], _window))
         return [[self._best([next(read) for _ in each])] for each in rows]
@@ -386,7 +384,7 @@ class SpanAnswers(HeadAnswers):
 
 
 def _window(logits: np.ndarray, second: np.ndarray) -> Window:
-    """Return the logits of a row's second text and of [CLS], from the row's logits [2, n]."""
+    """Return the window of a row: logits of its second text and of [CLS], from logits [2, n]."""
     null = float(np.sum(logits[:, 0], dtype=np.float64))
     return Window(logits[0, second], logits[1, second], null)
 
@@ -409,7 +407,6 @@ class ChoiceAnswers(HeadAnswers):
     def run(
         self, params: Params, inputs: Sequence[np.ndarray], **unused: Any
     ) -> list[list[Prediction]]:
-        """Return the predictions for inputs that each join all choices (`HeadAnswers.run`)."""
         choices = [separate(one) for one in inputs]
         read = iter(super().run(params, [row for rows in choices for row in rows]))
         return [self._chosen([next(read)[0].score for _ in rows]) for rows in choices]
@@ -448,7 +445,7 @@ class TokenAnswers(HeadAnswers):
     def run(
         self, params: Params, inputs: Sequence[np.ndarray], **unused: Any
     ) -> list[list[Prediction]]:
-        """Return the predictions; the task's postprocessor maps token labels to words."""
+        """Return a label for each token; the task's postprocessor maps them to words."""
         found = self._of_rows(params, inputs, _best_classes)
         return [self._written(best[: len(row)]) for best, row in zip(found, inputs, strict=True)]
 
@@ -462,12 +459,12 @@ class TokenAnswers(HeadAnswers):
 
 
 def _best_classes(logits: np.ndarray, _: np.ndarray) -> list[list[int]]:
-    """Return the classes with the largest logit of each token: one class, or all tied classes."""
+    """Return for each token the classes with the largest logit: one class, or several tied ones."""
     return [np.flatnonzero(own == np.max(own)).tolist() or [0] for own in logits]
 
 
 def head_named(heads: Mapping[str, Head], form: str | None, task: str) -> Head | None:
-    """Return the head with a task's name, such as "mnli" for glue_mnli_matched, or None."""
+    """Return the encoder head that is named after a task, such as "mnli" for glue_mnli_matched."""
     kinds = _FORMS.values() if form is None else (_FORMS[form],)
     found = [
         head
@@ -487,7 +484,7 @@ def check_head(
     where: str,
     task: str = "",
 ) -> str:
-    """Return the name of the head that predicts for a task, found by the task's name or form.
+    """Return the name of the encoder head for a task, found by the task's name or form.
 
     Args:
       heads: heads of the checkpoint, by name.
@@ -545,7 +542,7 @@ def head_answers(
     candidates: bool = False,
     **options: Any,
 ) -> HeadAnswers:
-    """Return the predictor that applies a head to a task's examples.
+    """Return the predictor that applies an encoder head to a task's examples.
 
     Args:
       bind: function that builds the module from the parameters.
@@ -576,7 +573,7 @@ def head_answers(
 
 
 def is_in_order(head: Head, labels: Sequence[str] | None) -> bool:
-    """Return True if class i of a head is label i of the task for every i, as the loss assumes."""
+    """Return True if the head's classes are in the order of the task's labels, as in the loss."""
     if labels is None or not isinstance(head, ClassHead):
         return True
     return head.order_of(labels) in (None, tuple(labels))
@@ -585,8 +582,8 @@ def is_in_order(head: Head, labels: Sequence[str] | None) -> bool:
 def _in_order(head: ClassHead, labels: Sequence[str], *, where: str) -> tuple[str, ...]:
     """Return a task's labels in the order of the head's classes.
 
-    A head without class names uses the order of the task. So does a head with unrelated names, such
-    as LABEL_0, with a warning.
+    A head without class names uses the order of the task. A head with unrelated class names, such
+    as LABEL_0, also uses it, with a warning.
     """
     order = head.order_of(labels)
     if order is not None:

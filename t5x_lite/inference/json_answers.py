@@ -129,7 +129,7 @@ CHUNK_BATCHES = 32
 """Number of batches per chunk; the lines of a chunk are sorted by length to reduce padding."""
 
 Change = Callable[[Sequence[Line], int], Iterator[dict[str, Any]]]
-"""Function from input lines and the number of their first line to the output lines."""
+"""Function (input lines, number of the first line) -> output lines."""
 
 
 def head_of(
@@ -140,7 +140,7 @@ def head_of(
     decoding: Decoding,
     prompt: str,
 ) -> Head | None:
-    """Return the head that predicts, or None if the checkpoint is not an encoder.
+    """Return the encoder head that makes predictions, or None if the checkpoint is not an encoder.
 
     Raises:
       InputError: if the encoder has no such head, or an option is for another kind of model.
@@ -204,7 +204,7 @@ def generating(
     prompt: str,
     batch_size: int,
 ) -> Change:
-    """Load the model, and return a function that generates predictions for lines.
+    """Load the model, and return a function that generates predictions for input lines.
 
     Sampling for a line depends on the line's number in the file (blank lines are not counted), not
     on its batch. A line with a field "seed" is sampled like the first line of a file with this
@@ -247,7 +247,7 @@ def answering(
     inputs_length: int | None,
     batch_size: int,
 ) -> Change:
-    """Load an encoder, and return a function that predicts for lines with one of its heads."""
+    """Load an encoder; return a function that predicts for input lines with one of its heads."""
     model = Checkpoint.load(steps, use=use, adapters=adapters, inputs_length=inputs_length)
     for_lines = _by_adapter(
         model, lambda one: one.answerer(batch_size=batch_size, head=head.name, asked=asked)
@@ -334,7 +334,7 @@ def read_candidates(path: str, *, input: str, longest: int) -> list[str]:
 def identity_of(
     command: str, input: str, steps: Sequence[AnyPath], **options: Any
 ) -> dict[str, Any]:
-    """Return the command, input file, checkpoints and options that a resumed command checks."""
+    """Return the command, input file and options, which must be equal to resume an output."""
     source = Path(input)
     known = source.stat() if source.is_file() else None
     if not options.get("adapters"):  # as in partial files of earlier versions
@@ -369,7 +369,7 @@ def stream(
     load: Callable[[], Change],
     steps: bool = True,
 ) -> None:
-    """Write an output line for each input line, by the function that `load` returns."""
+    """Write an output line for each input line, computed by the function that `load` returns."""
     chunk = CHUNK_BATCHES * batch_size
     with _output(source, target, identity=identity | {"chunk": chunk}, chunk=chunk) as file:
         lines = json_lines.read_examples(
@@ -411,7 +411,6 @@ def stream(
 def _output(
     source: str, target: str, *, identity: dict[str, Any], chunk: int
 ) -> contextlib.AbstractContextManager[ResumableWriter | json_lines.Writer]:
-    """Return a resumable output file, or an ordinary one if the input or output is a stream."""
     if is_resumable(target) and Path(source).is_file():
         return resumable_writer(target, identity=identity, chunk=chunk)
     return json_lines.writer(target)

@@ -101,7 +101,7 @@ def find_step(checkpoint: AnyPath | str, *, step: Step = None) -> AnyPath:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Evaluation results of a run, by which the steps of the run are compared.
+    """Values of one metric at the steps of a run, to select the run's best checkpoint.
 
     Attributes:
       metric: name of the metric.
@@ -146,7 +146,7 @@ class Measured:
         )
 
     def check_mode(self, checkpoint: object) -> None:
-        """Raise InputError if the best step would be the step with the highest loss."""
+        """Raise InputError if checkpoints.best_mode would select the step with the highest loss."""
         if self.mode == "max" and mode_of(self.metric) == "min":
             lowest = best_step(self.values, mode="min")
             raise InputError(
@@ -156,24 +156,24 @@ class Measured:
             )
 
     def best(self, steps: Sequence[int] | None = None) -> int | None:
-        """Return the best of all evaluated steps, or of the given steps; None if it is unknown."""
+        """Return the best of the given steps or of all evaluated steps; None if unknown."""
         chosen = self.values if steps is None else {s: self.values.get(s, math.nan) for s in steps}
         return best_step(chosen, mode=self.mode)
 
     def told(self, step: int | None) -> str:
-        """Return a phrase for messages on why a step was chosen, with its metric and value."""
+        """Return a phrase that explains why a step was chosen, with its metric and value."""
         value = math.nan if step is None else self.values[step]
         how = described([self.metric], self.mode)
         return f"step {step} has {how} ({value:.4f})"
 
     @property
     def remedy(self) -> str:
-        """Phrase for messages on the option that keeps the checkpoint of the best step."""
+        """Phrase that recommends the option to keep the checkpoint of the best step."""
         return f"--checkpoints.best {self.metric} keeps the best checkpoint"
 
 
 def saved_metrics(directory: AnyPath) -> dict[int, dict[str, float]]:
-    """Return step -> metrics stored in a run's checkpoints; unreadable checkpoints are skipped."""
+    """Return the metrics stored in a run's checkpoints, by step; skip unreadable checkpoints."""
     measured = {}
     for step in checkpointing.saved_steps(directory):
         path = directory / str(step) / "files" / checkpointing.METRICS_FILE
@@ -186,7 +186,7 @@ def saved_metrics(directory: AnyPath) -> dict[int, dict[str, float]]:
 
 
 def told_at_end(directory: AnyPath) -> str | None:
-    """Return the last log line of a run, about its best step, or None without evaluations."""
+    """Return a run's last log line, which names its best step, or None without evaluations."""
     saved = checkpointing.saved_steps(directory)
     measured = Measured.of(directory) if saved else None
     if measured is None:
@@ -260,7 +260,7 @@ def with_float32_base(experiment: Experiment) -> Experiment:
 
 
 def _as_used(experiment: Experiment) -> Experiment:
-    """Return the config without a scan on CPU, where a scan would copy the layers at each token."""
+    """Return the config without a layer scan on CPU, where it copies the layers at each token."""
     if jax.default_backend() != "cpu":
         return experiment
     model = experiment.model.on_cpu(dtype=experiment.compute_dtype)
@@ -323,7 +323,7 @@ class Loaded:
             )
 
     def computing_in(self, dtype: ComputeDtype | None) -> "Loaded":
-        """Return this checkpoint with activations of another data type, or unchanged for None."""
+        """Return this checkpoint with activations of another data type; for None, unchanged."""
         if dtype is None:
             return self
         return dataclasses.replace(self, learner=dataclasses.replace(self.learner, dtype=dtype))
@@ -360,7 +360,7 @@ class Loaded:
 
 
 def position_bytes(model: ModelConfig, *, dtype: str) -> int:
-    """Return the bytes of the keys and values of one decoded position, or 0 if unknown."""
+    """Return the size in bytes of a position in the key-value cache of decoding; 0 if unknown."""
     layers = getattr(model, "num_decoder_layers", getattr(model, "num_layers", 0))
     heads = getattr(model, "num_heads", 0) * getattr(model, "d_kv", 0)
     return 2 * layers * heads * np.dtype(jnp.dtype(dtype)).itemsize

@@ -43,14 +43,14 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class TrainedModule:
-    """Adapter in a checkpoint directory.
+    """Trained adapter that is stored in another checkpoint directory.
 
     Attributes:
       adapter: config of the adapter, with its name in this run.
-      theirs: name of the adapter in the checkpoint.
+      theirs: name of the adapter in that checkpoint.
       directory: checkpoint directory.
       base: record of the base model; None if the checkpoint includes the base model.
-      towers: names of further encoders, next to the model, with parameters of the adapter.
+      towers: names of further encoders of the checkpoint that have parameters of the adapter.
     """
 
     adapter: Adapter
@@ -61,7 +61,7 @@ class TrainedModule:
 
     @classmethod
     def find(cls, name: str, directory: str) -> "TrainedModule":
-        """Return the adapter in a checkpoint that has this name, or the only adapter.
+        """Find the adapter of a checkpoint with a given name, or the checkpoint's only adapter.
 
         Args:
           name: name of the adapter in this run.
@@ -153,7 +153,7 @@ class TrainedModule:
             )
 
     def _own_digests(self, saved: Mapping[str, Any], flat: Mapping[str, Any]) -> dict[str, str]:
-        """Return path -> digest of the model arrays that are stored in the checkpoint."""
+        """Return the digests of the model arrays that the adapter's checkpoint stores, by path."""
         shapes = {
             path: jax.ShapeDtypeStruct(
                 tuple(leaf.shape),
@@ -165,7 +165,7 @@ class TrainedModule:
         return digests(reading.restore_arrays(self.directory, shapes))
 
     def read(self, shapes: Mapping[str, Any]) -> dict[str, Any]:
-        """Return path -> array of the adapter, with the paths of this run.
+        """Read the adapter's arrays, by their paths in this run.
 
         Raises:
           InputError: if the arrays are damaged or have other shapes.
@@ -187,7 +187,7 @@ def _of_model(path: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class ModulesOf:
-    """Checkpoint with the adapters that its model can use: its own adapters and added ones.
+    """Checkpoint with the adapters that its model can use: its own, and adapters of other runs.
 
     Attributes:
       loaded: the loaded checkpoint with its own adapters.
@@ -201,7 +201,6 @@ class ModulesOf:
 
     @classmethod
     def of(cls, loaded: Loaded) -> "ModulesOf":
-        """Return a checkpoint with its own adapters."""
         adapters = {each.name: each for each in loaded.learner.adapters}
         return cls(loaded, adapters, loaded.params.get("adapters", {}))
 
@@ -231,7 +230,7 @@ class ModulesOf:
         )
 
     def learner(self, use: Sequence[str | Block]) -> Learner:
-        """Return the learner that uses some of the adapters; allocates no arrays.
+        """Return the learner (model and heads) with the given adapters; allocates no arrays.
 
         Raises:
           InputError: if an adapter does not exist, or two adapters change the same layer.
@@ -239,7 +238,7 @@ class ModulesOf:
         return learner_of(self._experiment(use))
 
     def using(self, use: Sequence[str | Block], *, by_row: bool = False) -> Loaded:
-        """Return the checkpoint with these adapters in its model; arrays are not copied.
+        """Return the checkpoint with the given adapters in its model; arrays are not copied.
 
         Args:
           use: the trees.
@@ -248,7 +247,7 @@ class ModulesOf:
         Raises:
           InputError: if an adapter, fusion or router does not exist, two adapters change the same
             layer, the base was trained together with other adapters, or a composition uses
-            different adapters for the rows of a batch.
+            different adapters for different rows of a batch.
         """
         if not by_row:
             check_answers(use)
@@ -284,7 +283,7 @@ class ModulesOf:
         return known[title]
 
     def _check_own_base(self, names: Sequence[str]) -> None:
-        """Raise InputError if other adapters use a base that was trained with its own adapters."""
+        """Raise InputError to use other adapters if the base was trained with its own adapters."""
         learner = self.loaded.learner
         own = [each.name for each in learner.adapters]
         if not own or set(names) == set(own):
@@ -355,7 +354,7 @@ def load_both(
 
 
 def using(experiment: Experiment, use: str, *, where: object) -> Experiment:
-    """Return the experiment of a checkpoint with some of its adapters.
+    """Return the experiment of a checkpoint, changed to use only the given adapters.
 
     Args:
       experiment: experiment of the checkpoint.
@@ -398,7 +397,7 @@ __all__ = [
 
 
 def with_loaded(experiment: Experiment, *, earlier: Experiment | None) -> Experiment:
-    """Return an experiment in which adapters.add defines the adapters of adapters.load.
+    """Return an experiment with the adapters of adapters.load as entries of adapters.add.
 
     Args:
       experiment: experiment of the config.
@@ -441,7 +440,7 @@ def check_init(experiment: Experiment) -> None:
 
 
 def check_children(experiment: Experiment) -> None:
-    """Raise InputError unless data.adapter_of matches the config's tasks or MultiTask blocks."""
+    """Raise InputError if data.adapter_of does not fit the objective and the MultiTask blocks."""
     use = experiment.adapters.composition
     blocks = [node for tree in use for node, _ in walk(tree) if isinstance(node, MultiTask)]
     numbers = adapter_numbers(experiment.data)

@@ -44,7 +44,7 @@ from t5x_lite.objectives.ranker import Ranker
 
 
 class PairScores(HeadAnswers):
-    """Runner of a head with one class that returns logits; options as in `HeadAnswers`."""
+    """Predictor of one logit per row of tokens, by an encoder head with one class."""
 
     def of(
         self,
@@ -57,7 +57,7 @@ class PairScores(HeadAnswers):
         """Return the logit of each row, in order.
 
         Args:
-          params: parameter tree of the learner.
+          params: parameter tree of the model and its heads.
           rows: token ids of each row, int32.
           static_length: length in tokens to which rows are padded; None is the next power of two.
           adapter_ids: adapter id of each row, as in `Generator.run`.
@@ -78,7 +78,7 @@ class PairScores(HeadAnswers):
 
 _HEAD = "classifier"
 HEADS = (DENSE, LEXICAL, MULTI_VECTOR)
-"""Heads of a BGE-M3, in the order of their weights."""
+"""Heads of a BGE-M3 model, in the order of their weights."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ class CrossEncoder:
 
     Attributes:
       loaded: the loaded checkpoint.
-      scorer: runner of the head, which returns logits of rows.
+      scorer: predictor of the head's logit of each row.
       tokens: special tokens of the vocabulary.
       length: maximum number of tokens of a row.
       query_length: maximum number of tokens of a query, including [CLS] and [SEP].
@@ -151,7 +151,7 @@ class CrossEncoder:
         )
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> Float[np.ndarray, " n"]:
-        """Return the raw logit of each (query, passage).
+        """Return the raw logit of each (query, passage) pair.
 
         Raises:
           InputError: if a score is NaN or infinite.
@@ -166,11 +166,11 @@ class CrossEncoder:
         return found
 
     def rows(self, pairs: Sequence[tuple[str, str]]) -> list[np.ndarray]:
-        """Return the token ids of each (query, passage): [CLS] query [SEP] passage [SEP]."""
+        """Return the token ids of each pair: [CLS] query [SEP] passage [SEP]."""
         return [row for row, _ in self.rows_and_cuts(pairs)]
 
     def rows_and_cuts(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[np.ndarray, bool]]:
-        """Return the token ids of each (query, passage), and True if a text was truncated."""
+        """Return the token ids of each (query, passage) pair, and True if a text was truncated."""
         texts = list(dict.fromkeys(text for pair in pairs for text in pair))
         encoded = self.loaded.vocabulary.encode_batch(texts)
         ids = {
@@ -200,7 +200,7 @@ def scores_texts(loaded: Loaded) -> bool:
 
 
 def trains_ranking(experiment: Experiment) -> bool:
-    """Return True if a checkpoint was trained to rank passages."""
+    """Return True if a checkpoint was trained to rank passages for queries."""
     return isinstance(experiment.objective, Ranker)
 
 
@@ -223,17 +223,17 @@ def _lengths(loaded: Loaded, length: int | None, query_length: int | None) -> tu
 
 
 def sigmoid_or_raw(*, sigmoid: bool) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function of logits: the sigmoid 1 / (1 + e^-x), or the identity."""
+    """Return the function to apply to logits: the sigmoid 1 / (1 + e^-x), or the identity."""
     return (lambda x: 1.0 / (1.0 + np.exp(-np.float64(x)))) if sigmoid else (lambda x: x)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadScorer:
-    """Scorer of query-passage pairs by the heads of a BGE-M3.
+    """Scorer of query-passage pairs by the heads of a BGE-M3 model.
 
     Attributes:
       encoder: encoder of the loaded checkpoint.
-      embedder: embedder that runs the heads.
+      embedder: embedder that computes the outputs of the heads.
       weights: name of a head -> weight of its score.
       length: maximum number of tokens of a passage.
       query_length: maximum number of tokens of a query.
@@ -255,7 +255,7 @@ class HeadScorer:
         batch_size: int = 32,
         query_length: int | None = None,
     ) -> "HeadScorer":
-        """Return the scorer that uses some heads of an encoder.
+        """Return a scorer that uses the given heads of an encoder.
 
         Args:
           encoder: encoder of the checkpoint; its length is the maximum length of a passage.
@@ -285,7 +285,7 @@ class HeadScorer:
         )
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> Float[np.ndarray, " n"]:
-        """Return the weighted mean of the heads' scores for each (query, passage).
+        """Return the weighted mean of the heads' scores for each (query, passage) pair.
 
         Raises:
           InputError: if a vector or a score is NaN or infinite.
@@ -330,7 +330,7 @@ def _of(found: Several, number: int) -> dict[str, Any]:
 
 
 def late_score(query: Float[np.ndarray, "S K"], passage: Float[np.ndarray, "T K"]) -> float:
-    """Return the late-interaction score: the mean over query tokens of the maximum similarity."""
+    """Return the late-interaction score: maximum similarity per query token, averaged."""
     if not len(query) or not len(passage):
         return 0.0
     return float(np.mean(np.max(query @ passage.T, axis=1)))

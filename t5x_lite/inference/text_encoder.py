@@ -33,14 +33,14 @@ from t5x_lite.objectives.learner import Learner, heads_of
 from t5x_lite.objectives.retromae import bag_scores, largest
 
 _BAG_CHUNK = 32
-"""Number of positions for which the logits of the bag of words are computed at a time."""
+"""Number of positions processed at a time for the logits of DupMAE's bag of words."""
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Vectors:
-    """Settings of the vector of a text.
+    """Settings for computing the vector of a text.
 
     Attributes:
       pooling: pooling of the hidden states, "cls" or "mean".
@@ -61,7 +61,7 @@ class Vectors:
         normalize: bool | None = None,
         dimensions: int | None = None,
     ) -> "Vectors":
-        """Return the requested settings; None is replaced by the setting of the head "dense".
+        """Return the requested settings; a setting of None is taken from the head "dense".
 
         Raises:
           InputError: if the pooling is unknown, or needs a [CLS] token that the model lacks.
@@ -82,12 +82,12 @@ class Vectors:
 
 
 def dense_head(experiment: Experiment) -> Dense | None:
-    """Return the head "dense" of a checkpoint, with its settings of vectors, or None."""
+    """Return the head "dense" of a checkpoint, which defines its vectors, or None without one."""
     return dense_of(heads_of(experiment.objective, experiment.heads))
 
 
 def whole_of(experiment: Experiment, learner: Learner) -> Callable[[Params], Any] | None:
-    """Return the function that builds the learner's module, if vectors need more than the model."""
+    """Return the function that builds model and heads, or None if vectors need only the model."""
     head = dense_head(experiment)
     projects = head is not None and head.projection is not None
     return learner.bind if projects or experiment.objective.more_towers() else None
@@ -104,7 +104,7 @@ def most_tokens(experiment: Experiment) -> int | None:
 
 
 def trained_length(experiment: Experiment) -> int:
-    """Return the maximum length of texts in training, or the maximum length in the head "dense"."""
+    """Return the maximum text length in tokens: of the head "dense", or else as in training."""
     head, data = dense_head(experiment), experiment.data
     longest = max(data.inputs_length, *text_lengths(data).values(), 0)
     if head is not None and head.max_length is not None:
@@ -172,11 +172,10 @@ class TextEncoder:
 
     @property
     def params(self) -> Params:
-        """Parameter tree of the learner, for the embedder."""
         return self.loaded.params
 
     def begins_with(self, prefix: str | None, prompt: str | None) -> str:
-        """Return the text that is put before each input text.
+        """Return the prefix to put before each input text.
 
         Args:
           prefix: the text itself; None uses a prompt of the checkpoint.
@@ -201,7 +200,7 @@ class TextEncoder:
         return head.prompt(*([] if prompt is None else [prompt]))
 
     def known_prompt(self, name: str) -> str | None:
-        """Return the name if the checkpoint has a prompt of this name, else None."""
+        """Return `name` if the checkpoint has a prompt of this name, else None."""
         head = dense_head(self.loaded.experiment) or Dense()
         return name if name in [each.name for each in head.prompts] else None
 
@@ -219,7 +218,7 @@ class TextEncoder:
         return Cut([with_cls(row, mcls) for row in found.rows], found.longer)
 
     def head_embedder(self, ways: Sequence[str], *, batch_size: int) -> HeadEmbedder:
-        """Return the embedder that runs several heads in one pass of the encoder.
+        """Return the embedder that computes several heads' outputs in one pass of the encoder.
 
         Args:
           ways: names of the heads, such as "dense", "lexical" and "multi_vector".
@@ -299,11 +298,11 @@ def head_embedder(
     mesh: Mesh | None,
     where: str,
 ) -> HeadEmbedder:
-    """Return the embedder that runs several heads of a learner in one pass of the encoder.
+    """Return the embedder that computes several heads' outputs in one pass of the encoder.
 
     Args:
-      experiment: experiment of the learner.
-      learner: learner with the heads.
+      experiment: config of the checkpoint.
+      learner: learner (model and heads) of the checkpoint.
       vocabulary: vocabulary of the model.
       ways: names of the heads.
       vectors: settings of the dense vector.

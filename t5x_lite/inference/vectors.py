@@ -45,13 +45,13 @@ from t5x_lite.models.towers import Pooling, check_pooling, pool
 from t5x_lite.models.vector_heads import Role
 
 _IN_FLIGHT = 4
-"""Maximum number of batches in flight, so that the device computes while the host pads."""
+"""Maximum batches that wait for the device, so that it computes while the host pads."""
 _SHORTEST_NORM = 1e-12
-"""Minimum divisor of `unit_length`, as in PyTorch's `normalize`."""
+"""Minimum divisor when vectors are scaled to length 1, as in PyTorch's `normalize`."""
 
 
 class Embedder:
-    """Encoder of token rows into vectors, in batches of one size and of few lengths.
+    """Encoder of rows of tokens into vectors, in batches of one size and a few padded lengths.
 
     Args:
       bind: function that builds a module with the method `encode` from the parameters.
@@ -64,10 +64,10 @@ class Embedder:
       lengths: ascending lengths in tokens to which rows are padded, if programs for other lengths
         must not be compiled; None rounds lengths up.
       mesh: device mesh that divides the rows; None uses the devices of the parameters.
-      whole: function that builds the learner's module, needed if the role of a text selects an
-        encoder or a projection; replaces `bind`. None uses `bind`.
-      bag: function of parameters, states and padding mask that returns values to append to the
-        pooled state; None appends nothing.
+      whole: function that builds the model with its heads, instead of `bind`; needed if queries and
+        passages have separate encoders or projections. None uses `bind`.
+      bag: function (parameters, hidden states, padding mask) -> values to append to each vector;
+        None appends nothing.
       dimensions: number of leading dimensions to keep of each vector; None keeps all.
     """
 
@@ -164,7 +164,6 @@ class Embedder:
         inputs: Sequence[np.ndarray],
         adapter_ids: Sequence[int] | None = None,
     ) -> Iterator[tuple[list[int], Any]]:
-        """Yield a function's result for each batch, with the indices of the batch's inputs."""
         under_way: collections.deque[tuple[list[int], Any]] = collections.deque()
         # Long ones first: what does not fit the memory is seen at once.
         order = sorted(range(len(inputs)), key=lambda row: -len(inputs[row]))
@@ -179,7 +178,7 @@ class Embedder:
             yield done, jax.tree.map(np.asarray, jax.device_get(result))
 
     def _pad(self, rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Return tokens [batch_size, length], and the length of each row without padding."""
+        """Return padded tokens [batch_size, length], and each row's length without padding."""
         longest = max(len(row) for row in rows)
         size = rounded_length(longest)
         if self._lengths is not None:
@@ -195,7 +194,7 @@ class Embedder:
 
 
 def shortened(vectors: Float[Array, "B D"], dimensions: int | None) -> Float[Array, "B E"]:
-    """Return the leading dimensions of vectors, or complete vectors for None.
+    """Return the first `dimensions` dimensions of vectors, or the complete vectors for None.
 
     Raises:
       InputError: if the vectors have fewer dimensions.
@@ -226,7 +225,7 @@ DENSE, LEXICAL, MULTI_VECTOR = "dense", "lexical", "multi_vector"
 
 
 class Several(NamedTuple):
-    """Outputs of several heads for texts, each None if its head was not requested.
+    """Outputs of the requested BGE-M3 heads for texts; None for other heads.
 
     Attributes:
       dense: dense vectors, float32 [n, D].
@@ -240,10 +239,10 @@ class Several(NamedTuple):
 
 
 class HeadEmbedder(Embedder):
-    """Encoder of token rows that returns the outputs of several heads in one pass.
+    """Encoder of rows of tokens that returns the outputs of several heads in one pass.
 
     Args:
-      bind: function that builds the learner's module, with its heads, from the parameters.
+      bind: function from a parameter tree to the model's module with its heads.
       ways: names of the heads, such as "dense" and "lexical".
       batch_size: number of rows per batch.
       pooling: pooling of the dense vector.
@@ -334,14 +333,14 @@ class HeadEmbedder(Embedder):
 
 
 def _above_0(row: np.ndarray, weights: np.ndarray) -> dict[int, float]:
-    """Return token id -> weight for weights above 0, by descending weight and then by token."""
+    """Return the weights above 0 by token id, sorted by descending weight and then by token."""
     there = np.flatnonzero(weights[: len(row)] > 0)
     pairs = [(int(row[place]), float(weights[place])) for place in there]
     return dict(sorted(pairs, key=lambda pair: (-pair[1], pair[0])))
 
 
 def room(length: int, window: int) -> int:
-    """Return the maximum number of text tokens in a row of `length`, without [CLS] and [SEP].
+    """Return the maximum text tokens in a row of `length` tokens, if [CLS] precedes each window.
 
     Args:
       length: number of tokens of the row, at least 3.
@@ -352,7 +351,7 @@ def room(length: int, window: int) -> int:
 
 
 def with_cls(row: Int[np.ndarray, " S"], window: int) -> Int[np.ndarray, " T"]:
-    """Return a row [CLS] text [SEP] with another [CLS] before each further window of the text.
+    """Return a row [CLS] text [SEP] with an additional [CLS] after every `window` text tokens.
 
     Args:
       row: token ids of the row.

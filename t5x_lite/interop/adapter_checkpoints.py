@@ -96,11 +96,11 @@ _logger = logging.getLogger(__name__)
 
 _HUGGINGFACE = f"huggingface/{hf.CONFIG}"
 _SUM = "sum"
-"""Name of the exported adapter for a sum of LoRAs."""
+"""Name of the exported adapter if several LoRAs are added into one."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model")
-"""Tokenizer files that may be saved with an adapter."""
+"""Names of tokenizer files that may be saved with an adapter."""
 _OF_ADAPTER = (".json", ".safetensors", ".bin")
-"""Suffixes of the files of an adapter."""
+"""File name suffixes of the files of an adapter."""
 
 
 def import_module(
@@ -112,7 +112,7 @@ def import_module(
     name: str,
     revision: str | None,
 ) -> Path:
-    """Import an adapter of PEFT or `adapters` as a checkpoint directory that refers to its base.
+    """Import an adapter of PEFT or the library `adapters` as a checkpoint that refers to its base.
 
     See `commands.weights` for the arguments.
     """
@@ -171,14 +171,15 @@ def import_module(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Fitted:
-    """Adapter combined with the config of its base.
+    """Imported adapter, combined with the config of its base model.
 
     Attributes:
-      experiment: config of the base with the adapter.
-      module: adapter config and arrays, including arrays of a head and replaced arrays of the base.
-      left: paths of arrays that stay in the base.
+      experiment: config of the base model with the adapter.
+      module: adapter config and arrays, including a head's arrays and replaced arrays of the base
+        model.
+      left: paths of arrays that are stored only in the base checkpoint.
       vocabulary: vocabulary that replaces the base's vocabulary, or None.
-      sources: path in the base of each array in `left` that has another path there.
+      sources: path in the base checkpoint of each array in `left` that has a different path there.
     """
 
     experiment: Experiment
@@ -189,7 +190,7 @@ class _Fitted:
 
 
 def _sides_of(directory: Path) -> dict[Role, Path]:
-    """Return the adapter directories of a two-tower retriever, or {} if there is one adapter."""
+    """Return the adapter directories of a retriever's two encoders, or {} for one adapter."""
     found: dict[Role, Path] = {role: directory / role for role in get_args(Role)}
     if not any(path.is_dir() for path in found.values()):
         return {}
@@ -205,13 +206,13 @@ def _sides_of(directory: Path) -> dict[Role, Path]:
 
 
 def _with_towers(params: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
-    """Add a passage tower to the base's arrays; by default it has the model's arrays."""
+    """Add a passage encoder to the base model's arrays: by default a copy of the model."""
     model = {in_tower(p, "passage"): a for p, a in params.items() if p.startswith(MODEL)}
     return {**model, **params}
 
 
 def _two_towers(experiment: Experiment, *, where: Path) -> Experiment:
-    """Return the base's config as a two-tower retriever with the base's kind of vectors."""
+    """Return the base's config as a retriever of two encoders, with the base's pooling."""
     objective = experiment.objective.with_two_towers()
     if objective.more_towers():
         return dataclasses.replace(experiment, objective=objective)
@@ -241,7 +242,7 @@ def _fitted_towers(
     source: Path,
     where: Path,
 ) -> _Fitted:
-    """Combine the adapters of two encoders with their base; both must use the same method."""
+    """Combine the adapters of two encoders with their base model; both must be of the same kind."""
     found: dict[Role, _Fitted] = {}
     for role, directory in sides.items():
         alone, own = of_role(experiment, params, role)
@@ -301,7 +302,7 @@ def _fitted(
     source: Path,
     where: Path,
 ) -> _Fitted:
-    """Combine a directory's adapter with its base.
+    """Combine the adapter in a directory with its base model.
 
     The library `adapters` may save the head of a transformers class with an adapter. A head without
     a counterpart in t5x_lite is skipped with a warning.
@@ -328,7 +329,7 @@ def _fit(
     source: Path,
     where: Path,
 ) -> _Fitted:
-    """Combine a directory's adapter, head and replaced base arrays with the base."""
+    """Combine an imported adapter, its head and replaced base arrays with the base model."""
     kind, kept = model_type_of(files), file.kept()
     options: dict[str, Any] = {"model": experiment.model, "model_type": kind}
     heads = heads_of(experiment.objective, experiment.heads)
@@ -366,7 +367,7 @@ def _fit(
 def _pooler_arrays(
     files: Mapping[str, bytes], params: Mapping[str, LazyArray], hosts: Hosts
 ) -> dict[str, np.ndarray]:
-    """Return the base's pooler as initial weights of a head that the base lacks."""
+    """Return BERT's pooler as the first layer of a new head; {} if it was not imported."""
     name = f"huggingface/{POOLER_FILE}"
     if name not in files:
         return {}
@@ -390,7 +391,7 @@ def _is_scaled(files: Mapping[str, bytes], model: ModelConfig) -> bool:
 def _vocabulary_of(
     source: Path, files: Mapping[str, bytes], experiment: Experiment, *, rows: int
 ) -> Vocabulary | None:
-    """Return the vocabulary of a directory's tokenizer, or None if it equals the base's."""
+    """Return the vocabulary of an adapter's tokenizer, or None if it equals the base model's."""
     resized = rows != experiment.model.vocab_size
     own = any((source / file).is_file() for file in _TOKENIZERS)
     if not own:
@@ -443,7 +444,7 @@ def _read_file(directory: Path) -> Any:
 def _with_head(
     base: Experiment, head: Head | None, *, files: Mapping[str, bytes], resized: bool
 ) -> Experiment:
-    """Return the base's config with a head and an objective that trains the head."""
+    """Return the base model's config with a head, and an objective that trains the head."""
     if resized and (head is None or head.name != Mlm().name):
         others = tuple(each for each in base.heads if each.name != Mlm().name)
         base = dataclasses.replace(base, heads=others)
@@ -462,7 +463,7 @@ def _with_head(
 
 
 def _mask_id(head: Head, files: Mapping[str, bytes]) -> int:
-    """Return the id of [MASK] in the base's vocabulary, or 0 if the head does not need it."""
+    """Return the id of [MASK] in the base model's vocabulary, or 0 if the head does not use it."""
     if head.name != Mlm().name:
         return 0
     start = f"{checkpointing.VOCABULARY_DIRECTORY}/"
@@ -488,7 +489,7 @@ def left_to_base(
     source: Path,
     where: Path,
 ) -> list[str]:
-    """Check an adapter against its base; return the paths of arrays that stay in the base."""
+    """Check that an adapter fits its base; return the paths of arrays that only the base stores."""
     wanted = trees.flatten(learner_of(made).shapes)
     for path, array in arrays.items():
         shape = tuple(wanted[path].shape) if path in wanted else None
@@ -521,12 +522,12 @@ def left_to_base(
 
 
 def leaf_of(path: str, array: LazyArray) -> Leaf:
-    """Return the record of a base array: its path and the digest of its values."""
+    """Return the record of a base checkpoint's array: its path and the digest of its values."""
     return Leaf(path, digests({path: array.read()})[path])
 
 
 def _norms(hosts: Hosts, params: Mapping[str, LazyArray], site: Site) -> np.ndarray:
-    """Return the column norms of a base kernel in float32, [N, out]."""
+    """Return the column norms of a base model's kernel in all layers, float32 [N, out]."""
     kernel = params[hosts.paths[site]].read().astype(np.float32)
     return np.sqrt(np.sum(np.square(kernel), axis=-2))
 
@@ -543,7 +544,7 @@ def export_module(
     base_name: str | None,
     rank: int | None,
 ) -> Path:
-    """Export the adapters of one encoder; `role` selects the encoder of a two-tower retriever."""
+    """Export the adapters of an encoder; `role` selects a retriever's query or passage encoder."""
     experiment = read_experiment(where, files)
     if form == "peft" and (rank is not None or _is_sum(experiment, name)):
         options: dict[str, Any] = {"base_name": base_name, "rank": rank, "role": role}
@@ -619,7 +620,6 @@ def _warn_of_projection(experiment: Experiment, form: Format, *, where: Path) ->
 
 
 def _is_sum(experiment: Experiment, name: str | None) -> bool:
-    """Return True if the export adds the changes of several LoRAs."""
     modules = {module.name: module for module in experiment.adapters.modules}
     if name in modules or (name is None and len(modules) == 1):
         adapter = modules[name] if name in modules else next(iter(modules.values()))
@@ -638,7 +638,7 @@ def export_sum(
     rank: int | None,
     role: Role | None = None,
 ) -> Path:
-    """Export the kernel changes of a delta or a composition as a single LoRA of PEFT.
+    """Export the kernel changes of several adapters or of a delta as a single LoRA of PEFT.
 
     Without `rank`, the LoRA factors are concatenated, which is exact. Otherwise a singular value
     decomposition reduces each change to that rank. alpha equals the rank, so PEFT's scale is 1.
@@ -735,7 +735,7 @@ def export_sum(
 def _changed(
     experiment: Experiment, params: Mapping[str, LazyArray], left: Base | None
 ) -> list[str]:
-    """Return the paths of model arrays that were trained or differ from the base."""
+    """Return the paths of model arrays that were trained or differ from the base checkpoint."""
     learner = learner_of(experiment)
     of_base = params if left is None else left.arrays
     return [
@@ -802,7 +802,7 @@ def _export_library(
 
 
 def _composition(experiment: Experiment) -> Block | None:
-    """Return the block that composes the adapters in use, or None without a composition."""
+    """Return the composition of adapters that the run uses, or None without a composition."""
     match experiment.adapters.composition:
         case (Block() as tree,):
             return tree
@@ -832,7 +832,7 @@ def _chosen(experiment: Experiment, name: str | None, *, where: Path) -> Adapter
 def _refuse_trained(
     experiment: Experiment, params: Mapping[str, LazyArray], left: Base | None, *, where: Path
 ) -> None:
-    """Raise InputError if arrays of the base were trained together with the adapter."""
+    """Raise InputError if arrays of the base model were trained together with the adapter."""
     if changed := _changed(experiment, params, left):
         raise InputError(
             f"checkpoint {where}: {changed[0]} was trained together with the adapter, but the "
@@ -842,7 +842,7 @@ def _refuse_trained(
 
 
 def head_for_export(experiment: Experiment, *, where: Path) -> Head | None:
-    """Return the head that `export hf` would write, which determines the prefix of tensor names."""
+    """Return the head that `export hf` would write; it determines the prefix of tensor names."""
     if not is_encoder(experiment.model):
         return None
     _, family = with_family(experiment.model, where=where)
@@ -869,14 +869,13 @@ def _trained_head(
 
 
 def _own_modules(hosts: Hosts, base: Base | None) -> list[str]:
-    """Return the parameter paths of head modules in which any array was trained."""
     left = {} if base is None else base.arrays
     own = head_modules([piece for piece in hosts.pieces if piece.path not in left])
     return [piece.path for piece in hosts.pieces if head_modules([piece])[0] in own]
 
 
 def _base_name(files: Mapping[str, bytes], base: Base | None, experiment: Experiment) -> str:
-    """Return PEFT's base_model_name_or_path: the imported one, or else the source of the base."""
+    """Return PEFT's base_model_name_or_path: as imported, or the source of the base model."""
     said = _of_json(files.get(f"{PeftFile.library}/{CONFIG}", b"{}")).get("base_model_name_or_path")
     if isinstance(said, str) and said:
         return said
@@ -885,7 +884,7 @@ def _base_name(files: Mapping[str, bytes], base: Base | None, experiment: Experi
 
 
 def _origin(checkpoint: Path) -> str:
-    """Return the hub name or the directory that a base was imported from; "" if unknown."""
+    """Return the hub name or directory that a base model was imported from; "" if unknown."""
     path = checkpoint / "files" / SOURCE_FILE
     try:
         if not path.is_file():

@@ -53,7 +53,7 @@ BOTTLENECK = {
     "factorized_phm_rule": False,
     "phm_bias": True,
 }
-"""Config fields with the default that a missing field gets; None if the field is required."""
+"""Config fields of a bottleneck, with the default of a missing field; None if it is required."""
 LORA = {
     "selfattn_lora": True,
     "intermediate_lora": False,
@@ -70,7 +70,7 @@ _OF_TRAINING = (
     *("architecture", "init_weights", "init_weights_seed", "learn_phm", "phm_c_init", "dtype"),
     *("phm_init_range", "hypercomplex_nonlinearity", "prompt_init", "prompt_init_text"),
 )
-"""Config fields that affect only training and initialization, and are ignored."""
+"""Config fields of the library `adapters` that affect only training, and are ignored."""
 PREFIX = {
     "encoder_prefix": True,
     "cross_prefix": True,
@@ -90,9 +90,9 @@ _FIELDS: dict[str | None, dict[str, Any]] = {
     "prefix_tuning": PREFIX,
     "prompt_tuning": PROMPT,
 }
-"""Config fields with their defaults, by architecture."""
+"""Config fields of the library `adapters` with their defaults, by adapter architecture."""
 _NONE = ("inv_adapter", "inv_adapter_reduction_factor")
-"""Config fields that may be None."""
+"""Config fields of the library `adapters` that may be null."""
 _FORMS = {
     **dict.fromkeys(("phm_dim", "phm_rank", "r", "num_labels"), "a whole number"),
     **dict.fromkeys(("prefix_length", "bottleneck_size", "prompt_length"), "a whole number"),
@@ -105,7 +105,7 @@ _FORMS = {
     "attn_matrices": "a list of strings",
     "label2id": "an object of whole numbers",
 }
-"""Required type of config fields; all other fields are booleans."""
+"""Required type of each config field that is not a boolean."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,8 @@ class LibraryFile:
     Attributes:
       where: file of the tensors.
       config_file: adapter_config.json.
-      config: "config" of that file, with the defaults of earlier versions; a union has "configs".
+      config: field "config" of that file, with defaults for missing fields; a union of adapters has
+        "configs".
       name: name of the adapter in the file.
       tensors: float32 arrays by name.
     """
@@ -127,7 +128,7 @@ class LibraryFile:
     tensors: Mapping[str, np.ndarray]
 
     library: ClassVar[str] = "adapters"
-    """Name of the folder that adapter_config.json is kept in."""
+    """Folder of an imported checkpoint that keeps adapter_config.json."""
 
 
 def is_library(directory: Path) -> bool:
@@ -151,7 +152,7 @@ def read_module(directory: Path) -> LibraryFile:
 
 
 def tensors_of(directory: Path, safetensors: str, torch: str) -> tuple[Path, dict[str, np.ndarray]]:
-    """Return the file of an adapter directory's tensors, and the float32 tensors by name."""
+    """Return the tensor file of an adapter directory, and its float32 tensors by name."""
     path = directory / safetensors
     if path.is_file():
         arrays: Mapping[str, Any] = read_safetensors(path)
@@ -168,7 +169,7 @@ def tensors_of(directory: Path, safetensors: str, torch: str) -> tuple[Path, dic
 
 
 def check_form(where: Path, field: str, value: Any) -> None:
-    """Raise InputError if a config field's value does not have the required type."""
+    """Raise InputError if the value of a config field does not have the required type."""
     form = _FORMS.get(field, "true or false")
     if not _has_form(value, form):
         raise InputError(f"{where}: {field} must be {form}, got {str(value)[:60]!r}")
@@ -207,7 +208,6 @@ def _has_form(value: Any, form: str) -> bool:
 
 
 def _is_old(found: Mapping[str, Any]) -> bool:
-    """Return True if a config was written by adapter-transformers or `adapters` before 1.1."""
     match = re.fullmatch(r"adapters\.(\d+)\.(\d+).*", str(found.get("version", "")))
     return match is None or (int(match[1]), int(match[2])) < (1, 1)
 

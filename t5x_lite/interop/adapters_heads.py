@@ -74,7 +74,7 @@ _logger = logging.getLogger(__name__)
 HEAD_CONFIG = "head_config.json"
 _SAFETENSORS, TORCH = "model_head.safetensors", "pytorch_model_head.bin"
 _KINDS: dict[str, ClassifierKind] = {"tanh": "roberta", "gelu": "electra"}
-"""Kind of the t5x_lite head by the activation between its two layers."""
+"""Kind of the t5x_lite classification head, by the activation between its two layers."""
 _MULTILABEL = "multilabel_classification"
 _LAYERS = {
     "classification": 2,
@@ -87,7 +87,7 @@ _LAYERS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LibraryHead:
-    """Head in a directory of the library `adapters`.
+    """Task head in a directory of the library `adapters`.
 
     Attributes:
       where: file of the tensors.
@@ -134,7 +134,6 @@ class LibraryHead:
         return dataclasses.replace(module, arrays={**module.arrays, **arrays}, head=head)
 
     def _head(self) -> Head | None:
-        """Return the head config of t5x_lite that corresponds to this head, or None."""
         said = self.config
         kind, layers = said.get("head_type"), said.get("layers")
         if _LAYERS.get(str(kind)) != layers or said.get("use_pooler"):
@@ -164,7 +163,6 @@ class LibraryHead:
         return int(found)
 
     def _labels(self) -> tuple[str, ...]:
-        """Return the class names in order, or () if they are missing or default names."""
         names = self.config.get("label2id") or {}
         found = tuple(sorted(names, key=lambda name: names[name]))
         default = all(name == f"LABEL_{number}" for number, name in enumerate(found))
@@ -275,7 +273,7 @@ def write_head(
 
 
 def _config_of(head: Head) -> dict[str, Any] | None:
-    """Return the config of a head in the library `adapters`; None without a counterpart."""
+    """Convert a head's config for the library `adapters`; return None without a counterpart."""
     common = {"dropout_prob": None, "bias": True}
     if isinstance(head, Classifier):
         kind = {"head_type": "classification", "num_labels": head.num_classes, "layers": 2}
@@ -319,7 +317,7 @@ Tensors = dict[str, np.ndarray]
 
 
 def prefix(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
-    """Convert a prefix of the library `adapters` into a t5x_lite adapter."""
+    """Convert a prefix tuning of the library `adapters` into a t5x_lite adapter."""
     config, where = file.config, file.config_file
     _check_encoder(where, hosts)
     for field, wanted in (("leave_out", 0), ("dropout", 0), ("non_linearity", "tanh")):
@@ -384,7 +382,6 @@ def prefix(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
 
 
 def _tensors(file: LibraryFile) -> tuple[Tensors, dict[tuple[int, str], np.ndarray]]:
-    """Return the tensors of a prefix by name suffix, and its gates by layer and leaf."""
     found: Tensors = {}
     gates: dict[tuple[int, str], np.ndarray] = {}
     name = re.escape(file.name)
@@ -406,7 +403,7 @@ def _tensors(file: LibraryFile) -> tuple[Tensors, dict[tuple[int, str], np.ndarr
 
 
 def prompt(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
-    """Convert a prompt of the library `adapters` into a t5x_lite adapter."""
+    """Convert a prompt tuning of the library `adapters` into a t5x_lite adapter."""
     config, where = file.config, file.config_file
     _check_encoder(where, hosts)
     if config["combine"] != "prefix":
@@ -427,7 +424,7 @@ def prompt(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
 def prefix_files(
     adapter: Prefix, own: Mapping[str, np.ndarray], hosts: Hosts, *, said: str
 ) -> tuple[dict[str, Any], Tensors]:
-    """Convert a prefix for the library `adapters`; return its config and tensors by name."""
+    """Convert a prefix (`Prefix` adapter) for the library `adapters`; return config and tensors."""
     _check_encoder(said, hosts)
     if adapter.place != "none" or adapter.gate == "real_tokens":
         what = "place='left'" if adapter.place != "none" else "gate='real_tokens'"
@@ -469,7 +466,7 @@ def prefix_files(
 def prompt_files(
     adapter: Prompt, own: Mapping[str, np.ndarray], hosts: Hosts, *, said: str
 ) -> tuple[dict[str, Any], Tensors]:
-    """Convert a prompt for the library `adapters`; return its config and tensor by name."""
+    """Convert a prompt (`Prompt` adapter) for the library `adapters`; return config and tensor."""
     _check_encoder(said, hosts)
     if adapter.init == "vocab":
         raise InputError(
@@ -487,7 +484,7 @@ def prompt_files(
 
 
 def _check_encoder(where: object, hosts: Hosts) -> None:
-    """Raise InputError if the base is a T5, for which prefixes and prompts differ."""
+    """Raise InputError if the base model is a T5, because its prefixes and prompts differ."""
     if any(stack == "decoder" for stack, _ in hosts.kernels):
         raise InputError(
             f"{where}: prefixes and prompts of the library `adapters` can be converted only for "

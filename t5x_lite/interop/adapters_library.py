@@ -62,7 +62,7 @@ _SITES = {
     "decoder layer.1": "after_cross_attention",
     "decoder layer.2": "after_mlp",
 }
-"""Sites of t5x_lite by module name in the library `adapters`, in T5 with the stack."""
+"""Adapter sites (such as "after_mlp"), by module name in the library `adapters`."""
 _LEAVES = {
     "adapter_down.weight": "down/kernel",
     "adapter_down.bias": "down/bias",
@@ -87,9 +87,9 @@ _BLOCKS = {
     "output_adapter": "after_mlp",
     "cross_adapter": "after_cross_attention",
 }
-"""Site that a config field of the library enables."""
+"""Adapter site (such as "after_attention") that a config field of the library enables."""
 _RESIDUALS: dict[Any, Residual] = {True: "pre", False: "post_ln", "post_add": "post_add"}
-"""Value of `Bottleneck.residual` by residual_before_ln."""
+"""Value of `Bottleneck.residual`, by the library's field residual_before_ln."""
 _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "non_linearity": ("activation", str),
     "scaling": ("scale", lambda value: value),
@@ -97,9 +97,9 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "ln_before": ("ln_before", bool),
     "original_ln_after": ("original_ln_after", bool),
 }
-"""Bottleneck field of t5x_lite and its type, by config field of the library."""
+"""Field of `Bottleneck` and its type, by config field of the library `adapters`."""
 _GATE = {"gate.weight": "gate/kernel", "gate.bias": "gate/bias"}
-"""Parameter names of a LoRA's gate, by tensor name in the library."""
+"""Parameter names of a LoRA's gate, by tensor name in the library `adapters`."""
 _INVERTIBLE = {"F": "f", "G": "g", "0": "down", "2": "up", "weight": "kernel", "bias": "bias"}
 
 _MARKERS = {
@@ -107,16 +107,16 @@ _MARKERS = {
     "lora": (".loras.",),
     "prefix_tuning": ("prefix_tunings.", "prefix_gates."),
 }
-"""Substrings of tensor names by architecture, to assign tensors to members of a union."""
+"""Parts of tensor names by adapter kind, to assign tensors to the adapters of a union."""
 
 
 def site_of(stack: str, above: str) -> str | None:
-    """Return the t5x_lite site of a module of the library `adapters`, or None without one."""
+    """Return the adapter site of a module of the library `adapters`, or None if it has none."""
     return _SITES.get(above) or _SITES.get(f"{stack} {above}")
 
 
 def holders(hosts: Hosts) -> dict[tuple[str, str], str]:
-    """Return the module name in the library `adapters` by (stack, site), with {} for the layer."""
+    """Return module names in the library `adapters` by (stack, site); "{}" is the layer index."""
     is_t5 = any(stack == "decoder" for stack, _ in hosts.kernels)
     body = "block" if is_t5 else "layer"
     found = {}
@@ -139,15 +139,13 @@ class LibraryDirectory(LibraryFile):
     head: LibraryHead | ClassHeadFile | None = None
 
     def kept(self) -> dict[str, np.ndarray]:
-        """Return the tensors of a saved transformers head, by transformers' names."""
         return dict(self.head.tensors) if isinstance(self.head, ClassHeadFile) else {}
 
     def head_config(self) -> Mapping[str, Any]:
-        """Return transformers' config.json fields that describe a saved transformers head."""
         return self.head.said() if isinstance(self.head, ClassHeadFile) else {}
 
     def without_kept(self) -> "LibraryDirectory":
-        """Return a copy without the saved head."""
+        """Return a copy without the head that was saved with the adapter."""
         return dataclasses.replace(self, head=None)
 
     def module(self, hosts: Hosts, *, name: str, norms: peft.Norms) -> peft.Module:
@@ -279,7 +277,7 @@ def _bottleneck(file: LibraryFile, sites: set[str], *, name: str) -> Bottleneck:
 
 
 def _bottleneck_arrays(file: LibraryFile, hosts: Hosts) -> dict[str, np.ndarray]:
-    """Return a bottleneck's arrays by path; narrower and skipped layers are padded with zeros."""
+    """Return a bottleneck's arrays by path, padded with zeros for narrower or missing layers."""
     found: dict[str, dict[int, np.ndarray]] = {}
     rule = {}
     pattern = re.compile(
@@ -367,7 +365,7 @@ def _invertible_arrays(file: LibraryFile) -> dict[str, np.ndarray]:
 
 
 def _lora(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
-    """Convert a LoRA of the library `adapters` through PEFT's tensor names, or an (IA)^3."""
+    """Convert a LoRA or (IA)^3 of the library `adapters`; a LoRA first gets PEFT's names."""
     config = file.config
     mode, is_gated = config["composition_mode"], bool(config["use_gating"])
     if mode not in ("add", "scale") or (is_gated and mode == "scale"):
@@ -403,7 +401,6 @@ def _gated(
     gates: Mapping[tuple[str, str], np.ndarray],
     hosts: Hosts,
 ) -> peft.Module:
-    """Add gates of the library `adapters`, keyed by layer and leaf, to a converted LoRA."""
     if any(stack == "decoder" for stack, _ in hosts.kernels):
         raise InputError(
             f"{file.config_file}: use_gating is not supported in a decoder, because the "
@@ -515,7 +512,7 @@ def write_library(
 
 
 def about(hosts: Hosts, *, base: str) -> dict[str, Any]:
-    """Return the fields about model and version that all configs of the library `adapters` have."""
+    """Return the fields about model and version in every config of the library `adapters`."""
     _, d_model, _ = next(iter(hosts.kernels.values()))
     return {
         "hidden_size": d_model,
@@ -610,7 +607,7 @@ def _bottleneck_files(
 
 
 def _block_tensors(adapter: Bottleneck, own: Mapping[str, np.ndarray], hosts: Hosts) -> Tensors:
-    """Return the tensors of a bottleneck by name, without the padding of narrower layers."""
+    """Return a bottleneck's tensors by name, without the zeros that pad narrower layers."""
     num = {stack: shape[0] for (stack, _), shape in hosts.kernels.items()}
     first = {"encoder": 0, "decoder": num.get("encoder", 0)}
     names = {leaf: name for name, leaf in _LEAVES.items()}
@@ -718,7 +715,7 @@ def _ia3_files(
 
 
 def _lora_places(sites: set[str], hosts: Hosts, *, said: str) -> dict[str, Any]:
-    """Return the LoRA config fields of the library `adapters` that select layers."""
+    """Return the LoRA config fields that select layers in the library `adapters`."""
     names = {site.partition("/")[2].removeprefix("cross_") for site in sites}
     wanted = {
         f"{stack}/{site}" for stack, site in hosts.kernels if site.removeprefix("cross_") in names

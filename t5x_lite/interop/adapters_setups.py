@@ -9,8 +9,9 @@
 | query.{weight, bias}, key.{weight, bias} | {query, key}/{kernel, bias} |
 | value.weight, if the fusion is not static | value/kernel |
 
-Blocks are converted to the t5x_lite blocks of the same name. Two bugs of the library are not
-copied: its blocks feed the input of the first child to all children, and Average divides twice.
+Each composition block (Stack, Fuse, ...) becomes the t5x_lite block of the same name. Two bugs of
+the library are not copied: its blocks feed the input of their first adapter to all adapters, and
+Average divides twice.
 Source: adapter-hub/adapters 1.3, composition.py, loading.py, model_mixin.py (save_adapter_setup).
 """
 
@@ -86,12 +87,12 @@ _PREFIXES = {
     "t5": "transformer.",
     "mt5": "transformer.",
 }
-"""model_type -> prefix of the names of its class. The library writes this prefix before the names
-of an adapter, but not of a fusion."""
+"""Prefix of the tensor names of each model_type. The library `adapters` writes this prefix before
+the names of an adapter, but not of a fusion."""
 _OF_TRAINING = ("value_initialized", "regularization", "dropout_prob")
 _OPTIONS = {"Split": ("splits", "splits"), "BatchSplit": ("batch_sizes", "sizes")}
 _OPTIONS |= {"Average": ("weights", "weights")}
-"""Option names of blocks in the library `adapters` and in t5x_lite."""
+"""Options of composition blocks: name in the library `adapters` and name in t5x_lite."""
 _BLOCKS: dict[str, type[Block]] = {
     each.__name__: each for each in (Stack, Fuse, Split, BatchSplit, Parallel, MultiTask, Average)
 }
@@ -104,7 +105,7 @@ _NESTED: dict[str, tuple[str, ...]] = {
     "BatchSplit": ("Stack", "Split", "BatchSplit", "Average"),
     "Average": ("Stack", "Split", "BatchSplit"),
 }
-"""Blocks that the library allows as children of each block, in addition to adapters."""
+"""Composition blocks that the library allows inside each block, in addition to adapters."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -132,15 +133,12 @@ class SetupFile:
     library: ClassVar[str] = "adapters"
 
     def kept(self) -> dict[str, np.ndarray]:
-        """Return the tensors of a saved transformers head, by transformers' names."""
         return {} if self.class_head is None else dict(self.class_head.tensors)
 
     def head_config(self) -> Mapping[str, Any]:
-        """Return transformers' config.json fields that describe a saved transformers head."""
         return {} if self.class_head is None else self.class_head.said()
 
     def without_kept(self) -> "SetupFile":
-        """Return a copy without the saved head."""
         return dataclasses.replace(self, class_head=None)
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> Module:
@@ -254,7 +252,7 @@ def _class_head(directory: Path, modules: Mapping[str, LibraryDirectory]) -> Cla
 
 
 def _tree(where: Path, node: Any, names: dict[str, str], static: dict[str, bool]) -> str | Block:
-    """Parse a composition; add the t5x_lite name of each adapter to `names`, by library name."""
+    """Parse a composition; add the t5x_lite name of each adapter to `names`, by original name."""
     if not isinstance(node, dict) or not isinstance(node.get("children"), list):
         raise InputError(
             f"{where}: each node of adapter_setup must have a type and children, got "
@@ -300,7 +298,6 @@ def _is_number(value: Any) -> bool:
 
 
 def _with_static(tree: Any, static: Mapping[str, bool]) -> Any:
-    """Return a tree with the field `static` of each fusion set."""
     if not isinstance(tree, Block):
         return tree
     children = tuple(_with_static(child, static) for child in tree.children)
@@ -314,12 +311,12 @@ def _fusions(tree: str | Block) -> list[Fuse]:
 
 
 def _fusion_name(block: Fuse, theirs: Mapping[str, str]) -> str:
-    """Return the name of a fusion in `adapters`: the last adapter of each child, with commas."""
+    """Return a fusion's name in `adapters`: the last adapter of each member, joined by commas."""
     return ",".join(theirs[names_of((child,))[-1]] for child in block.children if child is not None)
 
 
 def _read_fusion(directory: Path, name: str) -> tuple[Path, dict[str, np.ndarray], bool]:
-    """Read a fusion; return its file, its tensors, and True if the fusion is static."""
+    """Read an adapter fusion; return its file, its tensors, and True if the fusion is static."""
     where = directory / FUSION_CONFIG
     if not where.is_file():
         raise InputError(f"{directory}: contains no {FUSION_CONFIG}, which the fusion {name} needs")

@@ -149,7 +149,7 @@ def _from_model(model: BertConfig, head: Head | None, model_type: str | None) ->
 
 
 def _kind(model: BertConfig, head: Head | None, model_type: str | None) -> str:
-    """Return the model_type to export: the imported one if it still fits the model."""
+    """Return the model_type to export: the imported model_type if it still fits the model."""
     if model.positions != "learned":
         raise InputError(
             "transformers has no BERT with relative positions (model.positions), so this model "
@@ -190,7 +190,7 @@ def _fitted(
 
 
 def _table(model: BertConfig, head: Head | None, model_type: str) -> list[Rule]:
-    """Return the rules that map parameter paths to PyTorch's tensor names."""
+    """Return the rules that map BERT's parameter paths to PyTorch's tensor names."""
     embeddings = "embeddings"
     rules = [
         Rule(f"{MODEL}embedding/token", f"{embeddings}.word_embeddings.weight"),
@@ -263,7 +263,6 @@ def _task_rules(head: Head, model_type: str) -> list[Rule]:
 
 
 def _head_of(where: Path, config: Mapping[str, Any], tensors: Mapping[str, Any]) -> Head | None:
-    """Return the head config that matches the tensors, or None."""
     heads = {
         "cls.predictions.": Mlm(),
         "lm_head.": Mlm(),

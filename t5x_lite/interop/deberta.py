@@ -88,7 +88,7 @@ _ACTIVATIONS = {
 }
 _FIXED = {"is_decoder": False, "is_encoder_decoder": False, "pruned_heads": {}}
 _POOLER = "gelu"
-"""Activation of the pooler of a task head."""
+"""Activation of the pooler (first layer) of a task head."""
 _NORMS = {"layer_norm": True, "none": False}
 
 _logger = logging.getLogger(__name__)
@@ -210,7 +210,7 @@ def _convolution(model: DebertaConfig, activations: Mapping[str, str]) -> dict[s
 
 
 def _table(model: DebertaConfig, head: Head | None, model_type: str) -> list[Rule]:
-    """Return the rules that map parameter paths to PyTorch's tensor names."""
+    """Return the rules that map DeBERTa's parameter paths to PyTorch's tensor names."""
     embeddings = "embeddings"
     rules = [
         Rule(f"{MODEL}embedding/token", f"{embeddings}.word_embeddings.weight"),
@@ -287,7 +287,6 @@ def _head_rules(head: Head | None) -> list[Rule]:
 
 
 def _head_of(where: Path, config: Mapping[str, Any], tensors: Mapping[str, Any]) -> Head | None:
-    """Return the head that matches the tensors; detection if both pretraining heads exist."""
     if any(name.startswith(f"{_DETECTION}.") for name in tensors):
         return Rtd(kind="deberta")
     head = task_head(where, config, tensors, kinds=_KINDS, dropout=_DROPOUT)
@@ -312,7 +311,7 @@ def _has(head: Head) -> bool:
 def _completed(
     where: Path, model: DebertaConfig, config: Mapping[str, Any], names: Iterable[str]
 ) -> DebertaConfig:
-    """Add the enhanced mask decoder to the model config if the tensors were trained with one."""
+    """Add the enhanced mask decoder to the model config if the weights were trained with one."""
     names = tuple(names)
     detects = any(name.startswith(f"{_DETECTION}.") for name in names)
     table = any(name.removeprefix(_PREFIX) == _POSITIONS for name in names)

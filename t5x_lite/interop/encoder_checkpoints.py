@@ -67,7 +67,7 @@ _logger = logging.getLogger(__name__)
 FAMILIES: tuple[Family, ...] = (BERT, DEBERTA)
 
 MODEL_TYPES = tuple(kind for family in FAMILIES for kind in family.model_types)
-"""Values of `model_type` of all supported encoders."""
+"""Values of config.json's `model_type` for all supported encoders."""
 
 
 def family_of(hf_config: Mapping[str, Any]) -> Family | None:
@@ -88,7 +88,7 @@ def with_family(model: ModelConfig, *, where: object) -> tuple[EncoderConfig, Fa
 
 
 def classifier_kind(model: EncoderConfig, heads: Iterable[Head]) -> ClassifierKind:
-    """Return the kind of classification head to fine-tune on this checkpoint."""
+    """Return the kind of classification head to fine-tune on a checkpoint with these heads."""
     named = by_name(heads)
     if isinstance(classifier := named.get("classifier"), Classifier):
         return classifier.kind
@@ -99,10 +99,10 @@ def classifier_kind(model: EncoderConfig, heads: Iterable[Head]) -> ClassifierKi
 
 
 Part = Literal["model", "generator"]
-"""Part of a checkpoint to export, or part of a DeBERTaV3 release to import."""
+"""Model to export from a checkpoint, or to import from a DeBERTaV3 release."""
 
 POOLER_FILE = "pooler.safetensors"
-"""File of an imported checkpoint with the pooler of an encoder without a classifier."""
+"""File in an imported checkpoint that keeps BERT's pooler if no classifier uses it."""
 _GENERATOR, _GENERATOR_CONFIG = "pytorch_model.generator.bin", "generator_config.json"
 """Microsoft's names of the generator's files; the discriminator is in the same directory."""
 
@@ -115,7 +115,7 @@ class Release:
       checkpoint: config and arrays of the encoder.
       vocabulary: vocabulary of the tokenizer.
       tokenizer: contents of the tokenizer files to keep unchanged for an export, by name.
-      vectors: head for text vectors, or None if no file describes one.
+      vectors: head that computes text vectors, or None if no file describes one.
       condenser: head layers of a Condenser, or None.
       m3: heads of a BGE-M3, or None.
       projection: arrays of the projection of text vectors, or None.
@@ -131,7 +131,7 @@ class Release:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """All sources of parameters: encoder, Condenser head, BGE-M3 heads and projection."""
+        """Files with parameters: encoder, Condenser head, BGE-M3 heads and projection."""
         beside = (self.condenser, self.m3, self.projection)
         return (self.checkpoint, *(each for each in beside if each is not None))
 
@@ -190,7 +190,7 @@ def pooler_file(checkpoint: EncoderCheckpoint) -> bytes:
 
 
 def read_pooler_file(content: bytes) -> dict[str, np.ndarray]:
-    """Return the tensors of a file from `pooler_file`, by transformers' names."""
+    """Return the tensors of a file that `pooler_file` made, by transformers' names."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / POOLER_FILE
         path.write_bytes(content)
@@ -248,7 +248,7 @@ def read_release(
 def _vectors(
     source: Path, model: EncoderConfig, vocabulary: Tokenizer
 ) -> tuple[Dense | None, Source | None]:
-    """Return the head for text vectors and the source of its projection, or (None, None)."""
+    """Return the head for text vectors and the file of its projection, each None if missing."""
     own = read_sentences(source, d_model=model.d_model, lowers=_lowers(vocabulary))
     pooler = read_pooler(source, d_model=model.d_model)
     if pooler is None:
@@ -357,7 +357,6 @@ def export_of(
 
 
 def _object(content: bytes) -> dict[str, Any]:
-    """Parse a JSON object; return {} for invalid content."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):
@@ -402,7 +401,7 @@ def exported_head(
 def _generator(
     experiment: Experiment, params: Mapping[str, LazyArray], *, where: object
 ) -> tuple[ModelConfig, Head | None, dict[str, LazyArray]]:
-    """Return the generator of replaced-token detection as a model with head and parameters."""
+    """Return the generator of replaced-token detection: its model config, head and parameters."""
     generator = experiment.objective.models().get("generator")
     if generator is None:
         raise InputError(
@@ -418,7 +417,6 @@ def _generator(
 def _own(
     experiment: Experiment, params: Mapping[str, LazyArray], head: Head | None, *, where: object
 ) -> dict[str, LazyArray]:
-    """Return the parameters of the model and the exported head by path."""
     seen = seen_params(experiment, params, where=where)
     arrays = _moved(seen, MODEL, MODEL)
     return arrays if head is None else arrays | _moved(seen, *[f"{HEADS}{head.name}/"] * 2)
@@ -427,7 +425,7 @@ def _own(
 def seen_params(
     experiment: Experiment, params: Mapping[str, LazyArray], *, where: object
 ) -> dict[str, LazyArray]:
-    """Return the parameters by path as modules read them, with shared parameters duplicated."""
+    """Return all parameters by path, with a copy of a shared parameter for each of its layers."""
     try:
         return tied_parameters.read_lazily(views_of(experiment.model, experiment.objective), params)
     except ValueError as error:

@@ -76,12 +76,12 @@ POOLER = "pooler.dense"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-    """Conversion of one family of Hugging Face encoders, in both directions.
+    """Conversion of one family of encoders, such as BERT, from and to Hugging Face's format.
 
     Attributes:
       model_types: values of `model_type` in config.json.
       config: class of the encoder's config.
-      heads: function that returns True if the family has a head.
+      heads: function (head) -> True if the family supports the head.
       to_model: function (path of config.json, its content) -> model config; the path is for errors.
       from_model: function (model config, head, imported model_type or None) -> content of
         config.json.
@@ -127,7 +127,6 @@ class EncoderCheckpoint(Source):
     pooler: Mapping[str, np.ndarray | LazyArray] = dataclasses.field(default_factory=dict)
 
     def read(self, piece: Piece) -> np.ndarray:
-        """Read one tensor in t5x_lite's layout, as a view of the file if possible."""
         tensor = value_of(self.tensors[piece.name])
         check_finite(self.where, piece.name, tensor)
         return piece.to_ours(tensor)
@@ -211,7 +210,7 @@ def encoder_tensors(
     model_type: str,
     where: object,
 ) -> dict[str, LazyArray]:
-    """Return the tensors to export by name; each is computed when it is read."""
+    """Return the Hugging Face tensors to export, by name, as lazy arrays."""
     ours = learner_shapes(model, head)
     if difference := trees.difference(ours, arrays):
         raise InputError(f"{where}: the parameters do not match the model: {difference}")
@@ -231,7 +230,7 @@ def with_kept(
     model: EncoderConfig,
     head: Head | None,
 ) -> dict[str, Any]:
-    """Add the imported config.json's other fields to an exported config.json.
+    """Add the other fields of the imported config.json to an exported config.json.
 
     An import rejects unsupported fields that would change outputs, so all other fields can be kept.
     If the model is unchanged, its fields keep their imported spelling.
@@ -262,7 +261,6 @@ _OF_HEAD = ("classifier_dropout", "cls_dropout")
 
 
 def _has_names(described: Mapping[str, Any], head: Head | None) -> bool:
-    """Return True if the imported config has one class name for each class of the head."""
     names = described.get("id2label")
     return isinstance(names, dict) and len(names) == getattr(head, "num_classes", None)
 
@@ -284,7 +282,7 @@ def norm_rules(ours: str, theirs: str) -> list[Rule]:
 
 
 def with_prefix(rules: Iterable[Rule], prefix: str, *, written: bool) -> list[Rule]:
-    """Add a prefix to the tensor names of rules: as alias, or with `written` as main name."""
+    """Add a prefix to the tensor names of rules, as main name if `written`, else as alias."""
     changed = []
     for rule in rules:
         names = (rule.theirs, *rule.aliases)
@@ -295,7 +293,7 @@ def with_prefix(rules: Iterable[Rule], prefix: str, *, written: bool) -> list[Ru
 
 
 def check_fixed(where: Path, config: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
-    """Raise InputError if a field of config.json does not have its only supported value."""
+    """Raise InputError if a field of config.json does not have the only supported value."""
     for name, value in fixed.items():
         if config.get(name, value) not in (value, None):
             raise InputError(
@@ -325,7 +323,7 @@ SUFFIXES = {
     "token": "ForTokenClassification",
     "span": "ForQuestionAnswering",
 }
-"""Suffixes of class names in transformers, by head name."""
+"""Suffixes of transformers' class names, by name of the t5x_lite head."""
 
 _NO_NAME = re.compile(r"LABEL_\d+")
 _OUT = ("classifier.out_proj.weight", "classifier.weight")
@@ -339,7 +337,7 @@ def task_head(
     kinds: Mapping[str, ClassifierKind],
     dropout: str,
 ) -> Head | None:
-    """Return the task head of a Hugging Face directory, or None without one."""
+    """Return the config of a Hugging Face directory's task head, or None without a task head."""
     name = _name(config, tensors)
     if name is None:
         return None

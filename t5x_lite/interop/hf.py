@@ -69,7 +69,7 @@ _ACTIVATIONS: dict[FeedForward, str] = {
     "gated-gelu": "gelu_new",
     "gated-silu": "silu",
 }
-"""Values of dense_act_fn by feed_forward_proj, both in config.json."""
+"""Values of config.json's dense_act_fn, by its feed_forward_proj."""
 _SYNONYMS: dict[str, FeedForward] = {
     "swish": "silu",
     "gated-swish": "gated-silu",
@@ -161,7 +161,7 @@ def to_model(
 def to_model(
     where: Path, config: Mapping[str, Any], *, encoder: bool = False
 ) -> T5Config | T5EncoderConfig:
-    """Convert config.json to a T5 config; `tie_embeddings` is the declared value."""
+    """Convert config.json to a T5 config; `tie_embeddings` is taken from config.json."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in _ARCHITECTURES:
         raise InputError(
@@ -234,7 +234,7 @@ def _number(
 
 
 def output(config: Mapping[str, Any]) -> Output:
-    """Return how a model computes its logits, from its config.json; see the module's docstring."""
+    """Return the computation of a model's logits, derived from its config.json."""
     version = re.match(r"\d{1,9}", str(config.get("transformers_version")))
     lenient = version is not None and int(version[0]) >= 5
     declared = config.get("tie_word_embeddings", True) is not False
@@ -252,7 +252,7 @@ _OF_OUTPUT = ("tie_word_embeddings", "scale_decoder_outputs", "is_encoder_decode
 def with_kept(
     config: Mapping[str, Any], kept: Mapping[str, Any], *, model: T5Config | T5EncoderConfig
 ) -> dict[str, Any]:
-    """Add the imported config.json's other fields to an exported config.json."""
+    """Add the other fields of the imported config.json to an exported config.json."""
     if kept.get("model_type") != config["model_type"]:
         return dict(config)
     rest = {name: value for name, value in kept.items() if name not in NOT_KEPT}
@@ -267,7 +267,7 @@ def with_kept(
 
 
 def written(model: ModelConfig, *, where: object) -> T5Config | T5EncoderConfig:
-    """Return the T5 config to export; shared layers are duplicated for transformers."""
+    """Return the T5 config to export; layers that share weights become separate layers."""
     if isinstance(model, T5EncoderConfig):
         return model
     if not isinstance(model, T5Config):
@@ -325,7 +325,7 @@ def from_model(
 EMBEDDING = "shared.weight"
 HEAD = "lm_head.weight"
 COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-"""Names of tensors that are copies of the embedding."""
+"""Names of tensors that are copies of the token embedding."""
 # Mesh TensorFlow's T5 had this array and never used it; some releases still have it.
 _IGNORED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
 _PROJECTIONS = {"query": "q", "key": "k", "value": "v", "out": "o"}
@@ -394,7 +394,6 @@ class HFCheckpoint(Source):
     hf_config: Mapping[str, Any]
 
     def read(self, piece: Piece) -> np.ndarray:
-        """Read one tensor in t5x_lite's layout, as a view of the file if possible."""
         tensor = value_of(self.tensors[piece.name])
         check_finite(self.where, piece.name, tensor)
         return piece.to_ours(tensor)
@@ -488,7 +487,7 @@ def _scaled(array: np.ndarray | LazyArray, factor: float) -> LazyArray:
 def their_tensors(
     config: T5Config | T5EncoderConfig, arrays: Mapping[str, LazyArray], *, where: object
 ) -> dict[str, LazyArray]:
-    """Return the tensors to export by name; each is computed when it is read."""
+    """Return the Hugging Face tensors to export, by name, as lazy arrays."""
     ours, wanted = model_pieces(config)
     if difference := trees.difference(ours, arrays):
         raise InputError(f"the parameters do not match the model: {difference}")

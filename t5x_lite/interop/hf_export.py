@@ -74,7 +74,7 @@ _logger = logging.getLogger(__name__)
 
 
 def roles_of(experiment: Experiment, *, projections: bool) -> tuple[Role, ...]:
-    """Return the roles that are exported to their own directories; () if one model serves both."""
+    """Return the roles ("query", "passage") to export to own directories, or () for one model."""
     head = dense_of(heads_of(experiment.objective, experiment.heads))
     apart = head is not None and head.projection is not None and not head.tied
     two = experiment.objective.more_towers() or (projections and apart)
@@ -84,21 +84,21 @@ def roles_of(experiment: Experiment, *, projections: bool) -> tuple[Role, ...]:
 def of_role(
     experiment: Experiment, params: Mapping[str, LazyArray], role: Role
 ) -> tuple[Experiment, dict[str, LazyArray]]:
-    """Return the config and the parameters of the encoder for queries or passages."""
+    """Return config and parameters of only the query encoder or passage encoder of a retriever."""
     objective = experiment.objective.with_one_tower()
     found = as_model(params, tower_named(experiment, role))
     return dataclasses.replace(experiment, objective=objective), found
 
 
 def tower_named(experiment: Experiment, role: Role) -> str:
-    """Return the name of the tower that encodes queries or passages, or "" for the main model."""
+    """Return the name of the encoder (tower) for queries or passages, or "" for the main model."""
     return role if role in experiment.objective.more_towers() else ""
 
 
 def projection_of(
     head: Dense, params: Mapping[str, LazyArray], role: Role
 ) -> tuple[LazyArray, LazyArray | None] | None:
-    """Return kernel [D, K] and bias (or None) of the projection for a role, or None without one."""
+    """Return kernel [D, K] and bias (or None) of the vectors' projection, or None without one."""
     if head.projection is None:
         return None
     start = f"{HEADS}{head.name}/{'query' if head.tied else role}"
@@ -109,10 +109,10 @@ def projection_of(
 Dtype = Literal["keep", "float32", "bfloat16"]
 
 HUGGINGFACE = "huggingface"
-"""Folder below files/ of a checkpoint with files of the imported Hugging Face model."""
+"""Folder in a checkpoint's files/ with the files of the imported Hugging Face model."""
 GENERATION = "generation_config.json"
 MODEL = "model/"
-"""Prefix of the paths of the model's parameters."""
+"""Prefix of the parameter paths of the model, as opposed to heads."""
 
 
 def refuse_of_t5(
@@ -123,7 +123,7 @@ def refuse_of_t5(
     part: encoder_checkpoints.Part,
     head: str | None,
 ) -> None:
-    """Raise InputError for export options that apply only to encoders."""
+    """Raise InputError if an export option that applies only to encoders is set for a T5."""
     name = type(experiment.model).__name__
     if sentence_transformers and not hf.is_t5_encoder(experiment.model):
         raise InputError(
@@ -153,7 +153,7 @@ def write_sentences(
     *,
     dtype: Dtype,
 ) -> None:
-    """Write the files of sentence-transformers next to an exported T5 encoder."""
+    """Write the config files of sentence-transformers next to an exported T5 encoder."""
     d_model = hf.written(experiment.model, where=directory).d_model
     length = trained_length(experiment)
     for name, content in sentence_files(head, d_model=d_model, max_length=length).items():
@@ -262,7 +262,6 @@ def export_encoder(
 def _write_projection(
     directory: Path, head: Dense, params: Mapping[str, LazyArray], role: Role, *, dtype: Dtype
 ) -> None:
-    """Write the tensors of the projection of a retriever's vectors, if it has one."""
     layer = projection_of(head, params, role)
     if layer is None:
         return
@@ -283,7 +282,7 @@ def _earlier_type(source: AnyPath, files: Mapping[str, bytes]) -> str | None:
 
 
 def _earlier_config(source: AnyPath, files: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return the config.json that was imported with the model, or {} without one."""
+    """Return the content of the config.json that was imported with the model, or {}."""
     name = f"{HUGGINGFACE}/{hf.CONFIG}"
     try:
         kept = json.loads(files.get(name, b"{}"))
@@ -328,7 +327,7 @@ class Origin:
     Attributes:
       name: name of the work directory, or else of the checkpoint directory.
       step: training step; 0 for imported weights.
-      start: record of the last start of the run before this step, or None.
+      start: logged record of the last start (or resumption) of the run before this step, or None.
       metrics: metrics at this step, by "<split>/<name>", without test splits.
       hub_base: hub name of the model that the weights or the run started from, or "".
       base: `hub_base`, or the path of the checkpoint that the run started from, or "".
@@ -343,7 +342,7 @@ class Origin:
 
 
 def source_file(source: Found) -> dict[str, bytes]:
-    """Return the file that records an imported hub model, or {} for a local directory."""
+    """Return a file with the hub name and commit of an imported model; {} without a hub name."""
     if not source.repository:
         return {}
     content = {"repository": source.repository, "revision": source.revision}
@@ -415,7 +414,7 @@ def _repository(files: Mapping[str, bytes]) -> str:
 
 
 def _base_of(experiment: Experiment) -> str:
-    """Return the hub name that the checkpoint of `init` was imported from, or ""."""
+    """Return the hub name of the model that initialized the run, or ""."""
     checkpoint = experiment.init.checkpoint
     if not checkpoint:
         return ""

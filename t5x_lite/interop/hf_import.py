@@ -18,8 +18,8 @@ A retriever may be two directories, as `interop.hf_export`, RetroMAE and Tevatro
     SOURCE/passage_model/      an encoder like the query encoder
     SOURCE/pooler.pt           optional (`interop.retrievers`)
 
-The query encoder becomes the model, and the passage encoder the tower towers/passage. If all
-weights of the two are equal, only one encoder is stored; only their projections may differ.
+The query encoder becomes the model, and the passage encoder a second encoder at towers/passage. If
+all weights of the two are equal, only one encoder is stored; only their projections may differ.
 """
 
 import dataclasses
@@ -90,7 +90,7 @@ class TwoTowers:
       releases: contents of each directory, by role.
       configs: content of each config.json, by role.
       head: head that computes the vectors.
-      pooler: projection in a file next to the directories, or None.
+      pooler: projection of the vectors in a file next to the two directories, or None.
       is_one: True if both encoders have the same weights.
     """
 
@@ -115,7 +115,6 @@ class TwoTowers:
         )
 
     def arrays(self) -> dict[str, LazyArray]:
-        """Return all parameters by path as lazy arrays; each is read when it is needed."""
         query, passage = (self.releases[role].arrays() for role in get_args(Role))
         found = {path: array for path, array in query.items() if path.startswith(_MODEL)}
         if not self.is_one:
@@ -215,7 +214,7 @@ def _are_equal(one: Source, other: Source) -> bool:
 
 
 def _warn_of_others(directory: Path, release: Release) -> None:
-    """Log a warning for heads in a directory that a retriever does not use."""
+    """Log a warning about heads in an encoder directory that are not used in a retriever."""
     paths = [path for source in release.sources for path in source.shapes]
     left = sorted({path.split("/")[1] for path in paths if not path.startswith((_MODEL, _HEAD))})
     if left:
@@ -225,7 +224,7 @@ def _warn_of_others(directory: Path, release: Release) -> None:
 
 
 _PADDING = 128
-"""Multiple to which released models pad the number of embedding rows."""
+"""Multiple to which released models round up the number of rows of the token embedding."""
 
 
 def import_model(
@@ -266,7 +265,7 @@ def import_towers(
     dtype: Dtype,
     more: Mapping[str, bytes],
 ) -> None:
-    """Import a retriever of two directories; config and tokenizer are the query encoder's."""
+    """Import a retriever of two directories, with the query encoder's config and tokenizer."""
     query = found.releases["query"]
     kept = {hf.CONFIG: as_json(found.configs["query"]), **query.tokenizer}
     _write(
@@ -374,7 +373,7 @@ def import_t5x_model(
     extra_ids: int | None,
     dtype: Dtype,
 ) -> None:
-    """Write a T5X checkpoint as a checkpoint directory; `destination` is its final path."""
+    """Import a T5X checkpoint as a checkpoint directory; `destination` is its final path."""
     if extra_ids is not None and extra_ids > found.config.vocab_size:
         raise InputError(
             f"--extra-ids is {extra_ids}, but the embedding of {source} has only "
@@ -395,7 +394,7 @@ def import_t5x_model(
 def _warn_of_few_tokens(source: str | Path, vocabulary: Vocabulary, *, vocab_size: int) -> None:
     """Warn if a vocabulary is too small to be the model's; padding adds less than 128 rows.
 
-    A byte vocabulary that shares ids with the sentinels is smaller than ByT5's by their number.
+    A byte vocabulary with sentinels that share ids with bytes is smaller than ByT5's; no warning.
     """
     without = isinstance(vocabulary, Bytes) and vocabulary.layout == "seqio"
     if vocab_size - vocabulary.size >= _PADDING and not without:

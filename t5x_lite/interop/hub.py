@@ -50,7 +50,7 @@ _BY_PREFERENCE = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found:
-    """Local directory of a model, with its hub name and commit.
+    """Local directory of a model, with its name and commit at the Hugging Face Hub.
 
     Attributes:
       directory: directory of the files.
@@ -71,7 +71,7 @@ def is_hub_id(source: str) -> bool:
 def find_source(
     source: str | Path, *, revision: str | None = None, generator: bool = False
 ) -> Found:
-    """Return the local directory of a model; download the files from the hub if necessary."""
+    """Return the local directory of a model; download it from the Hugging Face Hub if necessary."""
     name = str(source)
     if Path(source).exists() or not is_hub_id(name):
         if revision is not None:
@@ -156,7 +156,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def why_unreachable(endpoint: str) -> str:
-    """Return the error of a connection to a server; "" on success or if a proxy is configured."""
+    """Return the error of a test connection to a server; "" on success or if a proxy is set."""
     address = urllib.parse.urlsplit(endpoint)
     if address.scheme in urllib.request.getproxies():
         return ""

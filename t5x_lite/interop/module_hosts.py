@@ -32,7 +32,7 @@ _ATTENTION = ("query", "key", "value", "out")
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Position of a dense layer in a model.
+    """Position of a dense layer (a possible adapter site) in a model.
 
     Attributes:
       stack: "encoder" or "decoder".
@@ -47,7 +47,7 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hosts:
-    """Dense layers of a model under Hugging Face's names.
+    """Dense layers of a model that adapters can be attached to, under Hugging Face's names.
 
     Attributes:
       places: stack, site and layer of each dense layer, by Hugging Face's exported name.
@@ -56,8 +56,8 @@ class Hosts:
       paths: parameter paths of the kernels, by (stack, site).
       model_type: `model_type` of config.json.
       head: head on the model, or None.
-      pieces: tensors of the head.
-      base: tensors of the model without the head; their paths begin with "model/".
+      pieces: Hugging Face tensors of the head.
+      base: Hugging Face tensors of the model without the head; their paths begin with "model/".
     """
 
     places: Mapping[str, Place]
@@ -71,11 +71,11 @@ class Hosts:
 
     @functools.cached_property
     def bodies(self) -> dict[str, str]:
-        """Exported name of each dense layer, by its name without the prefix of the model class."""
+        """Hugging Face's name of each dense layer, by the name without the model class's prefix."""
         return {_body(name): name for name in self.places}
 
     def find(self, name: str) -> tuple[str, str] | None:
-        """Return the exported name of a dense layer, and the prefix of its name in a file."""
+        """Split a dense layer's name; return Hugging Face's name, and the prefix before it."""
         parts = name.split(".")
         for start in range(len(parts)):
             body = ".".join(parts[start:])
@@ -87,7 +87,7 @@ class Hosts:
 def hosts_of(
     model: ModelConfig, head: Head | None, *, model_type: str | None = None, where: object
 ) -> Hosts:
-    """Return the dense layers of a model under Hugging Face's names."""
+    """Return the dense layers that adapters can be attached to, under Hugging Face's names."""
     if is_encoder(model):
         config, family = with_family(model, where=where)
         num_heads = config.num_heads
@@ -129,7 +129,6 @@ def hosts_of(
 
 
 def _site(rule: Rule) -> tuple[str, str] | None:
-    """Return stack and site of a rule's kernel, or None if adapters cannot be attached."""
     match = _KERNEL.fullmatch(rule.ours)
     if match is None:
         return None
@@ -155,7 +154,7 @@ def head_modules(found: Sequence[Piece]) -> tuple[str, ...]:
 
 
 def refuse_views(where: object, views: Sequence[object]) -> None:
-    """Raise InputError if parameters of the base are shared between layers or embeddings."""
+    """Raise InputError if a base model shares parameters between layers or embeddings."""
     if views:
         raise InputError(
             f"base checkpoint {where} shares parameters between layers or embeddings, which "

@@ -60,16 +60,16 @@ MAGNITUDE, SCALE = "lora_magnitude_vector", "ia3_l"
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """Array of a LoRA, with its conversion between t5x_lite and PEFT.
+    """One array of a LoRA layer (A, B or magnitude), with its conversion to and from PEFT.
 
-    The t5x_lite array is PEFT's tensor transposed, and maybe scaled or minus the base's column
-    norms.
+    The t5x_lite array is PEFT's tensor transposed, and maybe scaled or minus the column norms of
+    the base model's kernel.
 
     Attributes:
       ours: name of the array in t5x_lite.
       theirs: suffix of the tensor name in PEFT.
       axes: names of the axes in PEFT; t5x_lite has them in reverse order.
-      scaled: True to multiply by the layer's alpha / r over the adapter's alpha / r.
+      scaled: True to multiply by the ratio of the layer's alpha / r to the adapter's alpha / r.
       less_norms: True to store the difference from the column norms of the base's kernel.
     """
 
@@ -84,12 +84,11 @@ class Leaf:
         return tuple(sizes[axis] for axis in self.axes)
 
     def to_ours(self, tensor: np.ndarray, *, factor: np.float32, norms: Any) -> np.ndarray:
-        """Convert one layer's PEFT tensor; `norms` [out] are the base's column norms."""
+        """Convert a layer's PEFT tensor; `norms` [out] are the column norms of the base kernel."""
         array = tensor.T * factor if self.scaled else tensor.T
         return array - norms if self.less_norms else array
 
     def to_theirs(self, array: np.ndarray, *, norms: Any) -> np.ndarray:
-        """Convert one layer's array to PEFT, for a config with the adapter's alpha and rank."""
         return (array + norms if self.less_norms else array).T
 
 
@@ -98,7 +97,7 @@ _DIRECTION = Leaf("magnitude", MAGNITUDE, ("out",), less_norms=True)
 
 
 def lora_leaves(*, dora: bool) -> tuple[Leaf, ...]:
-    """Return the arrays of a LoRA, with a magnitude for DoRA."""
+    """Return the arrays of a LoRA layer: A and B, and the magnitude for DoRA."""
     return (_A, _B, _DIRECTION) if dora else (_A, _B)
 
 
@@ -107,12 +106,12 @@ _LEAVES = {"LORA": tuple(leaf.theirs for leaf in lora_leaves(dora=True)), "IA3":
 HIDDEN = {"mlp/out": "mlp/hidden", "attention/out": "attention/hidden"} | {
     "cross_attention/out": "cross_attention/hidden"
 }
-"""Sites of the inputs of dense layers, by site of the layer."""
+"""Adapter site of the input of a dense layer, by adapter site of the layer."""
 
 Site = tuple[str, str]
-"""Stack and site of a dense layer."""
+"""Stack ("encoder" or "decoder") and adapter site (such as "mlp/out") of a dense layer."""
 Norms = Callable[[Site], np.ndarray]
-"""Function that returns the base's column norms [N, out] of a site; DoRA starts from them."""
+"""Function (adapter site) -> column norms [N, out] of its base kernel, for DoRA."""
 
 _logger = logging.getLogger(__name__)
 
@@ -134,37 +133,36 @@ class PeftFile:
     tensors: Mapping[str, np.ndarray]
 
     library: ClassVar[str] = "peft"
-    """Name of the folder that adapter_config.json is kept in."""
+    """Folder of an imported checkpoint that keeps adapter_config.json."""
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """Suffixes of the adapter's tensor names."""
         return _LEAVES[self.config["peft_type"]]
 
     def kept(self) -> dict[str, np.ndarray]:
-        """Return the tensors of modules_to_save, which do not belong to the adapter."""
+        """Return the tensors of PEFT's modules_to_save, such as heads and replaced base arrays."""
         ends = tuple(f".{leaf}" for leaf in self.leaves)
         return {name: array for name, array in self.tensors.items() if not name.endswith(ends)}
 
     def head_config(self) -> Mapping[str, Any]:
-        """Return the config fields that describe a head."""
+        """Return the fields of adapter_config.json that describe a task head."""
         return {"task_type": self.config.get("task_type")}
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> "Module":
-        """Convert the PEFT file into a t5x_lite adapter; see `to_module`."""
         return to_module(self, hosts, name=name, norms=norms)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Module:
-    """One or more adapters in t5x_lite's layout, with their head and composition.
+    """One or more imported adapters in t5x_lite's layout, with their head and composition.
 
     Attributes:
       adapter: config of the adapter.
       arrays: float32 arrays of the adapters, and of a head in the directory, by path.
       others: configs of further adapters.
       use: composition of the adapters, as in the config field `adapters.use`.
-      head: config of a head in the directory that transformers does not have for the base, or None.
+      head: config of a head in the directory that has no class in transformers for the base, or
+        None.
     """
 
     adapter: Adapter
@@ -194,7 +192,7 @@ def read_peft(directory: Path) -> PeftFile:
 
 
 def arrays_of(directory: Path) -> tuple[Path, Mapping[str, Any]]:
-    """Return the file of a PEFT directory's tensors, and the tensors by name."""
+    """Return the tensor file of a PEFT directory, and its tensors by name."""
     path, torch = directory / SAFETENSORS, directory / _TORCH
     if path.is_file():
         return path, read_safetensors(path)
@@ -220,7 +218,6 @@ def to_module(file: PeftFile, hosts: Hosts, *, name: str, norms: Norms) -> Modul
 def _by_place(
     file: PeftFile, hosts: Hosts
 ) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, str]]:
-    """Return the tensors and the name in the file of each layer, by its exported name."""
     by_layer: dict[str, dict[str, np.ndarray]] = {}
     names: dict[str, str] = {}
     prefix = ""
@@ -336,7 +333,7 @@ def _check_lora(
     by_layer: Mapping[str, Mapping[str, np.ndarray]],
     ranks: Mapping[str, int | float],
 ) -> None:
-    """Raise InputError if LoRA tensors have wrong shapes, or DoRA covers a site only partly."""
+    """Raise InputError if LoRA tensors have wrong shapes, or DoRA is missing in some layers."""
     dora = bool(file.config.get("use_dora"))
     if dora:
         _check_everywhere(file, hosts, by_layer)
@@ -395,13 +392,11 @@ def _to_ia3(
 
 
 def _all_sites(hosts: Hosts, by_layer: Iterable[str]) -> list[Site]:
-    """Return (stack, site) of each kernel with an adapter; sites are equal in all stacks."""
     sites = {hosts.places[written].site for written in by_layer}
     return [(stack, site) for stack, site in hosts.kernels if site in sites]
 
 
 def _sites(hosts: Hosts, by_layer: Iterable[str], *, default: tuple[str, ...]) -> dict[str, Any]:
-    """Return the config field `sites` of an adapter, or {} if it has the default value."""
     sites = {hosts.places[written].site for written in by_layer}
     return _named_sites(hosts, sites, default=default)
 
@@ -413,7 +408,7 @@ def _named_sites(hosts: Hosts, sites: set[str], *, default: tuple[str, ...]) -> 
 
 
 def _check_everywhere(file: PeftFile, hosts: Hosts, by_layer: Mapping[str, Any]) -> None:
-    """Raise InputError if an adapter that needs tensors for all layers lacks some."""
+    """Raise InputError if an adapter that is required in all layers is missing in some."""
     sites = {hosts.places[written].site for written in by_layer}
     wanted = [written for written, place in hosts.places.items() if place.site in sites]
     if difference := trees.difference(wanted, by_layer):

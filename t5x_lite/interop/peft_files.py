@@ -4,9 +4,9 @@
     base_model.model.bert.pooler.dense.weight     heads/classifier/dense/kernel
 
 Settings of adapter_config.json that cannot be converted raise an error. modules_to_save contains
-heads and arrays of the base. The head of a directory may be incomplete: by default PEFT does not
-save BERT's pooler, so the base's pooler is used. Arrays of the base are, for example, an embedding
-with added tokens, the output layer of a T5, and norms.
+heads and arrays of the base model. The head of a directory may be incomplete: by default PEFT does
+not save BERT's pooler, so the base's pooler is used. Arrays of the base are, for example, an
+embedding with added tokens, the output layer of a T5, and norms.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ _logger = logging.getLogger(__name__)
 CONFIG = "adapter_config.json"
 
 _COSTLY = 3
-"""Maximum number of slow regular expressions in rank_pattern or alpha_pattern."""
+"""Maximum number of slow regular expressions in PEFT's rank_pattern or alpha_pattern."""
 _LATER = ("P_TUNING", "MULTITASK_PROMPT_TUNING")
 _METHODS = ("LORA", "IA3")
 _HARMLESS = (
@@ -51,7 +51,7 @@ _HARMLESS = (
     *("megatron_config", "qalora_group_size", "runtime_config"),
 )
 _OFF = {"bias": ("none",)}
-"""Config values that disable a field, in addition to null, false and empty values."""
+"""Values that disable a field of adapter_config.json, in addition to null, false and empty."""
 _LEAVES_THE_BASE = (None, True, False, "gaussian", "orthogonal", "eva")
 
 
@@ -93,7 +93,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def number_of(where: object, name: str, value: Any, *, least: int | float) -> Any:
-    """Return a number of adapter_config.json; raise InputError if it is out of range."""
+    """Return a number from adapter_config.json; raise InputError if it is out of range."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not least <= value < LARGEST:
         raise InputError(
@@ -105,7 +105,7 @@ def number_of(where: object, name: str, value: Any, *, least: int | float) -> An
 def of_pattern(
     where: object, config: Mapping[str, Any], field: str, name: str, default: Any
 ) -> Any:
-    """Return a layer's value in rank_pattern or alpha_pattern; the first match counts."""
+    """Return a layer's rank or alpha from rank_pattern or alpha_pattern; the first match counts."""
     patterns = config.get(field) or {}
     if not isinstance(patterns, dict):
         raise InputError(f"{where}: {field} must be an object, got {str(patterns)[:60]!r}")
@@ -150,7 +150,7 @@ def _matches(where: object, field: str, pattern: str, name: str, *, start: str =
 
 
 def targets_of(chosen: Iterable[str], known: Iterable[str]) -> list[str] | str:
-    """Return target_modules that match exactly the chosen layers: short names or an expression."""
+    """Return PEFT's target_modules for exactly the chosen layers: short names or an expression."""
     wanted, all_names = set(chosen), set(known)
     short = sorted({_short(name) for name in wanted})
     if {n for n in all_names if n.endswith(tuple(f".{end}" for end in short))} == wanted:
@@ -159,7 +159,7 @@ def targets_of(chosen: Iterable[str], known: Iterable[str]) -> list[str] | str:
 
 
 def expression_of(chosen: Iterable[str], known: Iterable[str]) -> str:
-    """Return a regular expression that matches exactly the chosen layers; see `targets_of`."""
+    """Return a regular expression that matches exactly the chosen layers."""
     wanted, all_names = set(chosen), set(known)
     layers: dict[tuple[str, str], set[int]] = {}
     everywhere: dict[tuple[str, str], set[int]] = {}
@@ -178,15 +178,14 @@ def expression_of(chosen: Iterable[str], known: Iterable[str]) -> str:
 
 
 def _short(name: str) -> str:
-    """Return the last part of a layer's name, or the last two parts if the last is "dense"."""
     parts = name.split(".")
     return parts[-1] if parts[-1] != "dense" else ".".join(parts[-2:])
 
 
 TASKS = {"SEQ_CLS": "classifier", "TOKEN_CLS": "token", "QUESTION_ANS": "span"}
-"""Names of t5x_lite heads by PEFT's task_type."""
+"""Names of t5x_lite heads, by PEFT's task_type."""
 _OUTPUTS = tuple(name for family in FAMILIES for name in family.copies)
-"""Copies of the embedding in transformers' masked language model heads."""
+"""Names of the copies of the token embedding in transformers' masked language model heads."""
 
 
 def head_of(
@@ -198,7 +197,7 @@ def head_of(
     model_type: str | None,
     heads: Mapping[str, Head],
 ) -> Head | None:
-    """Return the head that modules_to_save contains, or None."""
+    """Return the head that PEFT's modules_to_save contains, or None."""
     if not kept or not is_encoder(model):
         return None
     encoder, family = with_family(model, where=where)
@@ -266,7 +265,7 @@ def head_arrays(where: Path, kept: Mapping[str, np.ndarray], hosts: Hosts) -> di
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BaseChange:
-    """Arrays of the base that modules_to_save replaces.
+    """Arrays of the base model that a PEFT directory replaces (modules_to_save).
 
     Attributes:
       model: config of the model after the replacement.
@@ -286,7 +285,7 @@ def base_change(
     scaled: bool,
     read: Callable[[str], np.ndarray],
 ) -> BaseChange:
-    """Return the arrays of the base that modules_to_save replaces.
+    """Return the arrays of the base model that a PEFT directory replaces (modules_to_save).
 
     PEFT replaces one module at a time. If it replaces the embedding of a tied T5, the output layer
     keeps the old embedding, so the imported model gets an untied output layer.
@@ -320,7 +319,7 @@ def _t5_tables(
     scaled: bool,
     read: Callable[[str], np.ndarray],
 ) -> tuple[T5Config, dict[str, np.ndarray]]:
-    """Remove embedding and output layer of a T5 from `left`, and return them as parameters."""
+    """Remove a T5's embedding and output layer from `left`; return them as parameters."""
     d_model, arrays = model.d_model, {}
     shared, head = left.pop(hf.EMBEDDING, None), left.pop(hf.HEAD, None)
     copies = [left.pop(name) for name in hf.COPIES if name in left]
@@ -379,7 +378,7 @@ def _encoder_table(
     *,
     read: Callable[[str], np.ndarray],
 ) -> tuple[ModelConfig, dict[str, np.ndarray]]:
-    """Remove an encoder's embedding and its copy in a head from `left`; return the parameter."""
+    """Remove an encoder's embedding and its copy from `left`; return the parameter."""
     path = f"{MODEL}embedding/token"
     names = [name for p in hosts.base if p.path == path for name in (p.name, *p.aliases)]
     found = [left.pop(name) for name in names if name in left]
@@ -410,7 +409,7 @@ def _encoder_table(
 def changed_base(
     arrays: Mapping[str, np.ndarray], hosts: Hosts, *, scaled: bool, where: object
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return the changed tensors of the base, and their modules for modules_to_save."""
+    """Return the base model's changed tensors, and the module names for PEFT's modules_to_save."""
     tensors: dict[str, np.ndarray] = {}
     modules: list[str] = []
     by_path = {piece.path: piece for piece in hosts.base}

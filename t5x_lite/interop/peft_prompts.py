@@ -44,7 +44,7 @@ ROWS = "prompt_embeddings"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Table:
-    """Contents of a PEFT directory with virtual tokens.
+    """Contents of a PEFT directory with virtual tokens (of a prefix or prompt tuning).
 
     Attributes:
       where: file of the tensors.
@@ -88,13 +88,13 @@ def read_table(directory: Path, *, may_be_double: bool = False) -> Table:
 
 PREFIX_KIND = "PREFIX_TUNING"
 HEAD = "base_model."
-"""Prefix of the tensor names of a trained head."""
+"""Prefix of the tensor names of a head that was trained with the prompts."""
 _PREFIX = "attention/prefix"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrefixFile:
-    """PEFT directory with prefixes: `rows` [P, 2 N J], and tensors of a trained head."""
+    """PEFT directory of a prefix tuning: `rows` [P, 2 N J], and tensors of a trained head."""
 
     where: Path
     config_file: Path
@@ -105,11 +105,9 @@ class PrefixFile:
     library: ClassVar[str] = "peft"
 
     def kept(self) -> dict[str, np.ndarray]:
-        """Return the tensors of the trained head."""
         return dict(self.head)
 
     def head_config(self) -> Mapping[str, Any]:
-        """Return the config fields that describe a head."""
         return {"task_type": self.config.get("task_type")}
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> Module:
@@ -153,13 +151,13 @@ class PrefixFile:
 
 
 def is_prefix(directory: Path) -> bool:
-    """Return True if a PEFT directory contains prefixes."""
+    """Return True if a PEFT directory contains a prefix tuning."""
     where = directory / CONFIG
     return where.is_file() and read_json(where).get("peft_type") == PREFIX_KIND
 
 
 def read_prefix(directory: Path) -> PrefixFile:
-    """Read a PEFT directory with prefixes."""
+    """Read a PEFT directory of a prefix tuning."""
     table = read_table(directory)
     for name in table.others:
         if not name.startswith(HEAD):
@@ -179,7 +177,7 @@ def read_prefix(directory: Path) -> PrefixFile:
 def prefix_of(
     adapter: Prefix, arrays: Mapping[str, np.ndarray], hosts: Hosts, *, where: object
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Convert prefixes to PEFT; return the fields of adapter_config.json, and the tensor."""
+    """Convert a prefix tuning to PEFT; return the fields of adapter_config.json, and the tensor."""
     said = f"checkpoint {where}: adapter {adapter.name!r}"
     stack, num_layers = _stack(hosts, where=said)
     several = stack == "decoder"
@@ -225,12 +223,12 @@ def prefix_of(
 
 
 def _pairs(num_layers: int, *, several: bool) -> list[int]:
-    """Return, for each layer, the index of its prefix keys and values in PEFT's tensor."""
+    """Return for each layer the index of its keys and values in PEFT's prefix tensor."""
     return [2 * layer % num_layers if several else layer for layer in range(num_layers)]
 
 
 def _stack(hosts: Hosts, *, where: object) -> tuple[str, int]:
-    """Return the stack that has the prefixes, and its number of layers."""
+    """Return the stack ("encoder" or "decoder") with the prefixes, and its number of layers."""
     if hosts.model_type.startswith("deberta"):
         raise InputError(f"{where}: PEFT does not support prefixes for {hosts.model_type}")
     stack = "decoder" if ("decoder", "attention/key") in hosts.kernels else "encoder"
@@ -242,7 +240,7 @@ PROMPT_KIND = "PROMPT_TUNING"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PromptFile:
-    """PEFT directory with a prompt; `rows` is the first prompt, float32 [P, D]."""
+    """PEFT directory of a prompt tuning; `rows` is the first prompt, float32 [P, D]."""
 
     where: Path
     config_file: Path
@@ -256,7 +254,6 @@ class PromptFile:
         return {}
 
     def head_config(self) -> Mapping[str, Any]:
-        """Return the config fields that describe a head."""
         return {"task_type": self.config.get("task_type")}
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> Module:
@@ -274,13 +271,13 @@ class PromptFile:
 
 
 def is_prompt(directory: Path) -> bool:
-    """Return True if a PEFT directory contains a prompt."""
+    """Return True if a PEFT directory contains a prompt tuning."""
     where = directory / CONFIG
     return where.is_file() and read_json(where).get("peft_type") == PROMPT_KIND
 
 
 def read_prompt(directory: Path) -> PromptFile:
-    """Read a PEFT directory with a prompt."""
+    """Read a PEFT directory of a prompt tuning."""
     table = read_table(directory, may_be_double=True)
     if table.others:
         raise InputError(
@@ -297,7 +294,7 @@ def read_prompt(directory: Path) -> PromptFile:
 def prompt_of(
     adapter: Prompt, arrays: Mapping[str, np.ndarray], hosts: Hosts, *, where: object
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Convert a prompt to PEFT; return the fields of adapter_config.json, and the tensor."""
+    """Convert a prompt tuning to PEFT; return the fields of adapter_config.json, and the tensor."""
     check_t5(where, hosts)
     if adapter.init == "vocab":
         raise InputError(
@@ -320,7 +317,7 @@ def prompt_of(
 
 
 def check_t5(where: object, hosts: Hosts) -> None:
-    """Raise InputError unless the base is a T5."""
+    """Raise InputError unless the base model is a T5."""
     if ("decoder", "cross_attention/query") not in hosts.kernels:
         raise InputError(
             f"{where}: prompts of PEFT can be converted only for T5, because on an encoder PEFT "

@@ -122,7 +122,7 @@ def _check_written(
     *,
     module: str,
 ) -> None:
-    """Raise InputError if an adapter or one of its sites has no counterpart in PEFT."""
+    """Raise InputError if PEFT does not support an adapter or one of its sites (adapted layers)."""
     if not tensors:
         raise InputError(
             f"{module} changes no layer, because all its weights are 0 or it has no layers"
@@ -134,7 +134,7 @@ def _check_written(
 
 
 def _task(hosts: Hosts) -> str | None:
-    """Return PEFT's task_type, which selects its model class, or None without a task."""
+    """Return PEFT's task_type, which selects PEFT's model class, or None without a task."""
     if hosts.head is None:
         return "SEQ_2_SEQ_LM" if any(stack == "decoder" for stack, _ in hosts.kernels) else None
     return next((task for task, name in TASKS.items() if name == hosts.head.name), None)
@@ -147,7 +147,7 @@ def _lora(
     *,
     norms: Norms,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the PEFT config fields and tensors of a LoRA, without layers that are all zero."""
+    """Return the PEFT config fields and tensors of a LoRA, without layers with only zeros."""
     tensors: dict[str, np.ndarray] = {}
     chosen, table = [], lora_leaves(dora=adapter.dora)
     for written, place in hosts.places.items():

@@ -98,7 +98,6 @@ class CondenserHead(Source):
     objective: Condenser
 
     def read(self, piece: Piece) -> np.ndarray:
-        """Read one tensor in t5x_lite's layout, as a view of the file."""
         tensor = self.tensors[piece.name]
         check_finite(self.where, piece.name, tensor)
         return piece.to_ours(tensor)
@@ -171,7 +170,7 @@ def _shapes(objective: Condenser, model: EncoderConfig) -> dict[str, tuple[int, 
 
 
 def _read(directory: Path, *, needed: bool) -> tuple[Path | None, Mapping[str, np.ndarray]]:
-    """Return the file of a Condenser's head and its tensors, or (None, {}) if it is missing."""
+    """Return the file of a Condenser's head and its tensors, or (None, {}) without a file."""
     if (path := directory / SAFETENSORS).is_file():
         return path, read_safetensors(path)
     path = directory / TORCH
@@ -196,15 +195,15 @@ def _read(directory: Path, *, needed: bool) -> tuple[Path | None, Mapping[str, n
 
 
 _ROLES = {"bos_token": "cls", "eos_token": "sep"}
-"""Roles of special tokens, by field of tokenizer_config.json that FlagEmbedding reads."""
+"""Role of the special token in each field of tokenizer_config.json that FlagEmbedding reads."""
 
 FILES = {"lexical": "sparse_linear", "multi_vector": "colbert_linear"}
-"""File names without suffix, by head of a BGE-M3."""
+"""File name without suffix of each BGE-M3 head."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class M3Heads(Source):
-    """Heads of a BGE-M3 directory for term weights and token vectors.
+    """Heads of a BGE-M3 directory: for term weights and for token vectors.
 
     Attributes:
       lexical: config of the head for term weights.
@@ -215,13 +214,12 @@ class M3Heads(Source):
     multi_vector: MultiVector
 
     def read(self, piece: Piece) -> np.ndarray:
-        """Read one tensor in t5x_lite's layout, as a view of its file."""
         tensor = self.tensors[piece.name]
         check_finite(self.where, piece.name, tensor)
         return piece.to_ours(tensor)
 
     def objective(self, vectors: Dense | None) -> M3:
-        """Return the objective that trains the BGE-M3 heads."""
+        """Return the objective that trains all BGE-M3 heads."""
         own = (
             {} if vectors is None else {"pooling": vectors.pooling, "normalize": vectors.normalize}
         )
@@ -287,7 +285,7 @@ def m3_files(
 def flag_tokenizer(
     files: Mapping[str, bytes], names: Mapping[str, str], *, where: object
 ) -> dict[str, bytes]:
-    """Add the first and last token of a text to tokenizer_config.json for FlagEmbedding."""
+    """Add the names of [CLS] and [SEP] to tokenizer_config.json, as FlagEmbedding expects."""
     try:
         config = json.loads(files.get(TOKENIZER_CONFIG_NAME, b"{}"))
     except (ValueError, RecursionError) as error:
@@ -347,23 +345,22 @@ _LAYERS: dict[Role, str] = {"query": "linear_q", "passage": "linear_p"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pooler(Source):
-    """Projection of retrieval vectors, shared or separate for queries and passages.
+    """Projection of retrieval vectors in pooler.pt, one or separate for queries and passages.
 
     Attributes:
-      head: config of the head with this projection.
+      head: config of the head that computes vectors with this projection.
     """
 
     head: Dense
 
     def read(self, piece: Piece) -> np.ndarray:
-        """Read one tensor in t5x_lite's layout."""
         tensor = self.tensors[piece.name]
         check_finite(self.where, piece.name, tensor)
         return piece.to_ours(tensor)
 
 
 def read_pooler(directory: Path, *, d_model: int) -> Pooler | None:
-    """Read the pooler of a retriever directory, or return None if it has none."""
+    """Read the pooler (projection of vectors) of a retriever directory; return None without one."""
     path, where = directory / POOLER, directory / _CONFIG
     if not path.is_file() and not where.is_file():
         return None

@@ -6,10 +6,10 @@ relative biases [buckets, heads]. A rule has the path of a parameter and the nam
     Rule("encoder/layers/mlp/wo/kernel",
          "encoder.block.{layer}.layer.1.DenseReluDense.wo.weight", transpose=True)
 
-If the parameter's shape is [2, 24, 16], this rule expands to two pieces, one for each layer. Each
-is a tensor [16, 24] that is transposed. `pieces` expands a table of rules, and raises ValueError
-unless it has one rule for each parameter. The `check_` functions raise InputError for wrong tensors
-in a user's file.
+If the parameter's shape is [2, 24, 16], this rule expands to two pieces (tensors of the file), one
+for each layer. Each is a tensor [16, 24] that is transposed. `pieces` expands a table of rules, and
+raises ValueError unless it has one rule for each parameter. The `check_` functions raise InputError
+for wrong tensors in a user's file.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ _CHUNK = 1 << 22
 
 
 def value_of(array: np.ndarray | LazyArray) -> np.ndarray:
-    """Return an array as a NumPy array; a lazy array is read."""
+    """Return an array as a NumPy array; read a lazy array."""
     return array.read() if isinstance(array, LazyArray) else array
 
 
@@ -80,7 +80,7 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """Tensor of another library, and its position in a t5x_lite parameter.
+    """Tensor of another library's file, and its position in a t5x_lite parameter.
 
     Attributes:
       path: path of the parameter.
@@ -88,8 +88,9 @@ class Piece:
       name: tensor name.
       aliases: other names of the tensor.
       shape: required shape of the tensor.
-      target: shape in t5x_lite's layout, of one layer or of the complete parameter.
-      rule: rule that the piece comes from.
+      target: shape after the conversion to t5x_lite's layout, of one layer or of the complete
+        parameter.
+      rule: rule that defines the conversion.
     """
 
     path: str
@@ -110,7 +111,7 @@ class Piece:
         return tensor.reshape(self.target)
 
     def to_theirs(self, array: np.ndarray) -> np.ndarray:
-        """Convert one layer or a complete parameter to the tensor's layout."""
+        """Convert a parameter, or one layer of it, to the layout of the other library's tensor."""
         if self.rule.stack_axis is None:
             return self._layout(array.reshape(_swapped(self.shape, self.rule.transpose)))
         rest = _without(self.shape, self.rule.stack_axis)
@@ -119,7 +120,7 @@ class Piece:
         return np.moveaxis(self._layout(stacked), 0, self.rule.stack_axis)
 
     def of(self, array: np.ndarray) -> np.ndarray:
-        """Select this tensor's layer from a parameter with stacked layers."""
+        """Select the layer of this tensor from a parameter with stacked layers."""
         return array if self.layer is None else array[self.layer]
 
     def _layout(self, array: np.ndarray) -> np.ndarray:
@@ -127,14 +128,14 @@ class Piece:
 
 
 def check_layers(where: object, counts: Mapping[str, int], tensors: Mapping[str, Any]) -> None:
-    """Raise InputError if a config has more layers than its file has tensors."""
+    """Raise InputError if a config has more layers than the file has tensors."""
     for name, count in counts.items():
         if count > len(tensors):
             raise InputError(f"{where}: {name} is {count}, but the file has {len(tensors)} tensors")
 
 
 def pieces(table: Iterable[Rule], shapes: Mapping[str, tuple[int, ...]]) -> list[Piece]:
-    """Expand rules into pieces, in order; raise ValueError unless each path has one rule."""
+    """Expand rules into pieces (tensors); raise ValueError unless each parameter has one rule."""
     rules = list(table)
     paths = [rule.ours for rule in rules]
     twice = sorted({path for path in paths if paths.count(path) > 1})
@@ -208,7 +209,7 @@ def lazy_tensors(
 def check_names(
     where: object, wanted: Iterable[Piece], found: Iterable[str], *, ignored: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return the name in the file of each piece; raise InputError for missing or extra tensors."""
+    """Return each tensor's name in the file; raise InputError for missing or extra tensors."""
     there = set(found)
     names: dict[str, str] = {}
     known: set[str] = set()
@@ -254,13 +255,13 @@ def check_finite(where: object, name: str, tensor: np.ndarray) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """Base class of checkpoints of another library, which are read as t5x_lite parameters.
+    """Base class of another library's checkpoints, which are read as t5x_lite parameters.
 
     Attributes:
       where: file or directory of the tensors, for errors.
-      shapes: shapes of the parameters by path.
-      pieces: pieces of all parameters.
-      tensors: tensors by the name of the piece; this class reads only their dtypes.
+      shapes: shapes of the t5x_lite parameters by path.
+      pieces: position of each tensor of the file in the parameters.
+      tensors: tensors of the file by name; this class reads only their dtypes.
     """
 
     where: object
@@ -269,18 +270,18 @@ class Source:
     tensors: Mapping[str, Any]
 
     def read(self, piece: Piece) -> np.ndarray:
-        """Read one tensor in t5x_lite's layout."""
+        """Read one tensor of the file, converted to t5x_lite's layout."""
         raise TypeError(f"{type(self).__name__} does not define read")
 
     def lazy_arrays(self, prefix: str = "") -> dict[str, LazyArray]:
-        """Return all parameters by path with a prefix; each is read when it is needed."""
+        """Return all parameters as lazy arrays, by path after a prefix."""
         return {
             prefix + path: LazyArray(shape, self.dtype(path), functools.partial(self.array, path))
             for path, shape in self.shapes.items()
         }
 
     def dtype(self, path: str) -> np.dtype:
-        """Return the dtype of a parameter in the file; the widest dtype if layers differ."""
+        """Return the dtype of a parameter in the file, or the widest dtype if its layers differ."""
         dtypes = [self.tensors[piece.name].dtype for piece in self._pieces(path)]
         return np.dtype(functools.reduce(jnp.promote_types, dtypes))
 

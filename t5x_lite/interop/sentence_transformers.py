@@ -36,7 +36,7 @@ from t5x_lite.models.towers import Pooling
 from t5x_lite.models.vector_heads import Dense, Projected, Prompt
 
 ACTIVATIONS: dict[str, Projected] = {"Identity": "identity", "Tanh": "tanh"}
-"""Activations of a `Dense` head, by name of the torch class."""
+"""Activations of a `Dense` head, by name of the PyTorch class."""
 _FILES = ("model.safetensors", "pytorch_model.bin")
 
 
@@ -55,7 +55,6 @@ class Projection(Source):
     bias: bool = True
 
     def read(self, piece: Piece) -> np.ndarray:
-        """Read one tensor in t5x_lite's layout."""
         tensor = self.tensors[piece.name]
         check_finite(self.where, piece.name, tensor)
         return piece.to_ours(tensor)
@@ -182,7 +181,7 @@ def projection_of(directory: Path, *, d_model: int) -> Projection | None:
 
 
 def _modules(directory: Path) -> list[tuple[str, str]]:
-    """Return type and path of each module in modules.json."""
+    """Return type and path of each sentence-transformers module in modules.json."""
     path = directory / _LIST
     try:
         content = plain_json(path.read_bytes())
@@ -248,7 +247,7 @@ def _longest(directory: Path, *, lowers: bool) -> int | None:
 
 
 def _prompts(directory: Path) -> tuple[tuple[Prompt, ...], str]:
-    """Return the prompts that are not empty, and the name of the default prompt or ""."""
+    """Return the prompts that are not empty, and the name of the default prompt, or ""."""
     path = directory / _PROMPTS
     if not path.is_file():
         return (), ""

@@ -11,7 +11,7 @@ cambridgeltl/composable-sft, src/sft/sft.py.
 
 `t5x-lite import sft` writes a checkpoint directory with a `sparse` adapter that refers to its base;
 see `interop.adapter_checkpoints`. `t5x-lite export adapter --format sft` exports a delta if all its
-parts are sparse.
+changes are sparse.
 """
 
 import dataclasses
@@ -72,7 +72,7 @@ _PREFIXES = ("bert.", "roberta.", "deberta.", "electra.", "transformer.")
 def table_of(
     model: ModelConfig, head: Head | None, *, model_type: str | None, where: object
 ) -> tuple[dict[str, tuple[int, ...]], list[Piece]]:
-    """Return the parameter shapes of a model and its head by path, and all their tensors."""
+    """Return the parameter shapes of a model and its head by path, and their tensors in files."""
     if is_encoder(model):
         config, family = with_family(model, where=where)
         kind = str(family.from_model(config, head, model_type)["model_type"])
@@ -121,7 +121,7 @@ def _heads(
     by_name: Mapping[str, Piece],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of the head, which must be complete."""
+    """Return the arrays of the head by path; raise InputError if the head is incomplete."""
     arrays: dict[str, np.ndarray] = {}
     for name, tensor in tensors.items():
         piece = _piece(where, name, by_name)
@@ -144,7 +144,7 @@ def _heads(
 
 
 def _by_name(table: Sequence[Piece]) -> dict[str, Piece]:
-    """Return the tensors of a model by every name that a file may use for each."""
+    """Map every name that a file may use for a tensor of the model to the tensor."""
     names: dict[str, Piece] = {}
     for piece in table:
         for name in (piece.name, *piece.aliases):
@@ -163,7 +163,6 @@ def _piece(where: Path, name: str, by_name: Mapping[str, Piece]) -> Piece:
 
 
 def _ours(piece: Piece) -> str:
-    """Return the parameter path of a tensor, including the prefix "model/"."""
     return piece.path if piece.path.startswith((MODEL, HEADS)) else MODEL + piece.path
 
 
@@ -252,7 +251,7 @@ def import_sft(
     step: Step = None,
     name: str = "sft",
 ) -> Path:
-    """Import a sparse delta of composable-sft as a checkpoint directory that refers to its base."""
+    """Import composable-sft's sparse changes of a base model as a checkpoint directory."""
     where = Path(find_step(local_path(base, what="base"), step=step))
     checkpoint_manifest.verify(where, "params", "files")
     files = checkpointing.step_files(where)
@@ -307,7 +306,7 @@ def import_sft(
 def export_sft(
     checkpoint: str | Path, destination: str | Path, *, step: Step = None, head: bool = True
 ) -> Path:
-    """Export a sparse delta in the format that composable-sft's SFT.apply reads.
+    """Export sparse changes of a base model in the format that composable-sft's SFT.apply reads.
 
     Apply the file to the base model as `t5x-lite export hf` writes it.
     """

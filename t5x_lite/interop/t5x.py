@@ -165,7 +165,7 @@ def _reading(where: str) -> Iterator[None]:
 
 
 def _target(where: str, contents: Any) -> tuple[tuple[str, ...], Mapping[str, Any]]:
-    """Return the parameter tree in the index of a T5X checkpoint, and the keys to reach it."""
+    """Return the keys that lead to the parameter tree in a T5X index, and the tree."""
     for keys in _TARGETS:
         found = contents
         for key in keys:
@@ -230,7 +230,7 @@ def _check_stored(stored: ts.TensorStore, dtype: np.dtype) -> None:
 
 
 def _check_size(size: int, files: int | None, most: int) -> None:
-    """Raise ValueError if an array is larger than its local files or the memory allow."""
+    """Raise ValueError if an array is too large for the size of its files or for the memory."""
     if files is not None and size > files * most:
         raise ValueError(f"the shape needs {size} bytes, but the files have only {files} bytes")
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -265,7 +265,7 @@ def _is_spec(leaf: Any) -> TypeGuard[Mapping[str, Any]]:
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield path and leaf of each array, spec and placeholder in a tree, without None."""
+    """Yield the path and value of each array, spec and placeholder in a tree, without None."""
     for key, value in tree.items():
         path = f"{prefix}{key}"
         if isinstance(value, Mapping) and not _is_spec(value):
@@ -277,7 +277,7 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _zarr_spec(where: str, path: str, leaf: Any, directory: str) -> dict[str, Any]:
-    """Return TensorStore's spec of a parameter's zarr folder, which is next to the index."""
+    """Return TensorStore's spec of the zarr folder of a parameter."""
     if _is_spec(leaf):
         # TensorStore before 0.1.14 wrote the path outside the kvstore.
         store = leaf["kvstore"] if isinstance(leaf["kvstore"], Mapping) else {}
@@ -378,7 +378,7 @@ _ATTENTIONS = {
     },
 }
 _SCAN_AXIS = 1
-"""Layer axis of scanned arrays, T5Config.param_scan_axis of scalable_t5 and flaxformer's T5."""
+"""Layer axis of arrays with all layers: param_scan_axis of scalable_t5 and flaxformer's T5."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -394,7 +394,6 @@ class T5XCheckpoint(Source):
     step: int | None = None
 
     def read(self, piece: Piece) -> np.ndarray:
-        """Read one tensor in t5x_lite's layout."""
         ours = piece.to_ours(self.tensors[piece.name].read(piece.rule.stack_axis))
         check_finite(self.where, piece.name, ours)
         return ours
@@ -457,7 +456,6 @@ class Stack:
 
     @property
     def bias_per_layer(self) -> bool:
-        """True if each layer has its own relative bias."""
         return self.bias.startswith(f"{self.layer}/")
 
 
@@ -577,7 +575,7 @@ def _shape(
     ranks: Sequence[int] = (2,),
     axis: int | None = None,
 ) -> tuple[int, ...]:
-    """Return the shape of one layer of a tensor, without a layer axis."""
+    """Return the shape of one layer of a tensor, without the layer axis."""
     name = name.replace(LAYER, "0")
     if name not in tensors:
         raise InputError(f"{where}: {name} is missing")

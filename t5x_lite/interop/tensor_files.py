@@ -48,7 +48,7 @@ _MAPS = {0xDE: 2, 0xDF: 4}
 _EXTENSIONS = {0xC7: 1, 0xC8: 2, 0xC9: 4}
 _FIXED_EXTENSIONS = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
 _MOST_VALUES = 1 << 20
-"""Maximum number of values in a file (names, shapes and arrays); T5 XXL has some thousands."""
+"""Maximum number of values (names, shapes and arrays) in a msgpack file; T5 XXL has thousands."""
 _CONSTANTS = {0xC0: None, 0xC2: False, 0xC3: True}
 
 
@@ -69,7 +69,7 @@ def read_msgpack(path: Path) -> dict[str, np.ndarray | LazyArray]:
 
 
 class _Reader:
-    """Reader of msgpack from memory; binaries and arrays are views."""
+    """Reader of msgpack data in memory; binaries and arrays are views of the data."""
 
     def __init__(self, data: np.ndarray, position: int, end: int):
         self._data = data
@@ -157,7 +157,7 @@ def _leaves(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, np.ndarray
 
 
 def _joined(chunked: dict[str, Any]) -> LazyArray:
-    """Return a chunked array that is concatenated when it is read."""
+    """Return an array that is stored in chunks, as a lazy array that joins them when it is read."""
     shape = [chunked["shape"][str(i)] for i in range(len(chunked["shape"]))]
     chunks = [chunked["chunks"][str(i)].reshape(-1) for i in range(len(chunked["chunks"]))]
     dtypes = {chunk.dtype for chunk in chunks}
@@ -196,7 +196,7 @@ Arrays = Mapping[str, np.ndarray | trees_LazyArray]
 
 @dataclasses.dataclass(frozen=True)
 class Tensors:
-    """Tensors of a Hugging Face directory.
+    """Tensors of a Hugging Face directory, as views of its files.
 
     Attributes:
       where: the file, or the index of the shards.
@@ -232,7 +232,6 @@ def read_tensors(directory: Path) -> Tensors:
 
 
 def _read_shards(index: Path, read: Callable[[Path], Arrays]) -> Arrays:
-    """Read the tensors of all files in an index."""
     try:
         files = plain_json(index.read_text(encoding="utf-8"))["weight_map"]
         shards = sorted(set(files.values()))
@@ -255,7 +254,7 @@ def _read_shards(index: Path, read: Callable[[Path], Arrays]) -> Arrays:
 
 
 def _read_flax(path: Path) -> Arrays:
-    """Read Flax's tensors under PyTorch's names."""
+    """Read the tensors of a flax_model.msgpack under PyTorch's names."""
     arrays: dict[str, np.ndarray | trees_LazyArray] = {}
     for name, array in read_msgpack(path).items():
         head, _, last = name.rpartition(".")

@@ -118,7 +118,6 @@ def read_tokenizer(
 
 
 def _bytes(said: Stated, sentinels: Layout, *, vocab_size: int) -> Bytes:
-    """Return the byte vocabulary of a ByT5Tokenizer."""
     extra_ids = _extra_ids(said.config, default=_DEFAULT_EXTRA_IDS["bytes"])
     ids = {name: i for i, name in enumerate(_SPECIAL.values())}
     ids |= {f"<extra_id_{i}>": NUM_PLAIN + i for i in range(extra_ids)}
@@ -130,7 +129,7 @@ def _bytes(said: Stated, sentinels: Layout, *, vocab_size: int) -> Bytes:
 def _sentencepiece(
     model: Path, said: Stated, sentinels: Layout, *, fast: Path, vocab_size: int
 ) -> SentencePiece:
-    """Return the vocabulary of a SentencePiece model and the other tokenizer files."""
+    """Return the vocabulary that a SentencePiece model and the other tokenizer files define."""
     own = SentencePiece(model, extra_ids=0, layout=sentinels)
     if own.num_sentinels:
         extra_ids, base = 0, own
@@ -203,7 +202,7 @@ def _check_pieces(loaded: Any, pieces: list[str], *, fast: Path, spiece: Path) -
 
 
 def _check_ending(loaded: Any, *, where: Path) -> None:
-    """Raise InputError if tokenizer.json adds other special tokens than EOS at a text's end."""
+    """Raise InputError if tokenizer.json adds special tokens to a text, except EOS at its end."""
     around = loaded.encode("", add_special_tokens=True).ids
     if around not in ([EOS_ID], []):
         raise InputError(
@@ -223,7 +222,7 @@ def _check_roles(said: Stated) -> None:
 def _check_ids(
     tokens: Iterable[AddedToken], ids: Mapping[str, int], *, where: object, vocab_size: int
 ) -> None:
-    """Raise InputError if an added token is outside the embedding, or a special id is wrong."""
+    """Raise InputError if an added token's id exceeds the embedding, or a special id is wrong."""
     fixed = {*_SPECIAL.values(), *(name for name in ids if _EXTRA_ID.fullmatch(name))}
     for token in tokens:
         number = token.id
@@ -319,7 +318,7 @@ def _charsmap(normalizer: Any) -> bytes:
 
 
 def _is_spacing(step: Mapping[str, Any]) -> bool:
-    """Return True if a normalizer step handles spaces like every SentencePiece model.
+    """Return True if a normalizer step only handles spaces, as every SentencePiece model does.
 
     A SentencePiece model strips outer spaces, merges repeated spaces, and writes "▁" for a space.
     """
@@ -435,7 +434,7 @@ def read_encoder_tokenizer(directory: Path, *, vocab_size: int, pad_id: int) -> 
 
 
 def _cuts_decomposed(vocabulary: Tokenizer) -> bool:
-    """Return True if a normalizer applies "Precompiled" without NFC or NFKC before it."""
+    """Return True if the normalizer has a step "Precompiled" without NFC or NFKC before it."""
     normalizer = vocabulary.description()["normalizer"] or {}
     kinds = [step["type"] for step in normalizer.get("normalizers", [normalizer]) if step]
     before = itertools.takewhile(lambda kind: kind != "Precompiled", kinds)
@@ -443,7 +442,7 @@ def _cuts_decomposed(vocabulary: Tokenizer) -> bool:
 
 
 def kept_files(directory: Path, vocabulary: Tokenizer) -> dict[str, bytes]:
-    """Return the tokenizer files of a directory that `Tokenizer.files` would not reproduce."""
+    """Return the tokenizer files of a directory that an export could not reproduce."""
     found = {
         name: (directory / name).read_bytes() for name in _FILES if (directory / name).is_file()
     }
@@ -475,7 +474,7 @@ def tokenizer_files(
 
 
 def _with_own_tokens(content: bytes, vocabulary: Tokenizer) -> bytes:
-    """Replace the added tokens in an imported tokenizer_config.json by the vocabulary's."""
+    """Replace the added tokens in an imported tokenizer_config.json by the vocabulary's tokens."""
     config = json.loads(content)
     if not isinstance(config, dict) or "added_tokens_decoder" not in config:
         return content

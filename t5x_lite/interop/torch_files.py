@@ -66,7 +66,7 @@ _VALUES = (
     "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE",
     "BINSTRING", "SHORT_BINSTRING",
 )  # fmt: skip
-"""Pickle opcodes that push their argument."""
+"""Pickle opcodes that push their argument onto the stack."""
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": (), "MARK": _MARK}
 _SHORT_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
@@ -80,7 +80,7 @@ class _Storage(NamedTuple):
 
 
 class _View(NamedTuple):
-    """Tensor as a strided view of a storage."""
+    """Tensor of a PyTorch archive, described as a strided view of a storage."""
 
     storage: _Storage
     offset: int
@@ -192,7 +192,6 @@ def _storage(pid: Any) -> _Storage:
 
 
 def _called(function: Any, arguments: Any) -> Any:
-    """Return the result of a pickle's call of an allowed function."""
     if function is _ORDERED_DICT and arguments == ():
         return {}
     if function is _SIZE:
@@ -258,7 +257,7 @@ def read_archive(
     functions: Mapping[str, Any] = _FUNCTIONS,
     longest_pickle: int = _LONGEST_PICKLE,
 ) -> Any:
-    """Return the contents of an archive's pickle; `resolve` makes its tensors views of the file."""
+    """Return the object pickled in a PyTorch archive; `resolve` turns tensors into arrays."""
     if not is_archive(path):
         raise InputError(
             f"{path}: not a zip archive, because PyTorch before 1.6 wrote it or the download is "
@@ -320,7 +319,6 @@ def _tensor(
     data: np.ndarray,
     storages: dict[_Storage, np.ndarray],
 ) -> np.ndarray:
-    """Return a tensor as a view of the archive's bytes; cache its storage in `storages`."""
     storage = view.storage
     if storage not in storages:
         info = archive.getinfo(f"{prefix}data/{storage.key}")
@@ -389,7 +387,7 @@ def write_archive(path: Path, pickled: bytes, storages: Sequence[bytes]) -> None
 
 
 def tensor(array: np.ndarray, storages: list[bytes], *, keep_dtype: bool = False) -> bytes:
-    """Pickle a tensor, and append its elements to the storages."""
+    """Return the pickled bytes of a tensor, and append its elements to `storages`."""
     dtype = array.dtype if keep_dtype and array.dtype in _STORAGE_NAMES else np.dtype(np.float32)
     array = np.ascontiguousarray(array, dtype)
     storages.append(array.tobytes())
@@ -405,21 +403,21 @@ def tensor(array: np.ndarray, storages: list[bytes], *, keep_dtype: bool = False
 
 
 def mapping(items: Sequence[tuple[str, bytes]]) -> bytes:
-    """Pickle a dict of strings to pickled values."""
+    """Return the pickled bytes of a dict from strings to values that are already pickled."""
     return b"}(" + b"".join(text(key) + value for key, value in items) + b"u"
 
 
 def text(value: str) -> bytes:
-    """Pickle a string."""
+    """Return the pickled bytes of a string."""
     content = value.encode()
     return b"X" + struct.pack("<I", len(content)) + content
 
 
 def number(value: int) -> bytes:
-    """Pickle an integer below 2^31."""
+    """Return the pickled bytes of an integer below 2^31."""
     return b"J" + struct.pack("<i", value)
 
 
 def numbers(values: Sequence[int]) -> bytes:
-    """Pickle a tuple of integers."""
+    """Return the pickled bytes of a tuple of integers."""
     return b"(" + b"".join(map(number, values)) + b"t"

@@ -223,7 +223,7 @@ def _text(value: object) -> str:
 
 
 _ARRIVING = 64
-"""Maximum bytes of incomplete request bodies in memory, in multiples of `Limits.max_body`."""
+"""Maximum memory for request bodies that are still arriving, in multiples of `Limits.max_body`."""
 _CLOSED = 499
 """HTTP status in the metrics for a client that disconnected before the response."""
 
@@ -239,10 +239,10 @@ class LiveAdapters(Protocol):
 
 @runtime_checkable
 class Endpoint(Protocol):
-    """Interface of an HTTP endpoint, such as predict: request to batch rows to results.
+    """Protocol of an HTTP endpoint, such as predict, that runs a model on rows of requests.
 
     Attributes:
-      fields: names of the fields that a request may have.
+      fields: names of the JSON fields that a request may have.
       example: example request, for the web page.
     """
 
@@ -252,13 +252,13 @@ class Endpoint(Protocol):
     def example(self) -> Mapping[str, Any]: ...
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
-        """Check a request and return its texts as rows of a batch; called in a thread."""
+        """Check a request and return one row for each text to batch; called in a thread."""
         ...
 
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> Sequence[Any]:
-        """Run the model on a batch; return a JSON object or a `Refused` for each row."""
+        """Run the model on a batch; return a JSON object or an exception `Refused` for each row."""
         ...
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
@@ -267,18 +267,19 @@ class Endpoint(Protocol):
 
 
 class Service:
-    """HTTP service of the endpoints; `app` is its ASGI application.
+    """HTTP service of several endpoints; `app` is its ASGI application.
 
     Args:
       endpoints: endpoints by name; each is served as POST /NAME.
       batcher: batcher of the rows; the caller starts it.
-      counts: counters for Prometheus.
+      counts: Prometheus counters of requests and batches.
       is_ready: function that returns True when every endpoint can respond.
       limits: limits of requests.
       token: access token that requests must have; None serves only this machine, without a token.
       title: title of the page, such as the checkpoint's name, shown only to admitted requests.
-      absent: error sentence of each endpoint that is not served, by name.
-      programs: function that returns the numbers of compiled programs and of all programs.
+      absent: error message of each endpoint that is not served, by name.
+      programs: function that returns the number of compiled programs, and the number of all
+        programs.
       answers: function that returns True if an endpoint has a compiled program; if None,
         `is_ready`.
       adapters: adapters that requests may name, and the functions that add and remove them; if
@@ -470,7 +471,7 @@ class Service:
         return bytes(body)
 
     async def _outcomes(self, name: str, rows: Sequence[Row], request: Request) -> list[Any]:
-        """Wait for the results of the rows; dequeue the rows if the client disconnects."""
+        """Wait for the results of a request's rows; dequeue the rows if the client disconnects."""
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[list[Any]] = loop.create_future()
 

@@ -47,7 +47,7 @@ def sizes(largest: int) -> tuple[int, ...]:
 
 
 def lengths(longest: int) -> tuple[int, ...]:
-    """Return the static lengths to compile for `longest` tokens, each four times the previous."""
+    """Return the lengths to compile for up to `longest` tokens, each four times the previous."""
     result = [1 << (max(longest, SHORTEST) - 1).bit_length()]
     while result[0] // 4 >= SHORTEST:
         result.insert(0, result[0] // 4)
@@ -55,16 +55,16 @@ def lengths(longest: int) -> tuple[int, ...]:
 
 
 def fit(choices: Sequence[int], needed: int) -> int:
-    """Return the smallest of the ascending choices that is at least `needed`, or the last one."""
+    """Return the smallest of ascending lengths that is at least `needed`, or the last length."""
     return next((choice for choice in choices if choice >= needed), choices[-1])
 
 
 class Row(NamedTuple):
-    """One text of a request, to be batched with texts of other requests.
+    """Tokenized text of a request, to be batched with texts of other requests.
 
     Attributes:
-      lengths: static lengths that hold the row, such as one for its input and one for its target.
-      payload: input of the endpoint's function.
+      lengths: padded lengths of the row, such as one for its input and one for its target.
+      payload: value to pass to the endpoint's function.
     """
 
     lengths: tuple[int, ...]
@@ -72,13 +72,13 @@ class Row(NamedTuple):
 
 
 Outcome = Any
-"""Result of an endpoint for one row: a JSON object or an exception `Refused`."""
+"""Result of an endpoint for one text: a JSON object or an exception `Refused`."""
 
 Answer = Callable[..., Sequence[Outcome]]
 """Function (payloads, size=, lengths=) that returns the outcome of each payload of a batch."""
 
 Done = Callable[[list[Outcome]], object]
-"""Function that the batch thread calls once with the ordered outcomes of a request's rows."""
+"""Function that the batch thread calls with the outcomes of all rows of a request, in order."""
 
 
 @runtime_checkable
@@ -90,7 +90,7 @@ class Observer(Protocol):
 
 @dataclasses.dataclass
 class Ticket:
-    """State of one request with rows that are waiting or running.
+    """State of a request with rows in the queue or in a running batch.
 
     Attributes:
       outcomes: outcomes of the request's rows, in order.
@@ -113,7 +113,7 @@ class _Waiting(NamedTuple):
 
 
 class Batcher:
-    """Queue of texts, and the thread that runs them in batches.
+    """Queue of texts with a thread that runs them in batches.
 
     Args:
       functions: function by endpoint name that runs a batch.
@@ -148,7 +148,7 @@ class Batcher:
 
     @property
     def num_waiting(self) -> int:
-        """Number of rows that wait in the queue."""
+        """Number of texts that wait in the queue."""
         return self._num_waiting
 
     def start(self) -> None:
@@ -164,7 +164,7 @@ class Batcher:
             self._thread.join()
 
     def learn(self, kind: str, lengths: tuple[int, ...], *, size: int, seconds: float) -> None:
-        """Record how long a batch of a compiled shape took, to select later batch sizes."""
+        """Record the run time of a batch with a compiled shape, to select later batch sizes."""
         key = kind, lengths, size
         with self._changed:
             self._seconds[key] = 0.8 * self._seconds.get(key, seconds) + 0.2 * seconds
@@ -177,13 +177,13 @@ class Batcher:
             return frozenset(kind for kind, _, _ in self._seconds)
 
     def compiling(self, under_way: bool) -> None:
-        """Set whether programs are still compiling; if so, batches use only compiled shapes."""
+        """Set whether programs still compile; if so, batches use only shapes with a program."""
         with self._changed:
             self._compiling = under_way
             self._changed.notify_all()
 
     def submit(self, kind: str, rows: Sequence[Row], *, on_done: Done) -> Ticket:
-        """Add the rows of a request to the queue; raise `Refused` if the queue is full."""
+        """Add the texts of a request to the queue; raise `Refused` if the queue is full."""
         ticket = Ticket([None] * len(rows), len(rows), on_done)
         now = time.monotonic()
         with self._changed:
@@ -203,7 +203,7 @@ class Batcher:
         return ticket
 
     def drop(self, ticket: Ticket) -> None:
-        """Remove a request's rows from the queue; its `on_done` is not called."""
+        """Remove a request's texts from the queue; its function `on_done` is not called."""
         with self._changed:
             ticket.dropped = True
             for line in self._lines.values():
@@ -281,7 +281,6 @@ class Batcher:
     def _program(
         self, kind: str, lengths: tuple[int, ...]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the smallest compiled lengths that hold a row, and their batch sizes or ()."""
         sizes = self._compiled(kind, lengths)
         if sizes:
             return lengths, sizes

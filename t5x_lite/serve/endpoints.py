@@ -84,7 +84,7 @@ class Asked:
 
 
 class Predict:
-    """Endpoint predict of a text-to-text model: {"inputs"} -> "prediction" and "score".
+    """Endpoint predict of a text-to-text model; it returns "prediction" and "score" for "inputs".
 
     If decoding returns several predictions, the result also has "predictions".
     """
@@ -100,11 +100,11 @@ class Predict:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Static lengths of the inputs, one program each."""
+        """Static (padded) lengths of the inputs; a program is compiled for each."""
         return [(length,) for length in self._lengths]
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
-        """Return a dummy payload of a static shape, for compilation."""
+        """Return a dummy row of a static shape, to compile its program."""
         return np.ones(shape[0], np.int32), 0, False, 0
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
@@ -124,8 +124,12 @@ class Predict:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
+<<<<<<< HEAD
         """Return the predictions for a batch of inputs."""
         rows, seeds, cut, ids = zip(*payloads, strict=True)
+=======
+        rows, seeds, cut = zip(*payloads, strict=True)
+>>>>>>> 81935b5df6a4a4bba8868baabaee1ade10a51949
         found = self._model.predictions(
             self._generators.get(size),
             _filled(rows, lengths[0]),
@@ -145,7 +149,6 @@ class Predict:
         return _with_cut(result, cut)
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Return the predictions of a request, one for each input."""
         del record
         return list(outcomes)
 
@@ -187,18 +190,25 @@ class PredictByHead:
 
     @property
     def fields(self) -> frozenset[str]:
+<<<<<<< HEAD
         """Names of the fields that a request may have."""
         listed = ("probabilities",) if self._first.can_list else ()
         return frozenset({*self._names, "adapter", *listed})
+=======
+        return frozenset({*self._names, *(("probabilities",) if self._first.can_list else ())})
+>>>>>>> 81935b5df6a4a4bba8868baabaee1ade10a51949
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Static lengths of the inputs, one program each."""
         return [(length,) for length in self._lengths]
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
+<<<<<<< HEAD
         """Return a dummy payload of a static shape, for compilation."""
         return np.ones(shape[0], np.int32), shape[0], None, 0
+=======
+        return np.ones(shape[0], np.int32), shape[0], None
+>>>>>>> 81935b5df6a4a4bba8868baabaee1ade10a51949
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
         """Tokenize a request into one row for each text, text pair, choice or context window."""
@@ -216,7 +226,7 @@ class PredictByHead:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[tuple[np.ndarray, Encoded | None] | Refused]:
-        """Return the logits of a batch, each with the encoded text that its row belongs to."""
+        """Return for each row of a batch its logits and the encoded record that it belongs to."""
         rows, seconds, encoded, ids = zip(*payloads, strict=True)
         if size not in self._answerers:
             self._answerers[size] = self._model.answerer(
@@ -292,16 +302,14 @@ class Score:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Static lengths of inputs and targets, one program for each pair."""
+        """Static (padded) lengths of inputs and targets; a program is compiled for each pair."""
         return list(itertools.product(self._lengths, self._target_lengths))
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
-        """Return a dummy payload of a static shape, for compilation."""
         rows = [np.ones(length, np.int32) for length in shape]
         return *rows, False, 0
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
-        """Tokenize a request into one row for each input and target, or input and candidate."""
         if ("targets" in record) == ("candidates" in record):
             raise Refused(400, 'The request must have either "targets" or "candidates".')
         most = self._asked.max_rows
@@ -332,8 +340,12 @@ class Score:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
+<<<<<<< HEAD
         """Return the log-likelihoods of a batch of targets."""
         rows, targets, cut, ids = zip(*payloads, strict=True)
+=======
+        rows, targets, cut = zip(*payloads, strict=True)
+>>>>>>> 81935b5df6a4a4bba8868baabaee1ade10a51949
         scores = self._scorers.get(size).run(
             self._model.params,
             _filled(rows, lengths[0]),
@@ -391,12 +403,15 @@ class Embed:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Static lengths of the texts, one program each."""
         return [(length,) for length in self._lengths]
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
+<<<<<<< HEAD
         """Return a dummy payload of a static shape, for compilation."""
         return np.ones(shape[0], np.int32), False, 0
+=======
+        return np.ones(shape[0], np.int32), False
+>>>>>>> 81935b5df6a4a4bba8868baabaee1ade10a51949
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
         """Tokenize the texts of a request into one row each, after the prompt or the prefix."""
@@ -418,7 +433,6 @@ class Embed:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
-        """Return the vectors of a batch of texts."""
         del lengths  # the embedder pads to the first of its lengths that holds the rows
         rows, cut, ids = zip(*payloads, strict=True)
         vectors = self._embedders.get(size).run(
@@ -433,7 +447,6 @@ class Embed:
         ]
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Return the vectors of a request, one for each text."""
         del record
         return list(outcomes)
 
@@ -459,12 +472,15 @@ class Rerank:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Static lengths of query and passage together, one program each."""
         return [(length,) for length in self._lengths]
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
+<<<<<<< HEAD
         """Return a dummy payload of a static shape, for compilation."""
         return np.ones(shape[0], np.int32), False, 0
+=======
+        return np.ones(shape[0], np.int32), False
+>>>>>>> 81935b5df6a4a4bba8868baabaee1ade10a51949
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
         """Tokenize a request into one row for each pair of the query and a passage."""
@@ -483,8 +499,12 @@ class Rerank:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
+<<<<<<< HEAD
         """Return the scores of a batch of query and passage pairs."""
         rows, cut, ids = zip(*payloads, strict=True)
+=======
+        rows, cut = zip(*payloads, strict=True)
+>>>>>>> 81935b5df6a4a4bba8868baabaee1ade10a51949
         encoder = self._encoders.get(size)
         scores = encoder.scorer.of(
             encoder.loaded.params,
@@ -498,7 +518,7 @@ class Rerank:
         ]
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Return score and rank of each passage, in the order of the request; 1 is the best."""
+        """Return score and rank (1 is best) of each passage, in the order of the request."""
         del record
         order = np.argsort([-outcome["score"] for outcome in outcomes], kind="stable")
         ranks = np.argsort(order, kind="stable") + 1
@@ -509,7 +529,7 @@ class Rerank:
 
 
 def predict(model: Checkpoint, asked: Asked) -> "Predict | PredictByHead":
-    """Return the endpoint predict of a text-to-text model or of an encoder head."""
+    """Return the endpoint predict for the model: with text generation, or with an encoder head."""
     by_head = asked.head is not None or answering_heads(model.members[0].experiment)
     return PredictByHead(model, asked) if by_head else Predict(model, asked)
 
@@ -529,7 +549,7 @@ ENDPOINTS: dict[str, Callable[[Checkpoint, Asked], Any]] = {
 
 
 class _BySize:
-    """Cache of one object for each batch size."""
+    """Cache that creates one object, such as a generator, for each batch size."""
 
     def __init__(self, make: Callable[[int], Any]):
         self._make, self._made = make, {}
@@ -559,7 +579,7 @@ def _check_cut(cut: Sequence[int], asked: Asked, *, length: int) -> None:
 
 
 def _filled(rows: Sequence[np.ndarray], length: int) -> list[np.ndarray]:
-    """Pad the first row to a static length, so that the batch gets this length."""
+    """Pad the first row to a static length, so that the batch is padded to the same length."""
     first, *others = rows
     return [np.pad(first, (0, length - len(first))), *others]
 

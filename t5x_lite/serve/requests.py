@@ -40,12 +40,12 @@ class Limits:
 
     Attributes:
       max_body: maximum bytes of a request body.
-      max_rows: maximum texts of a request; for ranked candidates, texts times candidates.
+      max_rows: maximum texts of a request; with candidates, maximum number of texts times
+        candidates.
       queue: maximum texts that wait in the queue; requests beyond it are rejected.
       connections: maximum number of open connections.
       timeout: maximum seconds from the headers of a request to its response.
-      body_timeout: maximum seconds to receive the headers of a request, and again to receive its
-        body.
+      body_timeout: maximum seconds to receive the headers of a request, and the same for its body.
     """
 
     max_body: Count = 1 << 20

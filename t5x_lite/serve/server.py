@@ -39,14 +39,14 @@ from t5x_lite.serve.requests import Limits
 _logger = logging.getLogger(__name__)
 
 RESERVE = 16
-"""Number of connections above the limit that may only read /health and /ready."""
+"""Number of connections above the maximum that are reserved for /health and /ready."""
 _RESERVE_SECONDS = 1.0
 _HEALTH = ("/health", "/ready")
 _TOO_MANY = "Too many connections are open."
 
 
 class GuardedConnection(H11Protocol):
-    """HTTP connection with time limits; `guarded` creates subclasses with the limits set.
+    """HTTP connection with time limits, which are set in subclasses (`guarded`).
 
     Attributes:
       header_seconds: maximum seconds to receive the headers of a request.
@@ -178,7 +178,7 @@ async def _answer(send: Any, status: int, sentence: str) -> None:
 
 
 def guarded(*, header_seconds: float, request_seconds: float, most: int) -> type[GuardedConnection]:
-    """Return a subclass of `GuardedConnection` with these limits."""
+    """Return a subclass of `GuardedConnection` with the given limits."""
     limits = {"header_seconds": header_seconds, "request_seconds": request_seconds, "most": most}
     return type("GuardedConnection", (GuardedConnection,), {**limits, "reserve": {}})
 
@@ -316,13 +316,13 @@ class Counts:
         self._gauge("ready", "1 if every endpoint is ready, else 0.", is_ready)
 
     def request(self, endpoint: str, *, status: int, seconds: float) -> None:
-        """Count a response, and its seconds if it was successful."""
+        """Count a response, and record its seconds if it was successful."""
         self._requests.labels(endpoint, str(status)).inc()
         if status == 200:
             self._latency.labels(endpoint).observe(seconds)
 
     def batch(self, kind: str, *, rows: int, size: int, seconds: float) -> None:
-        """Count the texts, padding rows and seconds of a batch; see `batching.Observer`."""
+        """Count the texts and padding rows of a batch, and record its seconds."""
         self._texts.labels(kind).inc(rows)
         self._padding.labels(kind).inc(size - rows)
         self._batch_rows.labels(kind).observe(rows)

@@ -37,7 +37,7 @@ TOKEN_VARIABLE = "T5X_LITE_TOKEN"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Address:
-    """Address of a server, and its access token.
+    """Address and access token of the server.
 
     Attributes:
       host: host name or address; every host except this machine needs an access token.
@@ -282,7 +282,7 @@ def _place(number: int) -> str:
 
 
 class _Answering:
-    """Batcher of a table of endpoints, with a thread that compiles their programs.
+    """Batcher of all endpoints of a server, with a thread that compiles their programs.
 
     Attributes:
       failure: exception of the compilation, or None.
@@ -369,7 +369,7 @@ class _Answering:
         return self._num_compiled, len(list(self._programs()))
 
     def _is_ready(self) -> bool:
-        """Return True if each endpoint has a program for its longest texts."""
+        """Return True if each endpoint has a compiled program for its longest texts."""
         return self._batcher.answerable >= set(self._table)
 
     def _programs(self) -> Iterator[tuple[str, tuple[int, ...], int]]:
