@@ -1,6 +1,7 @@
 """Compositions of adapters, the routers between them, and gates.
 
-A composition is a tree of blocks. Its leaves are names of adapters, or None for the bare model.
+A composition is an expression of names of adapters, None (the model without an adapter), and the
+composition blocks below. The adapters in the brackets of a block are its children.
 
     Stack(("en", Fuse(("sst2", "nli"))))            a frozen tree
     str(...)                                        "Stack(en, Fuse(sst2, nli))", its line
@@ -19,8 +20,9 @@ A composition is a tree of blocks. Its leaves are names of adapters, or None for
 | Drop(a, layers=(0, 1)) | h in some layers, a(h) in the others | AdapterDrop (arXiv:2010.11918) |
 | Parallel(a, b) | the batch K times, child after child | one in a tree, only below Stack |
 
-`t5x_lite.adapters.evaluation` evaluates a tree in a slot. An adapter without a module at a site
-leaves the state unchanged there. Blocks and defaults follow the library `adapters`.
+`t5x_lite.adapters.evaluation` evaluates a composition. At a layer position (site) without a module
+of an adapter, the adapter leaves the state unchanged. Blocks and defaults follow the library
+`adapters`.
 
 Routing: a router is trained together with the adapters, and weights them for each token or row.
 
@@ -65,27 +67,27 @@ from t5x_lite.nn.masks import Visibility
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Base class of the blocks that compose adapters, such as Stack(a, b).
+    """Base class of the expressions that compose adapters, such as Stack(a, b).
 
     Attributes:
-      children: adapter names or nested blocks; None is the model without an adapter, if `bare` is
-        set.
+      children: adapter names or nested compositions; None, if `bare` is set, is the model without
+        an adapter.
     """
 
     children: "tuple[str | Block | None, ...]"
 
     bare: ClassVar[bool] = False
-    """True if a child may be None."""
+    """True if None, the model without an adapter, is accepted in `children`."""
 
     of_rows: ClassVar[bool] = False
-    """True if the row index or `adapter_ids` determines which child a row uses."""
+    """True if the row index or the feature `adapter_ids` chooses the adapter of each row."""
 
     by_content: ClassVar[bool] = False
-    """True if the content of a row or token determines which child it uses."""
+    """True if the content of a row or token chooses the adapter that it uses."""
 
     @property
     def unpackable(self) -> str:
-        """Reason why the block needs rows with a single text; "" if packed rows are supported."""
+        """Reason why the composition does not support packed rows; "" if it does."""
         return ""
 
     def __post_init__(self) -> None:
@@ -137,7 +139,7 @@ class Average(Block):
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Effective weights of the children, normalized if `normalize` is set."""
+        """Weights of the child adapters, normalized if `normalize` is set."""
         if not self.weights:
             return (1.0 / len(self.children),) * len(self.children)
         total = sum(self.weights) if self.normalize else 1.0
@@ -170,7 +172,7 @@ class Task(Block):
     """Composition block that selects the adapter of one task from a hypernetwork.
 
     Attributes:
-      of: task number.
+      of: number of the task, counted from 0.
     """
 
     of: Whole = 0
@@ -186,23 +188,23 @@ class Trained(Block):
     """Base class of composition blocks with trained parameters.
 
     Attributes:
-      name: name of the parameters, at adapters/PART/NAME; "" joins the names of the adapters with
-        "_".
+      name: NAME in the paths of the parameters, adapters/PART/NAME; "" joins the names of the
+        adapters with "_".
     """
 
     part: ClassVar[str]
-    """Path component PART of the parameters, and the name for them in `adapters.train`."""
+    """PART in the paths of the parameters, adapters/PART/NAME: "fusion" or "router"."""
 
     name: str = ""
 
     @property
     def title(self) -> str:
-        """Name of the block's parameters in paths."""
+        """NAME in the paths of the parameters, adapters/PART/NAME."""
         return self.name or "_".join(names_of((self,)))
 
     @property
     def key(self) -> str:
-        """Unique name of the block's trained layers within a slot."""
+        """Key of the trained layers among all compositions at one layer position."""
         return f"{self.part}__{self.title}"
 
 
@@ -360,7 +362,7 @@ BLOCKS: dict[str, type[Block]] = {
     each.__name__: each
     for each in (Stack, Average, Drop, Task, Fuse, Route, Split, BatchSplit, MultiTask, Parallel)
 }
-"""Block name -> block class."""
+"""Name of a composition block, such as "Stack" -> its class."""
 
 
 def _check_number(name: str, values: Sequence[object], children: Sequence[object]) -> None:
@@ -373,7 +375,7 @@ def _check_number(name: str, values: Sequence[object], children: Sequence[object
 def walk(
     tree: "str | Block | None", above: tuple[Block, ...] = ()
 ) -> Iterator[tuple["str | Block", tuple[Block, ...]]]:
-    """Yield the blocks and adapter names of a composition, each with its enclosing blocks."""
+    """Yield the blocks and adapter names in a composition, each with the blocks around it."""
     if tree is None:
         return
     yield tree, above
@@ -383,16 +385,16 @@ def walk(
 
 
 def names_of(use: "Sequence[str | Block]") -> tuple[str, ...]:
-    """Return the adapter names in some compositions, in order and without duplicates."""
+    """Return the adapter names in several compositions, in order and without duplicates."""
     leaves = [node for tree in use for node, _ in walk(tree) if isinstance(node, str)]
     return tuple(dict.fromkeys(leaves))
 
 
 def trained_of(use: "Sequence[str | Block]") -> dict[str, dict[str, Trained]]:
-    """Return the blocks with trained parameters: part -> name of the parameters -> block.
+    """Return all Fuse and Route configs in compositions, as part -> parameter name -> config.
 
     Raises:
-      InputError: if two different blocks have the same name.
+      InputError: if two different configs have the same name.
     """
     known: dict[str, dict[str, Trained]] = {}
     for tree in use:
@@ -419,7 +421,8 @@ def parallel_of(use: "Sequence[str | Block]") -> int:
 def check_answers(use: "Sequence[str | Block]") -> None:
     """Raise InputError if a composition assigns rows to adapters by their index in the batch.
 
-    Such blocks are only for training, because the row index of a text is arbitrary in inference.
+    BatchSplit, for example, is only for training: the row index of a text is arbitrary in
+    inference.
     """
     for tree in use:
         for node, above in walk(tree):
@@ -432,7 +435,7 @@ def check_answers(use: "Sequence[str | Block]") -> None:
 
 
 def check_nesting(use: "Sequence[str | Block]") -> None:
-    """Raise InputError for two Parallel blocks, or a Parallel inside a block other than Stack."""
+    """Raise InputError for two Parallel blocks, or Parallel in a block other than Stack."""
     parallel = [above for tree in use for node, above in walk(tree) if isinstance(node, Parallel)]
     if len(parallel) > 1:
         raise InputError(
@@ -449,12 +452,12 @@ def check_nesting(use: "Sequence[str | Block]") -> None:
 
 
 def path_of(above: Sequence[Block], last: str) -> str:
-    """Return the nesting of a block or adapter as text, such as "Fuse > Stack > lora 'x'"."""
+    """Return the place of an adapter in a composition, such as "Fuse > Stack > lora 'x'"."""
     return " > ".join([*(type(block).__name__ for block in above), last])
 
 
 def pruned(tree: "str | Block | None", present: "frozenset[str]") -> bool:
-    """Return True if a composition contains an adapter in `present`."""
+    """Return True if a composition contains one of the adapters in `present`."""
     return any(node in present for node, _ in walk(tree) if isinstance(node, str))
 
 
@@ -515,14 +518,14 @@ def check_stacks(gate: str, stacks: Any) -> None:
 
 
 ROUTER = "router/"
-"""Prefix of the names of router statistics in `t5x_lite.nn.experts`."""
+"""Prefix of the keys of router statistics that `t5x_lite.nn.experts` collects."""
 
 
 class RouterLayer(nnx.Module):
-    """Router module that computes the weights of composed adapters at one model site.
+    """Router module that computes the weights of composed adapters in one layer.
 
     Args:
-      block: config of the Route block.
+      block: config of the router.
       features: input size D.
       axis: logical name of the input's axis.
       rngs: random streams; "params" is used.
@@ -543,7 +546,7 @@ class RouterLayer(nnx.Module):
         """Return the router weight of each child adapter, in float32.
 
         Args:
-          block: config of the Route block.
+          block: config of the router.
           x: hidden states that the router reads.
           seen: attention mask: the positions that each position attends to.
         """
@@ -565,7 +568,7 @@ class RouterLayer(nnx.Module):
 
 
 def told(weights: Float[Array, "B _ K"], seen: Any, *, length: int) -> Float[Array, " _"]:
-    """Return a router's statistics: 1, balance, entropy, and the mean weight of each child.
+    """Return the statistics of a router: 1, load balance, entropy, and mean weight of each adapter.
 
     Args:
       weights: router weights of each token or row; they add up to 1.
@@ -591,7 +594,7 @@ def _real(seen: Any, length: int) -> Bool[Array, "B T"]:
 
 
 def routers_of(adapters: Sequence[Any], use: Sequence[str | Block]) -> dict[str, float]:
-    """Return all routers of the adapters in use: name -> loss weight of the balance term.
+    """Return the loss weight of load balancing for each router in use, by name.
 
     Args:
       adapters: configs of the adapters.
@@ -606,7 +609,7 @@ def routers_of(adapters: Sequence[Any], use: Sequence[str | Block]) -> dict[str,
 def metrics_of(
     found: Mapping[str, Array], routers: Mapping[str, float]
 ) -> dict[str, tuple[Array, Array]]:
-    """Return the metrics of all routers: name -> (total, weight).
+    """Return the entropy and mean weights of all routers as metrics: name -> (total, weight).
 
     Args:
       found: router statistics that were collected while the loss was computed.
@@ -622,7 +625,7 @@ def metrics_of(
 def penalties_of(
     found: Mapping[str, Array], routers: Mapping[str, float]
 ) -> dict[str, tuple[Array, float]]:
-    """Return the balance loss terms of routers: name -> (total, scale)."""
+    """Return the load-balancing losses of all routers: name -> (total, scale)."""
     said = _said(found, routers)
     return {f"{title}_balance": (each[1], routers[title]) for title, each in said.items()
             if routers[title]}  # fmt: skip

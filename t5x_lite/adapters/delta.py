@@ -4,9 +4,9 @@
     params = (a + 0.5 * b - c).apply(base)           # arXiv:2212.04089
     small = tau.sparsify(density=0.01)
 
-`parts` change arrays of the base; arrays without a part do not change. `extra` holds arrays that
-the base lacks: heads, and adapters that no kernel can absorb, with their configs in `config`.
-Deltas of different bases cannot be combined.
+`parts` holds the changes of arrays by path; all other arrays of the base model do not change.
+`extra` holds arrays that the base model lacks: heads, and adapters that cannot be merged into
+kernels, with their configs in `config`. Deltas of different bases cannot be combined.
 
 `largest` selects the K entries of largest magnitude from several arrays: exactly K, with one array
 at a time. Ties are broken by path and then by flat index. Magnitudes are compared as bits: of two
@@ -31,7 +31,7 @@ from t5x_lite.core.trees import Params
 _HALF = 1 << 16
 
 Lazy = Mapping[str, Callable[[], np.ndarray]]
-"""Path -> function that computes the array; it is called three times."""
+"""Path -> function that computes the array at the path; it is called three times."""
 
 
 def count_of(total: int, *, k: int | None = None, density: float | None = None) -> int:
@@ -87,7 +87,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def _limit(arrays: Lazy, k: int) -> tuple[int, int]:
-    """Return the K-th largest magnitude as bits, and the number of ties to select."""
+    """Return the bits of the K-th largest magnitude, and the number of equal entries to select."""
     high = np.zeros(_HALF, np.int64)
     for make in arrays.values():
         high += np.bincount(_bits(make()) >> 16, minlength=_HALF)
@@ -111,24 +111,24 @@ def _from_above(counts: np.ndarray, k: int) -> tuple[int, int]:
 _LARGEST = float(np.finfo(np.float32).max)
 
 MODULES = "adapters/"
-"""Prefix of the paths of adapters in `Delta.extra`; the adapter's name follows."""
+"""Prefix of adapter paths in `Delta.extra`, which are adapters/NAME/..."""
 
 
 @runtime_checkable
 class Module(Protocol):
-    """Protocol of the adapter configs that a delta stores, such as a bottleneck's config."""
+    """Protocol of the adapter configs in a delta (a stored change of a model's arrays)."""
 
     @property
     def name(self) -> str: ...
 
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
-        """Return parameters, by path, that multiply the adapter's output by a factor."""
+        """Return the adapter parameters, by path, that give `factor` times the adapter's output."""
         ...
 
     def joined(
         self, params: Mapping[str, Any], other: Any, others: Mapping[str, Any]
     ) -> tuple[Any, dict[str, Any]]:
-        """Return one adapter, and its parameters by path, that computes the sum of two adapters."""
+        """Return one adapter config and its parameters that compute the sum of two adapters."""
         ...
 
 
@@ -139,7 +139,7 @@ class Identity:
     Attributes:
       checkpoint: checkpoint directory of the base model.
       arrays: path -> digest of the array's values.
-      sources: path -> path of the array in the checkpoint, if the two paths differ.
+      sources: path in the model -> path in the checkpoint, for arrays at which they differ.
     """
 
     checkpoint: str
@@ -156,7 +156,7 @@ class Identity:
         return hash(self.digest)
 
     def check(self, other: "Identity") -> None:
-        """Raise InputError if another identity has different digests for the same arrays."""
+        """Raise InputError if this and another identity belong to different base models."""
         common = self.arrays.keys() & other.arrays.keys()
         wrong = sorted(path for path in common if self.arrays[path] != other.arrays[path])
         if wrong or not common:
@@ -167,7 +167,7 @@ class Identity:
             )
 
     def with_(self, other: "Identity | None") -> "Identity":
-        """Return the union of the arrays of two identities of the same base model.
+        """Return an identity with the array digests of both, for the same base model.
 
         Raises:
           InputError: if the identities belong to different base models.
@@ -182,7 +182,7 @@ class Identity:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Delta:
-    """Change of a base model that supports +, - and multiplication by numbers; a frozen pytree.
+    """Change of a base model's arrays, with the operators +, - and *; a frozen pytree.
 
     Attributes:
       parts: path in the base model -> change of the array.
@@ -200,15 +200,15 @@ class Delta:
 
     @classmethod
     def of(cls, tuned: Params, base: Params, *, identity: Identity | None = None) -> "Delta":
-        """Return the task vector tuned - base; arrays that are equal in both are omitted.
+        """Return the task vector tuned - base, without the arrays that are equal in both.
 
         Args:
           tuned: nested dict of fine-tuned arrays.
-          base: nested dict of arrays; tuned arrays that it lacks become `extra`.
+          base: nested dict of base arrays; arrays that exist only in `tuned` become `extra`.
           identity: identity of the base model.
 
         Raises:
-          InputError: if `tuned` lacks an array of the base, or the shapes of an array differ.
+          InputError: if `tuned` lacks an array of `base`, or the shapes of an array differ.
         """
         ours, theirs = trees.flatten(tuned), trees.flatten(base)
         if absent := sorted(theirs.keys() - ours.keys()):
@@ -265,7 +265,7 @@ class Delta:
         return dataclasses.replace(self, parts=parts)
 
     def sparsify(self, *, k: int | None = None, density: float | None = None) -> "Delta":
-        """Return a delta with only the entries of largest magnitude over all arrays.
+        """Return a delta that changes only the K entries with the largest changes over all arrays.
 
         Exactly K entries remain. Ties are broken by path, then by flat index.
 
@@ -287,7 +287,7 @@ class Delta:
         return dataclasses.replace(self, parts=parts)
 
     def factor(self, rank: int) -> "Delta":
-        """Return this delta with changes of kernels approximated by low-rank products.
+        """Return a delta with kernel changes approximated by low-rank products (truncated SVD).
 
         Changes of vectors, such as biases, stay exact.
 
@@ -304,14 +304,14 @@ class Delta:
         return dataclasses.replace(self, parts=parts)
 
     def then(self, other: "Delta") -> "Delta":
-        """Return the delta that applies this delta and then another delta."""
+        """Return a delta that applies this delta first and the other delta second."""
         parts = dict(self.parts)
         for path, part in other.parts.items():
             parts[path] = parts[path].then(part) if path in parts else part
         return self._joined(other, parts)
 
     def mask(self, which: str | Callable[[str], bool] | Mapping[str, Any]) -> "Delta":
-        """Return a delta with only some arrays, or some entries of arrays.
+        """Return a delta restricted to some arrays, or to some entries of arrays.
 
         Args:
           which: selection of arrays or entries: a path prefix, or a regular expression for whole
@@ -335,7 +335,6 @@ class Delta:
         return Delta(parts, extra, self.base, config)
 
     def _chosen(self, mask: Mapping[str, Any]) -> tuple[dict[str, Part], dict[str, Any]]:
-        """Return the parts and extra arrays that boolean arrays select."""
         parts: dict[str, Part] = {}
         for path, part in self.parts.items():
             if path in mask:
@@ -354,12 +353,12 @@ class Delta:
         return parts, extra
 
     def without_heads(self) -> "Delta":
-        """Return this delta without heads: without the extra arrays that belong to no adapter."""
+        """Return a delta without the arrays of heads; the arrays of adapters remain."""
         extra = {path: x for path, x in self.extra.items() if path.startswith(MODULES)}
         return dataclasses.replace(self, extra=extra)
 
     def check_additive(self) -> None:
-        """Raise InputError unless every part is additive."""
+        """Raise InputError unless every change adds values to an array, unlike a mask."""
         for path, part in self.parts.items():
             if not part.additive:
                 raise InputError(
@@ -418,7 +417,7 @@ class Delta:
         return {path: x for path, x in self.extra.items() if path.startswith(_at(module))}
 
     def _joined(self, other: "Delta", parts: Mapping[str, Part]) -> "Delta":
-        """Return a delta with the given parts, and the heads and adapters of two deltas."""
+        """Return a delta with these parts, and the heads and adapters of this delta and another."""
         base = other.base if self.base is None else self.base.with_(other.base)
         heads = {p: x for p, x in self.extra.items() if not p.startswith(MODULES)}
         for path, array in other.extra.items():
@@ -439,7 +438,7 @@ class Delta:
     def stored(
         self, shapes: Mapping[str, Any], axes: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the shapes and axes unchanged, because the base's arrays are stored.
+        """Return shapes and axes unchanged, because checkpoints store arrays without this delta.
 
         Raises:
           InputError: if the base lacks an array that the delta changes.
@@ -450,7 +449,7 @@ class Delta:
         return dict(shapes), dict(axes)
 
     def fresh(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return newly initialized arrays unchanged: they become the base's arrays."""
+        """Return new arrays unchanged: newly initialized arrays already are the base model's."""
         return dict(seen)
 
     def read(self, stored: Mapping[str, Any]) -> dict[str, Any]:
@@ -459,7 +458,7 @@ class Delta:
         return {**stored, **changed}
 
     def write(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arrays without this delta, up to rounding: the inverse of `read`."""
+        """Return the arrays with this delta subtracted, up to rounding: the inverse of `read`."""
         return (-self).read(seen)
 
     def mentions(self, path: str) -> bool:
@@ -482,7 +481,7 @@ def difference(path: str, tuned: Any, base: Any) -> Dense | None:
 
 
 def _pattern(text: str) -> Callable[[str], bool]:
-    """Return a predicate for paths from a path prefix or a regular expression."""
+    """Return a function that tests whether a path has a prefix or matches a regular expression."""
     patterns.check("pattern", text)
     return lambda path: trees.covers(text, path)
 
@@ -501,7 +500,7 @@ def _at(module: Module) -> str:
 
 
 def _modules(one: Delta, two: Delta) -> tuple[tuple[Module, ...], dict[str, Any]]:
-    """Return the adapters and adapter arrays of two deltas; add adapters at the same sites."""
+    """Return the adapter configs and arrays of two deltas, added if they use the same layers."""
     modules = {module.name: module for module in one.config}
     arrays = {path: x for path, x in one.extra.items() if path.startswith(MODULES)}
     for module in two.config:
