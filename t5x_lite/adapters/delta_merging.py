@@ -295,7 +295,7 @@ def together(deltas: Sequence[Delta]) -> Delta:
 def by_path(
     deltas: Sequence[Delta], combined: Callable[[str, Sequence[np.ndarray]], np.ndarray]
 ) -> Delta:
-    """Return a delta whose change of each array is computed from the changes of all deltas."""
+    """Return a delta in which each array's change is computed from the changes of all deltas."""
     whole = together(deltas)
     parts: dict[str, Part] = {}
     for path in sorted({path for delta in deltas for path in delta.parts}):
