@@ -388,8 +388,7 @@ class Copies(Modules):
         return tuple(path for path, _ in self.rows)
 
     def read(self, model: Mapping[str, Array], *, key: Key | None = None) -> dict[str, Array]:
-        """Return the copied arrays by path, in float32; layers that are not copied stay unchanged.
-        """
+        """Return the copied arrays by path, in float32; other layers keep their original values."""
         copies = {}
         for path, rows in self.rows:
             base = model[path].astype(jnp.float32)
