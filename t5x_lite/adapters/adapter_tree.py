@@ -68,7 +68,7 @@ class Named(nnx.Module):
 
 
 class SlotTree(nnx.Module):
-    """Base class of modules that compose several adapters at one adapter slot of a model.
+    """Base class of modules that compose several adapters at one position in the layers.
 
     Args:
       tree: composition of the adapters, such as Stack(a, b).
@@ -302,7 +302,7 @@ _INVERTIBLE = "invertible"
 
 
 class Modules(nnx.Module):
-    """Modules of one adapter by stack and site, as nested attributes such as `encoder.mlp.out`.
+    """Modules of one adapter, as nested attributes such as `encoder.attention.query`.
 
     Args:
       found: stack ("encoder" or "decoder") -> site, such as "attention/query" -> adapter module.
@@ -337,14 +337,14 @@ class Modules(nnx.Module):
         """Set arrays that checkpoints do not store, such as shared factors and masks, in place."""
 
     def meet(self, stacks: Mapping[str, Any]) -> None:
-        """Copy arrays of the model's layers that the adapter modules need, in place.
+        """Copy arrays of the model's layers to the adapter modules that need them, in place.
 
         Args:
           stacks: stacked layers of the model by name.
         """
 
     def claims(self) -> tuple[str, ...]:
-        """Return the sites that no other adapter may use, such as "encoder/attention/query"."""
+        """Return the layer positions that no other adapter may use, such as "encoder/mlp/out"."""
         return tuple(f"{stack}/{site}" for stack, site in self.places)
 
     def copied(self) -> tuple[str, ...]:
@@ -422,11 +422,11 @@ class BlockLayers(nnx.Module):
             setattr(self, title, Modules(made))
 
     def at(self, title: str, stack: str, site: str) -> Any:
-        """Return the trained layers of a Fuse or Route config at one adapter site."""
+        """Return the trained layers of a Fuse or Route config at a layer position (site)."""
         return getattr(self, title).at(stack, site)
 
     def stands_at(self, title: str, stack: str, site: str) -> bool:
-        """Return True if a Fuse or Route config has trained layers at an adapter site."""
+        """Return True if a Fuse or Route config has trained layers at a layer position (site)."""
         return (stack, site) in getattr(self, title).places
 
     def penalty(self) -> Array:
@@ -451,7 +451,7 @@ def _layer_of(block: Trained, host: Dense, rngs: nnx.Rngs) -> FusionLayer | Rout
 
 
 def places_of(tree: str | Block, places: Places) -> list[tuple[str, str]]:
-    """Return the (stack, site) pairs at which the adapters of a composition have modules."""
+    """Return the (stack, site) pairs, such as ("encoder", "mlp/out"), of composed adapters."""
     return list(dict.fromkeys(place for name in names_of((tree,)) for place in places[name]))
 
 
@@ -459,7 +459,7 @@ def stacks_of(model: Any) -> dict[str, Any]:
     """Return the encoder and decoder layers of a model by name.
 
     Raises:
-      InputError: if the model has no layers with adapter slots.
+      InputError: if the model has no layers that support adapters.
     """
     if not hasattr(model, "stacks"):
         raise InputError(
@@ -469,7 +469,7 @@ def stacks_of(model: Any) -> dict[str, Any]:
 
 
 def layers_of(stacks: Mapping[str, Any]) -> dict[str, range]:
-    """Return the layer numbers of each stack; decoder layers are numbered after encoder layers."""
+    """Return the layer numbers of encoder and decoder by name; decoder layers come last."""
     found: dict[str, range] = {}
     before = 0
     for name, layers in stacks.items():

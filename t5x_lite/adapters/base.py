@@ -69,14 +69,14 @@ OF_MODEL = ("prompt", "invertible")
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """Position in the layers of a model stack that can hold an adapter module.
+    """Position in the layers of an encoder or decoder that can hold an adapter module.
 
     Attributes:
-      stack: name of the stack: "encoder" or "decoder".
+      stack: "encoder" or "decoder".
       name: name of the position, such as "attention/query" or "after_mlp".
       dense: dense layer at the position. For a hidden state, it is the layer that reads the hidden
-        state; for a position after a block, it is the first dense layer of the stack.
-      first: number of the stack's first layer; decoder layers are numbered after encoder layers.
+        state; for a position after a block, it is the first dense layer of the encoder or decoder.
+      first: number of the first layer of `stack`; decoder layers are numbered after encoder layers.
       heads: number of attention heads if the position holds attention keys and values, where
         `dense` is the key projection; otherwise None.
     """
@@ -372,7 +372,7 @@ class AdapterModules(nnx.Module):
     def of_batch(
         self, models: Sequence[nnx.Module], batch: Batch, *, keep_ids: bool = False
     ) -> Batch:
-        """Return the batch without `adapter_ids`, after storing the ids in the adapter modules.
+        """Return the batch without `adapter_ids`, which this method stores in the adapter modules.
 
         Args:
           models: the model and any further encoders, with attached adapter modules.

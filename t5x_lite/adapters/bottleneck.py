@@ -247,7 +247,7 @@ def _sites(sites: tuple[str, ...], cross: bool, changes: dict[str, Any]) -> dict
 
 
 class BottleneckModules(Modules):
-    """Modules of a bottleneck adapter by stack and site, with masks for narrower layers."""
+    """Modules of a bottleneck adapter, with masks for layers with a smaller width."""
 
     def complete(self) -> None:
         for place in self.places:

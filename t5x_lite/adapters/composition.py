@@ -70,8 +70,8 @@ class Block:
     """Base class of the expressions that compose adapters, such as Stack(a, b).
 
     Attributes:
-      children: adapter names or nested compositions; None, if `bare` is set, is the model without
-        an adapter.
+      children: names of adapters, or nested compositions. None, the model without an adapter, is
+        allowed if `bare` is set.
     """
 
     children: "tuple[str | Block | None, ...]"
@@ -113,15 +113,15 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class Stack(Block):
-    """Composition block that applies its child adapters one after the other."""
+    """Composition block that applies several adapters one after the other."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Average(Block):
-    """Composition block with the weighted sum of the child adapters' results for the same input.
+    """Composition block with the weighted sum of several adapters' results for the same input.
 
     Attributes:
-      weights: weight of each child; () means 1 / n for each of n children.
+      weights: weight of each adapter; () means 1 / n for each of n adapters.
       normalize: True to divide the weights by their sum.
     """
 
@@ -139,7 +139,7 @@ class Average(Block):
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Weights of the child adapters, normalized if `normalize` is set."""
+        """Weights of the adapters, normalized if `normalize` is set."""
         if not self.weights:
             return (1.0 / len(self.children),) * len(self.children)
         total = sum(self.weights) if self.normalize else 1.0
@@ -148,10 +148,10 @@ class Average(Block):
 
 @dataclasses.dataclass(frozen=True)
 class Drop(Block):
-    """Composition block that skips its child adapter in some layers (arXiv:2010.11918).
+    """Composition block that skips an adapter in some layers (arXiv:2010.11918).
 
     Attributes:
-      layers: layers without the child adapter, counted from 0, decoder layers after encoder layers.
+      layers: layers without the adapter, counted from 0, decoder layers after encoder layers.
     """
 
     layers: Annotated[tuple[int, ...], AtLeast(0)] = ()
@@ -210,7 +210,7 @@ class Trained(Block):
 
 @dataclasses.dataclass(frozen=True)
 class Fuse(Trained):
-    """AdapterFusion block: attention over the outputs of the child adapters (arXiv:2005.00247).
+    """AdapterFusion block: attention over the outputs of several adapters (arXiv:2005.00247).
 
     Attributes:
       temperature: temperature of the attention softmax.
@@ -225,18 +225,18 @@ class Fuse(Trained):
 
 @dataclasses.dataclass(frozen=True)
 class Route(Trained):
-    """Composition block that mixes child adapters by router weights: h + sum_k w_k (h_k - h).
+    """Composition block that mixes adapters by router weights: h + sum_k w_k (h_k - h).
 
     Attributes:
       by: "example" to compute one set of weights per row from the mean of its tokens (in a decoder,
         per token), or "token" to compute weights for each token.
-      kind: "soft", a softmax; "hard", only the likeliest child, with the gradient of its
+      kind: "soft", a softmax; "hard", only the likeliest adapter, with the gradient of its
         probability; or "free", trained weights with any sum, equal for all tokens.
       temperature: temperature of the softmax.
       balance: loss weight of the load-balancing term K sum_k f_k P_k at each site (Fedus et al.
         2022, arXiv:2101.03961, section 2.2, use 0.01). f_k is the fraction of tokens (with
-        by="example", of rows) with child k as the likeliest child, and P_k is the mean of w_k. The
-        term is 1 if all children are used equally.
+        by="example", of rows) with adapter k as the likeliest, and P_k is the mean of w_k. The term
+        is 1 if all adapters are used equally.
     """
 
     part: ClassVar[str] = "router"
@@ -263,10 +263,10 @@ class Route(Trained):
 
 @dataclasses.dataclass(frozen=True)
 class Split(Block):
-    """Composition block that assigns consecutive ranges of a row's tokens to its child adapters.
+    """Composition block that assigns consecutive ranges of a row's tokens to several adapters.
 
     Attributes:
-      splits: number of tokens for each child; one entry may be "rest".
+      splits: number of tokens for each adapter; one entry may be "rest".
     """
 
     splits: Annotated[tuple[int | Literal["rest"], ...], AtLeast(1)] = ()
@@ -283,7 +283,7 @@ class Split(Block):
             raise InputError("splits of a Split block may contain 'rest' only once")
 
     def sizes(self, length: int) -> tuple[int, ...]:
-        """Return the number of tokens for each child adapter.
+        """Return the number of tokens for each adapter.
 
         Raises:
           InputError: if the sizes do not add up to the row length.
@@ -297,10 +297,10 @@ class Split(Block):
 
 @dataclasses.dataclass(frozen=True)
 class BatchSplit(Block):
-    """Composition block that assigns contiguous ranges of a batch's rows to its child adapters.
+    """Composition block that assigns contiguous ranges of a batch's rows to several adapters.
 
     Attributes:
-      sizes: number of rows for each child; () splits the batch evenly.
+      sizes: number of rows for each adapter; () splits the batch evenly.
     """
 
     sizes: Annotated[tuple[int, ...], AtLeast(1)] = ()
@@ -313,7 +313,7 @@ class BatchSplit(Block):
         _check_number("sizes", self.sizes, self.children)
 
     def rows(self, num: int) -> tuple[int, ...]:
-        """Return the number of batch rows for each child adapter.
+        """Return the number of batch rows for each adapter.
 
         Raises:
           InputError: if the sizes do not add up to the batch size `num`.
@@ -332,7 +332,7 @@ class BatchSplit(Block):
 
 @dataclasses.dataclass(frozen=True)
 class MultiTask(Block):
-    """Composition block that selects each row's child adapter by the feature `adapter_ids`."""
+    """Composition block that selects the adapter of each row by the feature `adapter_ids`."""
 
     bare: ClassVar[bool] = True
     of_rows: ClassVar[bool] = True
@@ -340,16 +340,16 @@ class MultiTask(Block):
 
 @dataclasses.dataclass(frozen=True)
 class Parallel(Block):
-    """Composition block that repeats the batch for each child adapter, child after child."""
+    """Composition block that repeats the batch, with one copy for each adapter."""
 
     bare: ClassVar[bool] = True
     of_rows: ClassVar[bool] = True
 
     def rows(self, num: int) -> tuple[int, ...]:
-        """Return the number of batch rows for each child adapter.
+        """Return the number of batch rows for each adapter.
 
         Raises:
-          InputError: if the batch size `num` is not a multiple of the number of children.
+          InputError: if the batch size `num` is not a multiple of the number of adapters.
         """
         if num % len(self.children):
             raise InputError(
@@ -375,7 +375,7 @@ def _check_number(name: str, values: Sequence[object], children: Sequence[object
 def walk(
     tree: "str | Block | None", above: tuple[Block, ...] = ()
 ) -> Iterator[tuple["str | Block", tuple[Block, ...]]]:
-    """Yield the blocks and adapter names in a composition, each with the blocks around it."""
+    """Yield the blocks and adapter names in a composition, each with its enclosing blocks."""
     if tree is None:
         return
     yield tree, above
@@ -391,7 +391,7 @@ def names_of(use: "Sequence[str | Block]") -> tuple[str, ...]:
 
 
 def trained_of(use: "Sequence[str | Block]") -> dict[str, dict[str, Trained]]:
-    """Return all Fuse and Route configs in compositions, as part -> parameter name -> config.
+    """Return all Fuse and Route configs as "fusion" or "router" -> parameter name -> config.
 
     Raises:
       InputError: if two different configs have the same name.
@@ -457,7 +457,7 @@ def path_of(above: Sequence[Block], last: str) -> str:
 
 
 def pruned(tree: "str | Block | None", present: "frozenset[str]") -> bool:
-    """Return True if a composition contains one of the adapters in `present`."""
+    """Return True if one of the adapters in `present` occurs in a composition."""
     return any(node in present for node, _ in walk(tree) if isinstance(node, str))
 
 
@@ -480,13 +480,14 @@ def make_gate(features: int, axis: str | None, *, rngs: nnx.Rngs, num: int = 1) 
 def gates_of(
     dense: Dense, read: Float[Array, "*B T D"], seen: Any, kind: Gate
 ) -> Float[Array, "*B #T G"]:
-    """Return the gate values of each token, in float32.
+    """Return the value of an adapter's gate for each token, in float32.
 
     Args:
       dense: dense layer of the gate.
       read: gate input x.
       seen: attention mask: the positions that each position attends to.
-      kind: averaging of gate values: "real_tokens" or "all_tokens".
+      kind: tokens over which gate values are averaged: "real_tokens" (without padding) or
+        "all_tokens".
     """
     gates = jax.nn.sigmoid(dense.product(read))
     if kind == "all_tokens":
@@ -543,7 +544,7 @@ class RouterLayer(nnx.Module):
     def __call__(
         self, block: Route, x: Float[Array, "B T D"], seen: Any
     ) -> Float[Array, "#B #T K"]:
-        """Return the router weight of each child adapter, in float32.
+        """Return the router's weight for each adapter, in float32.
 
         Args:
           block: config of the router.

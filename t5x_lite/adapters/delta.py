@@ -101,7 +101,7 @@ def _limit(arrays: Lazy, k: int) -> tuple[int, int]:
 
 
 def _from_above(counts: np.ndarray, k: int) -> tuple[int, int]:
-    """Return the histogram bin of the K-th largest entry, and its rank among the bin's entries."""
+    """Return the histogram bin of the K-th largest entry, and the entry's rank within the bin."""
     above = np.cumsum(counts[::-1])
     place = int(np.searchsorted(above, k))
     before = int(above[place - 1]) if place else 0
@@ -274,7 +274,8 @@ class Delta:
           density: fraction of the delta's entries; K = round(density * entries).
 
         Raises:
-          InputError: if neither or both of `k` and `density` are given, or a part is not additive.
+          InputError: if neither or both of `k` and `density` are given, or a change cannot be
+            added.
         """
         self.check_additive()
         lazy = {path: part.dense for path, part in self.parts.items()}
@@ -292,7 +293,7 @@ class Delta:
         Changes of vectors, such as biases, stay exact.
 
         Raises:
-          InputError: if the rank is below 1, or a part is not additive.
+          InputError: if the rank is below 1, or a change, such as a mask, is not an addition.
         """
         if rank < 1:
             raise InputError(f"rank must be at least 1, got {rank}")
@@ -319,9 +320,9 @@ class Delta:
             absent path selects nothing.
 
         Raises:
-          InputError: if a pattern matches nothing or is not a regular expression, a masked part is
-            not additive, a boolean array has the wrong shape, or it selects only a part of an extra
-            array.
+          InputError: if a pattern matches nothing or is invalid, a selected change is not an
+            addition, a boolean array has the wrong shape, or it selects only some entries of an
+            extra array.
         """
         if isinstance(which, Mapping):
             parts, extra = self._chosen(trees.flatten(which))
@@ -417,7 +418,7 @@ class Delta:
         return {path: x for path, x in self.extra.items() if path.startswith(_at(module))}
 
     def _joined(self, other: "Delta", parts: Mapping[str, Part]) -> "Delta":
-        """Return a delta with these parts, and the heads and adapters of this delta and another."""
+        """Return a delta with these array changes, and the heads and adapters of both deltas."""
         base = other.base if self.base is None else self.base.with_(other.base)
         heads = {p: x for p, x in self.extra.items() if not p.startswith(MODULES)}
         for path, array in other.extra.items():
@@ -438,7 +439,7 @@ class Delta:
     def stored(
         self, shapes: Mapping[str, Any], axes: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return shapes and axes unchanged, because checkpoints store arrays without this delta.
+        """Return shapes and axes unchanged, because checkpoints have the base model's arrays.
 
         Raises:
           InputError: if the base lacks an array that the delta changes.
@@ -449,7 +450,7 @@ class Delta:
         return dict(shapes), dict(axes)
 
     def fresh(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return new arrays unchanged: newly initialized arrays already are the base model's."""
+        """Return newly initialized arrays unchanged, as arrays of the base model."""
         return dict(seen)
 
     def read(self, stored: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,8 +62,8 @@ def merge(
       weights: one weight for each delta; default: 1 for each.
 
     Raises:
-      InputError: if the base models differ, the number of weights is wrong, a part is not additive,
-        or the method does not support the deltas.
+      InputError: if the base models differ, the number of weights is wrong, or the method does not
+        support the deltas.
     """
     if not deltas:
         raise InputError("merge needs at least one delta, got none")

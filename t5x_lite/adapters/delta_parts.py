@@ -77,7 +77,7 @@ class Part:
         """Return the values that this change adds, as a dense float32 array.
 
         Raises:
-          InputError: if the part is not additive.
+          InputError: if this change, such as a mask, is not an addition.
         """
         raise InputError(f"a {_name(self)} delta part is not a sum with the base; {_REMEDY}")
 
@@ -85,7 +85,7 @@ class Part:
         """Return this change multiplied by a number.
 
         Raises:
-          InputError: if the part is not additive.
+          InputError: if this change, such as a mask, is not an addition.
         """
         raise InputError(f"a {_name(self)} delta part cannot be multiplied by a number; {_REMEDY}")
 
@@ -134,7 +134,7 @@ class Part:
         return sum(np.asarray(x).nbytes for x in self.arrays().values())
 
     def arrays(self) -> dict[str, Any]:
-        """Return the arrays that define this change, by name."""
+        """Return the arrays that a delta stores for this change, by name."""
         raise NotImplementedError
 
 
@@ -386,7 +386,7 @@ class Several(Part):
     """Delta part: applies several changes to one array, one after the other.
 
     Attributes:
-      parts: parts in order of application.
+      parts: changes in order of application.
     """
 
     parts: tuple[Part, ...]
@@ -496,7 +496,7 @@ def factored(part: Part, rank: int) -> LowRank:
 
     Args:
       part: change of a kernel, [..., I, O].
-      rank: maximum rank; min(I, O) gives the exact part.
+      rank: maximum rank; min(I, O) gives the exact change.
     """
     if isinstance(part, LowRank):
         qa, ra = np.linalg.qr(np.asarray(part.a, np.float32))
@@ -639,7 +639,7 @@ def folded(z: Float[Array, " d"], length: int) -> Float[Array, " L"]:
 
 
 def hadamard(x: Float[Array, " L"]) -> Float[Array, " L"]:
-    """Apply the unnormalized Walsh-Hadamard transform to a vector of power-of-2 length.
+    """Apply the unnormalized Walsh-Hadamard transform to a vector whose length is a power of 2.
 
     The transform is a sequence of matrix products with small Hadamard matrices.
     """

@@ -309,7 +309,7 @@ class Evaluation:
         return state.chosen([self.run(child, state) for child in block.children])
 
     def _routed(self, block: Route, state: Any) -> Any:
-        """Mix the child adapters by router weights; hard routing runs only the chosen child."""
+        """Mix several adapters by router weights; hard routing runs only the chosen adapter."""
         weights = self.own[block.key](block, *state.read())
         modules = [self._module(child) for child in block.children]
         kinds = {kind_of(module) for module in modules}
@@ -346,7 +346,7 @@ class Evaluation:
         return fused if some is True else state.where(some, fused)
 
     def _read_by_last(self, here: Sequence[tuple[Tree, Any]], state: Any) -> tuple[Array, Array]:
-        """Return the input of the last child adapter as the attention query, and the residual."""
+        """Return the last adapter's input as the attention query, and the residual."""
         query: Any = None
         skip: Any = None
         for child, is_here in here:

@@ -103,7 +103,7 @@ class ExpertModules(Modules):
 
 
 def _arrays_of(block: MLP) -> dict[str, nnx.Variable]:
-    """Return the arrays of a feed-forward block, with a new expert axis of size 1."""
+    """Return the arrays of a feed-forward block, with an axis of size 1 for the experts."""
     sites = block.dense_sites()
     names = {"wi": "in", "wo": "out", "gate": "gate"}
     found = {ours: sites[site].kernel[...] for ours, site in names.items() if site in sites}

@@ -193,7 +193,7 @@ class _Evaluator:
         raise self.error(node, "expected only names, numbers, + - * / and functions")
 
     def _checked(self, node: ast.expr, value: Value) -> Value:
-        """Return the value unless it is a number too large for float32, which raises InputError."""
+        """Return the value; raise InputError for a number that is too large for float32."""
         if isinstance(value, int | float) and not abs(value) < _LARGEST:
             raise self.error(node, f"numbers must be below {_LARGEST:g}")
         return value

@@ -288,7 +288,7 @@ class Layers(Adapter):
 
     Attributes:
       sites: must not be set; `last` or `only` selects the layers.
-      last: number of highest layers to copy in each stack.
+      last: number of last layers to copy, in the encoder and in the decoder.
       only: numbers of the layers to copy, counted from 0, decoder layers after encoder layers.
     """
 
@@ -339,7 +339,7 @@ class Layers(Adapter):
         return Copies(found)
 
     def _rows(self, num: int, *, first: int) -> tuple[int, ...]:
-        """Return the layer numbers to copy within one stack."""
+        """Return the numbers of the encoder's or decoder's layers to copy."""
         if self.last is not None:
             return tuple(range(max(0, num - self.last), num))
         return tuple(row for row in range(num) if first + row in self.only)

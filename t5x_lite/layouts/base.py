@@ -191,7 +191,7 @@ class Layout:
           length: maximum number of tokens of inputs, including these end tokens; None if unknown.
 
         Raises:
-          InputError: if `length` leaves no room for text before the separator words.
+          InputError: if the words of the separator leave no room for text in `length`.
         """
         del length
         return (vocabulary.eos_id,) if self.ends else ()
@@ -279,7 +279,7 @@ class Layout:
         """Raise InputError unless a task has exactly the features that this layout requires.
 
         Args:
-          there: feature names of the task; names that no layout uses are ignored.
+          there: feature names of the task; names that are unknown to all layouts are ignored.
         """
         if self.fits(there):
             return

@@ -132,8 +132,7 @@ class Groups(Layout):
         return {**texts, "passage_ids": most, "positive_ids": self.known_positives * ID_WIDTH}
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings as JSON; fields of later versions only if they are not the default.
-        """
+        """Return the settings as JSON; fields of later versions only if they are not default."""
         found = super().identity()
         return {name: x for name, x in found.items() if name not in _ADDED or x != _ADDED[name]}
 

@@ -123,7 +123,7 @@ class Sheet:
 
     @property
     def with_links(self) -> float | None:
-        """Seconds per step, including the wait for collectives; None if unknown."""
+        """Seconds per step, including the wait for collectives between chips; None if unknown."""
         estimate, rings = self.estimate, self.rings
         return rings.added_to(estimate.seconds) if estimate and rings else None
 

@@ -134,7 +134,7 @@ def _without_ones(sizes: Any) -> tuple[int, ...]:
 def difference(attached: Slice, meant: Slice, *, name: str) -> str | None:
     """Return a message if the attached devices differ from the planned slice, or None.
 
-    The order of a slice's sides is ignored.
+    Slices are equal if only the order of their side lengths differs.
     """
     same = dataclasses.replace(attached, shape=()) == dataclasses.replace(meant, shape=())
     if same and sorted(attached.shape) == sorted(meant.shape):
