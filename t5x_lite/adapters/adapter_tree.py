@@ -96,7 +96,7 @@ class SlotTree(nnx.Module):
 
     @property
     def per_row(self) -> bool:
-        """True if rows or tokens of a batch may get different results for equal inputs."""
+        """True if the adapters in use, or their gates, depend on the row or token of the batch."""
         return self._has_rows or any(map(is_per_row, self.leaves.all().values()))
 
     @property
@@ -377,7 +377,7 @@ class Modules(nnx.Module):
         return 0
 
     def at(self, stack: str, site: str) -> Any:
-        """Return the adapter module of a stack ("encoder" or "decoder") and a site ("mlp/out")."""
+        """Return the adapter module at a position in the layers, such as "encoder", "mlp/out"."""
         node: Any = self
         for part in (stack, *site.split("/")):
             node = getattr(node, part)
@@ -388,7 +388,7 @@ class BlockLayers(nnx.Module):
     """Trained layers of Fuse and Route compositions, stored at adapters/PART/NAME/STACK/SITE.
 
     Args:
-      blocks: Fuse or Route configs, by the names of their parameters.
+      blocks: Fuse or Route configs, by NAME.
       places: sites of the adapters, by adapter name.
       stacks: stacked layers of the model by name.
       rngs: random streams; "params" is used.
@@ -490,7 +490,7 @@ def check_layers(use: Sequence[str | Block], layers: Mapping[str, range]) -> Non
 
 
 def tree_class(site: str) -> type[SlotTree]:
-    """Return the `SlotTree` subclass that composes adapters at a site, such as "mlp/out"."""
+    """Return the `SlotTree` subclass for a position in the layers, such as "mlp/out"."""
     if site.startswith(_BLOCK):
         return BlockTree
     if site.endswith(_PREFIX):

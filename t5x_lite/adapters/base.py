@@ -211,15 +211,15 @@ class Adapter:
           model: as for `build`.
           dense: function that builds the module of one dense layer; None skips dense layers, and
             likewise for `hidden`, `block` and `key`.
-          hidden: function for sites at the input of a block's last layer.
-          block: function for sites after a block.
-          key: function for sites at the keys and values of an attention.
+          hidden: function for the input of a block's last dense layer.
+          block: function for the output of an attention or feed-forward block.
+          key: function for the keys and values of an attention layer.
           sites: site names or regular expressions instead of `self.sites`.
-          where: function that returns False for a site to skip.
+          where: function that returns False for each position (site) to skip.
           rngs: random streams; "params" is used.
 
         Raises:
-          InputError: if an entry of `sites` matches no site that has a function.
+          InputError: if an entry of `sites` matches no position, or only skipped positions.
         """
         patterns = self.sites if sites is None else tuple(sites)
         found: dict[str, dict[str, nnx.Module]] = {}
@@ -308,7 +308,7 @@ class AdapterModules(nnx.Module):
         """Put the adapter modules into the layers of the model, in place.
 
         Raises:
-          InputError: if two adapter modules claim the same site.
+          InputError: if two adapters use the same position in the layers.
         """
         self.check()
         stacks, places = stacks_of(model), self._places()
@@ -411,7 +411,7 @@ class AdapterModules(nnx.Module):
         return found
 
     def check(self) -> None:
-        """Raise InputError if adapters use the same site or cannot be composed as configured."""
+        """Raise InputError if adapters use the same layer positions or cannot be composed."""
         check_nesting(self._use)
         check_tasks(self._use, self._modules())
         check_places(self._use, self._places(), dict(self._kinds))

@@ -176,7 +176,8 @@ class Bottleneck(Adapter):
         """Return one bottleneck adapter with concatenated widths that computes the sum of both.
 
         Raises:
-          InputError: if the adapters differ in inputs, activations, options or sites.
+          InputError: if the adapters differ in layer positions, or in other options than name,
+            width, scale and init.
         """
         alike = (
             self._is_plain
@@ -425,7 +426,7 @@ class BottleneckBlock(nnx.Module):
         return added * gates_of(self.gate, read, around.mask, config.gate).astype(dtype)
 
     def make_mask(self) -> nnx.Variable | None:
-        """Return masks [N, R] of the columns that each of N layers uses; None for equal widths."""
+        """Return 0/1 masks [N, R] of the bottleneck columns that each of N layers uses, or None."""
         width = max(1, *self.widths)
         if all(each == width for each in self.widths):
             return None

@@ -496,7 +496,7 @@ def gates_of(
 
 
 def mean_of_seen(values: Float[Array, "*B T G"], seen: Any) -> Float[Array, "*B #T G"]:
-    """Return, for each token, the mean of the values over the tokens that it attends to.
+    """Return, for each token, the mean of `values` over the tokens to which it attends.
 
     Args:
       values: values of each token, in float32.

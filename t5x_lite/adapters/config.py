@@ -59,8 +59,8 @@ class Adapters:
         nli))" (`t5x_lite.adapters.grammar`); "" uses all added and loaded adapters.
       train: names of adapters to train, "fusion" or "router" for the layers of Fuse or Route
         compositions, "head" for heads and the objective's own layers, "norms" for the model's layer
-        norms, "base" for the whole model; () trains the adapters of `add`, fusions, routers and the
-        head.
+        norms, "base" for the complete base model; () trains the adapters of `add`, fusions, routers
+        and the head.
       base_dtype: dtype of the frozen model during training; adapters stay in float32.
     """
 

@@ -224,14 +224,15 @@ class Delta:
     def apply(self, base: Params, *, keep_float32: bool = False) -> Params:
         """Return the base model's parameters with this delta applied, including the extra arrays.
 
-        Sums are computed in float32 and cast to the base's dtypes. Unchanged arrays are not copied.
+        Sums are computed in float32 and cast to the base model's dtypes. Unchanged arrays are not
+        copied.
 
         Args:
           base: nested dict of the base model's arrays.
           keep_float32: True to return the sums in float32.
 
         Raises:
-          InputError: if the base lacks an array that the delta changes, or its shape differs.
+          InputError: if the base model lacks an array that the delta changes, or its shape differs.
         """
         flat = dict(trees.flatten(base))
         for path in self.parts:
@@ -241,7 +242,7 @@ class Delta:
         return trees.unflatten({**flat, **self.extra})
 
     def changed(self, path: str, array: Any, *, keep_float32: bool = False) -> Any:
-        """Return one base array with this delta applied; see `apply`."""
+        """Return one array of the base model with this delta applied; see `apply`."""
         if path not in self.parts:
             return array
         part = self.parts[path]
@@ -370,7 +371,7 @@ class Delta:
 
     @property
     def size(self) -> int:
-        """Total number of entries of the changed base arrays."""
+        """Total number of entries of all changed arrays."""
         return sum(int(np.prod(part.shape)) for part in self.parts.values())
 
     @property
@@ -442,7 +443,7 @@ class Delta:
         """Return shapes and axes unchanged, because checkpoints have the base model's arrays.
 
         Raises:
-          InputError: if the base lacks an array that the delta changes.
+          InputError: if the base model lacks an array that the delta changes.
         """
         for path in self.parts:
             if path not in shapes:
@@ -454,7 +455,7 @@ class Delta:
         return dict(seen)
 
     def read(self, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the base's arrays with this delta applied, by path."""
+        """Return the base model's arrays with this delta applied, by path."""
         changed = {path: self.changed(path, stored[path]) for path in self.parts}
         return {**stored, **changed}
 

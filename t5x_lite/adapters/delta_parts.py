@@ -293,7 +293,7 @@ class Scale(Part):
     additive: ClassVar[bool] = False
 
     def read(self, base: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
-        """Return the scaled array; `base` is float32.
+        """Return the base array multiplied by the factors; `base` is float32.
 
         Raises:
           InputError: if the shape of the factors does not fit the array.

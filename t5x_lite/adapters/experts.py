@@ -89,7 +89,7 @@ class ExpertModules(Modules):
     alone = "replaces the feed-forward block"
 
     def claims(self) -> tuple[str, ...]:
-        """Return the sites that no other adapter may use, including the feed-forward block's."""
+        """Return the layer positions that no other adapter may use, as stack/site."""
         stacks = dict.fromkeys(stack for stack, _ in self.places)
         return (*super().claims(), *(f"{stack}/{site}" for stack in stacks for site in _BLOCK))
 
@@ -120,8 +120,8 @@ class ExpertLayer(nnx.Module):
       config: config of the adapter.
       d_model: hidden size D.
       d_ff: feed-forward size F.
-      gated: True if the base block has a gate.
-      bias: True if the base block has biases.
+      gated: True if the replaced feed-forward block has a gate.
+      bias: True if the replaced feed-forward block has biases.
       rngs: random streams; "params" is used.
     """
 

@@ -46,7 +46,7 @@ class Hyper(Bottleneck):
 
     Attributes:
       tasks: number of tasks.
-      embedding: size E of the task, layer and site embeddings.
+      embedding: size E of the embeddings of tasks, layers and positions in a layer.
       hidden: size of the network's hidden layer.
     """
 

@@ -353,7 +353,7 @@ class Ia3(Adapter):
     """Configuration of (IA)^3 adapters: trained factors for activations.
 
     Attributes:
-      sites: dense layers with a scaled output.
+      sites: names of dense layers with a scaled output.
       place: position of the factors in the feed-forward block: "after" or "before" the activation.
       feed_forward: True to scale the feed-forward block.
       attention_out: True to also scale the input of each attention's output layer, as PEFT does for

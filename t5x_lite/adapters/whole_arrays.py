@@ -157,7 +157,7 @@ class ArrayModule(nnx.Module):
     """Base class of the adapter modules that change one array of the model."""
 
     def __call__(self, base: Float[Array, "*axes"], *, key: Key | None) -> Float[Array, "*axes"]:
-        """Return the changed array.
+        """Return the model array after this adapter's change.
 
         Args:
           base: array of the model, in float32.
@@ -284,7 +284,7 @@ class Copy(Adapter):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layers(Adapter):
-    """Configuration that trains copies of whole layers while the base model is frozen.
+    """Configuration that trains copies of complete layers while the base model is frozen.
 
     Attributes:
       sites: must not be set; `last` or `only` selects the layers.

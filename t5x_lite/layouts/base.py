@@ -142,7 +142,7 @@ class Layout:
       name: name of the layout in messages and saved data positions.
       features: features that a task must have, in the order in which they are packed.
       optional: features that the layout also uses if the task has them.
-      joined: features that concatenate several texts, each beginning with [CLS]; they are not
+      joined: features with several concatenated texts, each beginning with [CLS]; they are not
         truncated.
       of_encoder: True for rows of an encoder, which need [CLS], [SEP] and padding ids.
       packs: True if several examples may share a row.
@@ -175,7 +175,7 @@ class Layout:
         return "labels" in self.features
 
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """Return the maximum number of tokens of each feature, or of each text in a joined feature.
+        """Return the maximum number of tokens of each feature, or of each text in it if `joined`.
 
         Args:
           inputs: the value of data.inputs_length.
@@ -237,7 +237,7 @@ class Layout:
         """Return an upper bound of `longest` for each cached example, over all random samples.
 
         Args:
-          joined: number of tokens of the longest text in the joined features of each example.
+          joined: number of tokens of the longest text in the `joined` features of each example.
           lengths: number of tokens of each feature in the cache.
         """
         del lengths
@@ -336,14 +336,14 @@ class Layout:
 
 
 def separate(joined: Int[np.ndarray, " n"]) -> list[Int[np.ndarray, " _"]]:
-    """Split a joined feature into its texts, each beginning with [CLS]."""
+    """Split a feature with several concatenated texts into its texts, which begin with [CLS]."""
     if not len(joined):
         return []
     return np.split(joined, np.flatnonzero(joined == joined[0])[1:])
 
 
 def longest_joined(layout: Layout, example: Example) -> int:
-    """Return the number of tokens of the longest text in an example's joined features."""
+    """Return the number of tokens of the longest text in the `joined` features of an example."""
     texts = [text for name in layout.joined for text in separate(example[name])]
     return max(map(len, texts), default=0)
 

@@ -263,8 +263,8 @@ class Groups(Layout):
         """Sample the passages of a row; return them, positive first, with their teacher scores.
 
         Args:
-          example: concatenated int32 tokens "positives" and "negatives", `base.KEY`, and optionally
-            float32 "scores".
+          example: concatenated int32 tokens "positives" and "negatives", the feature `base.KEY` for
+            sampling, and optionally float32 "scores".
         """
         texts = [text for name in self.joined for text in separate(example[name])]
         places = self._places(example)

@@ -328,7 +328,7 @@ class Spans(Layout):
         """Sample two spans of a document for one row.
 
         Args:
-          example: concatenated int32 tokens "spans", and `base.KEY`.
+          example: concatenated int32 tokens "spans", and the feature `base.KEY` for sampling.
           length: maximum number of tokens of a span, including [CLS] and [SEP]; None for unlimited.
 
         Raises:
