@@ -163,7 +163,6 @@ class DenseTree(SlotTree):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """Return the adapted output of the dense layer without a bias."""
         return self.with_bias(x, y, kernel, None, None)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
@@ -442,7 +441,6 @@ class BlockLayers(nnx.Module):
 
 
 def _layer_of(block: Trained, host: Dense, rngs: nnx.Rngs) -> FusionLayer | RouterLayer:
-    """Build the trained layers of a Fuse or Route config, with the input size of a dense layer."""
     features = host.kernel.shape[-2]
     if isinstance(block, Fuse):
         return FusionLayer(features, static=block.static, rngs=rngs)

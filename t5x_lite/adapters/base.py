@@ -508,7 +508,6 @@ _SMALLEST = 1e-38
 
 
 def _check_number(field: str, value: object) -> None:
-    """Raise InputError if a number, or a number in a tuple, does not fit int32 or float32."""
     if isinstance(value, tuple):
         for each in value:
             _check_number(field, each)

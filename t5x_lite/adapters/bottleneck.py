@@ -222,7 +222,6 @@ class Bottleneck(Adapter):
 
 
 def _by_place(params: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Return the adapter's parameter paths without the prefix adapters/NAME -> complete paths."""
     return {path.removeprefix(f"{ADAPTERS}{name}/"): path for path in params}
 
 
@@ -406,7 +405,6 @@ class BottleneckBlock(nnx.Module):
         return True if self.mask is None or all(self.widths) else self.mask[...][0] > 0
 
     def _where_it_is(self, state: Array, other: Array) -> Float[Array, "B T D"]:
-        """Return `state` in layers that have the adapter, and `other` in all other layers."""
         is_here = self.is_here
         return state if is_here is True else jnp.where(is_here, state, other)
 
@@ -449,5 +447,4 @@ class BottleneckBlock(nnx.Module):
 
 
 def _kaiming_uniform(key: Any, shape: Any, dtype: Any) -> Array:
-    """Sample uniformly from -1 / sqrt(inputs) to 1 / sqrt(inputs)."""
     return jax.random.uniform(key, shape, dtype, -(shape[0] ** -0.5), shape[0] ** -0.5)

@@ -419,7 +419,6 @@ class Delta:
         return {path: x for path, x in self.extra.items() if path.startswith(_at(module))}
 
     def _joined(self, other: "Delta", parts: Mapping[str, Part]) -> "Delta":
-        """Return a delta with these array changes, and the heads and adapters of both deltas."""
         base = other.base if self.base is None else self.base.with_(other.base)
         heads = {p: x for p, x in self.extra.items() if not p.startswith(MODULES)}
         for path, array in other.extra.items():
@@ -483,7 +482,6 @@ def difference(path: str, tuned: Any, base: Any) -> Dense | None:
 
 
 def _pattern(text: str) -> Callable[[str], bool]:
-    """Return a function that tests whether a path has a prefix or matches a regular expression."""
     patterns.check("pattern", text)
     return lambda path: trees.covers(text, path)
 

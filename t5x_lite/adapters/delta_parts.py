@@ -189,7 +189,7 @@ class Sparse(Part):
 
     @classmethod
     def of(cls, array: np.ndarray, indices: np.ndarray) -> "Sparse":
-        """Return the sparse change that adds an array's entries at sorted flat indices."""
+        """Return a sparse change that adds only the entries of an array at some flat indices."""
         kind = np.int32 if array.size <= np.iinfo(np.int32).max else np.int64
         values = np.asarray(array, np.float32).reshape(-1)[indices]
         return cls(indices.astype(kind), values, tuple(array.shape))

@@ -309,7 +309,6 @@ class Evaluation:
         return state.chosen([self.run(child, state) for child in block.children])
 
     def _routed(self, block: Route, state: Any) -> Any:
-        """Mix several adapters by router weights; hard routing runs only the chosen adapter."""
         weights = self.own[block.key](block, *state.read())
         modules = [self._module(child) for child in block.children]
         kinds = {kind_of(module) for module in modules}
@@ -346,7 +345,6 @@ class Evaluation:
         return fused if some is True else state.where(some, fused)
 
     def _read_by_last(self, here: Sequence[tuple[Tree, Any]], state: Any) -> tuple[Array, Array]:
-        """Return the last adapter's input as the attention query, and the residual."""
         query: Any = None
         skip: Any = None
         for child, is_here in here:
@@ -359,7 +357,7 @@ class Evaluation:
         return query, skip
 
     def _is_here(self, tree: Tree) -> Any:
-        """Return True if the layer has one of the adapters; an array if layers differ."""
+        """Return True if this layer has one of the adapters; a boolean array if layers differ."""
         if tree is None:
             return False
         if isinstance(tree, str | Task):
@@ -519,7 +517,6 @@ class DenseState(RowStates):
         return dataclasses.replace(self, y=y, kernel=after, bias=bias)
 
     def _kernel(self) -> Array:
-        """Return the merged kernel, or zeros for modules that do not use it."""
         if self.kernel is not None:
             return self.kernel
         return jnp.zeros((self.x.shape[-1], self.y.shape[-1]), self.x.dtype)

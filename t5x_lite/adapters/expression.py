@@ -193,7 +193,6 @@ class _Evaluator:
         raise self.error(node, "expected only names, numbers, + - * / and functions")
 
     def _checked(self, node: ast.expr, value: Value) -> Value:
-        """Return the value; raise InputError for a number that is too large for float32."""
         if isinstance(value, int | float) and not abs(value) < _LARGEST:
             raise self.error(node, f"numbers must be below {_LARGEST:g}")
         return value
@@ -301,8 +300,6 @@ def _any(value: Any) -> Any:
 
 
 def _merging(how: Callable[..., Any], **options: bool) -> Function:
-    """Return the function of expressions for a merge method, such as ties for `Ties`."""
-
     def call(
         deltas: Sequence[Delta],
         weights: Sequence[float | int],
@@ -328,8 +325,6 @@ def _average(
 
 
 def _own(method: Callable[..., Delta], **options: bool) -> Function:
-    """Return the function of expressions for a `Delta` method, such as sparsify."""
-
     def call(
         deltas: Sequence[Delta],
         weights: Sequence[float | int],

@@ -174,7 +174,6 @@ def options_of(method: str) -> dict[str, Any]:
 
 
 def _custom(adapter: type[Adapter]) -> dict[str, Callable[..., Adapter]]:
-    """Return a dict with the import path of a custom adapter class; {} if it cannot be imported."""
     known = {type(constructor(name="module")) for constructor in METHODS.values()}
     if adapter in known or getattr(sys.modules.get(adapter.__module__), adapter.__name__, 0) == 0:
         return {}
@@ -301,7 +300,6 @@ class Source:
             self.refuse(node, str(error))
 
     def _first(self, method: str, values: list[ast.expr]) -> list[ast.keyword]:
-        """Convert the positional values of a method to its keyword option in `FIRST`."""
         if not values:
             return []
         if method not in FIRST:

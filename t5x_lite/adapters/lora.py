@@ -404,7 +404,6 @@ class OutputScale(nnx.Module):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """Return y times the trained factors l, in float32."""
         return y * self.scale[...].astype(jnp.float32)
 
     def kind(self) -> Hashable:
@@ -437,7 +436,6 @@ class HiddenScale(nnx.Module):
         self.scale = nnx.Param(jnp.ones((size,), jnp.float32), logical=(axis,))
 
     def __call__(self, hidden: Float[Array, "*batch I"]) -> Float[Array, "*batch I"]:
-        """Return the hidden states multiplied by the factors l, in their dtype."""
         return hidden * self.scale[...].astype(hidden.dtype)
 
     def kind(self) -> Hashable:

@@ -489,7 +489,6 @@ class HeadMask(nnx.Module):
         self.d_kv = d_kv
 
     def __call__(self, hidden: Float[Array, "*batch I"]) -> Float[Array, "*batch I"]:
-        """Return the attention output multiplied by the heads' factors, in its dtype."""
         return hidden * self._rows().astype(hidden.dtype)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
@@ -501,5 +500,4 @@ class HeadMask(nnx.Module):
         return {"kernel": Scale(self._rows(), -2)}
 
     def _rows(self) -> Float[Array, "*layers I"]:
-        """Return, for each row of the output layer's kernel, the factor of its head."""
         return jnp.repeat(self.mask[...], self.d_kv, axis=-1)

@@ -144,7 +144,6 @@ class Prefix(Adapter):
         return PrefixModules(found, {} if self.flat else widths, self, rngs=rngs)
 
     def _check_places(self, model: Any) -> None:
-        """Raise InputError for DeBERTa, in which prefixes cannot have positions."""
         for layers in model.stacks().values():
             if any(isinstance(one, DisentangledAttention) for one in layers.key_sites().values()):
                 raise InputError(
@@ -245,7 +244,6 @@ class LayerPrefix(nnx.Module):
         self.bias = nnx.Param(bias, logical=axes)
 
     def __call__(self) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
-        """Return the prefix's keys and values, in the dtype of the parameters."""
         if not self.has_network:
             return self.keys[...], self.values[...]
         if self.states is None:
@@ -295,7 +293,6 @@ class GatedPrefix(LayerPrefix):
 
 
 def _states(embedding: Array, kernel: Array, bias: Array) -> Float[Array, "P M"]:
-    """Compute the hidden states of the prefix network, in the dtype of the parameters."""
     states = einsum("PD,DM->PM", embedding, kernel)
     return jnp.tanh(states + bias.astype(jnp.float32)).astype(kernel.dtype)
 
@@ -303,7 +300,6 @@ def _states(embedding: Array, kernel: Array, bias: Array) -> Float[Array, "P M"]
 def _pair(
     states: Array, kernel: Array, bias: Array
 ) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
-    """Compute the prefix keys and values of one layer, in the dtype of the parameters."""
     made = einsum("PM,MCHK->CPHK", states.astype(kernel.dtype), kernel)
     made = made + bias.astype(jnp.float32)[:, None]
     return made[0].astype(kernel.dtype), made[1].astype(kernel.dtype)

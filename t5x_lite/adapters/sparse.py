@@ -259,7 +259,6 @@ class Relaxed(ArrayModule):
             self.group = nnx.Param(jnp.zeros(group, jnp.float32), logical=(None,) * len(group))
 
     def _alphas(self) -> tuple[Array, ...]:
-        """Return log alpha of each entry, plus log alpha of its layer if `structured` is set."""
         own = (self.alpha[...], *((self.group[...],) if self.has_group else ()))
         raised = (self.diff.alpha_rate * jnp.asarray(x, jnp.float32) for x in own)
         return tuple(self.diff.alpha0 + x for x in raised)
@@ -378,7 +377,6 @@ def _without(make: Callable[[], np.ndarray], had: np.ndarray | None) -> Callable
 
 
 def _among(size: int, had: np.ndarray) -> np.ndarray:
-    """Return the flat indices of an array that are not in `had`."""
     free = np.ones(size, bool)
     free[had] = False
     return np.flatnonzero(free)

@@ -339,7 +339,6 @@ class Layers(Adapter):
         return Copies(found)
 
     def _rows(self, num: int, *, first: int) -> tuple[int, ...]:
-        """Return the numbers of the encoder's or decoder's layers to copy."""
         if self.last is not None:
             return tuple(range(max(0, num - self.last), num))
         return tuple(row for row in range(num) if first + row in self.only)
@@ -418,14 +417,12 @@ class Copies(Modules):
 def _added(
     base: Float[Array, "*axes"], difference: Float[Array, "*rows"], rows: Rows
 ) -> Float[Array, "*axes"]:
-    """Add a trained difference to the layers `rows` of a base array."""
     if rows is None or len(rows) == base.shape[0]:
         return base + difference
     return base.at[np.asarray(rows)].add(difference, unique_indices=True, indices_are_sorted=True)
 
 
 def _part(difference: np.ndarray, shape: tuple[int, ...], rows: Rows) -> Part:
-    """Return the delta part that adds a difference to the layers `rows` of an array."""
     if rows is None or len(rows) == shape[0]:
         return Dense(difference)
     whole = np.zeros(shape, np.float32)

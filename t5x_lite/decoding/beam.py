@@ -237,7 +237,6 @@ def _first(history: Array, rule: Rule, ended: Array | None, *, width: int) -> _B
 def _advance(
     beams: _Beams, logits: Array, prompt_lengths: Array, rule: Rule, decoding: Decoding
 ) -> _Beams:
-    """Advance a beam search by one token, and update live and finished beams."""
     index, width = beams.index + 1, decoding.num_beams
     prompt = prompt_lengths[:, None]
     found = _continuations(beams, logits, decoding)

@@ -233,7 +233,6 @@ def _init_statistics(
 
 
 def _scaled(axes: Axes) -> Any:
-    """Return a tree of booleans: True for parameters whose steps are scaled by RMS(p)."""
     return jax.tree_util.tree_map_with_path(
         lambda keys, _: keys[0].key != _MODULES, axes, is_leaf=lambda node: isinstance(node, tuple)
     )

@@ -237,7 +237,6 @@ class AdamW(Optimizer):
         return optax.GradientTransformation(init, update)
 
     def _corrected(self, count: Array, start: Any, mu: Array, nu: Array) -> Array:
-        """Return Adam's bias-corrected update; each layer's steps count from its first step."""
         age = jnp.maximum(count - start, 1).astype(jnp.float32)
         age = age.reshape(*age.shape, *[1] * (mu.ndim - age.ndim))
         return (mu / (1 - self.b1**age)) / (jnp.sqrt(nu / (1 - self.b2**age)) + self.eps)
@@ -257,7 +256,6 @@ def _clipped(
 
 
 def _clipping(norm: float, groups: Sequence[str], axes: Axes) -> Callable[[Any], Any]:
-    """Return a function that clips gradients by global norm, separately for each group."""
     clip = optax.clip_by_global_norm(norm)
     rest, paths = list(trees.flatten(axes)), []
     for pattern in groups:

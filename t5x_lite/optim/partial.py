@@ -108,7 +108,6 @@ def decayed_by_layer(
 def _factor(
     path: str, leaf: Any, decay: float, *, depth: int, names: Any, below: Sequence[str]
 ) -> Any:
-    """Return the learning rate factor of a parameter: a number, or one number for each layer."""
     start = _START.match(path)
     if start is None:
         return 1.0
@@ -282,7 +281,6 @@ def unfreezing(
 
 
 def _chosen(flag: Array, yes: Any, no: Any) -> Array:
-    """Select `yes` or `no` by a flag, which is a scalar or has one value for each layer."""
     return jnp.where(flag.reshape(*flag.shape, *[1] * (yes.ndim - flag.ndim)), yes, no)
 
 
@@ -334,7 +332,7 @@ class Update:
         return loss.joined(self.joint(loss.rows, batch, step=step))
 
     def part(self, tree: Any) -> Any:
-        """Return the trained parameters of a tree of all parameters."""
+        """Select the trained parameters from a tree with all parameters."""
         trains = self.trains
         if trains is None:
             return tree

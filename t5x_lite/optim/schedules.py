@@ -217,7 +217,6 @@ def _after_warmup(decay: Callable[[Any], Any], peak: float, steps: int) -> Calla
 
 
 def _as_float32(schedule: Callable[[Any], Any]) -> LearningRate:
-    """Wrap a schedule so that it returns a float32 array, also for a Python int."""
     return lambda step: jnp.asarray(schedule(jnp.asarray(step)), jnp.float32)
 
 

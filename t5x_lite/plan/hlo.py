@@ -237,7 +237,6 @@ class _Program:
         )
 
     def _collectives(self, name: str, *, runs: int, looped: bool) -> list[Collective]:
-        """Return the collectives of a computation that runs `runs` times, and of its callees."""
         collectives: list[Collective] = []
         channels: dict[str, int] = {}
         for within, instruction in self._straight(name):
@@ -277,7 +276,7 @@ class _Program:
         return bool(users) and all(one.opcode == "dynamic-slice" for one in users)
 
     def _padded(self, name: str) -> int:
-        """Return the bytes of an array that is a zero-padded shard; 0 for other arrays."""
+        """Return the bytes of an array if it is a shard padded with zeros, else 0."""
         made = self._made.get(name)
         root = made
         while root is not None and root.opcode == "fusion":
@@ -300,7 +299,6 @@ class _Program:
         return _OPERAND.findall(instruction.rest.partition(")")[0])
 
     def _kernels(self, name: str, *, runs: int) -> Iterator[Kernel]:
-        """Yield the kernels of a computation that runs `runs` times, and of its callees."""
         for _, instruction in self._straight(name):
             if instruction.opcode == "while":
                 body = _first(_BODY, instruction.rest)
@@ -329,7 +327,6 @@ class _Program:
         return result if kind in ("all-gather", "collective-broadcast") else given
 
     def _operations(self, name: str, *, runs: int) -> list[Operation]:
-        """Return all operations with cycle estimates in a computation and its callees."""
         found: list[Operation] = []
         for instruction in self._lines.get(name, ()):
             estimate = _CYCLES.search(instruction.rest)
@@ -373,7 +370,6 @@ def _cycles(operations: Iterable[Operation]) -> int:
 
 
 def _by_source(operations: Iterable[Operation]) -> tuple[Operation, ...]:
-    """Add the costs of equal JAX operations; return the most expensive first."""
     counts: dict[str, list[int]] = {}
     for operation in operations:
         total = counts.setdefault(operation.source, [0, 0])

@@ -124,7 +124,6 @@ def described(devices: Sequence[Any]) -> Slice:
 
 
 def _without_ones(sizes: Any) -> tuple[int, ...]:
-    """Return the side lengths of a slice without trailing ones."""
     shape = list(sizes)
     while len(shape) > 1 and shape[-1] == 1:
         shape.pop()
