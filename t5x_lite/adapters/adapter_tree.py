@@ -364,7 +364,7 @@ class Modules(nnx.Module):
         return None
 
     def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
-        """Return the adapter's changes of whole model arrays as delta parts, by path.
+        """Return the adapter's changes of complete model arrays as delta parts, by path.
 
         Args:
           shapes: path -> shape of the model's array.
@@ -376,7 +376,7 @@ class Modules(nnx.Module):
         return 0
 
     def at(self, stack: str, site: str) -> Any:
-        """Return the adapter module at a position in the layers, such as "encoder", "mlp/out"."""
+        """Return the adapter module of a layer position, such as at("encoder", "mlp/out")."""
         node: Any = self
         for part in (stack, *site.split("/")):
             node = getattr(node, part)

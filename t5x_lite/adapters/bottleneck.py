@@ -334,7 +334,7 @@ class BottleneckBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the block's output after this adapter, for use between composed adapters.
+        """Return the block's output after this adapter, as input of the next composed adapter.
 
         Args:
           h: block output before the adapter, possibly after other adapters.

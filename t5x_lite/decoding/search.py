@@ -48,7 +48,7 @@ class Generative(Protocol):
         ...
 
     def step(self, tokens: Array, cache: Any) -> tuple[Array, Any]:
-        """Return logits [R, V] after reading one token per row, and the new cache."""
+        """Read one token per row; return the next tokens' logits [R, V] and the new cache."""
         ...
 
     def repeat(self, cache: Any, num: int) -> Any:

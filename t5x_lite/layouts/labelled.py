@@ -294,7 +294,7 @@ WINDOW = "window"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Windows(Layout):
-    """Layout for extractive question answering: a question and a window of its context.
+    """Layout for extractive question answering: a question and one window of a long text.
 
     Attributes:
       doc_stride: number of tokens from the start of one window to the start of the next, as in

@@ -458,7 +458,7 @@ def moved(traffic: Iterable[Collective]) -> Moved:
 
 
 def ring_time(traffic: Iterable[Collective], links: float) -> RingTime:
-    """Return the minimum time of collectives on links with a speed in bytes per second."""
+    """Return the minimum time of collectives over links with `links` bytes per second."""
     seconds = {True: 0.0, False: 0.0}
     for one in traffic:
         seconds[one.asynchronous] += ring_bytes(one) / links
