@@ -376,7 +376,8 @@ class Modules(nnx.Module):
         return 0
 
     def at(self, stack: str, site: str) -> Any:
-        """Return the adapter module of a layer position, such as at("encoder", "mlp/out")."""
+        """Return the adapter module at a layer position, such as stack "encoder", site "mlp/out".
+        """
         node: Any = self
         for part in (stack, *site.split("/")):
             node = getattr(node, part)

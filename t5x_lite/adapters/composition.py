@@ -569,8 +569,7 @@ class RouterLayer(nnx.Module):
 
 
 def told(weights: Float[Array, "B _ K"], seen: Any, *, length: int) -> Float[Array, " _"]:
-    """Return router statistics: a count of 1, load balance, entropy, and each adapter's mean
-    weight.
+    """Return router statistics: a count of 1, load balance, entropy, each adapter's mean weight.
 
     Args:
       weights: router weights of each token or row; they add up to 1.

@@ -147,7 +147,7 @@ def of_span(first: int, last: int) -> Label:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Labelled(Layout):
-    """Layout with one text or text pair per row, and its class label or score.
+    """Layout with one text or text pair per row, together with its class label or score.
 
     Attributes:
       scores: True if rows have regression scores; None follows the task.
