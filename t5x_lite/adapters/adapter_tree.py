@@ -376,8 +376,7 @@ class Modules(nnx.Module):
         return 0
 
     def at(self, stack: str, site: str) -> Any:
-        """Return the adapter module at a layer position, such as stack "encoder", site "mlp/out".
-        """
+        """Return the adapter module at a layer position, such as ("encoder", "attention/query")."""
         node: Any = self
         for part in (stack, *site.split("/")):
             node = getattr(node, part)
