@@ -50,7 +50,7 @@ class Optimizer(ABC):
       clip_norm: maximum global norm of the gradients; None disables clipping.
       clip_groups: regular expressions for parameter paths; the parameters that match each
         expression, and all remaining parameters, are clipped separately. For two networks with one
-        loss: ("objective/generator.*",).
+        loss, use ("objective/generator.*",).
       rates: learning-rate factors for some parameters, as PATTERN=FACTOR with a regular expression
         for whole paths; the first match counts. LoRA+ (Hayou et al. 2024, arXiv:2402.12354):
         ("adapters/.*/b=16",); a faster head: ("heads/.*=10",).
