@@ -1,1 +1,1 @@
-"""Adapters: small modules in the slots of a model; each has a config and an `nnx.Module`."""
+"""Adapters: small trained modules within a model's layers; each has a config and a module."""

@@ -1,7 +1,7 @@
-"""Adapter modules by site, and the trees that compose the modules of a site.
+"""Adapter modules at each adapter site of a model, and compositions of adapters at one site.
 
-If a site has a single adapter, its slot holds the adapter's module. If adapters are composed, the
-slot holds a tree and the modules that the tree names:
+A site is a named position in a model's layers, such as "mlp/out", with an attribute (slot) for an
+adapter. The slot holds the module of a single adapter, or a tree of composed adapters:
 
     BlockTree         instead of the residual sum of a block
     DenseTree         at a dense layer
@@ -9,7 +9,7 @@ slot holds a tree and the modules that the tree names:
     KeyTree           at the keys and values of an attention
     InvertibleTree    after the embeddings
 
-`SlotTree.see` stores the child index of each row of the batch in `ids`, once for each layer, so
+`SlotTree.see` stores in `ids` which adapter each row of the batch uses, once for each layer, so
 that a scan over the layers can slice them.
 """
 
@@ -52,11 +52,11 @@ from t5x_lite.nn.dense import Dense
 from t5x_lite.nn.slots import Around, GatedKeySlot, is_per_row
 
 REGULARISATION = 0.01
-"""Loss weight of |I - Wv|^2, summed over all Fuse layers."""
+"""Loss weight of the term |I - Wv|^2, summed over all AdapterFusion layers."""
 
 
 class Named(nnx.Module):
-    """Container of modules by name."""
+    """Flax container of modules by name."""
 
     def __init__(self, modules: Mapping[str, nnx.Module]):
         self.names = tuple(modules)
@@ -68,13 +68,13 @@ class Named(nnx.Module):
 
 
 class SlotTree(nnx.Module):
-    """Base class of modules that compose several adapters at one slot of a model.
+    """Base class of modules that compose several adapters at one position in the layers.
 
     Args:
-      tree: root block of the composition, such as Stack(a, b).
-      leaves: adapter modules in the slot by name, for one layer or stacked over layers.
-      own: trained layers of the composition's blocks, by `Trained.key`.
-      layers: numbers of the stack's layers, counted over encoder and decoder; read by Drop blocks.
+      tree: composition of the adapters, such as Stack(a, b).
+      leaves: composed adapter modules by name, for one layer or stacked over layers.
+      own: trained layers of the composition itself, such as routers, by `Trained.key`.
+      layers: layer numbers, counted over encoder and decoder, for Drop, which skips layers.
     """
 
     ids: nnx.Variable | None = None  # [B], from `see`
@@ -96,7 +96,7 @@ class SlotTree(nnx.Module):
 
     @property
     def per_row(self) -> bool:
-        """True if rows or tokens of a batch may get different results for equal inputs."""
+        """True if the adapters in use, or their gates, depend on the row or token of the batch."""
         return self._has_rows or any(map(is_per_row, self.leaves.all().values()))
 
     @property
@@ -105,7 +105,7 @@ class SlotTree(nnx.Module):
         return any(block.of_rows or block.by_content for block in blocks)
 
     def see(self, ids: Array) -> None:
-        """Store the child adapter index of each batch row, once for each layer, in place."""
+        """Store which of the composed adapters each batch row uses, in place."""
         num = jax.tree.leaves(nnx.state(self.leaves))[0].shape[0]
         layers = jnp.broadcast_to(ids, (num, *ids.shape))
         self.ids = nnx.Variable(layers, logical=("layers", None))
@@ -119,7 +119,7 @@ class SlotTree(nnx.Module):
 
 
 class BlockTree(SlotTree):
-    """Composition of adapters after an attention or feed-forward block (for a `BlockSlot`)."""
+    """Module that composes adapters after an attention or feed-forward block of a layer."""
 
     def __call__(
         self,
@@ -128,13 +128,13 @@ class BlockTree(SlotTree):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the block's residual sum after the adapters, normalized if `norm` is given."""
+        """Return the residual sum of the block after all adapters, after `norm` if given."""
         total = x + self._run(BlockState(f, x, norm, around, self._ids())).h
         return total if norm is None else norm(total)
 
 
 class DenseTree(SlotTree):
-    """Composition of adapters at a dense layer (for a `DenseSlot`), which also adds the bias."""
+    """Module that composes adapters at a dense layer, and adds the layer's bias."""
 
     def with_bias(
         self,
@@ -144,10 +144,10 @@ class DenseTree(SlotTree):
         bias: Float[Array, " O"] | None,
         seen: Any,
     ) -> Float[Array, "*batch O"]:
-        """Return the adapted output of the dense layer in float32, with its bias.
+        """Return the output of the dense layer after all adapters in float32, including the bias.
 
         Raises:
-          InputError: if rows use different adapters but share the layer's input.
+          InputError: if rows use different adapters, but the layer's input is shared by all rows.
         """
         if x.ndim < 3 and self._has_rows:
             raise InputError(
@@ -163,31 +163,23 @@ class DenseTree(SlotTree):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """Return the adapted output of the dense layer without a bias."""
         return self.with_bias(x, y, kernel, None, None)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return the kernel with all adapters merged into it.
-
-        Raises:
-          InputError: if rows use different adapters.
-        """
         return self._run(KernelState(kernel, None, has_bias=False)).kernel
 
     def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:
-        """Return the bias with all adapters merged into it."""
         return self._run(KernelState(None, bias, has_bias=True)).bias
 
 
 class HiddenTree(SlotTree):
-    """Composition of adapters at the input of a block's last layer (for a `HiddenSlot`)."""
+    """Module that composes adapters at the input of a block's last dense layer."""
 
     def __call__(self, hidden: Float[Array, "*batch I"]) -> Float[Array, "*batch I"]:
-        """Return the hidden states after the composed adapters."""
         return self._run(HiddenState(hidden, self._ids())).hidden
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return the kernel of the next layer with the adapters merged into it.
+        """Return the kernel of the block's last dense layer with all adapters merged into it.
 
         Raises:
           InputError: if rows use different adapters.
@@ -196,14 +188,13 @@ class HiddenTree(SlotTree):
 
 
 class KeyTree(SlotTree):
-    """Composition of prefix adapters (for a `KeySlot`): their keys and values, concatenated."""
+    """Module that concatenates the attention keys and values of several prefix adapters."""
 
     def __call__(self) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
-        """Return the concatenated keys and values of all prefix adapters."""
         return _one_after_the_other([leaf() for leaf in self.leaves.all().values()])
 
     def gated(self, x: Float[Array, "B T D"], seen: Any) -> Prefix:
-        """Return the concatenated keys and values, for each row if an adapter has a gate."""
+        """Return the concatenated prefix keys and values; per row if a prefix has a gate."""
         leaves = self.leaves.all().values()
         if not any(isinstance(leaf, GatedKeySlot) for leaf in leaves):
             return self()
@@ -220,10 +211,9 @@ def _one_after_the_other(pairs: Sequence[tuple[Array, ...]]) -> Prefix:
 
 
 class InvertibleTree(SlotTree):
-    """Composition of invertible adapters (for an `InvertibleSlot`)."""
+    """Module that applies several invertible adapters one after the other."""
 
     def __call__(self, x: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
-        """Apply all adapters in order."""
         for leaf in self.leaves.all().values():
             x = leaf(x)
         return x
@@ -275,8 +265,8 @@ class FusionLayer(nnx.Module):
         Args:
           query: input of the last adapter.
           contributions: output of each adapter, [B, T, D].
-          is_here: for each adapter, True if the layer has it; absent adapters get weight 0. ()
-            means that all are present.
+          is_here: for each adapter, True if it exists in this layer; other adapters get weight 0.
+            () means that all adapters exist.
           temperature: softmax temperature T.
         """
         q = self.query.product(query)
@@ -290,7 +280,6 @@ class FusionLayer(nnx.Module):
         return jnp.asarray(total).astype(query.dtype)
 
     def penalty(self) -> Float[Array, ""]:
-        """Return the regularization term |I - Wv|^2 over all layers, in float32."""
         if self.static:
             return jnp.float32(0)
         kernel = self.value.kernel[...].astype(jnp.float32)
@@ -298,13 +287,13 @@ class FusionLayer(nnx.Module):
 
 
 def _almost_one(key: Any, shape: Any, dtype: Any) -> Array:
-    """Return the initial Wv: a matrix with 1 on the diagonal and 1e-6 elsewhere."""
+    """Initialize the value projection Wv: 1 on the diagonal and 1e-6 elsewhere."""
     del key
     return jnp.eye(shape[0], dtype=dtype) + 1e-6 * (1.0 - jnp.eye(shape[0], dtype=dtype))
 
 
 Places = Mapping[str, tuple[tuple[str, str], ...]]
-"""Adapter name -> (stack, site) of each of its modules."""
+"""Adapter name -> the (stack, site) pairs at which the adapter has a module."""
 
 _BLOCK = "after_"
 _PREFIX = "/prefix"
@@ -312,10 +301,10 @@ _INVERTIBLE = "invertible"
 
 
 class Modules(nnx.Module):
-    """Modules of one adapter by stack and site, with one attribute for each path component.
+    """Modules of one adapter, as nested attributes such as `encoder.attention.query`.
 
     Args:
-      found: stack -> site, such as "attention/query" -> module.
+      found: stack ("encoder" or "decoder") -> site, such as "attention/query" -> adapter module.
     """
 
     def __init__(self, found: Mapping[str, Mapping[str, nnx.Module]] | None = None):
@@ -338,31 +327,31 @@ class Modules(nnx.Module):
     """Number of virtual tokens that the adapter inserts before a row's first token."""
 
     masks_arrays: bool = False
-    """True if the adapter masks the model's arrays after other adapters have changed them."""
+    """True if the adapter masks arrays of the model; masks are applied after other adapters."""
 
     alone: str = ""
     """Reason why the adapter cannot be composed with others; "" if it can."""
 
     def complete(self) -> None:
-        """Set values that checkpoints do not store, such as shared arrays and masks, in place."""
+        """Set arrays that checkpoints do not store, such as shared factors and masks, in place."""
 
     def meet(self, stacks: Mapping[str, Any]) -> None:
-        """Copy values that the adapter modules need from the layers of the model, in place.
+        """Copy arrays of the model's layers to the adapter modules that need them, in place.
 
         Args:
           stacks: stacked layers of the model by name.
         """
 
     def claims(self) -> tuple[str, ...]:
-        """Return the sites that no other adapter may use, such as "encoder/attention/query"."""
+        """Return the layer positions that no other adapter may use, such as "encoder/mlp/out"."""
         return tuple(f"{stack}/{site}" for stack, site in self.places)
 
     def copied(self) -> tuple[str, ...]:
-        """Return the paths of the model arrays that this adapter replaces (see `read`)."""
+        """Return the paths of the model arrays that `read` replaces."""
         return ()
 
     def read(self, model: Mapping[str, Any], *, key: Key | None = None) -> dict[str, Any]:
-        """Return the replaced model arrays by path.
+        """Return the model arrays that this adapter replaces, with their new values, by path.
 
         Args:
           model: arrays of the model by path, in their stored dtype.
@@ -371,11 +360,11 @@ class Modules(nnx.Module):
         return {}
 
     def penalty(self) -> Array | None:
-        """Return the adapter's term of the training loss, or None."""
+        """Return this adapter's regularization loss, or None if it has none."""
         return None
 
     def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
-        """Return the adapter's changes of model arrays that do not use a slot, by path.
+        """Return the adapter's changes of complete model arrays as delta parts, by path.
 
         Args:
           shapes: path -> shape of the model's array.
@@ -387,7 +376,7 @@ class Modules(nnx.Module):
         return 0
 
     def at(self, stack: str, site: str) -> Any:
-        """Return the adapter module at a site of the model."""
+        """Return the adapter module at a layer position, such as ("encoder", "attention/query")."""
         node: Any = self
         for part in (stack, *site.split("/")):
             node = getattr(node, part)
@@ -395,16 +384,16 @@ class Modules(nnx.Module):
 
 
 class BlockLayers(nnx.Module):
-    """Trained layers of Fuse or Route blocks, stored at adapters/PART/NAME/STACK/SITE.
+    """Trained layers of Fuse and Route compositions, stored at adapters/PART/NAME/STACK/SITE.
 
     Args:
-      blocks: Fuse or Route blocks, by the names of their parameters.
+      blocks: Fuse or Route configs, by NAME.
       places: sites of the adapters, by adapter name.
       stacks: stacked layers of the model by name.
       rngs: random streams; "params" is used.
 
     Raises:
-      InputError: if the name of a block is reserved or not an identifier.
+      InputError: if a NAME is reserved or not an identifier.
     """
 
     def __init__(
@@ -432,15 +421,14 @@ class BlockLayers(nnx.Module):
             setattr(self, title, Modules(made))
 
     def at(self, title: str, stack: str, site: str) -> Any:
-        """Return the trained layers of a Fuse or Route block at a site of the model."""
+        """Return the trained layers of a Fuse or Route config at a layer position (site)."""
         return getattr(self, title).at(stack, site)
 
     def stands_at(self, title: str, stack: str, site: str) -> bool:
-        """Return True if a Fuse or Route block has trained layers at a site of the model."""
+        """Return True if a Fuse or Route config has trained layers at a layer position (site)."""
         return (stack, site) in getattr(self, title).places
 
     def penalty(self) -> Array:
-        """Return the regularization term |I - Wv|^2, summed over all AdapterFusion layers."""
         layers = [
             modules.at(*place)
             for modules in (getattr(self, title) for title in self.titles)
@@ -453,7 +441,6 @@ class BlockLayers(nnx.Module):
 
 
 def _layer_of(block: Trained, host: Dense, rngs: nnx.Rngs) -> FusionLayer | RouterLayer:
-    """Build the trained layer of a Fuse or Route block, with the input size of the host layer."""
     features = host.kernel.shape[-2]
     if isinstance(block, Fuse):
         return FusionLayer(features, static=block.static, rngs=rngs)
@@ -462,7 +449,7 @@ def _layer_of(block: Trained, host: Dense, rngs: nnx.Rngs) -> FusionLayer | Rout
 
 
 def places_of(tree: str | Block, places: Places) -> list[tuple[str, str]]:
-    """Return the (stack, site) pairs of all adapters in a composition."""
+    """Return the (stack, site) pairs, such as ("encoder", "mlp/out"), of composed adapters."""
     return list(dict.fromkeys(place for name in names_of((tree,)) for place in places[name]))
 
 
@@ -470,7 +457,7 @@ def stacks_of(model: Any) -> dict[str, Any]:
     """Return the encoder and decoder layers of a model by name.
 
     Raises:
-      InputError: if the model has no layers with adapter slots.
+      InputError: if the model has no layers that support adapters.
     """
     if not hasattr(model, "stacks"):
         raise InputError(
@@ -480,7 +467,7 @@ def stacks_of(model: Any) -> dict[str, Any]:
 
 
 def layers_of(stacks: Mapping[str, Any]) -> dict[str, range]:
-    """Return the layer numbers of each stack; decoder layers are numbered after encoder layers."""
+    """Return the layer numbers of encoder and decoder by name; decoder layers come last."""
     found: dict[str, range] = {}
     before = 0
     for name, layers in stacks.items():
@@ -491,7 +478,7 @@ def layers_of(stacks: Mapping[str, Any]) -> dict[str, range]:
 
 
 def check_layers(use: Sequence[str | Block], layers: Mapping[str, range]) -> None:
-    """Raise InputError if a Drop block names a layer that the model does not have."""
+    """Raise InputError if a Drop config skips a layer that the model does not have."""
     num = sum(map(len, layers.values()))
     for node, _ in (pair for tree in use for pair in walk(tree)):
         if isinstance(node, Drop) and max(node.layers) >= num:
@@ -501,7 +488,7 @@ def check_layers(use: Sequence[str | Block], layers: Mapping[str, range]) -> Non
 
 
 def tree_class(site: str) -> type[SlotTree]:
-    """Return the `SlotTree` subclass that composes adapters at a site of this name."""
+    """Return the `SlotTree` subclass for a position in the layers, such as "mlp/out"."""
     if site.startswith(_BLOCK):
         return BlockTree
     if site.endswith(_PREFIX):
@@ -512,7 +499,7 @@ def tree_class(site: str) -> type[SlotTree]:
 
 
 def check_tasks(use: Sequence[str | Block], modules: Mapping[str, Modules]) -> None:
-    """Raise InputError if a hypernetwork is used without a valid Task(NAME, of=TASK) block.
+    """Raise InputError if a hypernetwork is used without a valid Task(NAME, of=TASK).
 
     Args:
       use: compositions of adapters.
@@ -534,7 +521,7 @@ def check_tasks(use: Sequence[str | Block], modules: Mapping[str, Modules]) -> N
 
 
 def check_places(use: Sequence[str | Block], places: Places, kinds: Mapping[str, str]) -> None:
-    """Raise InputError if a block contains an adapter that it cannot compose.
+    """Raise InputError if a composition cannot combine one of its adapters.
 
     Args:
       use: compositions of adapters.

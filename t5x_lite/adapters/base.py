@@ -1,17 +1,17 @@
-"""Adapters: frozen configs that build the modules for a model's slots.
+"""Adapters: frozen configs that build small trained modules and put them into a model's layers.
 
     adapter = Lora(rank=8)
     modules = adapter.build(model, rngs=rngs)       # modules["encoder"]["attention"]["query"]
-    attach(model, {"lora": modules})                # puts the modules into the model's slots
+    attach(model, {"lora": modules})                # puts the modules into the model's layers
 
 Adapter parameters are stored at adapters/NAME/STACK/SITE, for example
-adapters/lora/encoder/attention/query/a. The paths of the model's own parameters do not change.
-`t5x_lite.nn.slots` lists the site names.
+adapters/lora/encoder/attention/query/a. The paths of the model's own parameters do not change. A
+site is a named position in the layers of a model; `t5x_lite.nn.slots` lists the names.
 
-A method consists of a subclass of `Adapter` and the `nnx.Module` that it puts into each slot. An
-entry in `adapters.grammar.METHODS` gives the method its name in `adapters.add`, checkpoints and
-deltas. Merging and deltas call `of_kernel` and `parts` of the module in a slot; a subclass that
-computes another branch overrides these, too.
+An adapter method consists of a subclass of `Adapter` and the `nnx.Module` that it builds for each
+site. An entry in `adapters.grammar.METHODS` gives the method its name in `adapters.add`,
+checkpoints and deltas. Merging and deltas call `of_kernel` and `parts` of this module; a subclass
+with another computation must override both.
 """
 
 import dataclasses
@@ -64,19 +64,19 @@ ADAPTERS = "adapters/"
 """Prefix of the paths of all adapter parameters."""
 
 OF_MODEL = ("prompt", "invertible")
-"""Sites of the model itself, outside of its layers."""
+"""Adapter sites outside of the layers: before and after an encoder's embeddings."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """Position in the layers of a model stack that can hold an adapter module.
+    """Position in the layers of an encoder or decoder that can hold an adapter module.
 
     Attributes:
-      stack: name of the stack: "encoder" or "decoder".
+      stack: "encoder" or "decoder".
       name: name of the position, such as "attention/query" or "after_mlp".
       dense: dense layer at the position. For a hidden state, it is the layer that reads the hidden
-        state; for a position after a block, it is the first dense layer of the stack.
-      first: number of the stack's first layer; decoder layers are numbered after encoder layers.
+        state; for a position after a block, it is the first dense layer of the encoder or decoder.
+      first: number of the first layer of `stack`; decoder layers are numbered after encoder layers.
       heads: number of attention heads if the position holds attention keys and values, where
         `dense` is the key projection; otherwise None.
     """
@@ -97,7 +97,7 @@ class Site:
 
 
 Factory = Callable[[Site, nnx.Rngs], nnx.Module]
-"""Function (site, random streams) -> adapter module of one layer."""
+"""Function (adapter site, random streams) -> adapter module of one layer."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -109,8 +109,8 @@ class Adapter:
     Attributes:
       name: name of the adapter; its parameters are at adapters/NAME. Lower-case letters, digits and
         "_".
-      sites: names of the model positions (sites) that get an adapter module, or regular expressions
-        that match site names; they apply to encoder and decoder.
+      sites: names of the layer positions that get an adapter module, such as "mlp/out", or regular
+        expressions for such names; they apply to encoder and decoder.
     """
 
     name: str
@@ -133,7 +133,7 @@ class Adapter:
 
     @property
     def unpackable(self) -> str:
-        """Reason why the adapter needs rows with a single text; "" if packed rows are supported."""
+        """Reason why the adapter does not support packed rows; "" if it does."""
         return ""
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
@@ -146,11 +146,11 @@ class Adapter:
 
     @property
     def router_balance(self) -> float | None:
-        """Loss weight of the load-balancing term of the adapter's router; None without a router."""
+        """Loss weight of load balancing for the adapter's router; None without a router."""
         return None
 
     def scheduled(self, step: Array) -> dict[str, Array]:
-        """Return the parameters that follow a schedule instead of being trained, by path.
+        """Return parameters that follow a schedule and are not trained, with their values, by path.
 
         Args:
           step: int32 scalar, number of completed training steps.
@@ -165,12 +165,12 @@ class Adapter:
           rngs: Flax random streams; "params" is used.
 
         Raises:
-          InputError: if the model lacks a site of the adapter.
+          InputError: if the model lacks a layer position of `sites`.
         """
         raise TypeError(f"{type(self).__name__} does not define build")
 
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
-        """Return parameters, by path, that multiply the adapter's output by a factor.
+        """Return the parameters, by path, that give `factor` times the adapter's output.
 
         Raises:
           InputError: if the adapter method does not support scaling.
@@ -183,7 +183,7 @@ class Adapter:
     def joined(
         self, params: Mapping[str, Any], other: "Adapter", others: Mapping[str, Any]
     ) -> "tuple[Adapter, dict[str, Any]]":
-        """Return one adapter, and its parameters by path, that computes the sum of two adapters.
+        """Return one adapter config and its parameters that compute the sum of two adapters.
 
         Raises:
           InputError: if the adapter method does not support addition.
@@ -205,21 +205,21 @@ class Adapter:
         where: Callable[[Site], bool] = lambda site: True,
         rngs: nnx.Rngs,
     ) -> dict[str, dict[str, nnx.Module]]:
-        """Build an adapter module for each site, stacked over layers: stack -> site -> module.
+        """Build the adapter modules of all layers, stacked, as stack -> site -> module.
 
         Args:
           model: as for `build`.
-          dense: function that builds one layer's module at a dense layer. Kinds of sites without a
-            function are skipped.
-          hidden: function for sites at the input of a block's last layer.
-          block: function for sites after a block.
-          key: function for sites at the keys and values of an attention.
-          sites: site patterns that override `self.sites`.
-          where: predicate that selects among the sites that the patterns match.
+          dense: function that builds the module of one dense layer; None skips dense layers, and
+            likewise for `hidden`, `block` and `key`.
+          hidden: function for the input of a block's last dense layer.
+          block: function for the output of an attention or feed-forward block.
+          key: function for the keys and values of an attention layer.
+          sites: site names or regular expressions instead of `self.sites`.
+          where: function that returns False for each position (site) to skip.
           rngs: random streams; "params" is used.
 
         Raises:
-          InputError: if a pattern matches no site of these kinds.
+          InputError: if an entry of `sites` matches no position, or only skipped positions.
         """
         patterns = self.sites if sites is None else tuple(sites)
         found: dict[str, dict[str, nnx.Module]] = {}
@@ -270,18 +270,18 @@ def _sites(
 
 
 def reader_of(site: str) -> str:
-    """Return the dense layer that reads a hidden state: "mlp/out" for "mlp/hidden"."""
+    """Return the dense layer that reads a hidden state, such as "mlp/out" for "mlp/hidden"."""
     return f"{site.removesuffix('hidden')}out"
 
 
 class AdapterModules(nnx.Module):
-    """Modules of several adapters by name, and the trained layers that compose the adapters.
+    """Modules of several adapters by name, and the trained layers of their composition.
 
     Args:
       adapters: configs of the adapters.
       model: model that the modules are built for.
-      use: compositions of adapters, such as Stack(a, b), which must not share a site; () uses each
-        adapter by itself.
+      use: compositions of adapters, such as Stack(a, b); two compositions must not use the same
+        site. () uses each adapter without composition.
       rngs: random streams; "params" is used.
     """
 
@@ -305,10 +305,10 @@ class AdapterModules(nnx.Module):
             setattr(self, part, BlockLayers(blocks, self._places(), stacks_of(model), rngs=rngs))
 
     def attach(self, model: nnx.Module) -> None:
-        """Put the adapter modules into the adapter slots of the model's layers, in place.
+        """Put the adapter modules into the layers of the model, in place.
 
         Raises:
-          InputError: if two adapter modules claim the same site.
+          InputError: if two adapters use the same position in the layers.
         """
         self.check()
         stacks, places = stacks_of(model), self._places()
@@ -331,7 +331,7 @@ class AdapterModules(nnx.Module):
                 setattr(host, slot, self._slot(tree, stack, site, layers[stack]))
 
     def attach_output(self, model: nnx.Module, head: Any) -> None:
-        """Set `head.inverse` to the model's invertible adapter, in place."""
+        """Set the output head's `inverse` to the model's invertible adapter, in place."""
         if isinstance(model, TokenHost) and isinstance(head, OutputHost):
             head.inverse = model.invertible
 
@@ -349,11 +349,12 @@ class AdapterModules(nnx.Module):
         return tree_class(site)(tree, leaves, own, layers=layers)
 
     def see(self, model: nnx.Module, ids: Array | None) -> None:
-        """Store in the slots which child adapter each row of a batch uses, in place.
+        """Store in the model's adapter modules which adapter each batch row uses, in place.
 
         Args:
-          model: model with adapter modules in its slots.
-          ids: child adapter indices of the B rows (`adapter_ids`); if None, nothing changes.
+          model: model with attached adapter modules.
+          ids: batch feature `adapter_ids`, the index of the composed adapter for each row; if
+            None, nothing changes.
         """
         blocks = [node for node in self._nodes() if isinstance(node, MultiTask)]
         if ids is None or not blocks:
@@ -371,14 +372,13 @@ class AdapterModules(nnx.Module):
     def of_batch(
         self, models: Sequence[nnx.Module], batch: Batch, *, keep_ids: bool = False
     ) -> Batch:
-        """Return the batch without `adapter_ids`, after storing these ids in the model's slots.
+        """Return the batch without `adapter_ids`, which this method stores in the adapter modules.
 
         Args:
-          models: the model and its towers, with adapter modules in their slots.
-          batch: features of the rows; a Parallel composition repeats the rows for each child
-            adapter.
-          keep_ids: True to keep `adapter_ids` in the batch for the loss. Under Parallel, a row of
-            child i keeps its id only if the id is i; all other ids become -1 (no task).
+          models: the model and any further encoders, with attached adapter modules.
+          batch: batch features; a Parallel composition repeats the rows once for each adapter.
+          keep_ids: True to keep `adapter_ids` in the batch for the loss. In the copy of the rows
+            for adapter i of Parallel, ids other than i become -1 (no task).
         """
         if self.repeats > 1:
             batch = {name: jnp.concatenate([x] * self.repeats) for name, x in batch.items()}
@@ -403,7 +403,7 @@ class AdapterModules(nnx.Module):
         return parallel_of(self._use)
 
     def penalties(self) -> dict[str, tuple[Array, float]]:
-        """Return the loss terms that adapters add in training: name -> (value, scale)."""
+        """Return the regularization losses of all adapters: name -> (value, scale)."""
         each = {name: modules.penalty() for name, modules in self._modules().items()}
         found = {f"{name}_penalty": (x, 1.0) for name, x in each.items() if x is not None}
         if hasattr(self, "fusion"):  # |I - Wv|^2
@@ -411,7 +411,7 @@ class AdapterModules(nnx.Module):
         return found
 
     def check(self) -> None:
-        """Raise InputError if adapters share a site or cannot be composed as configured."""
+        """Raise InputError if adapters use the same layer positions or cannot be composed."""
         check_nesting(self._use)
         check_tasks(self._use, self._modules())
         check_places(self._use, self._places(), dict(self._kinds))
@@ -459,7 +459,7 @@ class AdapterModules(nnx.Module):
         return {name: getattr(self, name) for name in self._names}
 
     def copied(self) -> tuple[str, ...]:
-        """Return the paths of the model arrays that adapters replace."""
+        """Return the paths of the model arrays that `read` replaces."""
         return tuple(path for modules in self._modules().values() for path in modules.copied())
 
     def read(self, model: Params, *, key: Key | None = None) -> Params:
@@ -479,7 +479,7 @@ class AdapterModules(nnx.Module):
         return trees.unflatten(flat)
 
     def in_order(self) -> list[str]:
-        """Return the adapter names in order of application: adapters that mask arrays come last."""
+        """Return the adapter names in order of application; adapters that mask arrays are last."""
         return sorted(self._names, key=lambda name: getattr(self, name).masks_arrays)
 
     def num_unused(self, name: str) -> int:
@@ -488,18 +488,13 @@ class AdapterModules(nnx.Module):
 
 
 def at_step(adapters: Sequence[Adapter]) -> Callable[[Array], dict[str, Array]] | None:
-    """Return a function from the step to scheduled parameters by path; None without adapters."""
+    """Return a function from step to scheduled parameters by path; None without adapters."""
     if not adapters:
         return None
     return lambda step: {path: x for one in adapters for path, x in one.scheduled(step).items()}
 
 
 def by_name(adapters: Iterable[Adapter]) -> dict[str, Adapter]:
-    """Return a dict from adapter name to adapter config.
-
-    Raises:
-      InputError: if two adapters have the same name.
-    """
     found: dict[str, Adapter] = {}
     for adapter in adapters:
         if adapter.name in found:
@@ -509,11 +504,10 @@ def by_name(adapters: Iterable[Adapter]) -> dict[str, Adapter]:
 
 
 _SMALLEST = 1e-38
-"""Lower bound of nonzero magnitudes that fit float32; the upper bound is its inverse."""
+"""Minimum magnitude of nonzero numbers in float32; the maximum is its inverse."""
 
 
 def _check_number(field: str, value: object) -> None:
-    """Raise InputError if a number, or a number in a tuple, does not fit int32 or float32."""
     if isinstance(value, tuple):
         for each in value:
             _check_number(field, each)

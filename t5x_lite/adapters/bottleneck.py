@@ -118,12 +118,12 @@ class Bottleneck(Adapter):
         return max(1, int(d_model // dict(self.reductions).get(layer, self.reduction)))
 
     def widths(self, site: Site) -> tuple[int, ...]:
-        """Return the bottleneck width of each layer of the site's stack."""
+        """Return the bottleneck width for each layer of the encoder or the decoder."""
         layers = range(site.first, site.first + site.num_layers)
         return tuple(self.width(site.d_model, layer) for layer in layers)
 
     def block(self, site: Site, rngs: nnx.Rngs) -> "BottleneckBlock":
-        """Build the adapter module of one layer, with the largest width of the stack."""
+        """Build the adapter module of one layer, padded to the largest width of all layers."""
         return BottleneckBlock(self, site.d_model, widths=self.widths(site), rngs=rngs)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
@@ -176,7 +176,8 @@ class Bottleneck(Adapter):
         """Return one bottleneck adapter with concatenated widths that computes the sum of both.
 
         Raises:
-          InputError: if the adapters differ in inputs, activations, options or sites.
+          InputError: if the adapters differ in layer positions, or in other options than name,
+            width, scale and init.
         """
         alike = (
             self._is_plain
@@ -215,30 +216,28 @@ class Bottleneck(Adapter):
 
     @property
     def _is_plain(self) -> bool:
-        """True if the parameters are only two dense layers, of equal width in all layers."""
         same_width = not (self.reductions or self.leave_out)
         bare = (self.ln_before, self.ln_after, self.gate) == (False, "none", "none")
         return same_width and bare and not isinstance(self.scale, str)
 
 
 def _by_place(params: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Return STACK/SITE/... -> full path for the parameters of an adapter."""
     return {path.removeprefix(f"{ADAPTERS}{name}/"): path for path in params}
 
 
 def seq_bn(*, name: str = "bottleneck", cross: bool = False, **changes: Any) -> Bottleneck:
-    """Return a bottleneck adapter after feed-forward blocks, optionally also cross-attention."""
+    """Return the config of a bottleneck adapter after each feed-forward block."""
     return Bottleneck(name=name, **_sites(("after_mlp",), cross, changes))
 
 
 def double_seq_bn(*, name: str = "bottleneck", cross: bool = False, **changes: Any) -> Bottleneck:
-    """Return a bottleneck adapter after the attention and the feed-forward blocks."""
+    """Return the config of a bottleneck adapter after each attention and feed-forward block."""
     options = {"reads": "output", "activation": "swish", **changes}
     return Bottleneck(name=name, **_sites(("after_attention", "after_mlp"), cross, options))
 
 
 def par_bn(*, name: str = "bottleneck", cross: bool = False, **changes: Any) -> Bottleneck:
-    """Return a bottleneck adapter parallel to feed-forward blocks; its output is initially 0."""
+    """Return the config of a bottleneck adapter parallel to each feed-forward block."""
     options = {"reads": "input", "reduction": 2.0, "scale": 4.0, "init": "mam", **changes}
     return Bottleneck(name=name, **_sites(("after_mlp",), cross, options))
 
@@ -248,7 +247,7 @@ def _sites(sites: tuple[str, ...], cross: bool, changes: dict[str, Any]) -> dict
 
 
 class BottleneckModules(Modules):
-    """Modules of a bottleneck adapter by stack and site, with masks for layers of smaller width."""
+    """Modules of a bottleneck adapter, with masks for layers with a smaller width."""
 
     def complete(self) -> None:
         for place in self.places:
@@ -260,12 +259,12 @@ class BottleneckModules(Modules):
 
 
 class BottleneckBlock(nnx.Module):
-    """Bottleneck adapter module of one layer, or of a stack of layers, for a `BlockSlot`.
+    """Module of a bottleneck adapter after a block, for one layer or stacked over layers.
 
     Args:
       config: config of the adapter.
       d_model: hidden size of the model.
-      widths: bottleneck widths of the stack's layers; the arrays have the largest width.
+      widths: bottleneck width in each layer of the encoder or decoder; arrays have the maximum.
       rngs: random streams; "params" is used.
     """
 
@@ -298,7 +297,7 @@ class BottleneckBlock(nnx.Module):
         last: bool = False,
         rngs: nnx.Rngs,
     ) -> Any:
-        """Build one dense layer of the bottleneck; `last` is True for the projection to d_model."""
+        """Build a dense layer of the bottleneck; `last` is True for the output projection."""
         init: Any = jax.nn.initializers.normal(0.02)
         if self.config.init == "houlsby":
             init = jax.nn.initializers.truncated_normal(0.01)
@@ -314,7 +313,7 @@ class BottleneckBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the block's residual sum with the adapter, normalized if `norm` is given."""
+        """Return the residual sum of block and adapter, normalized by `norm` if given."""
         config = self.config
         close = norm or (lambda y: y)
         # Unless the adapter normalizes the sum itself, add the branch to the layer's own sum.
@@ -335,13 +334,13 @@ class BottleneckBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the block's output after the adapter, for compositions of adapters.
+        """Return the block's output after this adapter, as input of the next composed adapter.
 
         Args:
           h: block output before the adapter, possibly after other adapters.
           x: input of the block, as in `__call__`.
           norm: norm of a post-norm block, as in `__call__`.
-          around: other inputs of the slot, as in `__call__`.
+          around: attention mask and dropout key, as in `__call__`.
 
         Raises:
           InputError: if the adapter replaces the layer's norm.
@@ -377,7 +376,6 @@ class BottleneckBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the adapter's input, as configured by `reads`."""
         read = {"output": h, "input": x, "normed": around.source}.get(self.config.reads)
         return (norm(x + h) if norm else x + h) if read is None else read
 
@@ -388,7 +386,7 @@ class BottleneckBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the residual that is added to the adapter's output."""
+        """Return the residual state that is added to the adapter's output."""
         residual = self.config.residual
         if residual == "post_ln":
             return self.reads(h, x, norm, around)
@@ -403,11 +401,10 @@ class BottleneckBlock(nnx.Module):
 
     @property
     def is_here(self) -> Bool[Array, ""] | bool:
-        """True if the layer has the adapter; an array if this depends on the layer number."""
+        """True if the layer has this adapter; an array if layers differ."""
         return True if self.mask is None or all(self.widths) else self.mask[...][0] > 0
 
     def _where_it_is(self, state: Array, other: Array) -> Float[Array, "B T D"]:
-        """Return `state` in layers with the adapter, and `other` in layers without it."""
         is_here = self.is_here
         return state if is_here is True else jnp.where(is_here, state, other)
 
@@ -427,7 +424,7 @@ class BottleneckBlock(nnx.Module):
         return added * gates_of(self.gate, read, around.mask, config.gate).astype(dtype)
 
     def make_mask(self) -> nnx.Variable | None:
-        """Return the masks [N, R] of used columns per layer; None if all widths are equal."""
+        """Return 0/1 masks [N, R] of the bottleneck columns that each of N layers uses, or None."""
         width = max(1, *self.widths)
         if all(each == width for each in self.widths):
             return None
@@ -435,14 +432,14 @@ class BottleneckBlock(nnx.Module):
         return nnx.Variable(rows.astype(jnp.float32), logical=("layers", None))
 
     def clear_unused(self) -> None:
-        """Set the unused columns of narrower layers to 0, in place."""
+        """Set the padding columns of layers with a smaller width to 0, in place."""
         mask = self.make_mask()
         if mask is not None:
             self.down.kernel[...] = self.down.kernel[...] * mask[...][:, None, :]
             self.up.kernel[...] = self.up.kernel[...] * mask[...][:, :, None]
 
     def num_unused(self) -> int:
-        """Return the number of padding values in the arrays of narrower or skipped layers."""
+        """Return the number of padding values in arrays of layers with a smaller bottleneck."""
         width, d_model = max(1, *self.widths), self.up.kernel.shape[-1]
         state = nnx.state(self, nnx.Param)
         each = sum(leaf.size for leaf in jax.tree.leaves(state)) // len(self.widths)
@@ -450,5 +447,4 @@ class BottleneckBlock(nnx.Module):
 
 
 def _kaiming_uniform(key: Any, shape: Any, dtype: Any) -> Array:
-    """Sample uniformly from -1 / sqrt(inputs) to 1 / sqrt(inputs)."""
     return jax.random.uniform(key, shape, dtype, -(shape[0] ** -0.5), shape[0] ** -0.5)

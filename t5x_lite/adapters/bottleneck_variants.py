@@ -102,14 +102,14 @@ class Compacter(Bottleneck):
 
 
 def compacter(*, name: str = "compacter", cross: bool = False, **changes: Any) -> Compacter:
-    """Return a Compacter after the attention and the feed-forward blocks."""
+    """Return the config of a Compacter after each attention and feed-forward block."""
     return _of(double_seq_bn(cross=cross), name, {"reads": "output", **changes})
 
 
 def compacter_plus_plus(
     *, name: str = "compacter", cross: bool = False, **changes: Any
 ) -> Compacter:
-    """Return a Compacter after the feed-forward blocks only."""
+    """Return the config of a Compacter after each feed-forward block only."""
     return _of(seq_bn(cross=cross), name, changes)
 
 
@@ -121,7 +121,7 @@ class CompacterModules(BottleneckModules):
     """Modules of a Compacter adapter, with shared Kronecker factors at adapters/NAME/rule.
 
     Args:
-      found: stack -> site -> adapter module.
+      found: stack ("encoder" or "decoder") -> site -> adapter module.
       dim: number n of Kronecker products.
       rngs: random streams; "params" is used.
     """
@@ -132,7 +132,7 @@ class CompacterModules(BottleneckModules):
         self.rule = nnx.Param(rule, logical=(None, None, None))
 
     def complete(self) -> None:
-        """Copy the shared Kronecker factors into each projection, once for each layer, in place."""
+        """Copy the shared Kronecker factors into the projections of every layer, in place."""
         rule = self.rule[...]
         for place in self.places:
             block: CompacterBlock = self.at(*place)
@@ -196,7 +196,7 @@ class PHM(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((features_out,), jnp.float32), logical=(None,))
 
     def product(self, x: Float[Array, "B T I"]) -> Float[Array, "B T O"]:
-        """Return x times the kernel, plus the bias, in float32."""
+        """Return x times the kernel, plus the bias, in float32, without forming the kernel."""
         left, right, rule = self.left[...], self.right[...], self.rule
         if rule is None:
             raise ValueError(
@@ -213,7 +213,7 @@ class PHM(nnx.Module):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Invertible(Adapter):
-    """Configuration of an invertible adapter (NICE) after an encoder's embeddings (MAD-X).
+    """Configuration of an invertible adapter (NICE) after an encoder's embeddings, as in MAD-X.
 
     Attributes:
       sites: always "invertible".
@@ -232,7 +232,7 @@ class Invertible(Adapter):
             )
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the invertible module of the encoder.
+        """Build the invertible adapter module of the encoder.
 
         Raises:
           InputError: if the model has no encoder, or its embeddings are too small.
@@ -311,7 +311,7 @@ class Coupling(nnx.Module):
 
 
 def seq_bn_inv(*, name: str = "seq_bn_inv", reduction: float = 16.0, **changes: Any) -> Union:
-    """Return a language adapter (MAD-X): `seq_bn` together with an invertible adapter."""
+    """Return the config of a MAD-X language adapter: `seq_bn` plus an invertible adapter."""
     bottleneck = seq_bn(name=name, reduction=reduction, **changes)
     return Union(name=name, members=(bottleneck, Invertible(name=name)))
 
@@ -338,7 +338,7 @@ class T5Adapter(Adapter):
     dropout_rate: Rate = 0.1
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Return patterns of the trained parameters; `norms="all"` includes the model's norms."""
+        """Return regular expressions for trained paths; norms="all" includes the model's norms."""
         paths = tuple(paths)
         return (*super().trains(paths), *(norms_of(paths) if self.norms == "all" else ()))
 
@@ -357,7 +357,7 @@ def t5_adapter(
 
 
 class T5AdapterBlock(nnx.Module):
-    """T5 adapter module for a `BlockSlot`: a normalized feed-forward block with a residual.
+    """Module of T5's adapter layer: a normalized feed-forward block with a residual.
 
     Args:
       config: config of the adapter.
@@ -380,7 +380,6 @@ class T5AdapterBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the residual sum of the block's output and the adapter's output."""
         x = residual(x, f, norm=norm)
         keys: Any = split_key(around.key, 2)
         y = self.mlp(self.norm(x), key=keys[0])
@@ -396,8 +395,7 @@ class T5AdapterBlock(nnx.Module):
         """Return the block's output after the adapter, for composed adapters.
 
         Raises:
-          InputError: if the layer has a norm after the block, which would have to follow the
-            adapter.
+          InputError: if the layer has a norm after the block, as BERT's layers do.
         """
         if norm is not None:
             raise InputError(
@@ -417,7 +415,6 @@ class T5AdapterBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the change that the adapter makes to the block's output, for AdapterFusion."""
         return self.after(h, x, norm, around) - h
 
     def reads(
@@ -427,7 +424,6 @@ class T5AdapterBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the adapter's input: the residual sum of the block."""
         return x + h
 
     def skip(
@@ -437,5 +433,4 @@ class T5AdapterBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the residual state that the adapter's output is added to."""
         return h

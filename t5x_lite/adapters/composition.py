@@ -1,6 +1,7 @@
 """Compositions of adapters, the routers between them, and gates.
 
-A composition is a tree of blocks. Its leaves are names of adapters, or None for the bare model.
+A composition is an expression of names of adapters, None (the model without an adapter), and the
+composition blocks below. The adapters in the brackets of a block are its children.
 
     Stack(("en", Fuse(("sst2", "nli"))))            a frozen tree
     str(...)                                        "Stack(en, Fuse(sst2, nli))", its line
@@ -19,8 +20,9 @@ A composition is a tree of blocks. Its leaves are names of adapters, or None for
 | Drop(a, layers=(0, 1)) | h in some layers, a(h) in the others | AdapterDrop (arXiv:2010.11918) |
 | Parallel(a, b) | the batch K times, child after child | one in a tree, only below Stack |
 
-`t5x_lite.adapters.evaluation` evaluates a tree in a slot. An adapter without a module at a site
-leaves the state unchanged there. Blocks and defaults follow the library `adapters`.
+`t5x_lite.adapters.evaluation` evaluates a composition. At a layer position (site) without a module
+of an adapter, the adapter leaves the state unchanged. Blocks and defaults follow the library
+`adapters`.
 
 Routing: a router is trained together with the adapters, and weights them for each token or row.
 
@@ -65,27 +67,27 @@ from t5x_lite.nn.masks import Visibility
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """Base class of the blocks that compose adapters, such as Stack(a, b).
+    """Base class of the expressions that compose adapters, such as Stack(a, b).
 
     Attributes:
-      children: adapter names or nested blocks; None is the model without an adapter, if `bare` is
-        set.
+      children: names of adapters, or nested compositions. None, the model without an adapter, is
+        allowed if `bare` is set.
     """
 
     children: "tuple[str | Block | None, ...]"
 
     bare: ClassVar[bool] = False
-    """True if a child may be None."""
+    """True if None, the model without an adapter, is accepted in `children`."""
 
     of_rows: ClassVar[bool] = False
-    """True if the row index or `adapter_ids` determines which child a row uses."""
+    """True if the row index or the feature `adapter_ids` chooses the adapter of each row."""
 
     by_content: ClassVar[bool] = False
-    """True if the content of a row or token determines which child it uses."""
+    """True if the content of a row or token chooses the adapter that it uses."""
 
     @property
     def unpackable(self) -> str:
-        """Reason why the block needs rows with a single text; "" if packed rows are supported."""
+        """Reason why the composition does not support packed rows; "" if it does."""
         return ""
 
     def __post_init__(self) -> None:
@@ -111,15 +113,15 @@ class Block:
 
 @dataclasses.dataclass(frozen=True)
 class Stack(Block):
-    """Composition block that applies its child adapters one after the other."""
+    """Composition block that applies several adapters one after the other."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Average(Block):
-    """Composition block with the weighted sum of the child adapters' results for the same input.
+    """Composition block with the weighted sum of several adapters' results for the same input.
 
     Attributes:
-      weights: weight of each child; () means 1 / n for each of n children.
+      weights: weight of each adapter; () means 1 / n for each of n adapters.
       normalize: True to divide the weights by their sum.
     """
 
@@ -137,7 +139,7 @@ class Average(Block):
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Effective weights of the children, normalized if `normalize` is set."""
+        """Weights of the adapters, normalized if `normalize` is set."""
         if not self.weights:
             return (1.0 / len(self.children),) * len(self.children)
         total = sum(self.weights) if self.normalize else 1.0
@@ -146,10 +148,10 @@ class Average(Block):
 
 @dataclasses.dataclass(frozen=True)
 class Drop(Block):
-    """Composition block that skips its child adapter in some layers (arXiv:2010.11918).
+    """Composition block that skips an adapter in some layers (arXiv:2010.11918).
 
     Attributes:
-      layers: layers without the child adapter, counted from 0, decoder layers after encoder layers.
+      layers: layers without the adapter, counted from 0, decoder layers after encoder layers.
     """
 
     layers: Annotated[tuple[int, ...], AtLeast(0)] = ()
@@ -170,7 +172,7 @@ class Task(Block):
     """Composition block that selects the adapter of one task from a hypernetwork.
 
     Attributes:
-      of: task number.
+      of: number of the task, counted from 0.
     """
 
     of: Whole = 0
@@ -186,29 +188,29 @@ class Trained(Block):
     """Base class of composition blocks with trained parameters.
 
     Attributes:
-      name: name of the parameters, at adapters/PART/NAME; "" joins the names of the adapters with
-        "_".
+      name: NAME in the paths of the parameters, adapters/PART/NAME; "" joins the names of the
+        adapters with "_".
     """
 
     part: ClassVar[str]
-    """Path component PART of the parameters, and the name for them in `adapters.train`."""
+    """PART in the paths of the parameters, adapters/PART/NAME: "fusion" or "router"."""
 
     name: str = ""
 
     @property
     def title(self) -> str:
-        """Name of the block's parameters in paths."""
+        """NAME in the paths of the parameters, adapters/PART/NAME."""
         return self.name or "_".join(names_of((self,)))
 
     @property
     def key(self) -> str:
-        """Unique name of the block's trained layers within a slot."""
+        """Key of the trained layers among all compositions at one layer position."""
         return f"{self.part}__{self.title}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Fuse(Trained):
-    """AdapterFusion block: attention over the outputs of the child adapters (arXiv:2005.00247).
+    """AdapterFusion block: attention over the outputs of several adapters (arXiv:2005.00247).
 
     Attributes:
       temperature: temperature of the attention softmax.
@@ -223,18 +225,18 @@ class Fuse(Trained):
 
 @dataclasses.dataclass(frozen=True)
 class Route(Trained):
-    """Composition block that mixes child adapters by router weights: h + sum_k w_k (h_k - h).
+    """Composition block that mixes adapters by router weights: h + sum_k w_k (h_k - h).
 
     Attributes:
       by: "example" to compute one set of weights per row from the mean of its tokens (in a decoder,
         per token), or "token" to compute weights for each token.
-      kind: "soft", a softmax; "hard", only the likeliest child, with the gradient of its
+      kind: "soft", a softmax; "hard", only the likeliest adapter, with the gradient of its
         probability; or "free", trained weights with any sum, equal for all tokens.
       temperature: temperature of the softmax.
       balance: loss weight of the load-balancing term K sum_k f_k P_k at each site (Fedus et al.
         2022, arXiv:2101.03961, section 2.2, use 0.01). f_k is the fraction of tokens (with
-        by="example", of rows) with child k as the likeliest child, and P_k is the mean of w_k. The
-        term is 1 if all children are used equally.
+        by="example", of rows) with adapter k as the likeliest, and P_k is the mean of w_k. The term
+        is 1 if all adapters are used equally.
     """
 
     part: ClassVar[str] = "router"
@@ -261,10 +263,10 @@ class Route(Trained):
 
 @dataclasses.dataclass(frozen=True)
 class Split(Block):
-    """Composition block that assigns consecutive ranges of a row's tokens to its child adapters.
+    """Composition block that assigns consecutive ranges of a row's tokens to several adapters.
 
     Attributes:
-      splits: number of tokens for each child; one entry may be "rest".
+      splits: number of tokens for each adapter; one entry may be "rest".
     """
 
     splits: Annotated[tuple[int | Literal["rest"], ...], AtLeast(1)] = ()
@@ -281,7 +283,7 @@ class Split(Block):
             raise InputError("splits of a Split block may contain 'rest' only once")
 
     def sizes(self, length: int) -> tuple[int, ...]:
-        """Return the number of tokens for each child adapter.
+        """Return the number of tokens for each adapter.
 
         Raises:
           InputError: if the sizes do not add up to the row length.
@@ -295,10 +297,10 @@ class Split(Block):
 
 @dataclasses.dataclass(frozen=True)
 class BatchSplit(Block):
-    """Composition block that assigns contiguous ranges of a batch's rows to its child adapters.
+    """Composition block that assigns contiguous ranges of a batch's rows to several adapters.
 
     Attributes:
-      sizes: number of rows for each child; () splits the batch evenly.
+      sizes: number of rows for each adapter; () splits the batch evenly.
     """
 
     sizes: Annotated[tuple[int, ...], AtLeast(1)] = ()
@@ -311,7 +313,7 @@ class BatchSplit(Block):
         _check_number("sizes", self.sizes, self.children)
 
     def rows(self, num: int) -> tuple[int, ...]:
-        """Return the number of batch rows for each child adapter.
+        """Return the number of batch rows for each adapter.
 
         Raises:
           InputError: if the sizes do not add up to the batch size `num`.
@@ -330,7 +332,7 @@ class BatchSplit(Block):
 
 @dataclasses.dataclass(frozen=True)
 class MultiTask(Block):
-    """Composition block that selects each row's child adapter by the feature `adapter_ids`."""
+    """Composition block that selects the adapter of each row by the feature `adapter_ids`."""
 
     bare: ClassVar[bool] = True
     of_rows: ClassVar[bool] = True
@@ -338,16 +340,16 @@ class MultiTask(Block):
 
 @dataclasses.dataclass(frozen=True)
 class Parallel(Block):
-    """Composition block that repeats the batch for each child adapter, child after child."""
+    """Composition block that repeats the batch, with one copy for each adapter."""
 
     bare: ClassVar[bool] = True
     of_rows: ClassVar[bool] = True
 
     def rows(self, num: int) -> tuple[int, ...]:
-        """Return the number of batch rows for each child adapter.
+        """Return the number of batch rows for each adapter.
 
         Raises:
-          InputError: if the batch size `num` is not a multiple of the number of children.
+          InputError: if the batch size `num` is not a multiple of the number of adapters.
         """
         if num % len(self.children):
             raise InputError(
@@ -360,7 +362,7 @@ BLOCKS: dict[str, type[Block]] = {
     each.__name__: each
     for each in (Stack, Average, Drop, Task, Fuse, Route, Split, BatchSplit, MultiTask, Parallel)
 }
-"""Block name -> block class."""
+"""Name of a composition block, such as "Stack" -> its class."""
 
 
 def _check_number(name: str, values: Sequence[object], children: Sequence[object]) -> None:
@@ -373,7 +375,7 @@ def _check_number(name: str, values: Sequence[object], children: Sequence[object
 def walk(
     tree: "str | Block | None", above: tuple[Block, ...] = ()
 ) -> Iterator[tuple["str | Block", tuple[Block, ...]]]:
-    """Yield the blocks and adapter names of a composition, each with its enclosing blocks."""
+    """Yield the blocks and adapter names in a composition, each with its enclosing blocks."""
     if tree is None:
         return
     yield tree, above
@@ -383,16 +385,16 @@ def walk(
 
 
 def names_of(use: "Sequence[str | Block]") -> tuple[str, ...]:
-    """Return the adapter names in some compositions, in order and without duplicates."""
+    """Return the adapter names in several compositions, in order and without duplicates."""
     leaves = [node for tree in use for node, _ in walk(tree) if isinstance(node, str)]
     return tuple(dict.fromkeys(leaves))
 
 
 def trained_of(use: "Sequence[str | Block]") -> dict[str, dict[str, Trained]]:
-    """Return the blocks with trained parameters: part -> name of the parameters -> block.
+    """Return all Fuse and Route configs as "fusion" or "router" -> parameter name -> config.
 
     Raises:
-      InputError: if two different blocks have the same name.
+      InputError: if two different configs have the same name.
     """
     known: dict[str, dict[str, Trained]] = {}
     for tree in use:
@@ -419,7 +421,8 @@ def parallel_of(use: "Sequence[str | Block]") -> int:
 def check_answers(use: "Sequence[str | Block]") -> None:
     """Raise InputError if a composition assigns rows to adapters by their index in the batch.
 
-    Such blocks are only for training, because the row index of a text is arbitrary in inference.
+    BatchSplit, for example, is only for training: the row index of a text is arbitrary in
+    inference.
     """
     for tree in use:
         for node, above in walk(tree):
@@ -432,7 +435,7 @@ def check_answers(use: "Sequence[str | Block]") -> None:
 
 
 def check_nesting(use: "Sequence[str | Block]") -> None:
-    """Raise InputError for two Parallel blocks, or a Parallel inside a block other than Stack."""
+    """Raise InputError for two Parallel blocks, or Parallel in a block other than Stack."""
     parallel = [above for tree in use for node, above in walk(tree) if isinstance(node, Parallel)]
     if len(parallel) > 1:
         raise InputError(
@@ -449,12 +452,12 @@ def check_nesting(use: "Sequence[str | Block]") -> None:
 
 
 def path_of(above: Sequence[Block], last: str) -> str:
-    """Return the nesting of a block or adapter as text, such as "Fuse > Stack > lora 'x'"."""
+    """Return the place of an adapter in a composition, such as "Fuse > Stack > lora 'x'"."""
     return " > ".join([*(type(block).__name__ for block in above), last])
 
 
 def pruned(tree: "str | Block | None", present: "frozenset[str]") -> bool:
-    """Return True if a composition contains an adapter in `present`."""
+    """Return True if one of the adapters in `present` occurs in a composition."""
     return any(node in present for node, _ in walk(tree) if isinstance(node, str))
 
 
@@ -477,13 +480,14 @@ def make_gate(features: int, axis: str | None, *, rngs: nnx.Rngs, num: int = 1) 
 def gates_of(
     dense: Dense, read: Float[Array, "*B T D"], seen: Any, kind: Gate
 ) -> Float[Array, "*B #T G"]:
-    """Return the gate values of each token, in float32.
+    """Return the value of an adapter's gate for each token, in float32.
 
     Args:
       dense: dense layer of the gate.
       read: gate input x.
       seen: attention mask: the positions that each position attends to.
-      kind: averaging of gate values: "real_tokens" or "all_tokens".
+      kind: tokens over which gate values are averaged: "real_tokens" (without padding) or
+        "all_tokens".
     """
     gates = jax.nn.sigmoid(dense.product(read))
     if kind == "all_tokens":
@@ -492,7 +496,7 @@ def gates_of(
 
 
 def mean_of_seen(values: Float[Array, "*B T G"], seen: Any) -> Float[Array, "*B #T G"]:
-    """Return, for each token, the mean of the values over the tokens that it attends to.
+    """Return, for each token, the mean of `values` over the tokens to which it attends.
 
     Args:
       values: values of each token, in float32.
@@ -515,14 +519,14 @@ def check_stacks(gate: str, stacks: Any) -> None:
 
 
 ROUTER = "router/"
-"""Prefix of the names of router statistics in `t5x_lite.nn.experts`."""
+"""Prefix of the keys of router statistics that `t5x_lite.nn.experts` collects."""
 
 
 class RouterLayer(nnx.Module):
-    """Router module that computes the weights of composed adapters at one model site.
+    """Router module that computes the weights of composed adapters in one layer.
 
     Args:
-      block: config of the Route block.
+      block: config of the router.
       features: input size D.
       axis: logical name of the input's axis.
       rngs: random streams; "params" is used.
@@ -540,10 +544,10 @@ class RouterLayer(nnx.Module):
     def __call__(
         self, block: Route, x: Float[Array, "B T D"], seen: Any
     ) -> Float[Array, "#B #T K"]:
-        """Return the router weight of each child adapter, in float32.
+        """Return the router's weight for each adapter, in float32.
 
         Args:
-          block: config of the Route block.
+          block: config of the router.
           x: hidden states that the router reads.
           seen: attention mask: the positions that each position attends to.
         """
@@ -565,7 +569,7 @@ class RouterLayer(nnx.Module):
 
 
 def told(weights: Float[Array, "B _ K"], seen: Any, *, length: int) -> Float[Array, " _"]:
-    """Return a router's statistics: 1, balance, entropy, and the mean weight of each child.
+    """Return router statistics: a count of 1, load balance, entropy, each adapter's mean weight.
 
     Args:
       weights: router weights of each token or row; they add up to 1.
@@ -591,7 +595,7 @@ def _real(seen: Any, length: int) -> Bool[Array, "B T"]:
 
 
 def routers_of(adapters: Sequence[Any], use: Sequence[str | Block]) -> dict[str, float]:
-    """Return all routers of the adapters in use: name -> loss weight of the balance term.
+    """Return the loss weight of load balancing for each router in use, by name.
 
     Args:
       adapters: configs of the adapters.
@@ -606,7 +610,7 @@ def routers_of(adapters: Sequence[Any], use: Sequence[str | Block]) -> dict[str,
 def metrics_of(
     found: Mapping[str, Array], routers: Mapping[str, float]
 ) -> dict[str, tuple[Array, Array]]:
-    """Return the metrics of all routers: name -> (total, weight).
+    """Return the entropy and mean weights of all routers as metrics: name -> (total, weight).
 
     Args:
       found: router statistics that were collected while the loss was computed.
@@ -622,7 +626,7 @@ def metrics_of(
 def penalties_of(
     found: Mapping[str, Array], routers: Mapping[str, float]
 ) -> dict[str, tuple[Array, float]]:
-    """Return the balance loss terms of routers: name -> (total, scale)."""
+    """Return the load-balancing losses of all routers: name -> (total, scale)."""
     said = _said(found, routers)
     return {f"{title}_balance": (each[1], routers[title]) for title, each in said.items()
             if routers[title]}  # fmt: skip

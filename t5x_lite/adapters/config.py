@@ -26,16 +26,16 @@ from t5x_lite.core.options import did_you_mean
 _LOAD = re.compile(r"([^\W\d]\w*)=(.+)")
 
 HEAD = r"(?:heads|objective)/.*"
-"""Regular expression for parameter paths of heads and objective layers; T5 models have none."""
+"""Regular expression for parameter paths of heads and of the objective's own layers."""
 
 FUSION = r"adapters/fusion/.*"
-"""Regular expression for parameter paths of Fuse blocks."""
+"""Regular expression for parameter paths of AdapterFusion layers."""
 
 ROUTER = r"adapters/router/.*"
-"""Regular expression for parameter paths of Route blocks."""
+"""Regular expression for parameter paths of the routers between adapters."""
 
 COMPOSING = (FUSION, ROUTER)
-"""Regular expressions for the parameters of composition blocks."""
+"""Regular expressions for the parameters of AdapterFusion layers and routers."""
 
 _PARTS = {
     "head": HEAD,
@@ -44,7 +44,7 @@ _PARTS = {
     "norms": r"(?:model|towers)/(?:.*/)?\w*norm(?:/.*)?",
     "base": r"(?:model|towers)/.*",
 }
-"""Special names in `train` -> regular expressions for parameter paths."""
+"""Names other than adapter names in `train` -> regular expressions for parameter paths."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,9 +58,9 @@ class Adapters:
       use: adapters in use, separated by commas, or composition blocks such as "Stack(en, Fuse(sst2,
         nli))" (`t5x_lite.adapters.grammar`); "" uses all added and loaded adapters.
       train: names of adapters to train, "fusion" or "router" for the layers of Fuse or Route
-        blocks, "head" for heads and the objective's own layers, "norms" for the model's layer
-        norms, "base" for the whole model; () trains the adapters of `add`, fusions, routers and the
-        head.
+        compositions, "head" for heads and the objective's own layers, "norms" for the model's layer
+        norms, "base" for the complete base model; () trains the adapters of `add`, fusions, routers
+        and the head.
       base_dtype: dtype of the frozen model during training; adapters stay in float32.
     """
 
@@ -180,7 +180,7 @@ class Adapters:
 
     @property
     def unpackable(self) -> str:
-        """Reason why the adapters need rows with a single text; "" if packed rows are supported."""
+        """Reason why the adapters do not support packed rows; "" if they do."""
         blocks = [b for tree in self.composition for b, _ in walk(tree) if isinstance(b, Block)]
         return next((why for one in (*self.added.values(), *blocks) if (why := one.unpackable)), "")
 
@@ -204,9 +204,10 @@ class Adapters:
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """Regular expressions for the parameters to train; () trains adapters and heads.
+        """Regular expressions for the parameters to train; () for all adapters and heads.
 
-        The path adapters/NAME also selects the model parameters that the adapter trains.
+        "adapters/NAME" also selects the parameters of the model itself that adapter NAME trains,
+        such as biases.
         """
         if self.train:
             return tuple(_PARTS.get(name, f"{ADAPTERS}{name}") for name in self.train)
@@ -217,6 +218,6 @@ class Adapters:
         return (HEAD, *composing, *(f"{ADAPTERS}{name}" for name in fresh))
 
     def canonical(self) -> "Adapters":
-        """Return an equal config in canonical form, so that equal settings have equal strings."""
+        """Return an equal config in canonical form, in which equal settings have equal strings."""
         use = write_trees(parse_trees(self.use))
         return dataclasses.replace(self, add=tuple(map(write_module, self.added.values())), use=use)

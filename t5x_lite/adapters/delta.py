@@ -4,9 +4,9 @@
     params = (a + 0.5 * b - c).apply(base)           # arXiv:2212.04089
     small = tau.sparsify(density=0.01)
 
-`parts` change arrays of the base; arrays without a part do not change. `extra` holds arrays that
-the base lacks: heads, and adapters that no kernel can absorb, with their configs in `config`.
-Deltas of different bases cannot be combined.
+`parts` holds the changes of arrays by path; all other arrays of the base model do not change.
+`extra` holds arrays that the base model lacks: heads, and adapters that cannot be merged into
+kernels, with their configs in `config`. Deltas of different bases cannot be combined.
 
 `largest` selects the K entries of largest magnitude from several arrays: exactly K, with one array
 at a time. Ties are broken by path and then by flat index. Magnitudes are compared as bits: of two
@@ -31,7 +31,7 @@ from t5x_lite.core.trees import Params
 _HALF = 1 << 16
 
 Lazy = Mapping[str, Callable[[], np.ndarray]]
-"""Path -> function that computes the array; it is called three times."""
+"""Path -> function that computes the array at the path; it is called three times."""
 
 
 def count_of(total: int, *, k: int | None = None, density: float | None = None) -> int:
@@ -87,7 +87,7 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def _limit(arrays: Lazy, k: int) -> tuple[int, int]:
-    """Return the K-th largest magnitude as bits, and the number of ties to select."""
+    """Return the bits of the K-th largest magnitude, and the number of equal entries to select."""
     high = np.zeros(_HALF, np.int64)
     for make in arrays.values():
         high += np.bincount(_bits(make()) >> 16, minlength=_HALF)
@@ -101,7 +101,7 @@ def _limit(arrays: Lazy, k: int) -> tuple[int, int]:
 
 
 def _from_above(counts: np.ndarray, k: int) -> tuple[int, int]:
-    """Return the histogram bin of the K-th largest entry, and its rank among the bin's entries."""
+    """Return the histogram bin of the K-th largest entry, and the entry's rank within the bin."""
     above = np.cumsum(counts[::-1])
     place = int(np.searchsorted(above, k))
     before = int(above[place - 1]) if place else 0
@@ -111,24 +111,24 @@ def _from_above(counts: np.ndarray, k: int) -> tuple[int, int]:
 _LARGEST = float(np.finfo(np.float32).max)
 
 MODULES = "adapters/"
-"""Prefix of the paths of adapters in `Delta.extra`; the adapter's name follows."""
+"""Prefix of adapter paths in `Delta.extra`, which are adapters/NAME/..."""
 
 
 @runtime_checkable
 class Module(Protocol):
-    """Protocol of the adapter configs that a delta stores, such as a bottleneck's config."""
+    """Protocol of the adapter configs in a delta (a stored change of a model's arrays)."""
 
     @property
     def name(self) -> str: ...
 
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
-        """Return parameters, by path, that multiply the adapter's output by a factor."""
+        """Return the adapter parameters, by path, that give `factor` times the adapter's output."""
         ...
 
     def joined(
         self, params: Mapping[str, Any], other: Any, others: Mapping[str, Any]
     ) -> tuple[Any, dict[str, Any]]:
-        """Return one adapter, and its parameters by path, that computes the sum of two adapters."""
+        """Return one adapter config and its parameters that compute the sum of two adapters."""
         ...
 
 
@@ -139,7 +139,7 @@ class Identity:
     Attributes:
       checkpoint: checkpoint directory of the base model.
       arrays: path -> digest of the array's values.
-      sources: path -> path of the array in the checkpoint, if the two paths differ.
+      sources: path in the model -> path in the checkpoint, for arrays at which they differ.
     """
 
     checkpoint: str
@@ -156,7 +156,7 @@ class Identity:
         return hash(self.digest)
 
     def check(self, other: "Identity") -> None:
-        """Raise InputError if another identity has different digests for the same arrays."""
+        """Raise InputError if this and another identity belong to different base models."""
         common = self.arrays.keys() & other.arrays.keys()
         wrong = sorted(path for path in common if self.arrays[path] != other.arrays[path])
         if wrong or not common:
@@ -167,7 +167,7 @@ class Identity:
             )
 
     def with_(self, other: "Identity | None") -> "Identity":
-        """Return the union of the arrays of two identities of the same base model.
+        """Return an identity with the array digests of both, for the same base model.
 
         Raises:
           InputError: if the identities belong to different base models.
@@ -182,7 +182,7 @@ class Identity:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Delta:
-    """Change of a base model that supports +, - and multiplication by numbers; a frozen pytree.
+    """Change of a base model's arrays, with the operators +, - and *; a frozen pytree.
 
     Attributes:
       parts: path in the base model -> change of the array.
@@ -200,15 +200,15 @@ class Delta:
 
     @classmethod
     def of(cls, tuned: Params, base: Params, *, identity: Identity | None = None) -> "Delta":
-        """Return the task vector tuned - base; arrays that are equal in both are omitted.
+        """Return the task vector tuned - base, without the arrays that are equal in both.
 
         Args:
           tuned: nested dict of fine-tuned arrays.
-          base: nested dict of arrays; tuned arrays that it lacks become `extra`.
+          base: nested dict of base arrays; arrays that exist only in `tuned` become `extra`.
           identity: identity of the base model.
 
         Raises:
-          InputError: if `tuned` lacks an array of the base, or the shapes of an array differ.
+          InputError: if `tuned` lacks an array of `base`, or the shapes of an array differ.
         """
         ours, theirs = trees.flatten(tuned), trees.flatten(base)
         if absent := sorted(theirs.keys() - ours.keys()):
@@ -224,14 +224,15 @@ class Delta:
     def apply(self, base: Params, *, keep_float32: bool = False) -> Params:
         """Return the base model's parameters with this delta applied, including the extra arrays.
 
-        Sums are computed in float32 and cast to the base's dtypes. Unchanged arrays are not copied.
+        Sums are computed in float32 and cast to the base model's dtypes. Unchanged arrays are not
+        copied.
 
         Args:
           base: nested dict of the base model's arrays.
           keep_float32: True to return the sums in float32.
 
         Raises:
-          InputError: if the base lacks an array that the delta changes, or its shape differs.
+          InputError: if the base model lacks an array that the delta changes, or its shape differs.
         """
         flat = dict(trees.flatten(base))
         for path in self.parts:
@@ -241,7 +242,7 @@ class Delta:
         return trees.unflatten({**flat, **self.extra})
 
     def changed(self, path: str, array: Any, *, keep_float32: bool = False) -> Any:
-        """Return one base array with this delta applied; see `apply`."""
+        """Return one array of the base model with this delta applied; see `apply`."""
         if path not in self.parts:
             return array
         part = self.parts[path]
@@ -265,7 +266,7 @@ class Delta:
         return dataclasses.replace(self, parts=parts)
 
     def sparsify(self, *, k: int | None = None, density: float | None = None) -> "Delta":
-        """Return a delta with only the entries of largest magnitude over all arrays.
+        """Return a delta that changes only the K entries with the largest changes over all arrays.
 
         Exactly K entries remain. Ties are broken by path, then by flat index.
 
@@ -274,7 +275,8 @@ class Delta:
           density: fraction of the delta's entries; K = round(density * entries).
 
         Raises:
-          InputError: if neither or both of `k` and `density` are given, or a part is not additive.
+          InputError: if neither or both of `k` and `density` are given, or a change cannot be
+            added.
         """
         self.check_additive()
         lazy = {path: part.dense for path, part in self.parts.items()}
@@ -287,12 +289,12 @@ class Delta:
         return dataclasses.replace(self, parts=parts)
 
     def factor(self, rank: int) -> "Delta":
-        """Return this delta with changes of kernels approximated by low-rank products.
+        """Return a delta with kernel changes approximated by low-rank products (truncated SVD).
 
         Changes of vectors, such as biases, stay exact.
 
         Raises:
-          InputError: if the rank is below 1, or a part is not additive.
+          InputError: if the rank is below 1, or a change, such as a mask, is not an addition.
         """
         if rank < 1:
             raise InputError(f"rank must be at least 1, got {rank}")
@@ -304,14 +306,14 @@ class Delta:
         return dataclasses.replace(self, parts=parts)
 
     def then(self, other: "Delta") -> "Delta":
-        """Return the delta that applies this delta and then another delta."""
+        """Return a delta that applies this delta first and the other delta second."""
         parts = dict(self.parts)
         for path, part in other.parts.items():
             parts[path] = parts[path].then(part) if path in parts else part
         return self._joined(other, parts)
 
     def mask(self, which: str | Callable[[str], bool] | Mapping[str, Any]) -> "Delta":
-        """Return a delta with only some arrays, or some entries of arrays.
+        """Return a delta restricted to some arrays, or to some entries of arrays.
 
         Args:
           which: selection of arrays or entries: a path prefix, or a regular expression for whole
@@ -319,9 +321,9 @@ class Delta:
             absent path selects nothing.
 
         Raises:
-          InputError: if a pattern matches nothing or is not a regular expression, a masked part is
-            not additive, a boolean array has the wrong shape, or it selects only a part of an extra
-            array.
+          InputError: if a pattern matches nothing or is invalid, a selected change is not an
+            addition, a boolean array has the wrong shape, or it selects only some entries of an
+            extra array.
         """
         if isinstance(which, Mapping):
             parts, extra = self._chosen(trees.flatten(which))
@@ -335,7 +337,6 @@ class Delta:
         return Delta(parts, extra, self.base, config)
 
     def _chosen(self, mask: Mapping[str, Any]) -> tuple[dict[str, Part], dict[str, Any]]:
-        """Return the parts and extra arrays that boolean arrays select."""
         parts: dict[str, Part] = {}
         for path, part in self.parts.items():
             if path in mask:
@@ -354,12 +355,12 @@ class Delta:
         return parts, extra
 
     def without_heads(self) -> "Delta":
-        """Return this delta without heads: without the extra arrays that belong to no adapter."""
+        """Return a delta without the arrays of heads; the arrays of adapters remain."""
         extra = {path: x for path, x in self.extra.items() if path.startswith(MODULES)}
         return dataclasses.replace(self, extra=extra)
 
     def check_additive(self) -> None:
-        """Raise InputError unless every part is additive."""
+        """Raise InputError unless every change adds values to an array, unlike a mask."""
         for path, part in self.parts.items():
             if not part.additive:
                 raise InputError(
@@ -370,7 +371,7 @@ class Delta:
 
     @property
     def size(self) -> int:
-        """Total number of entries of the changed base arrays."""
+        """Total number of entries of all changed arrays."""
         return sum(int(np.prod(part.shape)) for part in self.parts.values())
 
     @property
@@ -418,7 +419,6 @@ class Delta:
         return {path: x for path, x in self.extra.items() if path.startswith(_at(module))}
 
     def _joined(self, other: "Delta", parts: Mapping[str, Part]) -> "Delta":
-        """Return a delta with the given parts, and the heads and adapters of two deltas."""
         base = other.base if self.base is None else self.base.with_(other.base)
         heads = {p: x for p, x in self.extra.items() if not p.startswith(MODULES)}
         for path, array in other.extra.items():
@@ -439,10 +439,10 @@ class Delta:
     def stored(
         self, shapes: Mapping[str, Any], axes: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the shapes and axes unchanged, because the base's arrays are stored.
+        """Return shapes and axes unchanged, because checkpoints have the base model's arrays.
 
         Raises:
-          InputError: if the base lacks an array that the delta changes.
+          InputError: if the base model lacks an array that the delta changes.
         """
         for path in self.parts:
             if path not in shapes:
@@ -450,16 +450,16 @@ class Delta:
         return dict(shapes), dict(axes)
 
     def fresh(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return newly initialized arrays unchanged: they become the base's arrays."""
+        """Return newly initialized arrays unchanged, as arrays of the base model."""
         return dict(seen)
 
     def read(self, stored: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the base's arrays with this delta applied, by path."""
+        """Return the base model's arrays with this delta applied, by path."""
         changed = {path: self.changed(path, stored[path]) for path in self.parts}
         return {**stored, **changed}
 
     def write(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arrays without this delta, up to rounding: the inverse of `read`."""
+        """Return the arrays with this delta subtracted, up to rounding: the inverse of `read`."""
         return (-self).read(seen)
 
     def mentions(self, path: str) -> bool:
@@ -482,7 +482,6 @@ def difference(path: str, tuned: Any, base: Any) -> Dense | None:
 
 
 def _pattern(text: str) -> Callable[[str], bool]:
-    """Return a predicate for paths from a path prefix or a regular expression."""
     patterns.check("pattern", text)
     return lambda path: trees.covers(text, path)
 
@@ -501,7 +500,7 @@ def _at(module: Module) -> str:
 
 
 def _modules(one: Delta, two: Delta) -> tuple[tuple[Module, ...], dict[str, Any]]:
-    """Return the adapters and adapter arrays of two deltas; add adapters at the same sites."""
+    """Return the adapter configs and arrays of two deltas, added if they use the same layers."""
     modules = {module.name: module for module in one.config}
     arrays = {path: x for path, x in one.extra.items() if path.startswith(MODULES)}
     for module in two.config:

@@ -1,4 +1,4 @@
-"""Merge methods: frozen configs that combine several deltas into one.
+"""Merge methods: frozen configs that combine several deltas (changes of a base model) into one.
 
     merge([a, b], Ties(density=0.2))
     merge([a, b], Svd(rank=8), weights=(0.5, 0.5))
@@ -47,7 +47,7 @@ class How:
         check_bounds(self)
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """Return the deltas merged into one delta by this method."""
+        """Return a single delta, merged from several deltas by this method."""
         raise TypeError(f"{type(self).__name__} does not define merged")
 
 
@@ -62,8 +62,8 @@ def merge(
       weights: one weight for each delta; default: 1 for each.
 
     Raises:
-      InputError: if the base models differ, the number of weights is wrong, a part is not additive,
-        or the method does not support the deltas.
+      InputError: if the base models differ, the number of weights is wrong, or the method does not
+        support the deltas.
     """
     if not deltas:
         raise InputError("merge needs at least one delta, got none")
@@ -79,7 +79,7 @@ def merge(
 
 @dataclasses.dataclass(frozen=True)
 class Linear(How):
-    """Merge method: weighted sum of the deltas; low-rank factors are concatenated (exact)."""
+    """Merge method: weighted sum of the deltas; low-rank products remain low-rank and exact."""
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
         terms = [weight * delta for delta, weight in zip(deltas, weights, strict=True)]
@@ -91,10 +91,10 @@ class Linear(How):
 
 @dataclasses.dataclass(frozen=True)
 class Svd(How):
-    """Merge method: low-rank approximation of the weighted sum of the deltas.
+    """Merge method: best low-rank approximation of the weighted sum of the deltas.
 
     Attributes:
-      rank: rank of the product for every kernel.
+      rank: rank of the low-rank product, for every kernel.
     """
 
     rank: int
@@ -105,10 +105,10 @@ class Svd(How):
 
 @dataclasses.dataclass(frozen=True)
 class Dare(How):
-    """Merge method DARE: drop entries at random and rescale the rest (arXiv:2311.03099).
+    """Merge method DARE: drop random entries and rescale the rest (arXiv:2311.03099).
 
-    Delta number i of a merge uses the key fold_in(k, crc32(path)), where k is key(seed) for number
-    0 and fold_in(key(seed), i) for the others.
+    Array PATH of delta number i uses the random key fold_in(k, crc32(PATH)), where k is key(seed)
+    for i = 0 and fold_in(key(seed), i) for i > 0.
 
     Attributes:
       p: probability of dropping an entry; some libraries call 1 - p the density.
@@ -143,7 +143,7 @@ class Dare(How):
 def dare_mask(
     path: str, shape: tuple[int, ...], *, p: float, seed: int, number: int = 0
 ) -> np.ndarray:
-    """Return the boolean mask of the entries that DARE keeps in one array of delta `number`."""
+    """Return the boolean mask of the entries that DARE keeps, for one array of delta `number`."""
     key = jax.random.key(seed)
     if number:
         key = jax.random.fold_in(key, number)
@@ -156,8 +156,8 @@ class Fisher(How):
     """Merge method: mean weighted by Fisher information diagonals (Matena and Raffel 2021).
 
     Attributes:
-      diagonals: Fisher diagonal of each delta, by path. If a diagonal and its delta both lack a
-        path, the diagonal is `floor` there.
+      diagonals: Fisher diagonal of each delta, as path -> array. For a path that both a diagonal
+        and its delta lack, the diagonal is `floor`.
       normalize: True to divide each diagonal by its L2 norm.
       floor: minimum value of a diagonal entry.
     """
@@ -206,7 +206,7 @@ class Fisher(How):
 
 @dataclasses.dataclass(frozen=True)
 class AverageFactors(How):
-    """Merge method: A = sum w_i A_i, B = sum w_i B_i (`linear` in the library adapters).
+    """Merge method for LoRA factors: A = sum w_i A_i, B = sum w_i B_i (`linear` in adapters).
 
     The merged product has cross terms w_i w_j A_i B_j, so it is exact only for equal factors. A
     weight of -1 negates both factors and has no effect on the product.
@@ -218,9 +218,10 @@ class AverageFactors(How):
 
 @dataclasses.dataclass(frozen=True)
 class Zhang(How):
-    """Merge method: A = sum abs(w_i) A_i, B = sum w_i B_i (Zhang et al. 2023, arXiv:2306.14870).
+    """Merge method for LoRA factors: A = sum abs(w_i) A_i, B = sum w_i B_i (arXiv:2306.14870).
 
-    A single adapter is negated correctly; cross terms remain. It matches the library adapters.
+    The weight -1 negates a single LoRA exactly; a sum of several has cross terms w_i w_j A_i B_j.
+    Source: Zhang et al. 2023; equal to the library adapters.
     """
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
@@ -229,10 +230,10 @@ class Zhang(How):
 
 @dataclasses.dataclass(frozen=True)
 class PeftLinear(How):
-    """Merge method of PEFT's `linear`: A = sum sgn(w_i) r_i A_i and B = sum r_i B_i.
+    """Merge method for LoRA factors, PEFT's `linear`: A = sum sgn(w_i) r_i A_i, B = sum r_i B_i.
 
-    r_i is sqrt(abs(w_i s_i)), with the scale s_i. Merging n equal adapters with weights 1 / n gives
-    n times the adapter, as in PEFT.
+    r_i is sqrt(abs(w_i s_i)), where s_i is the scale of LoRA i. As in PEFT, merging n equal LoRAs
+    with weights 1 / n gives n times the LoRA.
     """
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
@@ -247,7 +248,7 @@ def _of_factors(
     what: str,
     roots: bool = False,
 ) -> Delta:
-    """Return the merge of LoRA factors; `roots` uses square roots of weight times scale."""
+    """Merge LoRA factors by weights; `roots` weights by the square roots of weight times scale."""
     whole = together(deltas)
     parts: dict[str, Part] = {}
     for path in sorted({path for delta in deltas for path in delta.parts}):
@@ -274,11 +275,10 @@ def _of_factors(
 
 
 def together(deltas: Sequence[Delta]) -> Delta:
-    """Return the heads and adapters of several deltas of one base, without their parts.
+    """Return a delta with the heads and adapters of several deltas, but without array changes.
 
     Raises:
-      InputError: if the base models differ, the merge method cannot add adapters, or heads
-        conflict.
+      InputError: if the base models differ, one of several deltas has adapters, or heads conflict.
     """
     for delta in deltas:
         if delta.config and len(deltas) > 1:
@@ -295,7 +295,7 @@ def together(deltas: Sequence[Delta]) -> Delta:
 def by_path(
     deltas: Sequence[Delta], combined: Callable[[str, Sequence[np.ndarray]], np.ndarray]
 ) -> Delta:
-    """Return a dense delta, computed for each path from the changes of all deltas."""
+    """Return a delta in which each array's change is computed from the changes of all deltas."""
     whole = together(deltas)
     parts: dict[str, Part] = {}
     for path in sorted({path for delta in deltas for path in delta.parts}):
@@ -304,7 +304,7 @@ def by_path(
 
 
 def values_at(deltas: Sequence[Delta], path: str) -> list[np.ndarray]:
-    """Return the change of one array in each delta; zeros if the delta does not change it."""
+    """Return the change of one array in each delta, or zeros where a delta has no change."""
     shapes = {delta.parts[path].shape for delta in deltas if path in delta.parts}
     if len(shapes) > 1:
         raise InputError(f"the deltas change {path} with different shapes: {sorted(shapes)}")
@@ -317,7 +317,7 @@ def values_at(deltas: Sequence[Delta], path: str) -> list[np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class Ties(How):
-    """Merge method TIES: trim small entries, elect signs, and average the agreeing entries.
+    """Merge method TIES: trim small entries, elect signs, and average entries of the elected sign.
 
     Attributes:
       density: fraction of each delta's entries to keep.

@@ -1,4 +1,4 @@
-"""Delta parts: changes of single arrays of the base model.
+"""Delta parts: changes of single arrays of a base model, from which deltas are composed.
 
 | part | the array W becomes |
 |---|---|
@@ -14,7 +14,7 @@
 
 `Dense`, `Sparse`, `LowRank` and `Fastfood` are additive: they can be added, and multiplied by a
 number. Parts of a stacked array have the layer axis first, like the array itself. All parts are
-computed in float32. They are frozen pytrees; `read` may be traced.
+computed in float32. They are frozen pytrees, and `read` works under jax.jit.
 
 `Mask` keeps some entries of an array and sets the others to 0: a subnetwork.
 
@@ -59,11 +59,11 @@ _REMEDY = "convert it to a difference first with delta.materialise(base) or `mat
 
 
 class Part:
-    """Base class of the delta parts; a part is a change of one array of the base model.
+    """Base class of the delta parts; a delta part is a change of one array of a base model.
 
     Attributes:
       order: rank in the order of application to one array: replace 0, add 1, scale 2, mask 3.
-      additive: True if the part is a sum with the base array.
+      additive: True if the change adds values to the base array, so that changes can be summed.
     """
 
     order: ClassVar[int] = 1
@@ -74,26 +74,26 @@ class Part:
         return base + jnp.asarray(self.dense())
 
     def dense(self) -> np.ndarray:
-        """Return the difference from the base array as a dense float32 array.
+        """Return the values that this change adds, as a dense float32 array.
 
         Raises:
-          InputError: if the part is not additive.
+          InputError: if this change, such as a mask, is not an addition.
         """
         raise InputError(f"a {_name(self)} delta part is not a sum with the base; {_REMEDY}")
 
     def times(self, factor: float | int) -> "Part":
-        """Return the change multiplied by a factor.
+        """Return this change multiplied by a number.
 
         Raises:
-          InputError: if the part is not additive.
+          InputError: if this change, such as a mask, is not an addition.
         """
         raise InputError(f"a {_name(self)} delta part cannot be multiplied by a number; {_REMEDY}")
 
     def plus(self, other: "Part") -> "Part":
-        """Return the sum of two changes of the same array; different kinds become one dense array.
+        """Return the sum of two changes of one array, as a dense array if their classes differ.
 
         Raises:
-          InputError: if a part is not additive, or the shapes differ.
+          InputError: if one of the changes, such as a mask, cannot be added, or the shapes differ.
         """
         for part in (self, other):
             if not part.additive:
@@ -111,10 +111,10 @@ class Part:
         return Dense(self.dense() + other.dense())
 
     def then(self, other: "Part") -> "Part":
-        """Return the change that applies this part and then another part.
+        """Return a single change that applies this change first and the other change second.
 
         Raises:
-          InputError: if the other part cannot follow this part.
+          InputError: if the other change cannot follow this change.
         """
         if self.additive and other.additive:
             return self.plus(other)
@@ -126,7 +126,7 @@ class Part:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the base array; () if the part does not determine it."""
+        """Shape of the base array; () if this change fits arrays of several shapes."""
         return ()
 
     @property
@@ -134,7 +134,7 @@ class Part:
         return sum(np.asarray(x).nbytes for x in self.arrays().values())
 
     def arrays(self) -> dict[str, Any]:
-        """Return the arrays that define this change, by name."""
+        """Return the arrays that a delta stores for this change, by name."""
         raise NotImplementedError
 
 
@@ -148,7 +148,7 @@ def _all(part: Part) -> tuple[Part, ...]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dense(Part):
-    """Delta part that adds a dense array to the base array.
+    """Delta part: adds a dense array to an array of the base model.
 
     Attributes:
       value: float32 array of the base array's shape.
@@ -175,7 +175,7 @@ class Dense(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sparse(Part):
-    """Delta part that adds values to some entries of the base array.
+    """Delta part: adds values to some entries of an array of the base model.
 
     Attributes:
       indices: flat indices [K] in C order, sorted and unique; int32, or int64 for larger arrays.
@@ -189,7 +189,7 @@ class Sparse(Part):
 
     @classmethod
     def of(cls, array: np.ndarray, indices: np.ndarray) -> "Sparse":
-        """Return a sparse part with the entries of an array at sorted flat indices."""
+        """Return a sparse change that adds only the entries of an array at some flat indices."""
         kind = np.int32 if array.size <= np.iinfo(np.int32).max else np.int64
         values = np.asarray(array, np.float32).reshape(-1)[indices]
         return cls(indices.astype(kind), values, tuple(array.shape))
@@ -231,12 +231,12 @@ class Sparse(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LowRank(Part):
-    """Delta part that adds a low-rank product scale * a b, as in LoRA, to a kernel.
+    """Delta part: adds a low-rank product scale * a b, as in LoRA, to a kernel of the base model.
 
     Attributes:
       a: float32 factor [..., I, R].
       b: float32 factor [..., R, O].
-      scale: factor of the product.
+      scale: factor of the product a b.
     """
 
     a: Any
@@ -279,7 +279,7 @@ class LowRank(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scale(Part):
-    """Delta part that multiplies the base array by factors along one axis, as in (IA)^3.
+    """Delta part: multiplies an array of the base model by factors along one axis, as in (IA)^3.
 
     Attributes:
       value: factors, [..., size of the axis]; the leading axes are the leading axes of the array.
@@ -293,7 +293,7 @@ class Scale(Part):
     additive: ClassVar[bool] = False
 
     def read(self, base: Float[Array, "*axes"]) -> Float[Array, "*axes"]:
-        """Return the scaled array; `base` is float32.
+        """Return the base array multiplied by the factors; `base` is float32.
 
         Raises:
           InputError: if the shape of the factors does not fit the array.
@@ -311,7 +311,7 @@ class Scale(Part):
         return base * value.reshape(shape)
 
     def then(self, other: "Part") -> "Part":
-        """Return one combined scale if both scale the same axis, else both parts in sequence."""
+        """Return the product of the factors if both changes scale one axis, else a `Several`."""
         if isinstance(other, Scale) and other.axis == self.axis:
             return Scale(np.asarray(self.value) * np.asarray(other.value), self.axis)
         return super().then(other)
@@ -322,7 +322,7 @@ class Scale(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dora(Part):
-    """Delta part of DoRA (arXiv:2402.09353): W + scale a b, with its columns rescaled to length m.
+    """Delta part of DoRA (arXiv:2402.09353): W + scale a b, with columns rescaled to length m.
 
     Attributes:
       a: float32 factor [..., I, R].
@@ -358,7 +358,7 @@ class Dora(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Replace(Part):
-    """Delta part that replaces the base array.
+    """Delta part: replaces an array of the base model.
 
     Attributes:
       value: new array, of the base array's shape.
@@ -383,10 +383,10 @@ class Replace(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Several(Part):
-    """Delta part that applies several parts to one array, one after the other.
+    """Delta part: applies several changes to one array, one after the other.
 
     Attributes:
-      parts: parts in order of application.
+      parts: changes in order of application.
     """
 
     parts: tuple[Part, ...]
@@ -427,7 +427,7 @@ jax.tree_util.register_dataclass(Several, data_fields=["parts"], meta_fields=[])
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mask(Part):
-    """Delta part that keeps some entries of the base array and sets all other entries to 0.
+    """Delta part: keeps some entries of an array of the base model and sets the rest to 0.
 
     Attributes:
       bits: packed mask, uint8 [ceil(entries / 8)]; entries in C order, the highest bit first.
@@ -442,11 +442,11 @@ class Mask(Part):
 
     @classmethod
     def of(cls, kept: Bool[np.ndarray, "*axes"]) -> "Mask":
-        """Return the mask part for a boolean array of the entries to keep."""
+        """Return the mask that keeps the entries where a boolean array is True."""
         return cls(np.packbits(np.asarray(kept, bool)), tuple(kept.shape))
 
     def kept(self) -> np.ndarray:
-        """Return the mask as a boolean array of the base array's shape."""
+        """Return the mask as a boolean array, True for kept entries."""
         flat = np.unpackbits(np.asarray(self.bits), count=math.prod(self.size))
         return flat.astype(bool).reshape(self.size)
 
@@ -454,7 +454,7 @@ class Mask(Part):
         return jnp.where(unpacked(jnp.asarray(self.bits), self.size), base, 0.0)
 
     def then(self, other: "Part") -> "Part":
-        """Return the intersection of two masks, or both parts in sequence."""
+        """Return the intersection of two masks, or this mask followed by another change."""
         if not isinstance(other, Mask):
             return super().then(other)
         if other.size != self.size:
@@ -472,7 +472,7 @@ class Mask(Part):
 
 
 def unpacked(bits: UInt8[Array, " bytes"], shape: tuple[int, ...]) -> Bool[Array, "*axes"]:
-    """Return the boolean array of a packed bit mask; works inside jit."""
+    """Convert a packed bit mask to a boolean array; works under jax.jit."""
     flat = jnp.unpackbits(bits, count=math.prod(shape))
     return flat.astype(bool).reshape(shape)
 
@@ -481,22 +481,22 @@ jax.tree_util.register_dataclass(Mask, data_fields=["bits"], meta_fields=["size"
 
 
 _VECTORS = ("bias", "scale")
-"""Last path components of vector parameters; an axis before the last one is the layer axis."""
+"""Last path components of vector parameters, in which an extra first axis is the layer axis."""
 
 
 def is_kernel(path: str, shape: tuple[int, ...]) -> bool:
-    """Return True if the last two axes of the parameter form a matrix."""
+    """Return True if the last two axes of a parameter form a matrix."""
     return len(shape) >= 2 and path.rpartition("/")[2] not in _VECTORS
 
 
 def factored(part: Part, rank: int) -> LowRank:
-    """Return the nearest low-rank product of a given rank to a kernel's change (truncated SVD).
+    """Return the low-rank product of a given rank that is nearest to a kernel's change (SVD).
 
     Both factors contain the square roots of the singular values. Source: Eckart and Young 1936.
 
     Args:
       part: change of a kernel, [..., I, O].
-      rank: maximum rank; min(I, O) gives the exact part.
+      rank: maximum rank; min(I, O) gives the exact change.
     """
     if isinstance(part, LowRank):
         qa, ra = np.linalg.qr(np.asarray(part.a, np.float32))
@@ -519,7 +519,7 @@ _ROUNDS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Subspace:
-    """Random projection from a low-dimensional vector z to an array, for intrinsic dimension.
+    """Random projection from a vector z of few dimensions to an array (intrinsic dimension).
 
     Attributes:
       path: path of the array, such as "model/encoder/...".
@@ -560,9 +560,9 @@ class Subspace:
 def project_all(
     spaces: Mapping[str, Subspace], z: Float[Array, " d"], scales: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Project z to several arrays, and return the scaled projections by path.
+    """Project z to several arrays of the model, and return the scaled projections by path.
 
-    Arrays with the same padded length share one compiled program, which runs layer by layer.
+    Arrays with equal padded length share a compiled function, which runs once for each layer.
     """
     groups: dict[int, list[str]] = {}
     made: dict[str, Array] = {}
@@ -593,25 +593,25 @@ def fastfood(z: Float[Array, " d"], key: Key, *, size: int) -> Float[Array, " D"
 
 
 def transformed(z: Float[Array, " d"], key: Key, *, length: int) -> Float[Array, " L"]:
-    """Return the Fastfood projection of z, not yet truncated to the array size."""
+    """Return the Fastfood projection of z at its padded length, a power of 2."""
     signs, order, normal = draws(key, length)
     x = hadamard(hadamard(folded(z, length) * signs)[order] * normal)
     return x / jnp.sqrt(length * jnp.sum(normal**2))
 
 
 def dense(z: Float[Array, " d"], key: Key, *, size: int) -> Float[Array, " D"]:
-    """Return z multiplied by a random dense matrix of N(0, 0.01^2)."""
+    """Return z multiplied by a random dense matrix with entries from N(0, 0.01^2)."""
     matrix = _DENSE_DEVIATION * jax.random.normal(key, (size, z.shape[0]), jnp.float32)
     return jnp.matmul(matrix, z, precision="highest")
 
 
 def padded(size: int) -> int:
-    """Return the padded array size: the next power of 2."""
+    """Return the next power of 2, to which Fastfood pads an array of this size."""
     return 1 << max(0, (size - 1).bit_length())
 
 
 def draws(key: Key, length: int) -> tuple[Array, Array, Array]:
-    """Sample the random signs, permutation and normal numbers of a Fastfood projection."""
+    """Sample the random signs, permutation and normal numbers of one Fastfood projection."""
     of_signs, of_order, of_normal = jax.random.split(key, 3)
     signs = jax.random.rademacher(of_signs, (length,), jnp.float32)
     return signs, shuffled(of_order, length), jax.random.normal(of_normal, (length,), jnp.float32)
@@ -633,13 +633,13 @@ def shuffled(key: Key, length: int) -> Int32[Array, " L"]:
 
 
 def folded(z: Float[Array, " d"], length: int) -> Float[Array, " L"]:
-    """Zero-pad z to a length; if z is longer, sum its chunks of that length."""
+    """Zero-pad z to a length, or sum its chunks of this length if z is longer."""
     times = max(1, -(-z.shape[0] // length))
     return jnp.sum(jnp.pad(z, (0, times * length - z.shape[0])).reshape(times, length), axis=0)
 
 
 def hadamard(x: Float[Array, " L"]) -> Float[Array, " L"]:
-    """Apply the unnormalized Walsh-Hadamard transform to a vector of power-of-2 length.
+    """Apply the unnormalized Walsh-Hadamard transform to a vector whose length is a power of 2.
 
     The transform is a sequence of matrix products with small Hadamard matrices.
     """
@@ -663,7 +663,7 @@ def _matrix(size: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fastfood(Part):
-    """Delta part that adds a scaled random projection of a low-dimensional vector z.
+    """Delta part: adds a scaled random projection of a vector z of few dimensions.
 
     Attributes:
       z: float32 vector [d].

@@ -1,15 +1,15 @@
-"""Evaluation of compositions: an interpreter of trees, and the states of slots that it changes.
+"""Evaluation of composed adapters at one layer position (site) of a model.
 
-The interpreter applies a tree of modules to the state of a slot:
+An interpreter applies the modules of a composition to a state, which depends on the position:
 
     after a block     the state is h, at first the block's output f; the layer returns norm(h + x)
     a dense layer     the product, and the bias that is still to be added
     a hidden site     the hidden states
 
-A leaf computes its input from the state, and a block passes states to its children. So a Stack has
-the same result inside of another block as by itself. (In the library `adapters` a block computes
-norm(h + x) by its first child, and a Stack inside of it does so again.) The interpreter runs while
-a program is traced, not inside of the program.
+An adapter computes its input from the state, and a composition block passes states to its children.
+So a Stack has the same result inside of another block as by itself. (In the library `adapters` a
+block computes norm(h + x) by its first child, and a Stack inside of it does so again.) The
+interpreter runs while a program is traced, not inside of the program.
 
 `KernelState` is the state of a kernel or a bias, for merging and for fused decoding.
 """
@@ -55,7 +55,7 @@ def weighted_sum(arrays: Sequence[Array], weights: Sequence[float]) -> Array:
 
 
 def weighted_sum_of_some(biases: Sequence[Array | None], weights: Sequence[float]) -> Array | None:
-    """Return the weighted sum of biases, where None counts as 0; None without any bias."""
+    """Return the weighted sum of biases, where None counts as 0; None if all biases are None."""
     known = [(bias, w) for bias, w in zip(biases, weights, strict=True) if bias is not None]
     return weighted_sum(*zip(*known, strict=True)) if known else None
 
@@ -77,15 +77,15 @@ def with_changes(array: Array, others: Sequence[Array], weights: Float[Array, "#
 
 @runtime_checkable
 class Alike(Protocol):
-    """Protocol of adapter modules that can run row by row with arrays gathered by adapter index."""
+    """Protocol of adapter modules that can run row by row, each row with its adapter's arrays."""
 
     def kind(self) -> Hashable:
-        """Return a key that is equal for modules that can be gathered by row, or None."""
+        """Return a key that is equal for modules with interchangeable arrays, or None."""
         ...
 
 
 class RowStates:
-    """Base class of the activations at an adapter slot, with the child index of each row."""
+    """Base class of activations at a layer position, with the index of each row's adapter."""
 
     ids: Array | None
 
@@ -107,7 +107,7 @@ class RowStates:
             )
 
     def is_task(self, number: int, ndim: int) -> Array:
-        """Return a mask of the rows with this child index, for arrays with `ndim` axes."""
+        """Return a mask of the rows that use adapter `number`, broadcastable to `ndim` axes."""
         assert self.ids is not None
         return (self.ids == number).reshape(-1, *(1,) * (ndim - 1))
 
@@ -124,7 +124,7 @@ def check_numbers(block: Block, ids: Array) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class HiddenState(RowStates):
-    """Activations at the input of a block's last layer, [B, ..., I], between composed adapters."""
+    """Activations at the input of a block's last dense layer, between composed adapters."""
 
     hidden: Array
     ids: Array | None
@@ -165,7 +165,7 @@ def kind_of(module: Any) -> Hashable:
 
 
 def on_one_device() -> bool:
-    """Return True if the program runs on a single device, which then has the tokens of all rows."""
+    """Return True if the program runs on a single device, which has the tokens of all rows."""
     mesh = jax.sharding.get_abstract_mesh()
     return mesh.empty or mesh.size == 1
 
@@ -183,7 +183,7 @@ def wide_bias(bias: Array | None, y: Array) -> Array:
 
 
 def chosen_rows(state: RowStates, arrays: Sequence[Array]) -> Array:
-    """Select for each row the array of the row's child index; use zeros for an unknown index."""
+    """Return for each row the array of the adapter that it uses; zeros for an unknown index."""
     made = jnp.zeros_like(arrays[0])
     for number, array in enumerate(arrays):
         made = jnp.where(state.is_task(number, array.ndim), array, made)
@@ -193,7 +193,7 @@ def chosen_rows(state: RowStates, arrays: Sequence[Array]) -> Array:
 def by_row(
     modules: Sequence[Any], ids: Array | None, call: Callable[[Any, Any], Array], rows: Any
 ) -> Array:
-    """Apply to each row the adapter module of its index; the modules' arrays are gathered."""
+    """Apply to each row the adapter module with its index, by gathering the modules' arrays."""
     graphdef, _ = nnx.split(modules[0])
     each = [nnx.to_pure_dict(nnx.split(module)[1]) for module in modules]
     assert ids is not None
@@ -233,7 +233,7 @@ def by_token(
 
 
 def rows_of(mask: Any, rows: slice) -> Any:
-    """Return an attention mask for a range of rows."""
+    """Return the part of an attention mask for a range of batch rows."""
     if isinstance(mask, Visibility):
         arrays = ("keys", "queries", "both_ways", "hidden", "picked")
         cut = {name: getattr(mask, name) for name in arrays}
@@ -247,13 +247,12 @@ Tree = Any  # str | Block | None
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """Interpreter that applies a composition of adapters to the activations at one slot.
+    """Interpreter that applies a composition of adapters to the activations of one layer.
 
     Attributes:
-      leaves: adapter modules in the slot by name.
-      own: trained layers of blocks, by `Trained.key`.
-      layer: number of the slot's layer, counted over encoder and decoder; or all layer numbers of a
-        stack.
+      leaves: composed adapter modules by name.
+      own: trained layers of the composition itself, such as routers, by `Trained.key`.
+      layer: number of the layer, counted over encoder and decoder; or the layer numbers of a stack.
     """
 
     leaves: Mapping[str, Any]
@@ -264,8 +263,8 @@ class Evaluation:
         """Return the activations after applying a composition of adapters.
 
         Raises:
-          InputError: if sizes in the composition do not fit the batch, or the slot does not support
-            a block.
+          InputError: if sizes in the composition do not fit the batch, or the layer position does
+            not support a composition block.
         """
         if tree is None or (isinstance(tree, str) and tree not in self.leaves):
             return state
@@ -302,7 +301,6 @@ class Evaluation:
         return self.leaves.get(tree) if isinstance(tree, str) else None
 
     def _of_tasks(self, block: MultiTask, state: Any) -> Any:
-        """Apply to each row the child adapter of its index."""
         state.check_ids(block)
         modules = [self._module(child) for child in block.children]
         groups: dict[Hashable, list[int]] = {}
@@ -328,7 +326,6 @@ class Evaluation:
         return dataclasses.replace(groups_of_rows.chosen(found), ids=state.ids)
 
     def _routed(self, block: Route, state: Any) -> Any:
-        """Mix the child adapters by router weight; hard routing runs only the chosen child."""
         weights = self.own[block.key](block, *state.read())
         modules = [self._module(child) for child in block.children]
         kinds = {kind_of(module) for module in modules}
@@ -345,7 +342,6 @@ class Evaluation:
         return state.plus([made], jnp.take_along_axis(weights, chosen[..., None], axis=-1))
 
     def _fused(self, block: Fuse, state: Any) -> Any:
-        """Apply AdapterFusion attention to the outputs of the child adapters."""
         found = [(child, self._is_here(child)) for child in block.children]
         here = [(child, is_here) for child, is_here in found if is_here is not False]
         contributions = []
@@ -366,7 +362,6 @@ class Evaluation:
         return fused if some is True else state.where(some, fused)
 
     def _read_by_last(self, here: Sequence[tuple[Tree, Any]], state: Any) -> tuple[Array, Array]:
-        """Return the input of the last child adapter (the query), and the residual state."""
         query: Any = None
         skip: Any = None
         for child, is_here in here:
@@ -379,7 +374,7 @@ class Evaluation:
         return query, skip
 
     def _is_here(self, tree: Tree) -> Any:
-        """Return whether the layer has an adapter; an array if this depends on the layer number."""
+        """Return True if this layer has one of the adapters; a boolean array if layers differ."""
         if tree is None:
             return False
         if isinstance(tree, str | Task):
@@ -398,7 +393,7 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True)
 class BlockState(RowStates):
-    """Activations [B, T, D] after an attention or feed-forward block, between composed adapters."""
+    """Activations [B, T, D] after an attention or feed-forward block, between adapters."""
 
     h: Array
     x: Array
@@ -415,7 +410,6 @@ class BlockState(RowStates):
         return self.h.shape[1]
 
     def _around(self, name: str) -> Around:
-        """Return the slot's other inputs, with a dropout key derived from the adapter's name."""
         key = self.around.key
         if key is None:
             return self.around
@@ -427,11 +421,10 @@ class BlockState(RowStates):
         return dataclasses.replace(self, h=module.after(self.h, self.x, self.norm, around))
 
     def contribution(self, module: Any, name: str) -> Array:
-        """Return an adapter's output before the residual sum, for AdapterFusion."""
         return module.contribution(self.h, self.x, self.norm, self._around(name))
 
     def read_by(self, module: Any) -> tuple[Array, Array]:
-        """Return an adapter's input, and the residual state that its output is added to."""
+        """Return the input of an adapter module, and the residual added to the module's output."""
         arguments = (self.h, self.x, self.norm, self.around)
         return module.reads(*arguments), module.skip(*arguments)
 
@@ -442,11 +435,11 @@ class BlockState(RowStates):
         return dataclasses.replace(self, h=weighted_sum([s.h for s in states], weights))
 
     def read(self) -> tuple[Array, Any]:
-        """Return the router's input: the hidden states before the block, and the attention mask."""
+        """Return the router's input (hidden states before the block) and the attention mask."""
         return self.around.source, self.around.mask
 
     def plus(self, states: Sequence["BlockState"], weights: Array) -> "BlockState":
-        """Add the weighted changes of other activations; weights are [B, T, K]."""
+        """Add a weighted sum of the changes in other activations; weights are [B, T, K]."""
         return dataclasses.replace(self, h=with_changes(self.h, [s.h for s in states], weights))
 
     def parts(self, sizes: Sequence[int]) -> list["BlockState"]:
@@ -495,7 +488,7 @@ class BlockState(RowStates):
 
     @property
     def can_sort(self) -> bool:
-        """True if tokens can be sorted by adapter: on one device and without dropout."""
+        """True if tokens can be sorted by adapter: on a single device and without dropout."""
         return on_one_device() and self.around.key is None
 
     def sorted(self, modules: Sequence[Any], chosen: Array) -> "BlockState":
@@ -509,10 +502,10 @@ class BlockState(RowStates):
 
 @dataclasses.dataclass(frozen=True)
 class DenseState(RowStates):
-    """Output of a dense layer [B, ..., O], and its pending bias, between composed adapters.
+    """Output of a dense layer [B, ..., O] before its bias is added, between composed adapters.
 
     `kernel` is the merged kernel that would give this output; None if rows have different kernels.
-    `seen` is the attention mask, which gates read.
+    `seen` is the attention mask, for gates.
     """
 
     x: Array
@@ -527,11 +520,6 @@ class DenseState(RowStates):
         return self.y.shape[0]
 
     def after(self, module: Any, name: str) -> "DenseState":
-        """Return the activations after applying one adapter module.
-
-        Raises:
-          InputError: if the module reads the kernel, but rows have different kernels.
-        """
         if isinstance(module, GatedSlot):
             y = module.gated(self.x, self.y, self._kernel(), self.seen)
             return dataclasses.replace(self, y=y, kernel=None)
@@ -546,7 +534,6 @@ class DenseState(RowStates):
         return dataclasses.replace(self, y=y, kernel=after, bias=bias)
 
     def _kernel(self) -> Array:
-        """Return the merged kernel, or zeros for modules that do not read it."""
         if self.kernel is not None:
             return self.kernel
         return jnp.zeros((self.x.shape[-1], self.y.shape[-1]), self.x.dtype)
@@ -572,7 +559,7 @@ class DenseState(RowStates):
         )
 
     def read(self) -> tuple[Array, Any]:
-        """Return the router's input: the input of the dense layer, and the attention mask."""
+        """Return the router's input (the input of the dense layer) and the attention mask."""
         return self.x, self.seen
 
     def plus(self, states: Sequence["DenseState"], weights: Array) -> "DenseState":
@@ -648,7 +635,7 @@ class DenseState(RowStates):
 
 @dataclasses.dataclass(frozen=True)
 class KernelState:
-    """Kernel or bias of a layer while composed adapters are merged into it."""
+    """Kernel or bias of a dense layer while composed adapters are merged into it."""
 
     kernel: Array | None
     bias: Array | None
@@ -663,11 +650,9 @@ class KernelState:
         )
 
     def check_ids(self, block: Block) -> None:
-        """Raise InputError, because a kernel has no batch rows."""
         _ = self.num_rows
 
     def read(self) -> NoReturn:
-        """Raise InputError, because a Route block has a different kernel for each token."""
         raise InputError(
             "a Route block cannot be merged, because each token would need its own kernel"
         )

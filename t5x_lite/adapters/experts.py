@@ -3,12 +3,13 @@
     p_t = softmax(a_t W + b)            a_t: input of the block; W [D, E] starts as N(0, 0.02)
     y_t = sum_k w_tk FFN_{e_tk}(a_t)    the likeliest K experts; w: their p, normalized to sum 1
 
-The experts start as the base's block (sparse upcycling, Komatsuzaki et al. 2023, arXiv:2212.05055).
-Their differences from it are trained, so nothing changes at first. With K = 1 the weight is 1 and
-has the gradient of its probability (straight-through). Each token is computed only by its own
-experts, and no token is dropped (`t5x_lite.nn.experts`). On a mesh, the experts are split over the
-axis `tensor`. `balance` is the weight of the term of Fedus et al. 2022 (arXiv:2101.03961, section
-2.2), as in `Route`. The metrics NAME_entropy and NAME_share_k describe the router.
+The experts start as the feed-forward block of the base model (sparse upcycling, Komatsuzaki et al.
+2023, arXiv:2212.05055). Only their differences from this block are trained, which start as 0. With
+K = 1 the weight is 1 and has the gradient of its probability (straight-through). Each token is
+computed only by its own experts, and no token is dropped (`t5x_lite.nn.experts`). On a mesh, the
+experts are split over the axis `tensor`. `balance` is the weight of the term of Fedus et al. 2022
+(arXiv:2101.03961, section 2.2), as in `Route`. The metrics NAME_entropy and NAME_share_k describe
+the router.
 
 Experts do not apply the dropout of the block's hidden layer.
 """
@@ -72,7 +73,7 @@ class Experts(Adapter):
         return self.balance
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "ExpertModules":
-        """Build the routers, and the experts' differences from the base block, which start as 0."""
+        """Build the routers, and the experts as differences from the block, which start as 0."""
         stacks: dict[str, Any] = stacks_of(model)
 
         def layer(site: Site, rngs: nnx.Rngs) -> ExpertLayer:
@@ -86,17 +87,17 @@ class Experts(Adapter):
 
 
 class ExpertModules(Modules):
-    """Modules of the expert layers of a model."""
+    """Routers and experts of one mixture-of-experts adapter, for all layers of a model."""
 
     alone = "replaces the feed-forward block"
 
     def claims(self) -> tuple[str, ...]:
-        """Return the sites that no other adapter may use, including the replaced block's sites."""
+        """Return the layer positions that no other adapter may use, as stack/site."""
         stacks = dict.fromkeys(stack for stack, _ in self.places)
         return (*super().claims(), *(f"{stack}/{site}" for stack in stacks for site in _BLOCK))
 
     def meet(self, stacks: Mapping[str, Any]) -> None:
-        """Store the base model's feed-forward arrays in the expert layers, in place."""
+        """Copy the base model's feed-forward arrays to the expert layers, in place."""
         for stack, site in self.places:
             layer: ExpertLayer = self.at(stack, site)
             block: MLP = stacks[stack].hidden_sites()["mlp/hidden"]
@@ -105,7 +106,7 @@ class ExpertModules(Modules):
 
 
 def _arrays_of(block: MLP) -> dict[str, nnx.Variable]:
-    """Return the arrays of a feed-forward block, with a new expert axis of size 1."""
+    """Return the arrays of a feed-forward block, with an axis of size 1 for the experts."""
     sites = block.dense_sites()
     names = {"wi": "in", "wo": "out", "gate": "gate"}
     found = {ours: sites[site].kernel[...] for ours, site in names.items() if site in sites}
@@ -116,14 +117,14 @@ def _arrays_of(block: MLP) -> dict[str, nnx.Variable]:
 
 
 class ExpertLayer(nnx.Module):
-    """Router and experts of one layer; replaces the feed-forward block (for a `BlockSlot`).
+    """Router and experts of one layer, which replace the layer's feed-forward block.
 
     Args:
       config: config of the adapter.
       d_model: hidden size D.
       d_ff: feed-forward size F.
-      gated: True if the base block has a gate.
-      bias: True if the base block has biases.
+      gated: True if the replaced feed-forward block has a gate.
+      bias: True if the replaced feed-forward block has biases.
       rngs: random streams; "params" is used.
     """
 
@@ -153,7 +154,6 @@ class ExpertLayer(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the residual sum with the experts' output, normalized if `norm` is given."""
         if self.base is None:
             raise ValueError(
                 "the expert layer has no base arrays; attach the adapter to a model first"

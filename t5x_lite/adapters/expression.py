@@ -1,8 +1,9 @@
-"""Grammar of `t5x-lite compose`: expressions of deltas, parsed by `ast` and never run as Python.
+"""Expressions of deltas for `t5x-lite compose`, parsed by `ast` and never run as Python.
 
     ties(a, b, density=0.2) - 0.5 * c
 
-Names are deltas, and numbers multiply and divide them. The functions are
+A name is a delta (a change of a base model), and may be multiplied or divided by numbers.
+Functions:
 
     linear(a, b, weights=[1, 1])    average(a, b)                    svd(a, b, rank=8, weights=...)
     ties(a, b, density=0.2, scale=1, weights=...)                    fisher(a, b, weights=...)
@@ -45,12 +46,12 @@ _LONGEST = 10_000
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """Function of the expression language for deltas, such as ties(a, b).
+    """Function of an expression in `t5x-lite compose`, such as ties(a, b).
 
     Attributes:
       options: option name -> True if the option is required.
-      several: True if the function takes several deltas, and weights.
-      call: function (deltas, weights, options, names of the deltas) -> resulting delta.
+      several: True if the arguments may be several deltas and their weights.
+      call: Python function (deltas, weights, options, names of the deltas) -> resulting delta.
     """
 
     options: Mapping[str, bool]
@@ -60,7 +61,7 @@ class Function:
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """Deltas and other values that an expression may refer to by name.
+    """Deltas by the names that an expression of `t5x-lite compose` may use.
 
     Attributes:
       deltas: name -> delta.
@@ -75,7 +76,7 @@ class Names:
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """Return the names of the deltas in an expression, in order.
+    """Return the names of the deltas in an expression of `t5x-lite compose`, in order.
 
     Raises:
       InputError: if the text is not a valid expression.
@@ -88,7 +89,7 @@ def names_in(text: str) -> tuple[str, ...]:
 
 
 def check(text: str, names: Iterable[str]) -> None:
-    """Raise InputError, with the column, if an expression has an unknown delta or function name."""
+    """Raise InputError, with the column, if an expression has an unknown delta or function."""
     text, known = text.strip(), list(names)
     tree = _parsed(text)
     calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
@@ -108,7 +109,7 @@ def check(text: str, names: Iterable[str]) -> None:
 
 
 def evaluate(text: str, names: Names) -> Delta:
-    """Return the delta that an expression computes.
+    """Return the delta that an expression of `t5x-lite compose` computes.
 
     Raises:
       InputError: with the column, for a syntax error, an unknown name or function, an invalid
@@ -151,7 +152,7 @@ def _error(text: str, node: ast.AST, why: str) -> InputError:
 
 
 class _Evaluator:
-    """Evaluator of one parsed expression with known names and functions."""
+    """Evaluator of one parsed expression of deltas."""
 
     def __init__(self, text: str, names: Names):
         self._text = text
@@ -192,7 +193,6 @@ class _Evaluator:
         raise self.error(node, "expected only names, numbers, + - * / and functions")
 
     def _checked(self, node: ast.expr, value: Value) -> Value:
-        """Return the value, or raise InputError for a number that is too large for float32."""
         if isinstance(value, int | float) and not abs(value) < _LARGEST:
             raise self.error(node, f"numbers must be below {_LARGEST:g}")
         return value
@@ -296,13 +296,10 @@ class _Evaluator:
 
 
 def _any(value: Any) -> Any:
-    """Return the value typed as Any; the caller's match statement has checked its type."""
     return value
 
 
 def _merging(how: Callable[..., Any], **options: bool) -> Function:
-    """Return the expression function of a merge method, with the options of the method's config."""
-
     def call(
         deltas: Sequence[Delta],
         weights: Sequence[float | int],
@@ -328,8 +325,6 @@ def _average(
 
 
 def _own(method: Callable[..., Delta], **options: bool) -> Function:
-    """Return the expression function for a `Delta` method with a single delta."""
-
     def call(
         deltas: Sequence[Delta],
         weights: Sequence[float | int],

@@ -29,15 +29,15 @@ _LARGEST_MATRIX = 1 << 28
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fastfood(ArrayAdapter):
-    """Configuration that trains the model in a random subspace of d dimensions.
+    """Configuration that trains a vector of d numbers, projected to the model's arrays.
 
     Attributes:
       d: total number of trained values, without heads.
-      lambdas: True to also train a factor ("lambda") for each layer of each array; the factors
-        count towards d.
+      lambdas: True to also train a factor ("lambda") for each layer of each array; d includes the
+        number of factors.
       seed: random seed of the subspace.
-      fold: True to sum the chunks of a vector z that is longer than an array; if False, such an
-        array raises InputError.
+      fold: True to sum the chunks of a vector z that is longer than an array; False to raise
+        InputError for such an array.
       projection: "fastfood", or "dense", a dense matrix for few and small arrays.
     """
 
@@ -49,7 +49,7 @@ class Fastfood(ArrayAdapter):
     projection: Projection = "fastfood"
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the low-dimensional vector z, which starts as 0, and the factors, which start as 1.
+        """Build the trained vector z, which starts as 0, and the factors, which start as 1.
 
         Raises:
           InputError: if d does not exceed the number of factors, or z is longer than an array.
@@ -83,12 +83,12 @@ class Fastfood(ArrayAdapter):
 
 
 def said(*, name: str = "said", **changes: Any) -> Fastfood:
-    """Return the config of structure-aware intrinsic dimension (SAID, arXiv:2012.13255)."""
+    """Return the config for structure-aware intrinsic dimension (SAID, arXiv:2012.13255)."""
     return Fastfood(**{"name": name, "lambdas": True, **changes})
 
 
 class Projected(ArrayModule):
-    """Adapter module that adds a random projection of z to one array.
+    """Adapter module that adds a random projection of a trained vector z to one array.
 
     Args:
       space: projection from z to the array.
@@ -103,12 +103,12 @@ class Projected(ArrayModule):
 
     @property
     def scale(self) -> Array:
-        """Factor of each layer of the array."""
+        """Trained factor of each layer of the array."""
         return self.factor[...] if self.has_lambda else jnp.ones((self.space.rows[0],), jnp.float32)
 
 
 class FastfoodModules(ArrayModules):
-    """Adapter modules of several arrays that share one low-dimensional vector z.
+    """Adapter modules of several arrays that share one trained vector z of few dimensions.
 
     Args:
       leaves: path in the model -> shape and axes of the array.

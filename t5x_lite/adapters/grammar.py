@@ -1,6 +1,6 @@
-"""Grammar of adapters: the lines of `adapters.add` and `adapters.use`.
+"""Syntax of the config strings `adapters.add` and `adapters.use`.
 
-A line of `adapters.add` gives an adapter's name, its method and its options.
+A string of `adapters.add` consists of an adapter's name, its method and its options.
 
     parse_module("rte = lora(r=8)")          Lora(name="rte", rank=8)
     write_module(Lora(name="rte", rank=16))  "rte = lora(rank=16)"
@@ -10,13 +10,14 @@ strings, True, False, None, and tuples of them. `METHODS` lists all built-in met
 is an entry there. Its options are the fields of the config that its constructor returns. A custom
 method needs no entry: `m = my_module.MyAdapter(rank=8)` names its class.
 
-A line of `adapters.use` gives the adapters in use and their composition.
+A string of `adapters.use` lists the adapters in use and their composition.
 
     parse_trees("rte, mrpc")                         ("rte", "mrpc")         at different sites
     parse_trees("Stack(en, Fuse(sst2, nli))")        (Stack(("en", Fuse(("sst2", "nli")))),)
-    write_trees(trees)                               the line again
+    write_trees(trees)                               the string again
 
-`t5x_lite.adapters.composition` defines the blocks and their options; None is the bare model.
+`t5x_lite.adapters.composition` defines compositions such as Stack. None is the model without an
+adapter.
 """
 
 import ast
@@ -88,19 +89,19 @@ METHODS: dict[str, Callable[..., Adapter]] = {
 """Method name -> constructor of the adapter config; all options have defaults."""
 
 SHORT = {"r": "rank", "rslora": "rank_stabilised", "d": "width"}
-"""Short option name -> config field, for methods with such a field."""
+"""Short option name -> complete name, for methods with an option of that name."""
 
 FIRST = {"params": "train", "copy": "of", "heads": "sites"}
-"""Method name -> option that may come first in the brackets without its name."""
+"""Method name -> option with an optional name, such as `train` for params("model/encoder/.*")."""
 
 _DOTTED = re.compile(r"\w+(\.\w+)+")
 
 RESERVED = ("base", "fusion", "head", "norms", "router")
-"""Names in `adapters.train` that are not adapter names."""
+"""Names with a special meaning in `adapters.train`, which adapters must not have."""
 
 
 def parse_module(text: str) -> Adapter:
-    """Parse a line of `adapters.add`, such as "rte = lora(r=8)", to an adapter config.
+    """Parse a string of `adapters.add`, such as "rte = lora(r=8)", to an adapter config.
 
     Args:
       text: "NAME = METHOD(OPTION=VALUE, ...)", or several methods joined by +.
@@ -123,10 +124,10 @@ def parse_module(text: str) -> Adapter:
 
 
 def write_module(adapter: Adapter) -> str:
-    """Return the line of `adapters.add` for an adapter config, without default options.
+    """Return the string of `adapters.add` for an adapter config, without default options.
 
     Raises:
-      InputError: if no known method has a config of this type.
+      InputError: if no adapter method has a config of this class.
     """
     if isinstance(adapter, Union):
         for method, constructor in METHODS.items():
@@ -157,7 +158,7 @@ def write_module(adapter: Adapter) -> str:
 
 
 def options_of(method: str) -> dict[str, Any]:
-    """Return the option names of an adapter method with their types."""
+    """Return the option names of an adapter method, such as "lora", with their types."""
     constructor = _constructor(method)
     config = type(constructor(name="module"))
     added = {} if isinstance(constructor, type) else typing.get_type_hints(constructor)
@@ -173,7 +174,6 @@ def options_of(method: str) -> dict[str, Any]:
 
 
 def _custom(adapter: type[Adapter]) -> dict[str, Callable[..., Adapter]]:
-    """Return the import path -> class of a custom adapter class; {} if it cannot be imported."""
     known = {type(constructor(name="module")) for constructor in METHODS.values()}
     if adapter in known or getattr(sys.modules.get(adapter.__module__), adapter.__name__, 0) == 0:
         return {}
@@ -183,7 +183,7 @@ def _custom(adapter: type[Adapter]) -> dict[str, Callable[..., Adapter]]:
 
 
 def _constructor(method: str) -> Callable[..., Adapter]:
-    """Return the constructor of an adapter method, or a custom class from "module.Class".
+    """Return the config constructor of an adapter method, or a custom class "module.Class".
 
     Raises:
       InputError: if the custom module is not trusted, cannot be imported, or has no such class.
@@ -216,7 +216,7 @@ def _constructor(method: str) -> Callable[..., Adapter]:
 
 
 def reserved(name: str) -> str:
-    """Return the error message for an adapter with a reserved name."""
+    """Return an error message for an adapter with a reserved name, such as "head"."""
     return (
         f"an adapter may not be called {name!r}, because adapters.train uses this name for other "
         "parameters; choose another name"
@@ -224,13 +224,13 @@ def reserved(name: str) -> str:
 
 
 class Source:
-    """Line of `adapters.add` or `adapters.use` with its syntax tree; errors name the column.
+    """Parser of one string of `adapters.add` or `adapters.use`; its errors name the column.
 
     Args:
-      text: the line.
+      text: string to parse.
 
     Raises:
-      InputError: if the line is not a Python expression or assignment.
+      InputError: if the string is not a Python expression or assignment.
     """
 
     def __init__(self, text: str):
@@ -248,13 +248,13 @@ class Source:
             self._fail(1, str(error) or "nested too deeply")
 
     def refuse(self, node: ast.AST | None, reason: str) -> NoReturn:
-        """Raise InputError for a syntax node, with its column in the line."""
+        """Raise InputError with a reason, and the column of a syntax node in the string."""
         start = getattr(node, "col_offset", 0)  # in bytes of UTF-8
         line = self._text.encode().splitlines()[:1] or [b""]
         self._fail(len(line[0][:start].decode(errors="replace")) + 1, reason)
 
     def refuse_others(self, node: ast.AST) -> None:
-        """Raise InputError for a union in `adapters.use` or a block in `adapters.add`."""
+        """Raise InputError for + in `adapters.use`, or a composition in `adapters.add`."""
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             self.refuse(node, "a union of methods, a + b, is only allowed in adapters.add")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -300,7 +300,6 @@ class Source:
             self.refuse(node, str(error))
 
     def _first(self, method: str, values: list[ast.expr]) -> list[ast.keyword]:
-        """Return positional option values as the method's keyword option of `FIRST`."""
         if not values:
             return []
         if method not in FIRST:
@@ -310,7 +309,6 @@ class Source:
         return [ast.copy_location(ast.keyword(FIRST[method], joined), joined)]
 
     def _option(self, method: str, keyword: ast.keyword) -> tuple[str, Any]:
-        """Return the config field and the value of one OPTION=VALUE."""
         known, given = options_of(method), keyword.arg
         if given is None:
             self.refuse(keyword, f"options of {method} have names: OPTION=VALUE")
@@ -324,7 +322,7 @@ class Source:
         return field, self.value(keyword, known[field])
 
     def value(self, keyword: ast.keyword, hint: Any) -> Any:
-        """Return the value of OPTION=VALUE, converted to the type of the config field."""
+        """Return the value of OPTION=VALUE, converted to the type of the option."""
         given = keyword.arg
         try:
             value = _plain(ast.literal_eval(keyword.value))
@@ -350,7 +348,7 @@ def _summands(node: ast.expr) -> list[ast.expr]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert lists and dicts to tuples, so that a config is hashable."""
+    """Convert lists and dicts to tuples, to make a config hashable."""
     if isinstance(value, dict):
         return tuple((_plain(key), _plain(item)) for key, item in value.items())
     if isinstance(value, list | tuple):
@@ -361,7 +359,7 @@ def _plain(value: Any) -> Any:
 
 
 def _fitted(value: Any, hint: Any) -> Any:
-    """Convert a value to a field type, such as an int to a float, or a string to a tuple."""
+    """Convert a value to the type of an option, such as an int to a float."""
     origin = get_origin(hint)
     if origin is typing.Union or origin is types.UnionType:
         exact = [each for each in get_args(hint) if isinstance(each, type) and type(value) is each]
@@ -426,10 +424,10 @@ _EXPECTED = "expected adapter names, or blocks such as Stack(a, b), separated by
 
 
 def parse_trees(text: str) -> tuple[str | Block, ...]:
-    """Parse a line of `adapters.use` to compositions of adapters; "" gives ().
+    """Parse a string of `adapters.use` to compositions of adapters; "" gives ().
 
     Raises:
-      InputError: with the column, for a syntax error, or an unknown block or option.
+      InputError: with the column, for a syntax error, or an unknown composition or option.
     """
     if not text.strip():
         return ()
@@ -455,7 +453,7 @@ def parse_trees(text: str) -> tuple[str | Block, ...]:
 
 
 def parse_use(text: str) -> tuple[str, ...]:
-    """Return the names of the adapters in a line of `adapters.use`, without duplicates.
+    """Return the names of the adapters in a string of `adapters.use`, without duplicates.
 
     Raises:
       InputError: as for `parse_trees`.
@@ -464,7 +462,7 @@ def parse_use(text: str) -> tuple[str, ...]:
 
 
 def write_trees(trees: Sequence[str | Block]) -> str:
-    """Return the line of `adapters.use` for some compositions of adapters."""
+    """Return the string of `adapters.use` for compositions of adapters."""
     return ", ".join(map(str, trees))
 
 

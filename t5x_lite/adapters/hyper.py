@@ -46,7 +46,7 @@ class Hyper(Bottleneck):
 
     Attributes:
       tasks: number of tasks.
-      embedding: size E of the task, layer and site embeddings.
+      embedding: size E of the embeddings of tasks, layers and positions in a layer.
       hidden: size of the network's hidden layer.
     """
 
@@ -74,7 +74,7 @@ class Hyper(Bottleneck):
         return False
 
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
-        """Raise InputError: only bottlenecks from `ejected` can be multiplied by a factor."""
+        """Raise InputError; use `ejected`, because only its bottlenecks support a factor."""
         raise InputError(
             f"hypernetwork {self.name} cannot be multiplied by {factor}; convert a task's adapter "
             "to a bottleneck first (ejected)"
@@ -82,24 +82,24 @@ class Hyper(Bottleneck):
 
 
 def hyper(*, name: str = "hyper", cross: bool = False, **changes: Any) -> Hyper:
-    """Return a hypernetwork config for adapters after attention and feed-forward blocks."""
+    """Return a hypernetwork config for bottlenecks after attention and feed-forward blocks."""
     like = double_seq_bn(cross=cross)
     options = {"sites": like.sites, "reads": like.reads, "activation": "gelu_new", **changes}
     return Hyper(name=name, **options)
 
 
 def plain(config: Hyper) -> Bottleneck:
-    """Return the config of the bottleneck adapters that the hypernetwork generates."""
+    """Return the config of the bottleneck adapters that a hypernetwork generates."""
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(Bottleneck)}
     return Bottleneck(**fields)
 
 
 class HyperModules(BottleneckModules):
-    """Adapter modules of a hypernetwork, and the network itself, at adapters/NAME.
+    """Bottleneck modules that a hypernetwork generates, and the network, at adapters/NAME.
 
     Args:
       config: config of the adapter.
-      found: stack -> site -> adapter module.
+      found: stack ("encoder" or "decoder") -> site -> adapter module.
       rngs: random streams; "params" is used.
     """
 
@@ -130,13 +130,13 @@ class HyperModules(BottleneckModules):
             setattr(self, name.replace("/", "_"), made)
 
     def complete(self) -> None:
-        """Generate the adapter arrays of all tasks and store them in the modules, in place."""
+        """Generate the bottlenecks of all tasks and store them in the modules, in place."""
         for place in self.places:
             block: HyperBlock = self.at(*place)
             block.put(self.arrays(block))
 
     def arrays(self, block: "HyperBlock") -> dict[str, Float[Array, "N tasks *_"]]:
-        """Return the generated arrays of one adapter module, by name: [layers, tasks, ...]."""
+        """Return the generated arrays of one bottleneck module, by name: [layers, tasks, ...]."""
         embeddings = (self.task_embedding, self.layer_embedding, self.site_embedding)
         task, layer, site = (each[...] for each in embeddings)
         numbers = jnp.arange(block.layers.start, block.layers.stop)
@@ -160,11 +160,11 @@ class HyperModules(BottleneckModules):
 
 
 class HyperBlock(nnx.Module):
-    """Generated bottleneck modules of all tasks, for one slot; `task` selects one of them.
+    """Generated bottleneck modules of all tasks, for one position in each layer.
 
     Args:
       config: config of the generated bottlenecks.
-      site: site of the model that the slot belongs to.
+      site: position of the bottlenecks in the layers.
     """
 
     def __init__(self, config: Bottleneck, site: Site):
@@ -176,22 +176,22 @@ class HyperBlock(nnx.Module):
         self.sizes = tuple((p, tuple(x.shape)) for p, x in trees.flatten(abstract).items())
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the array shapes of one layer's bottleneck by path."""
+        """Return the array shapes of one layer's bottleneck by parameter path."""
         return {name: dict(self.sizes)[name] for name in _ARRAYS}
 
     def put(self, arrays: Mapping[str, Array]) -> None:
-        """Store the generated arrays of all layers and tasks, in place."""
+        """Store the generated arrays of all layers and tasks in this module, in place."""
         for name, x in arrays.items():
             axes = ("layers", *(None,) * (x.ndim - 1))
             setattr(self, name.replace("/", "_"), nnx.Variable(x, logical=axes))
 
     def task(self, number: int) -> BottleneckBlock:
-        """Return the bottleneck module of one task."""
+        """Return the generated bottleneck module of one task."""
         own = {name: getattr(self, name.replace("/", "_"))[...][number] for name in _ARRAYS}
         return bind(self.graphdef, trees.unflatten(own))
 
     def clear_unused(self) -> None:
-        """Do nothing, because all layers have the same width."""
+        """Do nothing, because the bottlenecks of all layers have the same width."""
 
     def num_unused(self) -> int:
         return 0
@@ -201,18 +201,16 @@ class HyperBlock(nnx.Module):
         return True
 
     def reads(self, *arguments: Any) -> Float[Array, "B T D"]:
-        """Return the bottleneck's input, which is equal for all tasks."""
         return self.task(0).reads(*arguments)
 
     def skip(self, *arguments: Any) -> Float[Array, "B T D"]:
-        """Return the bottleneck's residual, which is equal for all tasks."""
         return self.task(0).skip(*arguments)
 
 
 def ejected(
     config: Hyper, modules: HyperModules, *, task: int, name: str = ""
 ) -> tuple[Bottleneck, dict[str, Array]]:
-    """Return one task's bottleneck adapter as plain parameters, without the hypernetwork.
+    """Return the bottleneck adapter that a hypernetwork generates for one task.
 
     Args:
       config: config of the hypernetwork.

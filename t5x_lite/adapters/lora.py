@@ -1,6 +1,6 @@
-"""LoRA and (IA)^3.
+"""LoRA and (IA)^3: adapters that add low-rank products, or multiply activations by factors.
 
-LoRA: a low-rank product, added to the product of a dense layer (Hu et al. 2021, arXiv:2106.09685).
+LoRA adds a low-rank product to the product of a dense layer (Hu et al. 2021, arXiv:2106.09685).
 
     y = x W + b + s (x A) B         s = alpha / rank, or with rank_stabilised alpha / sqrt(rank)
 
@@ -10,7 +10,7 @@ the same result without the branch.
 
 The site "embedding" is the token embedding, E + s A B with A [V, rank] and B [rank, D]. A starts as
 0 and B as N(0, 1), as in the paper's code and in PEFT. A model with a tied output layer also reads
-the sum there. Only the word itself selects this site; other patterns do not match it.
+the sum there. Only "embedding" itself in `sites` selects it; no regular expression does.
 
 DoRA (Liu et al. 2024, arXiv:2402.09353) trains the norm of each column apart from its direction:
 
@@ -56,7 +56,7 @@ from t5x_lite.core.trees import Array, Key
 from t5x_lite.nn.dense import Dense, einsum
 
 EMBEDDING = "embedding"
-"""Name of the site for the token embedding."""
+"""Name in `Lora.sites` for the token embedding."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ class Lora(Adapter):
 
 
 class Factors(nnx.Module):
-    """Low-rank factors A and B of a dense layer; B starts as 0.
+    """Base class of LoRA modules: low-rank factors A and B of a dense layer; B starts as 0.
 
     Args:
       host: dense layer, for one layer or stacked over layers.
@@ -139,7 +139,7 @@ class Factors(nnx.Module):
         self.scale = scale
 
     def branch(self, x: Float[Array, "*batch I"]) -> Float[Array, "*batch O"]:
-        """Return the low-rank output s (x A) B in float32."""
+        """Return the low-rank product s (x A) B in float32."""
         a, b = self.a[...], self.b[...]
         batch = "ABCE"[: x.ndim - 1]
         low = einsum(f"{batch}I,IR->{batch}R", x.astype(a.dtype), a).astype(a.dtype)
@@ -147,7 +147,7 @@ class Factors(nnx.Module):
 
 
 class LowRankBranch(Factors):
-    """LoRA module for a `DenseSlot`: adds s (x A) B to the layer's output."""
+    """LoRA module: adds s (x A) B to the output of a dense layer."""
 
     def __call__(
         self,
@@ -155,7 +155,7 @@ class LowRankBranch(Factors):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """Return the layer's output y plus the low-rank output, in float32."""
+        """Return y plus the low-rank product s (x A) B, in float32."""
         return y + self.branch(x)
 
     def kind(self) -> Hashable:
@@ -179,7 +179,7 @@ class LowRankBranch(Factors):
 
 
 class GatedBranch(Factors):
-    """LoRA module with a gate: adds g s (x A) B to the layer's output.
+    """LoRA module with a gate g: adds g s (x A) B to the output of a dense layer.
 
     Args:
       host: dense layer, for one layer or stacked over layers.
@@ -211,7 +211,7 @@ class GatedBranch(Factors):
         kernel: Float[Array, "I O"],
         seen: Any,
     ) -> Float[Array, "*B T O"]:
-        """Return the layer's output y plus the gated low-rank output, in float32.
+        """Return y plus the gated low-rank product g s (x A) B, in float32.
 
         Raises:
           InputError: if the gate is "all_tokens", but x has no batch axis (DeBERTa's relative
@@ -229,7 +229,6 @@ class GatedBranch(Factors):
         return y + gates_of(self.gate, x, seen, self.kind_of_gate) * self.branch(x)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Raise InputError, because a gated LoRA cannot be merged into a kernel."""
         raise InputError(
             "a LoRA adapter with a gate cannot be merged, because each row would need its own "
             "kernel"
@@ -240,7 +239,7 @@ class GatedBranch(Factors):
 
 
 class DirectedBranch(LowRankBranch):
-    """DoRA module for a `DenseSlot`: returns m / |W + s A B| (y + s (x A) B)."""
+    """DoRA module: returns m / |W + s A B| (y + s (x A) B) for a dense layer's output y."""
 
     def __init__(self, host: Dense, *, rank: int, scale: float, rngs: nnx.Rngs):
         super().__init__(host, rank=rank, scale=scale, rngs=rngs)
@@ -253,7 +252,7 @@ class DirectedBranch(LowRankBranch):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """Return y plus the low-rank output, rescaled to column norms m, in float32."""
+        """Return y + s (x A) B, rescaled to the column norms m, in float32."""
         return self._sizes(kernel) * super().__call__(x, y, kernel)
 
     def kind(self) -> Hashable:
@@ -268,7 +267,7 @@ class DirectedBranch(LowRankBranch):
         return {"kernel": Dora(self.a[...], self.b[...], size, self.scale, relative=True)}
 
     def _sizes(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers O"]:
-        """Return the column factors m / |W + s A B| in float32; only m has a gradient.
+        """Return the factor m / |W + s A B| of each column in float32; only m has a gradient.
 
         The factor is computed as 1 + (m - |W + s A B|) / |W + s A B|, which is exactly 1 before
         training.
@@ -285,7 +284,7 @@ def _column_norms(kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers 
 
 
 class TableBranch(nnx.Module):
-    """LoRA factors A and B of a token embedding; A starts as 0.
+    """LoRA factors A and B for the token embedding; A starts as 0.
 
     Args:
       table: shape and axes of the token embedding [V, D].
@@ -301,10 +300,10 @@ class TableBranch(nnx.Module):
 
 
 class TableModules(Modules):
-    """LoRA modules of a model with a low-rank change of the token embedding.
+    """LoRA modules of a model, including a low-rank change of the token embedding.
 
     Args:
-      found: stack -> site -> LoRA module of a dense layer.
+      found: stack ("encoder" or "decoder") -> site -> LoRA module of a dense layer.
       path: path of the token embedding in the model.
       table: shape and axes of the token embedding.
       rank: rank of the product A B.
@@ -333,7 +332,7 @@ class TableModules(Modules):
         return (self.path,)
 
     def read(self, model: Mapping[str, Any], *, key: Key | None = None) -> dict[str, Any]:
-        """Return the token embedding plus its low-rank change, by path, in float32."""
+        """Return {path: token embedding plus its low-rank change}, in float32."""
         del key
         a, b = (array.astype(jnp.float32) for array in self._factors())
         both = jnp.matmul(a, b, preferred_element_type=jnp.float32, precision="highest")
@@ -354,7 +353,7 @@ class Ia3(Adapter):
     """Configuration of (IA)^3 adapters: trained factors for activations.
 
     Attributes:
-      sites: dense layers with a scaled output.
+      sites: names of dense layers with a scaled output.
       place: position of the factors in the feed-forward block: "after" or "before" the activation.
       feed_forward: True to scale the feed-forward block.
       attention_out: True to also scale the input of each attention's output layer, as PEFT does for
@@ -389,7 +388,7 @@ class Ia3(Adapter):
 
 
 class OutputScale(nnx.Module):
-    """(IA)^3 module for a `DenseSlot`: multiplies the layer's output by trained factors l.
+    """(IA)^3 module that multiplies the output of a dense layer by trained factors l.
 
     Args:
       size: size of the layer's output.
@@ -405,19 +404,18 @@ class OutputScale(nnx.Module):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """Return the layer's output y times the factors l, in float32."""
         return y * self.scale[...].astype(jnp.float32)
 
     def kind(self) -> Hashable:
         return (type(self), self.scale.shape)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return the merged kernel: columns of W times the factors l, in the dtype of W."""
+        """Return the kernel with its columns multiplied by the factors l, in the dtype of W."""
         scale = self.scale[...].astype(jnp.float32)
         return (kernel.astype(jnp.float32) * scale[..., None, :]).astype(kernel.dtype)
 
     def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:
-        """Return the merged bias: b times the factors l, in the dtype of b."""
+        """Return the bias multiplied by the factors l, in its dtype."""
         if bias is None:
             return None
         return (bias.astype(jnp.float32) * self.scale[...].astype(jnp.float32)).astype(bias.dtype)
@@ -427,7 +425,7 @@ class OutputScale(nnx.Module):
 
 
 class HiddenScale(nnx.Module):
-    """(IA)^3 module for a `HiddenSlot`: multiplies hidden states by trained factors l.
+    """(IA)^3 module that multiplies the input of a block's last dense layer by trained factors l.
 
     Args:
       size: size of the hidden states.
@@ -438,14 +436,13 @@ class HiddenScale(nnx.Module):
         self.scale = nnx.Param(jnp.ones((size,), jnp.float32), logical=(axis,))
 
     def __call__(self, hidden: Float[Array, "*batch I"]) -> Float[Array, "*batch I"]:
-        """Return the hidden states times the factors l, in the dtype of the hidden states."""
         return hidden * self.scale[...].astype(hidden.dtype)
 
     def kind(self) -> Hashable:
         return (type(self), self.scale.shape)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return the merged kernel: rows of W times the factors l, in the dtype of W."""
+        """Return the kernel with its rows multiplied by the factors l, in its dtype."""
         scale = self.scale[...].astype(jnp.float32)
         return (kernel.astype(jnp.float32) * scale[..., :, None]).astype(kernel.dtype)
 

@@ -15,7 +15,7 @@ The gradient of a score is taken as if the mask were the score itself: dL/d(W ma
 stacked array, the fraction to keep applies to each layer by itself. Scores are part of a
 checkpoint; a delta has only the mask, one bit for each entry.
 
-A mask is computed from scores inside of a step: the K highest, or the scores above a threshold.
+Within a training step, a mask is computed from scores: the K highest, or all above a threshold.
 
     top(scores, k)          exactly k entries are True; ties are broken by flat index
     straight_through(mask, scores)      the mask; its gradient is passed to the scores unchanged
@@ -78,7 +78,7 @@ def top(scores: Float[Array, "*axes"], k: Array | int) -> Bool[Array, "*axes"]:
 def straight_through(
     mask: Bool[Array, "*axes"], scores: Float[Array, "*axes"]
 ) -> Float[Array, "*axes"]:
-    """Return the mask as floats; its gradient passes unchanged to the scores."""
+    """Return the mask as floats; the gradient of the mask passes unchanged to the scores."""
     return _straight(scores, mask.astype(scores.dtype))
 
 
@@ -96,7 +96,7 @@ def _straight_jvp(
 
 
 def _ordered(scores: Float[Array, " D"]) -> UInt32[Array, " D"]:
-    """Map floats to unsigned integers that sort in the same order; -0.0 equals 0.0."""
+    """Map floats to unsigned integers with the same order; -0.0 equals 0.0."""
     bits = jax.lax.bitcast_convert_type(scores.astype(jnp.float32) + 0.0, jnp.uint32)
     return jnp.where(bits >= _SIGN, ~bits, bits | _SIGN)
 
@@ -113,7 +113,7 @@ def _kth(keys: UInt32[Array, " D"], k: Array) -> UInt32[Array, ""]:
 
 By = Literal["top", "sigmoid", "value"]
 _LEAST = 0.005
-"""Minimum fraction of a layer's entries that a mask keeps."""
+"""Minimum fraction of a layer's entries that a mask must keep."""
 _KERNELS = (r"model/.*/kernel",)
 
 
@@ -154,12 +154,12 @@ class Prune(ArrayAdapter):
 
     @property
     def densities(self) -> tuple[float, ...]:
-        """Fraction of the entries that remains after each round."""
+        """Fraction of the entries that remains after each pruning round."""
         rounds = self.rounds or max(1, math.ceil(math.log(self.density) / math.log(0.8) - 1e-9))
         return tuple(self.density ** ((number + 1) / rounds) for number in range(rounds))
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Return the patterns of the trained weight differences; masks are not trained."""
+        """Return regular expressions for the trained weight differences; masks are not trained."""
         return self.trains_leaves(("difference",))
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
@@ -179,7 +179,7 @@ class Prune(ArrayAdapter):
 
 
 class Pruned(ArrayModule):
-    """Adapter module of pruning for one array: a fixed mask, and a trained weight difference.
+    """Adapter module that prunes one array: a fixed mask, and a trained weight difference.
 
     Args:
       leaf: shape and axes of the array.
@@ -197,7 +197,6 @@ class Pruned(ArrayModule):
         return jnp.where(unpacked(self.bits[...], base.shape), moved, 0.0)
 
     def part(self, shape: tuple[int, ...]) -> Part:
-        """Return this change as a delta part: the difference, followed by the mask."""
         difference = Dense(np.asarray(self.difference[...], np.float32))
         return difference.then(Mask(np.asarray(self.bits[...]), shape))
 
@@ -235,7 +234,7 @@ class Supermask(ArrayAdapter):
         return self.trains_leaves(("scores",))
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the mask scores of the target arrays."""
+        """Build the trained scores of the masked arrays."""
         leaves = self.leaves(model)
         mean = self.penalty / sum(leaf.size for leaf in leaves.values())
 
@@ -299,20 +298,20 @@ class Movement(ArrayAdapter):
             )
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Return the patterns of the trained scores and weight differences."""
+        """Return regular expressions for the trained scores and weight differences."""
         return self.trains_leaves(("scores", "difference"))
 
     def scheduled(self, step: Array) -> dict[str, Array]:
         return {f"{ADAPTERS}{self.name}/share/kept": self.kept(step)}
 
     def kept(self, step: Array) -> Array:
-        """Return the fraction v to keep at a step: cubic decay from 1 after the warm-up."""
+        """Return the fraction v of entries to keep at a step; cubic decay from 1 after warm-up."""
         length = max(1, self.steps - self.warmup - self.cooldown)
         progress = jnp.clip((step - self.warmup) / length, 0.0, 1.0)
         return jnp.float32(self.density + (1.0 - self.density) * (1.0 - progress) ** 3)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the scores and weight differences of the target arrays, which start as 0."""
+        """Build the trained scores and weight differences of the pruned arrays, initially 0."""
         leaves = self.leaves(model)
         mean = self.penalty / sum(leaf.size for leaf in leaves.values())
 
@@ -326,7 +325,7 @@ class Movement(ArrayAdapter):
 
 
 class Share(nnx.Module):
-    """Parameter with the fraction of each layer's entries that masks keep.
+    """Parameter for the fraction of each layer's entries that masks keep.
 
     Args:
       kept: initial fraction.
@@ -337,7 +336,7 @@ class Share(nnx.Module):
 
 
 class Scored(ArrayModule):
-    """Adapter module of one array: a mask computed from trained scores, and a weight difference.
+    """Adapter module of one array: a mask from trained scores, and possibly a weight difference.
 
     Args:
       leaf: shape and axes of the array.
@@ -367,7 +366,7 @@ class Scored(ArrayModule):
             self.difference = nnx.Param(jnp.zeros(leaf.shape, jnp.float32), logical=leaf.axes)
 
     def kept(self, share: Array | None) -> Bool[Array, "*axes"]:
-        """Return the boolean mask; `share` is the fraction of each layer's entries to keep."""
+        """Return the boolean mask, which keeps the fraction `share` of each layer's entries."""
         scores = self._scores()
         rows = scores if self.stacked else scores[None]
         size = math.prod(rows.shape[1:])
@@ -387,14 +386,14 @@ class Scored(ArrayModule):
         return moved * straight_through(self.kept(share), self._scores())
 
     def masked_part(self, shape: tuple[int, ...], share: Array) -> Part:
-        """Return this change as a delta part: the difference, if any, followed by the mask."""
+        """Return this change as a delta part: the trained difference, if any, and then the mask."""
         mask = Mask.of(np.asarray(self.kept(share)).reshape(shape))
         if not self.moves:
             return mask
         return Dense(np.asarray(self.difference[...], np.float32)).then(mask)
 
     def penalty(self) -> Array | None:
-        """Return the penalty of the scores; None if its weight is 0."""
+        """Return the loss term of the scores; None if its weight is 0."""
         return self.weight * jnp.sum(jax.nn.sigmoid(self._scores())) if self.weight else None
 
     def _scores(self) -> Float[Array, "*axes"]:
@@ -402,7 +401,7 @@ class Scored(ArrayModule):
 
 
 class ScoredModules(ArrayModules):
-    """Masked arrays of one adapter, with a common fraction of entries to keep.
+    """Modules of all arrays that one adapter masks, with a common fraction of kept entries.
 
     Args:
       leaves: path in the model -> shape and axes of the array.
@@ -421,7 +420,7 @@ class ScoredModules(ArrayModules):
         self.share = Share(share)
 
     def read(self, model: Mapping[str, Array], *, key: Key | None = None) -> dict[str, Array]:
-        """Return the masked arrays by path, in float32."""
+        """Return the masked arrays of the model by path, in float32."""
         del key
         share, each = self.share.kept[...], {path: self._scored(path) for path in self.arrays}
         return {p: x.masked(model[p].astype(jnp.float32), share) for p, x in each.items()}
@@ -446,20 +445,20 @@ _HIDDEN = "attention/hidden"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Heads(Adapter):
-    """Configuration of attention head masks: one trained factor for each head.
+    """Configuration of attention head masks: one trained factor for each attention head.
 
     Attributes:
-      sites: names of the attention positions that get masks, or regular expressions for them.
+      sites: names of the attention layers with masks, or regular expressions for such names.
     """
 
     name: str = "heads"
     sites: tuple[str, ...] = ("(cross_)?attention/hidden",)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the head masks.
+        """Build the trained factors of the attention heads.
 
         Raises:
-          InputError: if the sites contain no attention layer.
+          InputError: if `sites` selects no attention layer.
         """
         stacks: dict[str, Any] = stacks_of(model)
 
@@ -490,18 +489,15 @@ class HeadMask(nnx.Module):
         self.d_kv = d_kv
 
     def __call__(self, hidden: Float[Array, "*batch I"]) -> Float[Array, "*batch I"]:
-        """Return the attention output multiplied by the head factors, in its dtype."""
         return hidden * self._rows().astype(hidden.dtype)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return the output layer's kernel with each row multiplied by its head's factor."""
+        """Return the output layer's kernel with each row multiplied by the factor of its head."""
         rows = self._rows().astype(jnp.float32)
         return (kernel.astype(jnp.float32) * rows[..., :, None]).astype(kernel.dtype)
 
     def parts(self) -> dict[str, Part]:
-        """Return the change of the attention's output layer as a delta part."""
         return {"kernel": Scale(self._rows(), -2)}
 
     def _rows(self) -> Float[Array, "*layers I"]:
-        """Return the head factor of each row of the output layer's kernel."""
         return jnp.repeat(self.mask[...], self.d_kv, axis=-1)

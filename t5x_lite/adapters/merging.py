@@ -1,20 +1,20 @@
-"""Merging of adapters into kernels, adapters as parts of a delta, and unions of methods.
+"""Merging of adapters into kernels, conversion of adapters to deltas, and unions of methods.
 
-`merge` folds adapters into a model's kernels, if kernels can express them.
+`merge` adds adapters to a model's kernels, if changed kernels can replace them.
 
-`delta_form` converts adapters to parts of a delta: their changes of kernels and biases. The module
-of a dense layer returns its change by `parts`:
+`delta_form` converts adapters to delta parts, which are changes of kernels and biases. The method
+`parts` of an adapter module returns its changes of a dense layer:
 
     LowRankBranch.parts()        {"kernel": LowRank(a, b, scale)}
 
 An adapter is converted if all its modules have `parts`. Other adapters, such as bottlenecks, are
 kept as adapters, because no kernel can absorb them.
 
-`Union` joins several methods in one adapter, such as "m = seq_bn(reduction=16) + lora(r=8)". Its
-methods must have different sites: two methods at one site are an error, whatever their other sites
-are. (The library `adapters` rejects two methods only if they share both sites of a layer, and never
-in layers that are skipped.) Parameters are at adapters/NAME/METHOD/STACK/SITE. METHOD is the
-lower-case name of the method's class; the second and later methods of a class get a number.
+`Union` joins several methods in one adapter, such as "m = seq_bn(reduction=16) + lora(r=8)". Two
+methods must not share a site (a position in the layers). (The library `adapters` rejects two
+methods only if they share both sites of a layer, and never in layers that are skipped.) Parameters
+are at adapters/NAME/METHOD/STACK/SITE. METHOD is the lower-case name of the method's class; the
+second and later methods of a class get a number.
 """
 
 import dataclasses
@@ -77,29 +77,30 @@ def merge(model: nnx.Module) -> None:
 
 @runtime_checkable
 class HasParts(Protocol):
-    """Protocol of adapter modules that change the arrays of one dense layer."""
+    """Protocol of adapter modules that change the kernel or bias of one dense layer."""
 
     def parts(self) -> dict[str, Part]:
-        """Return the changes of the layer: "kernel" or "bias" -> delta part."""
+        """Return the changes of the dense layer, as "kernel" or "bias" -> delta part."""
         ...
 
 
 def delta_form(
     modules: AdapterModules, adapters: Sequence[Adapter], model: nnx.Module
 ) -> tuple[dict[str, Part], tuple[Adapter, ...]]:
-    """Convert adapters to changes of the model's arrays, where possible.
+    """Convert adapters to changes of the model's kernels and biases, where this is possible.
 
     Args:
       modules: adapter modules with their parameters.
       adapters: configs of the adapters.
-      model: model with a method `stacks`; its arrays may be shape structs.
+      model: model with a method `stacks`; its arrays may be jax.ShapeDtypeStructs.
 
     Returns:
-      Delta parts by path in the model, and the configs of the adapters that cannot be converted.
+      Changes (delta parts) by path in the model, and the configs of the adapters that cannot be
+      converted.
 
     Raises:
-      InputError: if two adapters change one array in an unsupported order, or are composed by a
-        block other than Stack.
+      InputError: if two adapters change one array in an unsupported order, or are composed by other
+        means than Stack.
     """
     places = {id(node): "/".join(map(str, path)) for path, node in nnx.iter_graph(model)}
     stacks, parts, rest = stacks_of(model), {}, []
@@ -120,7 +121,7 @@ def delta_form(
 def _parts_of(
     modules: Modules, stacks: dict[str, Any], places: dict[int, str]
 ) -> list[tuple[str, Part]] | None:
-    """Return the changes that one adapter makes, by path; None if it cannot be converted."""
+    """Return the array changes of one adapter by path; None if it cannot be converted."""
     found = []
     for stack, site in modules.places:
         layers, module = stacks[stack], modules.at(stack, site)
@@ -145,7 +146,7 @@ class Union(Adapter):
     """Configuration of several adapter methods under one name, such as bottleneck plus LoRA.
 
     Attributes:
-      sites: unused; each method has its own sites.
+      sites: unused; each method has its own layer positions.
       members: configs of the methods, all with the name of the union.
     """
 

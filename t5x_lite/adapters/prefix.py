@@ -4,8 +4,8 @@ Prefix tuning: keys and values that every query attends to (Li and Liang 2021, a
 
     attention(x) = softmax(q [Pk; k]^T + [0; bias]) [Pv; v]        Pk, Pv [P, H, K], of each layer
 
-Each attention of a stack (encoder, decoder and cross-attention) has a network that makes them. The
-network is not needed after training (`ejected`):
+Each attention type (encoder, decoder and cross-attention) has a network that generates Pk and Pv.
+The network is not needed after training (`ejected`):
 
     h = tanh(E W1 + b1)        E [P, D], once for all layers
     Pk, Pv = h W2 + b2         W2 [M, 2, H, K], of each layer
@@ -71,7 +71,7 @@ class Prefix(Adapter):
     """Configuration of prefix tuning: trained keys and values in each attention layer.
 
     Attributes:
-      sites: attention sites, or regular expressions for them.
+      sites: names of attention layers, or regular expressions for such names.
       length: number P of prefix positions.
       hidden: hidden size M of the network that generates the prefixes in training.
       flat: True to train keys and values directly, without a network.
@@ -110,10 +110,10 @@ class Prefix(Adapter):
         return "" if self.gate == "none" else "the gate of a prefix is computed once for each row"
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "PrefixModules":
-        """Build the keys and values, or the networks that generate them.
+        """Build the trained keys and values, or the networks that generate them.
 
         Raises:
-          InputError: if the model lacks the attention sites, has no encoder for a gate, or is a
+          InputError: if the model lacks the attention layers, has no encoder for a gate, or is a
             DeBERTa and `place` is "left".
         """
         if self.place == "left":
@@ -144,7 +144,6 @@ class Prefix(Adapter):
         return PrefixModules(found, {} if self.flat else widths, self, rngs=rngs)
 
     def _check_places(self, model: Any) -> None:
-        """Raise InputError for DeBERTa, where a prefix cannot have a position."""
         for layers in model.stacks().values():
             if any(isinstance(one, DisentangledAttention) for one in layers.key_sites().values()):
                 raise InputError(
@@ -159,11 +158,11 @@ class Prefix(Adapter):
 
 
 class PrefixModules(Modules):
-    """Prefix modules of a model, and their networks at adapters/NAME/network.
+    """Prefix modules of a model, and the networks that generate prefixes in training.
 
     Args:
-      found: stack -> site -> prefix module.
-      widths: (stack, site) of a prefix with a network -> hidden size D of the model.
+      found: stack ("encoder" or "decoder") -> site -> prefix module.
+      widths: (stack, site) of each prefix with a network -> hidden size D of the model.
       config: config of the adapter.
       rngs: random streams; "params" is used.
     """
@@ -188,7 +187,7 @@ class PrefixModules(Modules):
             self.network = Modules(made)
 
     def complete(self) -> None:
-        """Compute the network states and store them in each layer's prefix module, in place."""
+        """Compute the states of the networks and store them in the prefix modules, in place."""
         if not self.has_networks:
             return
         for place in self.places:
@@ -220,7 +219,7 @@ class Network(nnx.Module):
 
 
 class LayerPrefix(nnx.Module):
-    """Prefix module of one layer for a `KeySlot`: trained keys and values.
+    """Prefix module of one attention layer: trained keys and values.
 
     Args:
       sizes: number of heads H and head size K.
@@ -245,7 +244,6 @@ class LayerPrefix(nnx.Module):
         self.bias = nnx.Param(bias, logical=axes)
 
     def __call__(self) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
-        """Return the prefix's keys and values, in the dtype of the parameters."""
         if not self.has_network:
             return self.keys[...], self.values[...]
         if self.states is None:
@@ -259,7 +257,7 @@ class LayerPrefix(nnx.Module):
 
 
 class PlacedPrefix(LayerPrefix):
-    """Prefix module with positions to the left of the tokens, for a `PlacedKeySlot`."""
+    """Prefix module with positions to the left of the tokens, which T5's relative bias uses."""
 
     @property
     def num_before(self) -> int:
@@ -267,7 +265,7 @@ class PlacedPrefix(LayerPrefix):
 
 
 class GatedPrefix(LayerPrefix):
-    """Prefix module of one layer that multiplies its keys and values by a gate for each row.
+    """Prefix module of one attention layer with a gate: keys and values differ by row.
 
     Args:
       config: config of the adapter.
@@ -295,7 +293,6 @@ class GatedPrefix(LayerPrefix):
 
 
 def _states(embedding: Array, kernel: Array, bias: Array) -> Float[Array, "P M"]:
-    """Return the hidden states of the prefix network, in the dtype of the parameters."""
     states = einsum("PD,DM->PM", embedding, kernel)
     return jnp.tanh(states + bias.astype(jnp.float32)).astype(kernel.dtype)
 
@@ -303,7 +300,6 @@ def _states(embedding: Array, kernel: Array, bias: Array) -> Float[Array, "P M"]
 def _pair(
     states: Array, kernel: Array, bias: Array
 ) -> tuple[Float[Array, "P H K"], Float[Array, "P H K"]]:
-    """Return the prefix keys and values of a layer, in the dtype of the parameters."""
     made = einsum("PM,MCHK->CPHK", states.astype(kernel.dtype), kernel)
     made = made + bias.astype(jnp.float32)[:, None]
     return made[0].astype(kernel.dtype), made[1].astype(kernel.dtype)
@@ -322,7 +318,7 @@ def _linear(size: int, out: tuple[int, ...], *, rngs: nnx.Rngs) -> tuple[Array, 
 def ejected(
     adapter: Prefix, params: Mapping[str, Any], *, dtype: str = "float32"
 ) -> tuple[Prefix, dict[str, Array]]:
-    """Return a prefix without its network, with keys and values as parameters.
+    """Return a prefix adapter with keys and values as parameters instead of a network.
 
     Args:
       adapter: config of the prefix; a config without a network is returned unchanged.
@@ -366,13 +362,13 @@ def ejected(
 
 
 def mam(*, name: str = "mam", length: int = 30, hidden: int = 800, reduction: float = 2.0) -> Union:
-    """Return the MAM adapter: prefixes and a parallel bottleneck (arXiv:2110.04366)."""
+    """Return the MAM adapter's config: prefixes and a parallel bottleneck (arXiv:2110.04366)."""
     prefix = Prefix(name=name, length=length, hidden=hidden)
     return Union(name=name, members=(prefix, par_bn(name=name, reduction=reduction)))
 
 
 def unipelt(*, name: str = "unipelt", length: int = 10, reduction: float = 16.0) -> Union:
-    """Return the UniPELT adapter: gated prefixes, bottleneck and LoRA (arXiv:2110.07577)."""
+    """Return the config of UniPELT: gated prefixes, bottleneck and LoRA (arXiv:2110.07577)."""
     prefix = Prefix(name=name, length=length, gate="real_tokens")
     bottleneck = seq_bn(name=name, reduction=reduction, gate="real_tokens")
     lora = Lora(name=name, rank=8, alpha=2.0, gate="real_tokens")
@@ -455,7 +451,7 @@ class Prompt(Adapter):
 
 
 class PromptRows(nnx.Module):
-    """Prompt module for a `TokenSlot`: inserts trained vectors before the embedded tokens.
+    """Prompt module that inserts trained vectors before the embedded tokens of each row.
 
     Args:
       start: initial parameters [P, D].

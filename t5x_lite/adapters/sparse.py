@@ -1,4 +1,4 @@
-"""Training of some values of the base: sparse fine-tuning, selection of entries, and BitFit.
+"""Adapters that train some values of the base model: sparse fine-tuning, diff pruning, BitFit.
 
 Sparse fine-tuning: K values of the model are trained; all others do not change, bit for bit.
 
@@ -65,7 +65,7 @@ Entries = tuple[tuple[str, int], ...]
 
 VALUES, INDICES = "values", "indices"
 _DRAWS = 1e-4
-"""Margin of the uniform samples u, which are from U(1e-4, 1 - 1e-4)."""
+"""Margin of the uniform random numbers for mask samples, which are from U(1e-4, 1 - 1e-4)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,8 +74,8 @@ class Chosen(ArrayAdapter):
 
     Attributes:
       density: fraction of the arrays' entries to select.
-      scope: "global" selects the K highest scores over all arrays, "per_tensor" a fraction of each
-        array.
+      scope: "global" selects the K highest scores over all arrays, "per_tensor" the same fraction
+        of each array.
       entries: number of selected entries of each array, by its path in the model; training sets it.
     """
 
@@ -92,10 +92,10 @@ class Chosen(ArrayAdapter):
         return self.trains_leaves((VALUES,))
 
     def chosen(self, model: nnx.Module, *, l1: float = 0.0) -> ArrayModules:
-        """Build the adapter modules for the selected entries.
+        """Build the adapter modules of the arrays with selected entries.
 
         Raises:
-          InputError: if no entries are selected yet, or the model has no such arrays.
+          InputError: if no entries are selected yet, or the model lacks one of the arrays.
         """
         if not self.entries:
             raise InputError(
@@ -123,9 +123,9 @@ class SparseTuning(Chosen):
 
     Attributes:
       select: score by which entries are selected.
-      full_steps: number of steps of the phase that trains all arrays to compute scores and is then
-        undone. 0 is the number of steps of the run if the score needs such a phase, and no phase
-        otherwise.
+      full_steps: number of steps of a first phase that trains all arrays to compute scores; its
+        changes are then undone. 0 means the number of steps of the run if the score needs this
+        phase, and no such phase otherwise.
       rounds: number of selection rounds, for `lottery`; each round selects K / rounds more entries.
       sparse_steps: number of sparse training steps in each round before the last; 0 is the number
         of steps of the run.
@@ -158,7 +158,7 @@ class SparseTuning(Chosen):
             )
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the trained values, which start as 0.
+        """Build the trained values of the selected entries, which start as 0.
 
         Raises:
           InputError: if the entries are not selected yet.
@@ -167,7 +167,7 @@ class SparseTuning(Chosen):
 
 
 class Places(ArrayModule):
-    """Adapter module with trained values at selected entries of one array.
+    """Adapter module with trained values at the selected entries of one array.
 
     Args:
       number: number k of selected entries.
@@ -187,7 +187,6 @@ class Places(ArrayModule):
         return flat.add(values, unique_indices=True, indices_are_sorted=True).reshape(base.shape)
 
     def part(self, shape: tuple[int, ...]) -> delta_parts.Part:
-        """Return this change as a sparse delta part."""
         values = np.asarray(self.values[...], np.float32)
         return delta_parts.Sparse(np.asarray(self.indices[...]), values, shape)
 
@@ -228,13 +227,13 @@ class Diff(Chosen):
             raise InputError(f"l must be below 0 and r above 1, got l {self.l} and r {self.r}")
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Return patterns for all parameters in the relaxed phase, and for the values after it."""
+        """Return regular expressions: all parameters in the relaxed phase, then only the values."""
         if self.entries:
             return super().trains(paths)
         return (f"adapters/{self.name}",)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the adapter modules of the current phase; all values start as 0."""
+        """Build the adapter modules of the current training phase; all values start as 0."""
         if self.entries:
             return self.chosen(model)
         return ArrayModules(self.leaves(model), lambda path, leaf: Relaxed(leaf, self))
@@ -260,7 +259,6 @@ class Relaxed(ArrayModule):
             self.group = nnx.Param(jnp.zeros(group, jnp.float32), logical=(None,) * len(group))
 
     def _alphas(self) -> tuple[Array, ...]:
-        """Return log alpha of each entry and, if structured, of each layer."""
         own = (self.alpha[...], *((self.group[...],) if self.has_group else ()))
         raised = (self.diff.alpha_rate * jnp.asarray(x, jnp.float32) for x in own)
         return tuple(self.diff.alpha0 + x for x in raised)
@@ -273,16 +271,15 @@ class Relaxed(ArrayModule):
         return product
 
     def __call__(self, base: Float[Array, "*axes"], *, key: Key | None) -> Float[Array, "*axes"]:
-        """Return the base array plus the masked difference; a random key samples the mask."""
+        """Return the base array plus the difference, masked at random if a key is given."""
         return base + self._product(key)
 
     def part(self, shape: tuple[int, ...]) -> delta_parts.Part:
-        """Return the deterministic difference as a dense delta part."""
         del shape
         return delta_parts.Dense(np.asarray(self._product(None)))
 
     def penalty(self) -> Array | None:
-        """Return `penalty` times the expected number of nonzero entries and layers, or None."""
+        """Return the loss term for the expected number of nonzero entries and layers, or None."""
         shift = math.log(-self.diff.l / self.diff.r)
         total = sum((jnp.sum(jax.nn.sigmoid(a - shift)) for a in self._alphas()), jnp.float32(0))
         return self.diff.penalty * total if self.diff.penalty else None
@@ -295,7 +292,7 @@ def gate(
     r: float,
     key: Key | None,
 ) -> Float[Array, "*axes"]:
-    """Return the mask z in [0, 1] of a hard concrete distribution (arXiv:1712.01312).
+    """Return masks z in [0, 1] from the hard concrete distribution (arXiv:1712.01312).
 
     Args:
       alpha: log alpha.
@@ -311,9 +308,9 @@ def gate(
 
 
 Numbers = int | Mapping[str, int]
-"""Number of entries over all arrays, or by path."""
+"""Number of selected entries: a total over all arrays, or a number for each path."""
 ChosenEntries = dict[str, np.ndarray]
-"""Path -> sorted flat indices; paths without entries are absent."""
+"""Selected entries: path -> sorted flat indices; arrays without selected entries are absent."""
 
 
 def numbers_of(
@@ -335,7 +332,7 @@ def numbers_of(
 
 
 def share(numbers: Numbers, part: int, of: int) -> Numbers:
-    """Return the number of entries that are selected after round `part` of `of` rounds."""
+    """Return the total number of entries selected by the end of round `part` of `of` rounds."""
     if isinstance(numbers, int):
         return round(numbers * part / of)
     return {path: round(number * part / of) for path, number in numbers.items()}
@@ -344,11 +341,11 @@ def share(numbers: Numbers, part: int, of: int) -> Numbers:
 def choose(
     scores: Lazy, numbers: Numbers, *, taken: Mapping[str, np.ndarray] | None = None
 ) -> ChosenEntries:
-    """Select the entries of highest score; return their sorted flat indices by path.
+    """Select the entries with the highest scores; return their sorted flat indices by path.
 
     Args:
       scores: path -> function that computes the scores.
-      numbers: number of entries to return, including the entries in `taken`.
+      numbers: number of entries to return, including the entries in `taken`; one total, or by path.
       taken: path -> sorted flat indices of entries that are selected already; the result contains
         them.
     """
@@ -380,7 +377,6 @@ def _without(make: Callable[[], np.ndarray], had: np.ndarray | None) -> Callable
 
 
 def _among(size: int, had: np.ndarray) -> np.ndarray:
-    """Return the flat indices of the entries that are not selected yet."""
     free = np.ones(size, bool)
     free[had] = False
     return np.flatnonzero(free)
@@ -394,7 +390,7 @@ def kept(
     before: Mapping[str, np.ndarray] | None = None,
     structure: Literal["entries", "rows", "columns"] = "entries",
 ) -> dict[str, np.ndarray]:
-    """Return masks that keep the highest-scoring entries, rows or columns, by path.
+    """Return boolean masks by path that keep the entries, rows or columns with the highest scores.
 
     Args:
       scores: path -> function that computes the scores.
@@ -455,14 +451,14 @@ class BitFit(Adapter):
     """Configuration of BitFit: trains only biases; layers without a bias get a new one.
 
     Attributes:
-      sites: dense layers that get a new bias if they have none.
+      sites: names of dense layers that get a new bias if they have none.
     """
 
     name: str = "bitfit"
     sites: tuple[str, ...] = ("(cross_)?attention/.*", "mlp/(in|gate|out)")
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Return the paths of all biases, and of norm scales without a bias."""
+        """Return the paths of all biases, and of the scales of norms without biases."""
         paths = set(paths)
         found = [path for path in paths if path.startswith(_MODEL) and path.endswith("/bias")]
         for path in paths:
@@ -483,7 +479,7 @@ class BitFit(Adapter):
 
 
 class AddedBias(nnx.Module):
-    """Adapter module that adds a new bias to a dense layer that has none in the model.
+    """Adapter module with a new trained bias for a dense layer that has none in the model.
 
     Args:
       size: size of the layer's output.
@@ -516,7 +512,7 @@ class AddedBias(nnx.Module):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Params(Adapter):
-    """Configuration that trains existing model parameters, selected by path.
+    """Configuration that trains existing parameters of the model, selected by path.
 
     Attributes:
       train: parameter paths, or regular expressions for them, such as "model/encoder/.*/kernel".

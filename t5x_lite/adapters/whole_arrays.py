@@ -1,8 +1,8 @@
-"""Adapters of whole arrays of the model, and copies of arrays that are trained instead of them.
+"""Adapters that change whole arrays of the model, or train copies of them.
 
-Masks, sparse differences and differences in a subspace change whole arrays. They use no slots:
-`Learner.bind` applies them to the model's arrays in float32, before the cast to the compute dtype.
-Their parameters are at adapters/NAME/PATH, where PATH is the path of the array.
+Masks, sparse differences and differences in a subspace change whole arrays. They need no modules in
+the layers: `Learner.bind` applies them to the model's arrays in float32, before the cast to the
+compute dtype. Their parameters are at adapters/NAME/PATH, where PATH is the path of the array.
 
 Copies of the base's arrays are trained while the base is frozen.
 
@@ -39,7 +39,7 @@ from t5x_lite.nn.bind import split
 _LAYERS = "layers"
 
 Rows = tuple[int, ...] | None
-"""Layer numbers within a stack; None for an array without a layer axis."""
+"""Numbers of the layers to change in a stacked array; None for an array without a layer axis."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Leaf:
 
     @property
     def rows(self) -> tuple[int, tuple[int, ...]]:
-        """Number of layers (1 if not stacked), and the shape of one layer's array."""
+        """Number of stacked layers (1 if not stacked), and the array shape of one layer."""
         return (self.shape[0], self.shape[1:]) if self.is_stacked else (1, self.shape)
 
     @property
@@ -70,7 +70,7 @@ class Leaf:
 
     @property
     def all_rows(self) -> Rows:
-        """Layer numbers of the array; None if the array is not stacked."""
+        """Numbers of the stacked layers; None if the array is not stacked."""
         return tuple(range(self.shape[0])) if self.is_stacked else None
 
 
@@ -84,7 +84,7 @@ def arrays_of(model: nnx.Module) -> dict[str, Leaf]:
 
 
 def table_of(model: nnx.Module) -> tuple[str, Leaf] | None:
-    """Return the path and shape of the token embedding; None if the model has none."""
+    """Return the path and shape of the model's token embedding; None if the model has none."""
     tables = {p: leaf for p, leaf in arrays_of(model).items() if leaf.axes == ("vocab", "embed")}
     return next(iter(tables.items()), None)
 
@@ -92,10 +92,10 @@ def table_of(model: nnx.Module) -> tuple[str, Leaf] | None:
 MODEL = "model/"
 EVERYWHERE = (".*",)
 _MOST = 1 << 31
-"""Maximum number of entries of an array, because indices are int32."""
+"""Maximum number of entries of an array, because the adapters index entries by int32."""
 
 MOST_ROUNDS = 1000
-"""Maximum number of rounds; each round is a separate training."""
+"""Maximum number of pruning or selection rounds; each round is a separate training."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ class ArrayAdapter(Adapter):
         check_patterns("targets", self.targets)
 
     def leaves(self, model: nnx.Module) -> dict[str, Leaf]:
-        """Return the shapes and axes of the arrays that `targets` selects, by path in the model.
+        """Return the shape and axes of each array that `targets` selects, by path.
 
         Raises:
           InputError: if a pattern matches no array, or an array is too large for int32 indices.
@@ -149,7 +149,7 @@ class ArrayAdapter(Adapter):
         return meant
 
     def trains_leaves(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return patterns for the adapter parameters with these last path components."""
+        """Return regular expressions for parameters of this adapter, by last path component."""
         return tuple(rf"{ADAPTERS}{self.name}/(?:.*/)?{name}" for name in names)
 
 
@@ -157,7 +157,7 @@ class ArrayModule(nnx.Module):
     """Base class of the adapter modules that change one array of the model."""
 
     def __call__(self, base: Float[Array, "*axes"], *, key: Key | None) -> Float[Array, "*axes"]:
-        """Return the changed array.
+        """Return the model array after this adapter's change.
 
         Args:
           base: array of the model, in float32.
@@ -166,11 +166,11 @@ class ArrayModule(nnx.Module):
         raise NotImplementedError
 
     def part(self, shape: tuple[int, ...]) -> Part:
-        """Return this change as a delta part."""
+        """Return this module's change of the array, for a delta."""
         raise NotImplementedError
 
     def penalty(self) -> Array | None:
-        """Return this adapter's term of the training loss, or None."""
+        """Return this module's regularization loss, or None if it has none."""
         return None
 
 
@@ -204,7 +204,7 @@ class ArrayModules(Modules):
             setattr(node, last, module)
 
     def claims(self) -> tuple[str, ...]:
-        """Return the paths of arrays that no other adapter may mask; () if `exclusive` is False."""
+        """Return the masked arrays' paths if `exclusive`, so that no other adapter masks them."""
         return tuple(MODEL + path for path in self.arrays) if self.exclusive else ()
 
     @property
@@ -229,7 +229,7 @@ class ArrayModules(Modules):
         return sum(each[1:], start=each[0]) if each else None
 
     def of(self, path: str) -> ArrayModule:
-        """Return the adapter module of the array at a path."""
+        """Return the adapter module for the model array at a path."""
         node: Any = self
         for part in path.split("/"):
             node = getattr(node, part)
@@ -262,7 +262,7 @@ class Copy(Adapter):
         check_patterns("of", self.of)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "Copies":
-        """Build the differences from the base arrays, which start as 0.
+        """Build the trained differences from the base model's arrays, which start as 0.
 
         Raises:
           InputError: if `of` is empty, or a pattern matches no array of the model.
@@ -284,11 +284,11 @@ class Copy(Adapter):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layers(Adapter):
-    """Configuration that trains copies of whole layers while the base model is frozen.
+    """Configuration that trains copies of complete layers while the base model is frozen.
 
     Attributes:
       sites: must not be set; `last` or `only` selects the layers.
-      last: number of highest layers to copy in each stack.
+      last: number of last layers to copy, in the encoder and in the decoder.
       only: numbers of the layers to copy, counted from 0, decoder layers after encoder layers.
     """
 
@@ -304,7 +304,7 @@ class Layers(Adapter):
             raise InputError("last and only both select layers; set only one of them")
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "Copies":
-        """Build the differences from the base arrays, which start as 0.
+        """Build the trained differences from the base model's arrays, which start as 0.
 
         Raises:
           InputError: if a layer does not exist, or neither `last` nor `only` is set.
@@ -339,7 +339,6 @@ class Layers(Adapter):
         return Copies(found)
 
     def _rows(self, num: int, *, first: int) -> tuple[int, ...]:
-        """Return the layer numbers to copy within one stack."""
         if self.last is not None:
             return tuple(range(max(0, num - self.last), num))
         return tuple(row for row in range(num) if first + row in self.only)
@@ -355,7 +354,7 @@ def _places(model: nnx.Module) -> dict[int, str]:
 
 
 class Copies(Modules):
-    """Trained differences between copies and base arrays, stored at the paths of the arrays.
+    """Trained differences between copied arrays and base arrays, stored at the arrays' paths.
 
     Args:
       arrays: path in the model -> shape and axes of the array, and the layer numbers to copy.
@@ -377,7 +376,7 @@ class Copies(Modules):
             setattr(node, last, nnx.Param(jnp.zeros(shape, jnp.float32), logical=leaf.axes))
 
     def claims(self) -> tuple[str, ...]:
-        """Return the paths of the copied arrays, or of their copied layers, for conflict checks."""
+        """Return the paths of the copied arrays, or of their copied layers, to detect conflicts."""
         return tuple(
             f"{_MODEL}{path}" + ("" if row is None else f", layer {row}")
             for path, rows in self.rows
@@ -388,7 +387,7 @@ class Copies(Modules):
         return tuple(path for path, _ in self.rows)
 
     def read(self, model: Mapping[str, Array], *, key: Key | None = None) -> dict[str, Array]:
-        """Return the copied arrays by path, in float32; other layers keep the base's values."""
+        """Return the copied arrays by path, in float32; other layers keep their original values."""
         copies = {}
         for path, rows in self.rows:
             base = model[path].astype(jnp.float32)
@@ -396,7 +395,6 @@ class Copies(Modules):
         return copies
 
     def penalty(self) -> Array | None:
-        """Return the L1 penalty of the differences; None if `l1` is 0."""
         if not self.l1:
             return None
         each = [self._difference(path) for path, _ in self.rows]
@@ -419,14 +417,12 @@ class Copies(Modules):
 def _added(
     base: Float[Array, "*axes"], difference: Float[Array, "*rows"], rows: Rows
 ) -> Float[Array, "*axes"]:
-    """Return base plus difference; `rows` are the layer numbers of the difference."""
     if rows is None or len(rows) == base.shape[0]:
         return base + difference
     return base.at[np.asarray(rows)].add(difference, unique_indices=True, indices_are_sorted=True)
 
 
 def _part(difference: np.ndarray, shape: tuple[int, ...], rows: Rows) -> Part:
-    """Return the delta part for a difference of some layers of an array."""
     if rows is None or len(rows) == shape[0]:
         return Dense(difference)
     whole = np.zeros(shape, np.float32)

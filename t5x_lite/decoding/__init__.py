@@ -1,1 +1,1 @@
-"""Search: from a model's next-token logits to whole outputs."""
+"""Text generation from a model's next-token logits: greedy, sampling and beam search."""

@@ -1,8 +1,8 @@
 """Beam search with the length rules of T5X and of transformers.
 
-W live beams grow by one token per step. The 2 W likeliest continuations are considered, so that W
-remain even if all beams end at once. Finished continuations compete for W ranks by a score that
-compensates for length. k is the number of tokens, the EOS included.
+W unfinished outputs (live beams) grow by one token per step. The 2 W likeliest continuations are
+considered, so that W remain even if all beams end at once. The W best finished continuations are
+kept, by a score that compensates for length. k is the number of tokens, the EOS included.
 
 | | "t5x" (t5x/decoding.py) | "hf" (transformers, generation/utils.py) |
 |---|---|---|
@@ -37,7 +37,7 @@ class T5XRule:
     Attributes:
       penalty: length penalty (alpha).
       max_length: maximum number of new tokens.
-      nothing: score of an empty place among the finished outputs.
+      nothing: score for each of the num_beams finished outputs that does not exist yet.
     """
 
     penalty: float
@@ -47,7 +47,7 @@ class T5XRule:
     def score(
         self, log_p: Float[Array, "B K"], *, length: Int[Array, ""] | int, prompt: Int[Array, "B 1"]
     ) -> Float[Array, "B K"]:
-        """Return length-normalized scores of outputs.
+        """Return scores of outputs: log-probabilities, normalized by length as in T5X.
 
         Args:
           log_p: log-probabilities of the outputs.
@@ -76,7 +76,7 @@ class T5XRule:
         length: Int[Array, ""],
         prompt: Int[Array, "B 1"],
     ) -> Bool[Array, " B"]:
-        """Return a mask of the inputs for which the search can stop.
+        """Return a mask of the inputs for which the beam search can stop.
 
         Args:
           live: log-probability of the best live beam.
@@ -115,7 +115,8 @@ class HuggingFaceRule:
     ) -> tuple[Bool[Array, "B K"], Bool[Array, "B K"]]:
         """Return masks of the continuations that end, and that may become finished outputs.
 
-        An EOS among the worse half of the continuations is dropped. At max_length, all of them end.
+        An EOS among the worse half of the continuations is dropped. At max_length, all
+        continuations end.
         """
         ends = eos | last
         return ends, ends & (jnp.arange(eos.shape[1]) < eos.shape[1] // 2)
@@ -129,7 +130,6 @@ class HuggingFaceRule:
         length: Int[Array, ""],
         prompt: Int[Array, "B 1"],
     ) -> Bool[Array, " B"]:
-        """Return a mask of the inputs for which the search can stop, by `early_stopping`."""
         whole = self.early_stopping == "never" and self.penalty > 0.0
         bound = self.score(live, length=self.max_length if whole else length, prompt=prompt)
         beaten = worst >= bound[:, 0]
@@ -140,7 +140,7 @@ Rule = T5XRule | HuggingFaceRule
 
 
 class _Beams(NamedTuple):
-    """State of a beam search after a step; live and finished beams are sorted, best first."""
+    """State of a beam search after one step; live and finished beams are sorted, best first."""
 
     index: Any  # int32 [], new tokens so far
     live: Any  # int32 [B, W, H]
@@ -153,7 +153,7 @@ class _Beams(NamedTuple):
 
 
 class _Continuations(NamedTuple):
-    """Likeliest one-token continuations of each input's beams, best first."""
+    """Candidates for the next beams of each input: beams longer by one token, best first."""
 
     histories: Any  # int32 [B, 2W, H]
     tokens: Any  # int32 [B, 2W]
@@ -175,7 +175,7 @@ def beam_search(
       model: model to generate with.
       inputs: token ids, padded with 0 on the right.
       prompt: first tokens of the outputs, padded with 0 on the right, or None.
-      ended: True for rows that only fill the batch.
+      ended: True for padding rows of the batch, for which nothing is generated.
       decoding: config of the beam search.
 
     Returns:
@@ -237,7 +237,6 @@ def _first(history: Array, rule: Rule, ended: Array | None, *, width: int) -> _B
 def _advance(
     beams: _Beams, logits: Array, prompt_lengths: Array, rule: Rule, decoding: Decoding
 ) -> _Beams:
-    """Decode one more token: rank the continuations, and update live and finished beams."""
     index, width = beams.index + 1, decoding.num_beams
     prompt = prompt_lengths[:, None]
     found = _continuations(beams, logits, decoding)

@@ -20,7 +20,7 @@ EarlyStopping = bool | Literal["never"]
 MIN_TEMPERATURE = 1e-6
 """Minimum temperature; with a lower temperature, divided logits may exceed float32."""
 NUM_SEEDS = 2**32
-"""Number of valid seeds: JAX keys keep 32 bits of a seed."""
+"""Number of valid random seeds, because JAX keys keep 32 bits of a seed."""
 
 DEFAULT_PENALTY: dict[LengthRule, float] = {"t5x": 0.6, "hf": 1.0}
 
@@ -31,7 +31,7 @@ _WHOLE = ("max_decode_length", "num_beams", "num_return", "top_k", "min_length",
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decoding:
-    """Configuration of text generation; lengths count new tokens, without the prompt.
+    """Configuration of text generation; all lengths exclude the prompt.
 
     Attributes:
       max_decode_length: maximum number of new tokens, including EOS.

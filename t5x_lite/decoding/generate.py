@@ -27,11 +27,11 @@ from t5x_lite.decoding.sampling import argmax, constrained, draw, sample_keys, w
 from t5x_lite.decoding.search import Generative, Start, begin, log_normaliser, prepared
 
 Choose = Callable[[Array, Array], Array]
-"""Function (logits [R, V], step) -> next tokens [R]."""
+"""Function (logits [R, V], decoding step) -> next tokens [R]."""
 
 
 class _Rows(NamedTuple):
-    """State of greedy decoding or sampling after a step."""
+    """State of greedy decoding or sampling after one step."""
 
     index: Any  # int32 [], new tokens so far
     history: Any  # int32 [R, H]
@@ -56,7 +56,7 @@ def decode(
       inputs: token ids, padded with 0 on the right.
       prompt: first tokens of the outputs, padded with 0 on the right, or None.
       keys: random key of each input, for sampling.
-      ended: True for rows that only fill the batch.
+      ended: True for padding rows of the batch, for which nothing is generated.
       decoding: config of greedy decoding, sampling or beam search.
 
     Returns:
@@ -167,7 +167,7 @@ def _grow(
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
-    """Ensemble of models that average their next-token logits; a pytree if all models are.
+    """Ensemble of models that averages their next-token logits; a pytree if all models are pytrees.
 
     Attributes:
       models: at least one model; all must share a vocabulary.
@@ -207,7 +207,7 @@ class Ensemble:
     def target_logits(
         self, inputs: Int[Array, "B S"], targets: Int[Array, "B T"]
     ) -> Float[Array, "B T V"]:
-        """Return the average of the models' teacher-forced logits."""
+        """Return the average of all models' logits for given target tokens (teacher forcing)."""
         return average([model.target_logits(inputs, targets) for model in self.models])
 
 

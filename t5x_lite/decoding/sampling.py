@@ -37,7 +37,7 @@ BLOCK = 128
 
 
 def argmax(logits: Float[Array, "R V"]) -> Int[Array, " R"]:
-    """Return the id of the largest logit in each row; the lowest id if several are equal."""
+    """Return the token id of the largest logit in each row; the lowest id if several are equal."""
     if logits.shape[-1] % BLOCK:
         return jnp.argmax(logits, axis=-1).astype(jnp.int32)
     blocks = _blocks(logits)
@@ -47,7 +47,7 @@ def argmax(logits: Float[Array, "R V"]) -> Int[Array, " R"]:
 
 
 def top_k(logits: Float[Array, "R V"], k: int) -> tuple[Float[Array, "R k"], Int[Array, "R k"]]:
-    """Return the k largest logits of each row and their ids, largest first.
+    """Return the k largest logits of each row and their token ids, largest first.
 
     Args:
       logits: logits without NaN.
@@ -68,12 +68,12 @@ def top_k(logits: Float[Array, "R V"], k: int) -> tuple[Float[Array, "R k"], Int
 
 
 def _blocks(logits: Float[Array, "R V"]) -> Float[Array, "N 128 R"]:
-    """Return the logits as blocks of 128 tokens, with rows on the last axis."""
+    """Reshape logits to blocks of 128 tokens, with the rows of the batch on the last axis."""
     return logits.T.reshape(-1, BLOCK, logits.shape[0])
 
 
 def keep_top_k(logits: Float[Array, "R V"], k: int) -> Float[Array, "R V"]:
-    """Keep logits that are at least the k-th largest, and set all others to minus infinity."""
+    """Set all logits below the k-th largest to minus infinity."""
     values, _ = top_k(logits, min(k, logits.shape[-1]))
     # The last of the values, as a minimum: XLA makes a whole sort of a top-k that is sliced.
     bound = jnp.min(values, axis=-1, keepdims=True)
@@ -81,7 +81,7 @@ def keep_top_k(logits: Float[Array, "R V"], k: int) -> Float[Array, "R V"]:
 
 
 def keep_top_p(logits: Float[Array, "R V"], p: float) -> Float[Array, "R V"]:
-    """Keep the likeliest tokens with total probability p (nucleus sampling), and mask the rest.
+    """Keep the likeliest tokens with total probability p (nucleus sampling); mask all others.
 
     A token is masked if it and all less likely tokens have a total probability of at most 1 - p
     (Holtzman et al. 2019); equally likely tokens are kept or masked together. The bound is found by
@@ -107,13 +107,13 @@ def keep_top_p(logits: Float[Array, "R V"], p: float) -> Float[Array, "R V"]:
 
 
 def keep_min_p(logits: Float[Array, "R V"], p: float) -> Float[Array, "R V"]:
-    """Keep tokens with at least p times the likeliest token's probability, and mask the rest."""
+    """Keep tokens with at least p times the probability of the likeliest token; mask all others."""
     bound = jnp.max(logits, axis=-1, keepdims=True) + jnp.log(jnp.float32(p))
     return jnp.where(logits < bound, -jnp.inf, logits)
 
 
 def warped(logits: Float[Array, "R V"], decoding: Decoding) -> Float[Array, "R V"]:
-    """Return the logits after temperature, top-k, top-p and min-p, for sampling."""
+    """Return the logits to sample from, after temperature, top-k, top-p and min-p."""
     logits = logits / decoding.temperature
     if decoding.top_k:
         logits = keep_top_k(logits, decoding.top_k)
@@ -138,7 +138,7 @@ def request_keys(seed: int | UInt32[Array, " B"], numbers: UInt32[Array, " B"]) 
 
 
 def sample_keys(keys: Key[Array, " B"], num: int) -> Key[Array, " R"]:
-    """Return `num` random keys per request, flattened; the first keys do not depend on `num`."""
+    """Return `num` random keys per request, as one axis; the first keys do not depend on `num`."""
     folded = jax.vmap(
         lambda key: jax.vmap(lambda sample: jax.random.fold_in(key, sample))(jnp.arange(num))
     )(keys)
@@ -173,7 +173,7 @@ def draw(
 def _locate(
     weights: Float[Array, "R N"], target: Float[Array, " R"]
 ) -> tuple[Int[Array, " R"], Float[Array, " R"]]:
-    """Return the index at which the cumulative weight exceeds the target, and the rest."""
+    """Return the index at which the cumulative weight exceeds `target`, and the remainder."""
     running = jnp.cumsum(weights, axis=-1)
     # Sums in another order may differ in the last bit: a weight of 0 is never the place, and the
     # last weight above 0 is it where the running sum ends below the target.
@@ -187,7 +187,7 @@ def _locate(
 def minimum_length(
     logits: Float[Array, "R V"], *, index: Int[Array, ""], minimum: int, eos_id: int
 ) -> Float[Array, "R V"]:
-    """Set the EOS logit to minus infinity until the output has `minimum` tokens.
+    """Set the logit of EOS to minus infinity until the output has `minimum` new tokens.
 
     Args:
       logits: logits of the next token.

@@ -1,12 +1,12 @@
-"""Base of all decoding algorithms: the model prepared for decoding, and its prefill.
+"""Base of all decoding algorithms: conversion of the model for decoding, and its prefill.
 
-A search has R rows, `num` for each of the B inputs: row b * num + w. The history has the whole
+Decoding has R rows, `num` for each of the B inputs: row b * num + w. The history has the whole
 decoder sequence of each row, aligned so that all rows write to the same column:
 
     . . 0 | _ _ _ _      no prompt          -1 (.) on the left of the shorter prompts
     0 7 8 | _ _ _ _      prompt 7 8         0 (_) where the new tokens go
 
-The parameters are converted to a layout for decoding once, for many searches (docs/adr/0012):
+The parameters are converted once to a faster layout for decoding, for many batches (docs/adr/0012):
 
     prepare = Preparation(bind)
     tokens, scores = jax.jit(decode)(prepare(params), inputs)    # made by the first call
@@ -25,7 +25,7 @@ from jaxtyping import Float, Int
 from t5x_lite.core.trees import Array, Params
 
 START_ID = 0
-"""First decoder input; T5 uses the padding token."""
+"""First input token of the decoder; T5 uses the padding token."""
 
 
 @runtime_checkable
@@ -48,20 +48,20 @@ class Generative(Protocol):
         ...
 
     def step(self, tokens: Array, cache: Any) -> tuple[Array, Any]:
-        """Return the next token's logits [R, V] after one more token per row, and the cache."""
+        """Read one token per row; return the next tokens' logits [R, V] and the new cache."""
         ...
 
     def repeat(self, cache: Any, num: int) -> Any:
-        """Return a cache with each row repeated `num` times; copies are adjacent."""
+        """Return a cache with `num` adjacent copies of each row."""
         ...
 
     def select(self, cache: Any, rows: Array) -> Any:
-        """Return a cache that continues from the given rows."""
+        """Return a cache with the given rows, such as the rows of the best beams."""
         ...
 
 
 class Start(NamedTuple):
-    """State of a search before the first new token.
+    """State of text generation before the first new token.
 
     Attributes:
       logits: logits of the first new token, float32 [R, V].
@@ -84,7 +84,7 @@ def begin(
     num: int,
     max_length: int,
 ) -> Start:
-    """Run the prefill of a model and return the state before the first new token.
+    """Run the model's prefill, and return the state before the first new token.
 
     Args:
       model: model to generate with.
@@ -114,7 +114,7 @@ def left_padded(prompt: Int[Array, "B P"]) -> Int[Array, "B Q"]:
 
 
 def log_normaliser(logits: Float[Array, "R V"]) -> tuple[Float[Array, "R 1"], Float[Array, "R 1"]]:
-    """Return m and s such that a logit x has log-probability (x - m) - s; m is the maximum."""
+    """Return m, s so that logit x has log-probability (x - m) - s, where m is the maximum logit."""
     by_token = logits.T  # so a model laid out for decoding computes them
     largest = jnp.max(by_token, axis=0)
     total = jnp.sum(jnp.exp(by_token - largest), axis=0)
@@ -123,20 +123,20 @@ def log_normaliser(logits: Float[Array, "R V"]) -> tuple[Float[Array, "R 1"], Fl
 
 @runtime_checkable
 class Preparable(Generative, Protocol):
-    """Protocol of models that have a faster layout for decoding."""
+    """Protocol of models that can be converted to a faster layout for decoding."""
 
     def prepared(self) -> Generative:
-        """Return the same model in the layout for decoding, as a pytree."""
+        """Return the same model with its weights in the layout for decoding, as a pytree."""
         ...
 
 
 def prepared(model: Generative) -> Any:
-    """Return the model in its layout for decoding; unchanged if it has no such layout."""
+    """Return the model in its layout for decoding, or unchanged if it has none."""
     return model.prepared() if isinstance(model, Preparable) else model
 
 
 class Preparation:
-    """Converter of models to the layout for decoding, which caches the last result.
+    """Callable that converts parameters to a model for decoding, and caches the last result.
 
     Args:
       bind: function from parameters to a model; its decoding layout must be a pytree.
@@ -148,7 +148,7 @@ class Preparation:
         self._model: Any = None
 
     def __call__(self, params: Params) -> Any:
-        """Return the converted model; reuse the last one if the parameters did not change."""
+        """Return the model for decoding; reuse the last one if the parameters did not change."""
         leaves = jax.tree.leaves(params)
         if self._model is None or [*map(id, leaves)] != [*map(id, self._leaves)]:
             self._model = None  # its arrays go before new ones come

@@ -1,4 +1,4 @@
-"""Algebra of deltas, the changes that training makes: LoRA, task vectors, sparse differences.
+"""Deltas (changes of a model by training, such as LoRA or a task vector) and their arithmetic.
 
     from t5x_lite import deltas
 
@@ -6,10 +6,10 @@
     c = deltas.merge([a, b], deltas.Ties(density=0.2)) - 0.5 * a
     deltas.save(c, "work/c")
 
-The kinds of change are in `adapters.delta_parts`, their algebra in `adapters.delta`, the merge
-methods in `adapters.delta_merging`, and the grammar of `t5x-lite compose` in `adapters.expression`.
-`load` and `save` read and write checkpoints and adapters; they are imported on first use from
-`t5x_lite.inference.delta_files`.
+The classes of changes are in `adapters.delta_parts`, the arithmetic in `adapters.delta`, the merge
+methods in `adapters.delta_merging`, and the expressions of `t5x-lite compose` in
+`adapters.expression`. `load` and `save` read and write checkpoints and adapters; they are imported
+on first use from `t5x_lite.inference.delta_files`.
 """
 
 from typing import TYPE_CHECKING, Any

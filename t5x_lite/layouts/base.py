@@ -20,8 +20,8 @@ positions. `first_fit` packs examples into rows, given only their lengths:
 
 An example goes to the first row that has room for all of its features, or else to a new row.
 seqio's packing considers only the last row, which leaves more padding if examples have about a
-third of a row's length or more. The rule does not read tokens, so that every host can compute all
-rows of a batch and read only the examples of its rows.
+third of a row's length or more. The packing depends only on lengths, so that every host can compute
+all rows of a batch and read only the examples of its rows.
 """
 
 import dataclasses
@@ -53,7 +53,7 @@ _own = _Generator()
 
 
 def example_rng(seed: int, epoch: int, index: int, *, stream: int = SPANS) -> np.random.Generator:
-    """Return the random generator of one example in one epoch.
+    """Return the random number generator of one example in one epoch.
 
     Philox is a counter-based generator. Its key is the seed, and the high words of its counter are
     (index, epoch), so no two examples share random numbers.
@@ -77,17 +77,17 @@ def example_rng(seed: int, epoch: int, index: int, *, stream: int = SPANS) -> np
 Example = Mapping[str, np.ndarray]
 
 KEY = "example_key"
-"""Feature for layouts that sample, int64 [3]: random seed, epoch and example index."""
+"""Batch feature for layouts with random samples, int64 [3]: seed, epoch and example index."""
 
 
 ADAPTER_IDS = "adapter_ids"
-"""Feature [B] with the child adapter index of each row, for `MultiTask` compositions."""
+"""Feature [B] with the index of the adapter that each row uses in a `MultiTask` composition."""
 OWN_NEGATIVES = "own_negatives"
-"""Feature [B]: 1 if passages of other rows are excluded from the row's negatives."""
+"""Batch feature [B]: 1 if passages of other rows must not be negatives of the row."""
 
 
 SPECIAL, BEGINS, CONTINUES, ALONE = range(4)
-"""Token kinds: special, first token of a word, continuation of a word, or a complete word."""
+"""Kinds of tokens: special, first of a word, continuation of a word, or a complete word."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -113,7 +113,7 @@ class EncoderTokens:
     separators: int = 1
 
     def word_ids(self, tokens: Int[np.ndarray, "*B S"]) -> Int32[np.ndarray, "*B S"]:
-        """Return each token's word number in its row, ascending from 1; 0 for special tokens."""
+        """Return for each token the number of its word in the row, from 1; 0 for special tokens."""
         kinds = self.kinds[tokens]
         before = np.concatenate([np.zeros_like(kinds[..., :1]), kinds[..., :-1]], axis=-1)
         goes_on = (kinds == CONTINUES) & ((before == BEGINS) | (before == CONTINUES))
@@ -123,7 +123,7 @@ class EncoderTokens:
 
 @runtime_checkable
 class Vocabulary(Protocol):
-    """Protocol of the vocabularies that layouts use (`data.vocabularies`)."""
+    """Protocol of the vocabularies that layouts use (classes in `data.vocabularies`)."""
 
     @property
     def eos_id(self) -> int: ...
@@ -142,14 +142,14 @@ class Layout:
       name: name of the layout in messages and saved data positions.
       features: features that a task must have, in the order in which they are packed.
       optional: features that the layout also uses if the task has them.
-      joined: features that concatenate several texts, each beginning with [CLS]; they are not
+      joined: features with several concatenated texts, each beginning with [CLS]; they are not
         truncated.
       of_encoder: True for rows of an encoder, which need [CLS], [SEP] and padding ids.
       packs: True if several examples may share a row.
-      draws: True if the layout samples with the random key in the feature `KEY`.
-      ends: True if inputs end with EOS or with separator words (see `ending`).
-      grouped: field of `Data` with the maximum text length for batches of similar length
-        (`shapes.Bucketed`), or "".
+      draws: True if the layout samples at random, with the seed in the feature `KEY`.
+      ends: True if inputs end with EOS or with the words of a separator (see `ending`).
+      grouped: field of `Data` that limits the text length for which batches group texts of similar
+        length (`shapes.Bucketed`); "" without grouping.
       task: example of a task with the required features, for error messages.
     """
 
@@ -171,11 +171,11 @@ class Layout:
 
     @property
     def answered_by_head(self) -> bool:
-        """True if a head predicts labels for this layout; False if the model generates text."""
+        """True if a head predicts labels; False if the model generates text."""
         return "labels" in self.features
 
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """Return the maximum number of tokens of each feature, or of each text of a joined feature.
+        """Return the maximum number of tokens of each feature, or of each text in it if `joined`.
 
         Args:
           inputs: the value of data.inputs_length.
@@ -191,13 +191,13 @@ class Layout:
           length: maximum number of tokens of inputs, including these end tokens; None if unknown.
 
         Raises:
-          InputError: if `length` leaves no room for text before the separator words.
+          InputError: if the words of the separator leave no room for text in `length`.
         """
         del length
         return (vocabulary.eos_id,) if self.ends else ()
 
     def text_lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """Return the maximum number of tokens of queries and documents; {} without such roles.
+        """Return the maximum number of tokens of queries and of documents; {} for other tasks.
 
         Args:
           inputs: the value of data.inputs_length.
@@ -207,7 +207,7 @@ class Layout:
         return {}
 
     def pair_lengths(self, *, inputs: int, targets: int) -> tuple[int, int | None]:
-        """Return the maximum number of tokens of a text pair, and of its first text (or None)."""
+        """Return the maximum numbers of tokens of a text pair and of its first text (or None)."""
         del targets
         return inputs, None
 
@@ -220,24 +220,24 @@ class Layout:
         del begins_with_cls
 
     def capacity(self, lengths: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the number of tokens of a row, for each packed feature."""
+        """Return the number of tokens that fit in a row, for each packed feature."""
         return tuple(lengths[name] for name in self.features)
 
     def packed_lengths(self, lengths: Int[np.ndarray, "n F"]) -> Int[np.ndarray, "n G"]:
-        """Return the tokens that each example occupies in a row, for each packed feature."""
+        """Return the number of tokens of each example in a row, for each packed feature."""
         return lengths
 
     def longest(self, example: Example) -> int:
-        """Return the number of tokens of the longest text in the row of an example."""
+        """Return the number of tokens of the longest text in a row of this example."""
         return len(example[self.features[0]])
 
     def longest_stored(
         self, joined: Int[np.ndarray, " n"], lengths: Mapping[str, Int[np.ndarray, " n"]]
     ) -> Int[np.ndarray, " n"]:
-        """Return an upper bound of `longest` for each example in a cache, over all samples.
+        """Return an upper bound of `longest` for each cached example, over all random samples.
 
         Args:
-          joined: number of tokens of the longest text in the joined features of each example.
+          joined: number of tokens of the longest text in the `joined` features of each example.
           lengths: number of tokens of each feature in the cache.
         """
         del lengths
@@ -272,14 +272,14 @@ class Layout:
         raise TypeError(f"{type(self).__name__} does not define lay_out")
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings (as JSON) that must be unchanged to resume a run's data."""
+        """Return the settings, as JSON, that must not change between a run and its resumption."""
         return {"layout": self.name, **dataclasses.asdict(self)}
 
     def check(self, there: Collection[str]) -> None:
-        """Raise InputError unless a task has exactly the features that this layout uses.
+        """Raise InputError unless a task has exactly the features that this layout requires.
 
         Args:
-          there: feature names of the task; unrelated names are ignored.
+          there: feature names of the task; names that are unknown to all layouts are ignored.
         """
         if self.fits(there):
             return
@@ -292,7 +292,7 @@ class Layout:
         )
 
     def of_task(self, there: Collection[str]) -> "Layout":
-        """Return this layout adapted to a task's features; raise InputError if they do not fit."""
+        """Return this layout for a task's features; raise InputError if they do not fit."""
         self.check(there)
         return self
 
@@ -309,7 +309,7 @@ class Layout:
         return not any({*other.features} <= {*there} for other in others)
 
     def fixed(self) -> dict[str, Any]:
-        """Return the settings (as JSON) that cannot be changed after a cache has been written."""
+        """Return the settings, as JSON, that cannot change after a cache has been written."""
         return {}
 
     def check_fixed(self, fixed: Mapping[str, Any]) -> None:
@@ -331,19 +331,19 @@ class Layout:
             )
 
     def whole(self, examples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Merge the examples that a layout has divided, such as windows, for metrics."""
+        """Merge examples that belong together, such as windows of one text, for metrics."""
         return examples
 
 
 def separate(joined: Int[np.ndarray, " n"]) -> list[Int[np.ndarray, " _"]]:
-    """Split a joined feature into its texts, which begin with [CLS]."""
+    """Split a feature with several concatenated texts into its texts, which begin with [CLS]."""
     if not len(joined):
         return []
     return np.split(joined, np.flatnonzero(joined == joined[0])[1:])
 
 
 def longest_joined(layout: Layout, example: Example) -> int:
-    """Return the number of tokens of the longest text in the joined features of an example."""
+    """Return the number of tokens of the longest text in the `joined` features of an example."""
     texts = [text for name in layout.joined for text in separate(example[name])]
     return max(map(len, texts), default=0)
 
@@ -365,11 +365,11 @@ ENCODER_FEATURES = (
     "encoder_positions",
     "encoder_word_ids",
 )
-"""Batch features of encoder-only models."""
+"""Names of the batch features of encoder-only models."""
 
 
 class Rows:
-    """Builder of batch arrays with one token sequence per row, from examples sorted by row."""
+    """Builder of batch arrays that concatenates the token sequences of each row's examples."""
 
     def __init__(self, rows: Int[np.ndarray, " n"], *, num_rows: int, pack: bool):
         self._rows, self._num_rows, self._pack = rows, num_rows, pack
@@ -386,7 +386,7 @@ class Rows:
         num_rows: int,
         pack: bool,
     ) -> "tuple[Rows, list[Mapping[str, np.ndarray]]]":
-        """Return the row builder for examples in any order, and the examples sorted by row."""
+        """Return a builder for examples in any order, and the examples sorted by row."""
         order = np.argsort(rows, kind="stable")
         return cls(rows[order], num_rows=num_rows, pack=pack), [examples[i] for i in order]
 
@@ -402,7 +402,7 @@ class Rows:
     def encoder_alone(
         self, parts: Sequence[np.ndarray], length: int, special: EncoderTokens | None
     ) -> dict[str, Int32[np.ndarray, "B _"]]:
-        """Return the batch features of an encoder-only model."""
+        """Return the batch features of an encoder-only model, such as token and segment ids."""
         tokens, _, positions = self._place(parts, length)
         segments, words = np.zeros_like(tokens), np.zeros_like(tokens)
         segments.flat[self._places] = np.repeat(self._segments, self._sizes)
@@ -412,7 +412,7 @@ class Rows:
         return dict(zip(ENCODER_FEATURES, (tokens, segments, positions, words), strict=True))
 
     def numbers(self, parts: Sequence[np.ndarray], length: int) -> Int32[np.ndarray, "B _"]:
-        """Return rows with one integer per token, and 0 elsewhere."""
+        """Return rows with one integer for each token, and 0 for padding."""
         return self._place(parts, length)[0]
 
     def decoder(
@@ -435,7 +435,7 @@ class Rows:
     def prefix(
         self, widths: Int[np.ndarray, " n"], weights: Int32[np.ndarray, "B T"]
     ) -> dict[str, Int32[np.ndarray, "B T"]]:
-        """Return loss weights of targets only, and the input mask, for a prefix language model."""
+        """Return loss weights (1 on targets) and prefix mask (1 on inputs) of a language model."""
         widths = np.repeat(widths, self._sizes)
         reading, learned = np.zeros_like(weights), np.zeros_like(weights)
         reading.flat[self._places] = self._offsets <= widths

@@ -1,4 +1,4 @@
-"""Layouts for retrieval: a query with passages, in separate texts or in text pairs.
+"""Layouts for retrieval: rows with a query and passages, as separate texts or as text pairs.
 
 `Groups`: rows of an encoder that compares a query with passages.
 
@@ -70,15 +70,15 @@ from t5x_lite.layouts.labelled import token_types
 Positives = Literal["each", "sample"]
 
 IDS = ("passage_ids", "positive_ids")
-"""Features with the names of an example's passages (positives first), and of all its positives."""
+"""Names of features with passage names: of a row's passages, and of all positives of its query."""
 ID_WIDTH = 4
-"""Number of 16-bit integers in a passage name: caches of small vocabularies store 16 bits."""
+"""Number of 16-bit integers that identify a passage; caches of small vocabularies store 16 bits."""
 MOST_POSITIVES = 200
-"""Maximum number of positives to sample from; the first positives of a query are used."""
+"""Maximum number of positive passages to sample from; further positives are ignored."""
 _SHORTEST_SHUFFLED = 25
-"""Minimum length of a shuffled passage, in tokens; FlagEmbedding uses 100 characters."""
+"""Minimum number of tokens of a passage to shuffle; FlagEmbedding uses 100 characters."""
 _ADDED = {"known_positives": 0, "shuffle_segments": 0.0, "begins_with_cls": True}
-"""Fields that were added later, and their values for older data positions."""
+"""Fields that were added later, with the values that they have for older saved data positions."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ class Groups(Layout):
         return {**texts, "passage_ids": most, "positive_ids": self.known_positives * ID_WIDTH}
 
     def identity(self) -> dict[str, Any]:
-        """Return the layout's settings; fields added later only if they are not the default."""
+        """Return the settings as JSON; fields of later versions only if they are not default."""
         found = super().identity()
         return {name: x for name, x in found.items() if name not in _ADDED or x != _ADDED[name]}
 
@@ -187,13 +187,13 @@ class Groups(Layout):
             )
 
     def longest(self, example: Example) -> int:
-        """Return the number of tokens of the longest sampled passage."""
+        """Return the number of tokens of the longest passage sampled for the row."""
         return max(len(text) for text in self.drawn(example)[0])
 
     def longest_stored(
         self, joined: Int[np.ndarray, " n"], lengths: Mapping[str, Int[np.ndarray, " n"]]
     ) -> Int[np.ndarray, " n"]:
-        """Return the number of tokens of the longest text of each example, query included.
+        """Return the number of tokens of the longest text of each cached example, query included.
 
         Source: FlagEmbedding research/BGE_M3/split_data_by_length.py.
         """
@@ -235,7 +235,7 @@ class Groups(Layout):
     def beside(
         self, rows: Sequence[int], examples: Sequence[Example], *, num_rows: int
     ) -> dict[str, Shaped[np.ndarray, "B *_"]]:
-        """Return the row features that are not texts: teacher scores and passage names.
+        """Return the features of a batch that are not texts: teacher scores and passage names.
 
         Args:
           rows: row index of each example.
@@ -260,11 +260,11 @@ class Groups(Layout):
         }
 
     def drawn(self, example: Example) -> tuple[list[np.ndarray], np.ndarray]:
-        """Sample the passages of a row, positive first; return them with their teacher scores.
+        """Sample the passages of a row; return them, positive first, with their teacher scores.
 
         Args:
-          example: concatenated int32 tokens "positives" and "negatives", `base.KEY`, and optionally
-            float32 "scores".
+          example: concatenated int32 tokens "positives" and "negatives", the feature `base.KEY` for
+            sampling, and optionally float32 "scores".
         """
         texts = [text for name in self.joined for text in separate(example[name])]
         places = self._places(example)
@@ -286,7 +286,7 @@ class Groups(Layout):
     def _perhaps_shuffled(
         self, text: np.ndarray, example: Example, tokens: EncoderTokens | None
     ) -> np.ndarray:
-        """Return a passage, with its three segments shuffled at random if this is configured.
+        """Return a passage, with its three segments in random order if `shuffle_segments` applies.
 
         The passage is split at the word boundaries nearest to its thirds. (FlagEmbedding splits
         inside words and joins the segments with spaces.)
@@ -336,7 +336,6 @@ class Ranked(Groups):
         return super().lengths(inputs=inputs, targets=targets)
 
     def text_lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """Return {}, because the query is part of each text pair."""
         del inputs, targets
         return {}
 
@@ -344,13 +343,13 @@ class Ranked(Groups):
         return targets, inputs
 
     def longest(self, example: Example) -> int:
-        """Return the number of tokens of the query with the longest sampled passage."""
+        """Return the number of tokens of the pair of query and longest sampled passage."""
         return len(example["query"]) - 1 + super().longest(example)
 
     def longest_stored(
         self, joined: Int[np.ndarray, " n"], lengths: Mapping[str, Int[np.ndarray, " n"]]
     ) -> Int[np.ndarray, " n"]:
-        """Return the number of tokens of the query with the longest passage, for each example."""
+        """Return the number of tokens of each example's query and longest passage together."""
         return joined + lengths["query"] - 1
 
     def lay_out(
@@ -393,7 +392,7 @@ class Ranked(Groups):
 def joined(
     query: Int[np.ndarray, " q"], passage: Int[np.ndarray, " p"], *, size: int, separators: int = 1
 ) -> Int[np.ndarray, " _"]:
-    """Return the text pair [CLS] query [SEP] passage [SEP], with the passage truncated.
+    """Return a text pair [CLS] query [SEP] passage [SEP]; only the passage is truncated.
 
     Args:
       query: query tokens, [CLS] ... [SEP].

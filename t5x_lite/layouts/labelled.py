@@ -128,26 +128,26 @@ class Tokens(Layout):
 Label = tuple[int, int]
 
 NONE: Label = (0, 0)
-"""Missing label."""
+"""Missing label of an example."""
 PARTS_OF_SCORE = 1000
-"""Units of a score of 1 in caches of earlier versions."""
+"""Number of label units for a score of 1 in caches of earlier versions."""
 WIDTH = 2
-"""Number of integers in a label."""
+"""Number of integers in each label."""
 
 
 def of_class(index: int) -> Label:
-    """Return the label pair of a class index; the index -1 gives the missing label."""
+    """Return the pair of integers that represents a class index; (0, 0) for the index -1."""
     return (index + 1, 0)
 
 
 def of_span(first: int, last: int) -> Label:
-    """Return the label pair of an answer span, from its first and last token positions."""
+    """Return the pair of integers that represents an answer span, from its token positions."""
     return (first + 1, last + 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Labelled(Layout):
-    """Layout with one text or text pair per row, and its class label or score.
+    """Layout with one text or text pair per row, together with its class label or score.
 
     Attributes:
       scores: True if rows have regression scores; None follows the task.
@@ -289,12 +289,12 @@ class Choices(Layout):
 
 
 WINDOW = "window"
-"""Feature, int32 [1]: index of the window in its context, from 0."""
+"""Batch feature, int32 [1]: index of a window in the windows of its text, from 0."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Windows(Layout):
-    """Layout for extractive question answering: a question and a window of its context.
+    """Layout for extractive question answering: a question and one window of a long text.
 
     Attributes:
       doc_stride: number of tokens from the start of one window to the start of the next, as in

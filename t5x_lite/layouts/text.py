@@ -47,7 +47,7 @@ Packed, with lengths 10 and 7:
                                                    decoder_segment_ids    1 1 1 2 2 0 0
                                                    decoder_positions      0 1 2 0 1 0 0
 
-Rows of a decoder-only model.
+The next layouts give the rows of a decoder-only model.
 
 `LM` is seqio's LMFeatureConverter: rows of targets_length tokens of a task that has targets only.
 
@@ -121,11 +121,11 @@ class Encoder(Layout):
 
 
 NUM = 2
-"""Number of spans per row."""
+"""Number of text spans in each row."""
 
 
 def _cut(span: Int[np.ndarray, " n"], length: int | None, place: float) -> np.ndarray:
-    """Return a window of a span of at most `length` tokens, at a relative position in [0, 1)."""
+    """Return at most `length` tokens of a span, at a relative position from 0 to 1."""
     if length is None or len(span) <= length:
         return span
     inner = length - 2
@@ -135,7 +135,7 @@ def _cut(span: Int[np.ndarray, " n"], length: int | None, place: float) -> np.nd
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LM(Layout):
-    """Layout for language models: targets without inputs; data.inputs_length is ignored."""
+    """Layout for language models: rows with only targets; data.inputs_length is ignored."""
 
     name: ClassVar[str] = "lm"
     task: ClassVar[str] = "tasks.text:language_model"
@@ -158,7 +158,7 @@ class LM(Layout):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Joined(Layout):
-    """Base class of the layouts that concatenate inputs and targets.
+    """Base class of layouts that concatenate inputs and targets in one sequence.
 
     Attributes:
       separator: text at the end of the inputs instead of EOS, such as " target:"; "" is EOS. Long
@@ -268,7 +268,7 @@ def _without_prefix(row: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seq2Seq(Layout):
-    """Layout for encoder-decoders: inputs for the encoder, targets for the decoder."""
+    """Layout for encoder-decoders: inputs in the encoder, targets in the decoder."""
 
     name: ClassVar[str] = "seq2seq"
     task: ClassVar[str] = "tasks.text:span_corruption"
@@ -328,7 +328,7 @@ class Spans(Layout):
         """Sample two spans of a document for one row.
 
         Args:
-          example: concatenated int32 tokens "spans", and `base.KEY`.
+          example: concatenated int32 tokens "spans", and the feature `base.KEY` for sampling.
           length: maximum number of tokens of a span, including [CLS] and [SEP]; None for unlimited.
 
         Raises:

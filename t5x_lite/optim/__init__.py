@@ -1,1 +1,1 @@
-"""Optimizers and learning-rate schedules over nested dicts of arrays, and their configs."""
+"""Optimizers and learning-rate schedules: configs, and the optax transformations they build."""

@@ -11,7 +11,7 @@ gradient g at step t = 0, 1, ...
     s     = learning_rate(t) * max(RMS(p), epsilon2) * y             (momentum: an average of s)
     p     = (1 - weight_decay_rate) * p - s
 
-A leaf with "layers" as first logical axis stacks one parameter per layer. It is treated exactly
+An array with "layers" as first logical axis stacks one parameter per layer. It is treated exactly
 like separate parameters: RMS, clipping, parameter scale and factors are computed for each layer.
 (optax.adafactor also averages over the layers, which changes the step by some percent.)
 
@@ -34,7 +34,7 @@ from t5x_lite.core.options import Above, AtLeast, Count, Rate, Whole
 from t5x_lite.core.trees import Array, Axes, Params
 
 LAYERS = "layers"
-"""Name of the logical axis that stacks layers; it is the first axis."""
+"""Name of the logical axis of stacked layers, which is the first axis of an array."""
 
 # Prefix of the parameters of adapters in a model's slots.
 _MODULES = "adapters"
@@ -88,14 +88,14 @@ def adafactor(
     settings: Hyperparameters,
     starts: Callable[[Params], Any] | None = None,
 ) -> optax.GradientTransformation:
-    """Return the Adafactor optimizer for parameters with these logical axes.
+    """Return an Adafactor optimizer for parameters with the given logical axes.
 
     Args:
       learning_rate: function from step (int32) to learning rate.
       axes: nested dict of tuples of logical axis names, one tuple per parameter.
       settings: hyperparameters.
-      starts: function from parameters to the first step of each parameter (or of each layer); its t
-        counts from there. None is step 0.
+      starts: function from parameters to the first training step of each parameter (or each layer),
+        from which its t counts. None means that all start at step 0.
 
     Returns:
       An optax transformation; update(grads, state, params) returns float32 updates to add to the
@@ -130,7 +130,7 @@ def adafactor(
 
 
 def state_axes(axes: Axes, shapes: Params, *, settings: Hyperparameters) -> dict[str, Any]:
-    """Return the logical axes of Adafactor's state, as a tree like the state.
+    """Return the logical axes of Adafactor's state, in the structure of the state.
 
     Args:
       axes: logical axes of the parameters.
@@ -154,12 +154,12 @@ def state_axes(axes: Axes, shapes: Params, *, settings: Hyperparameters) -> dict
 
 
 def is_stacked(names: Sequence[str | None]) -> bool:
-    """Return True if a parameter with these logical axes has a layer axis."""
+    """Return True if a parameter with these logical axes stacks several layers."""
     return len(names) > 0 and names[0] == LAYERS
 
 
 def check_axes(axes: Axes, params: Params) -> None:
-    """Raise ValueError unless parameters have the paths and ranks of their logical axes."""
+    """Raise ValueError unless `axes` has the paths and ranks of the parameters."""
     names, leaves = trees.flatten(axes), trees.flatten(params)
     wrong = trees.difference(names, leaves)
     if wrong:
@@ -175,9 +175,9 @@ def check_axes(axes: Axes, params: Params) -> None:
 
 
 def map_axes(function: Callable[..., Any], axes: Axes, *rest: Any) -> Any:
-    """Map a function (axis names, *leaves) over nested dicts with the parameters' paths.
+    """Map function(axis names, *leaves) over nested dicts with the structure of the parameters.
 
-    A subtree at a parameter's path, such as its statistics, is passed as one leaf.
+    The subtree of `rest` at a parameter's path, such as its statistics, is passed unchanged.
     """
     return jax.tree.map(function, axes, *rest, is_leaf=lambda node: isinstance(node, tuple))
 
@@ -185,7 +185,7 @@ def map_axes(function: Callable[..., Any], axes: Axes, *rest: Any) -> Any:
 def _sides(
     settings: Hyperparameters, names: Sequence[str | None], shape: Sequence[int]
 ) -> tuple[Dims, Dims] | None:
-    """Return the row and column dimensions of one layer's parameter; None if it is not factored.
+    """Return the row and column axes of one layer's parameter; None if it is not factored.
 
     The rows of a matrix are its shorter side; for higher ranks, the axis names decide.
     """
@@ -210,7 +210,7 @@ def _sides(
 def _layout(
     settings: Hyperparameters, names: Sequence[str | None], shape: Sequence[int]
 ) -> dict[str, Dims]:
-    """Return the parameter dimensions that each statistic keeps, including the layer axis."""
+    """Return the parameter axes that each statistic keeps, including the layer axis."""
     lead = int(is_stacked(names))
     every = tuple(range(len(shape)))
     sides = _sides(settings, names[lead:], shape[lead:])
@@ -233,7 +233,6 @@ def _init_statistics(
 
 
 def _scaled(axes: Axes) -> Any:
-    """Return a tree of booleans: True if a parameter's steps are scaled by RMS(p)."""
     return jax.tree_util.tree_map_with_path(
         lambda keys, _: keys[0].key != _MODULES, axes, is_leaf=lambda node: isinstance(node, tuple)
     )

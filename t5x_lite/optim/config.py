@@ -1,4 +1,4 @@
-"""Optimizer configs: the update rule, and the layout of its state.
+"""Optimizer configs, which build optax transformations and name the axes of their state.
 
     optimizer = Adafactor(schedule=InverseSquareRoot())
     transformation = optimizer.build(axes)          # optax init and update
@@ -36,7 +36,7 @@ from t5x_lite.optim.partial import (
 from t5x_lite.optim.schedules import LearningRate, Schedule
 
 AUTO = "auto"
-"""Value of `schedule_offset` that is replaced by the step of the checkpoint of `--init`."""
+"""Value of `schedule_offset` that means the step of the checkpoint of `--init`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +45,12 @@ class Optimizer(ABC):
 
     Attributes:
       schedule: learning-rate schedule.
-      schedule_offset: number of earlier training steps of the weights; step t of the run has the
-        learning rate of step t + schedule_offset. "auto" is the step of the checkpoint of `--init`.
+      schedule_offset: number of training steps before this run; step t of the run has the learning
+        rate of step t + schedule_offset. "auto" is the step of the checkpoint of `--init`.
       clip_norm: maximum global norm of the gradients; None disables clipping.
-      clip_groups: regular expressions for whole paths; the parameters of each expression, and all
-        remaining parameters, are clipped separately. For two networks with one loss:
-        ("objective/generator.*",).
+      clip_groups: regular expressions for parameter paths; the parameters that match each
+        expression, and all remaining parameters, are clipped separately. For two networks with one
+        loss, use ("objective/generator.*",).
       rates: learning-rate factors for some parameters, as PATTERN=FACTOR with a regular expression
         for whole paths; the first match counts. LoRA+ (Hayou et al. 2024, arXiv:2402.12354):
         ("adapters/.*/b=16",); a faster head: ("heads/.*=10",).
@@ -93,26 +93,27 @@ class Optimizer(ABC):
 
     @property
     def first_step(self) -> int:
-        """Step of the learning-rate schedule at the start of the run; 0 if "auto" is unresolved."""
+        """Step of the learning-rate schedule at which the run begins; 0 if "auto" is unresolved."""
         return 0 if self.schedule_offset == AUTO else self.schedule_offset
 
     def rate(self) -> LearningRate:
-        """Return the function from the run's step to the learning rate."""
+        """Return a function from training step to learning rate, with `schedule_offset` added."""
         rate, first = self.schedule.build(), self.first_step
         return rate if not first else lambda step: rate(step + first)
 
     def build(
         self, axes: Axes, *, below: Sequence[str] = (), depth: int | None = None
     ) -> optax.GradientTransformation:
-        """Return the optax optimizer for parameters with these logical axes.
+        """Return the optax optimizer for parameters with the given logical axes.
 
         The optimizer's update(grads, state, params) needs the parameters.
 
         Args:
           axes: logical axes of the parameters.
-          below: paths of the model parameters below all layers, for `layer_decay`.
-          depth: number of layers of the highest stack, for `layer_decay` and `unfreezing`; None
-            takes it from the parameters.
+          below: paths of the model parameters below the first layer, such as embeddings, for
+            `layer_decay`.
+          depth: number of layers of the encoder or decoder, whichever is larger, for `layer_decay`
+            and `unfreezing`; None counts the layers of the parameters.
 
         Raises:
           InputError: if `layer_decay` is set but `below` is empty, or `unfreezing` is set for a
@@ -134,7 +135,7 @@ class Optimizer(ABC):
         return inner if starts is None else unfreezing(inner, starts, axes)
 
     def starts(self, axes: Axes, *, depth: int | None) -> Starts | None:
-        """Return a function from parameters to their first training steps; None if all are 0.
+        """Return a function from parameters to the steps at which they start to train, or None.
 
         Raises:
           InputError: if the model has no layers to unfreeze.
@@ -149,7 +150,7 @@ class Optimizer(ABC):
         return self.unfreezing.starts(axes, depth=depth)
 
     def live(self, axes: Axes, *, depth: int | None) -> Callable[[Params, Any], Params] | None:
-        """Return a function that sets gradients of frozen layers to 0; None if all layers train."""
+        """Return a function that sets gradients of frozen layers to 0; None without unfreezing."""
         starts = self.starts(axes, depth=depth)
         if starts is None:
             return None
@@ -157,11 +158,11 @@ class Optimizer(ABC):
 
     @abstractmethod
     def _build(self, axes: Axes, *, starts: Starts | None) -> optax.GradientTransformation:
-        """Return the optax optimizer without clipping."""
+        """Return the optax optimizer, to which `build` adds clipping and learning-rate factors."""
 
     @abstractmethod
     def state_axes(self, axes: Axes, shapes: Params) -> dict[str, Any]:
-        """Return the logical axes of the optimizer state, as a tree like the state."""
+        """Return the logical axes of the optimizer state, in the structure of the state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +237,6 @@ class AdamW(Optimizer):
         return optax.GradientTransformation(init, update)
 
     def _corrected(self, count: Array, start: Any, mu: Array, nu: Array) -> Array:
-        """Return Adam's update direction with bias correction from each layer's first step."""
         age = jnp.maximum(count - start, 1).astype(jnp.float32)
         age = age.reshape(*age.shape, *[1] * (mu.ndim - age.ndim))
         return (mu / (1 - self.b1**age)) / (jnp.sqrt(nu / (1 - self.b2**age)) + self.eps)
@@ -256,7 +256,6 @@ def _clipped(
 
 
 def _clipping(norm: float, groups: Sequence[str], axes: Axes) -> Callable[[Any], Any]:
-    """Return a function that clips gradients by global norm, separately for each group."""
     clip = optax.clip_by_global_norm(norm)
     rest, paths = list(trees.flatten(axes)), []
     for pattern in groups:
@@ -282,7 +281,7 @@ def _clipping(norm: float, groups: Sequence[str], axes: Axes) -> Callable[[Any],
 
 
 def decays(names: Sequence[str | None]) -> bool:
-    """Return True if AdamW decays a parameter with these logical axes."""
+    """Return True if AdamW applies weight decay to a parameter with these logical axes."""
     rank = len(names) - adafactor.is_stacked(names)
     return rank >= 2 and "relpos_buckets" not in names
 

@@ -62,7 +62,7 @@ from t5x_lite.core.trees import Array, Axes, Batch, Key, Params
 from t5x_lite.optim import adafactor
 
 _START = re.compile(r"model/|towers/[^/]+/")
-"""Prefix of the parameter paths of the model, or of a second encoder."""
+"""Prefix of the parameter paths of the model or of another encoder."""
 
 
 def decayed_by_layer(
@@ -73,15 +73,16 @@ def decayed_by_layer(
     *,
     depth: int | None = None,
 ) -> optax.GradientTransformation:
-    """Wrap an optimizer so that its updates are scaled by layer (layer-wise learning rate decay).
+    """Wrap an optimizer with layer-wise learning rate decay, from the last layer down.
 
     Args:
       inner: optimizer; its state does not change.
       decay: factor from one layer to the layer below, in (0, 1].
       axes: logical axes of the parameters, by path from "model/" on.
-      below: paths within model/ of the parameters below all layers (`ModelConfig.below`).
-      depth: number of layers of the highest stack, trained or frozen; None takes it from the
-        trained parameters.
+      below: paths within model/ of the parameters below the first layer, such as embeddings
+        (`ModelConfig.below`).
+      depth: number of layers of the encoder or decoder, whichever is larger, trained or frozen;
+        None counts the layers of the trained parameters.
     """
     names = trees.flatten(axes)
 
@@ -107,7 +108,6 @@ def decayed_by_layer(
 def _factor(
     path: str, leaf: Any, decay: float, *, depth: int, names: Any, below: Sequence[str]
 ) -> Any:
-    """Return the scale of a parameter's update: a number, or one number for each layer."""
     start = _START.match(path)
     if start is None:
         return 1.0
@@ -123,7 +123,7 @@ def _factor(
 def scaled_by_path(
     inner: optax.GradientTransformation, rates: Sequence[tuple[str, float]], axes: Axes
 ) -> optax.GradientTransformation:
-    """Wrap an optimizer so that updates of parameters with matching paths are scaled.
+    """Wrap an optimizer with learning rate factors for parameters with matching paths.
 
     Args:
       inner: optimizer; its state does not change.
@@ -131,7 +131,7 @@ def scaled_by_path(
       axes: logical axes of the parameters, by path.
 
     Raises:
-      InputError: if a regular expression matches no path that no earlier expression matches.
+      InputError: if a regular expression matches no path, apart from paths that earlier ones match.
     """
     factors: dict[str, float] = {}
     for pattern, factor in rates:
@@ -156,7 +156,7 @@ def scaled_by_path(
 
 
 Starts = Callable[[Params], Any]
-"""Function parameters -> first training step of each parameter: int32, [N] for N stacked layers."""
+"""Function from parameters to their first training steps: int32, [N] for N stacked layers."""
 
 _LAYERED = ("model/", "adapters/", "towers/")
 
@@ -167,8 +167,8 @@ class Gradual:
 
     Attributes:
       total_steps: number of steps of the run, over which all layers unfreeze; 0 disables freezing.
-      episodes: number of layer groups that unfreeze together; None is one group per layer of the
-        highest stack.
+      episodes: number of groups into which the layers are divided; each group unfreezes at once.
+        None is one group per layer.
     """
 
     total_steps: Whole = 0
@@ -183,11 +183,11 @@ class Gradual:
             )
 
     def first_steps(self, layers: int, *, depth: int) -> tuple[int, ...]:
-        """Return the step at which each layer of a stack starts to train, lowest layer first.
+        """Return the step at which each layer starts to train, lowest layer first.
 
         Args:
-          layers: number of layers of the stack.
-          depth: number of layers of the highest stack.
+          layers: number of layers of the encoder or decoder.
+          depth: number of layers of the encoder or decoder, whichever is larger.
         """
         episodes = self.episodes or depth
         found = []
@@ -198,7 +198,7 @@ class Gradual:
         return tuple(found)
 
     def starts(self, axes: Axes, *, depth: int) -> Starts:
-        """Return the function that gives the first training step of each parameter."""
+        """Return a function from parameters to the first training step of each parameter."""
         names = trees.flatten(axes)
 
         def start(path: str, leaf: Any, layers: dict[str, int]) -> np.ndarray:
@@ -234,7 +234,7 @@ def _stack(path: str) -> str:
 
 
 def live(tree: Any, count: Array, starts: Starts) -> Any:
-    """Set the entries of still frozen parameters to 0, in a tree such as the gradients.
+    """Set the values of still frozen parameters to 0, in a tree such as the gradients.
 
     Args:
       tree: arrays at the paths of the parameters.
@@ -281,17 +281,16 @@ def unfreezing(
 
 
 def _chosen(flag: Array, yes: Any, no: Any) -> Array:
-    """Select between two arrays by a flag, which is a scalar or has one value for each layer."""
     return jnp.where(flag.reshape(*flag.shape, *[1] * (yes.ndim - flag.ndim)), yes, no)
 
 
 LossFunction = Callable[[Params, Batch, Key | None], Any]
-"""Function (params, batch, key) -> Loss, the first of two stages (objectives/base.py)."""
+"""Function (params, batch, key) -> Loss with sums and weights of a batch (objectives/base.py)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-    """One update of a train step: a loss, an optimizer and the parameters that it trains.
+    """One update of a train step: a loss function, an optimizer, and the parameters that it trains.
 
     Attributes:
       loss_function: function that returns loss sums and weights of a batch; their quotient over the
@@ -318,7 +317,7 @@ class Update:
     scheduled: Callable[[Any], dict[str, Any]] | None = None
 
     def complete(self, loss: Any, batch: Batch, step: Any) -> Any:
-        """Return the loss of a global batch, plus the loss terms across its rows, if any.
+        """Return the loss of a global batch, including loss terms between rows, if any.
 
         Raises:
           ValueError: if the loss has terms across rows, but no `joint` function is set.
@@ -333,14 +332,14 @@ class Update:
         return loss.joined(self.joint(loss.rows, batch, step=step))
 
     def part(self, tree: Any) -> Any:
-        """Return the subtree of the trained parameters."""
+        """Select the trained parameters from a tree with all parameters."""
         trains = self.trains
         if trains is None:
             return tree
         return trees.partition(tree, lambda path, _: trains(path))[0]
 
     def loss_of(self, params: Params) -> LossFunction:
-        """Return the loss as a function of the trained parameters; others come from `params`."""
+        """Return the loss as a function of the trained parameters; `params` has the others."""
         if self.trains is None:
             return self.loss_function
 
@@ -350,12 +349,12 @@ class Update:
         return loss
 
     def at_step(self, params: Params, step: Any) -> Params:
-        """Return the parameters with the scheduled parameters set for a step."""
+        """Return the parameters with the values of scheduled parameters at a step."""
         new = {} if self.scheduled is None else self.scheduled(step)
         return trees.overlaid(params, trees.unflatten(new)) if new else params
 
     def apply(self, grads: Params, state: Any, params: Params) -> tuple[Params, Any]:
-        """Apply the gradients; return all parameters and the new optimizer state."""
+        """Apply gradients; return all parameters, and the new state of the optimizer."""
         trained = self.part(params)
         updates, state = self.optimizer.update(grads, state, trained)
         changed = cast(Params, optax.apply_updates(trained, updates))
@@ -377,7 +376,7 @@ def check_updates(updates: Sequence[Update], paths: Sequence[str]) -> None:
 
 
 def joint_optimizer(updates: Sequence[Update]) -> optax.GradientTransformation:
-    """Return an optimizer with the combined optimizer states of all updates."""
+    """Return an optimizer whose state contains the states of the optimizers of all updates."""
     first = updates[0]
     if not first.name and first.trains is None:
         return first.optimizer
@@ -397,12 +396,12 @@ def joint_optimizer(updates: Sequence[Update]) -> optax.GradientTransformation:
 
 
 def state_of(update: Update, states: Any) -> Any:
-    """Return the optimizer state of one update from the joint optimizer state."""
+    """Return the optimizer state of one update from the state of `joint_optimizer`."""
     return states[update.name] if update.name else states
 
 
 def joint_state(updates: Sequence[Update], states: Sequence[Any]) -> Any:
-    """Return the joint optimizer state from the optimizer state of each update."""
+    """Return the state of `joint_optimizer` from the optimizer state of each update."""
     if not updates[0].name:
         return states[0]
     return {update.name: state for update, state in zip(updates, states, strict=True)}

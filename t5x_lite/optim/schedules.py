@@ -58,7 +58,7 @@ class InverseSquareRoot(Schedule):
     """Learning rate value / sqrt(max(step, warmup_steps)): constant, then decaying.
 
     Attributes:
-      value: learning rate times the square root of the step.
+      value: numerator of the learning rate.
       warmup_steps: number of steps with a constant learning rate; at least 1.
     """
 
@@ -74,7 +74,7 @@ class InverseSquareRoot(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Linear(Schedule):
-    """Linear warm-up from 0 to the peak learning rate, then linear decay.
+    """Linear warm-up from 0 to a peak learning rate, then linear decay.
 
     Attributes:
       peak: learning rate at `warmup_steps`.
@@ -143,7 +143,7 @@ class Triangular(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Cosine(Schedule):
-    """Linear warm-up from 0 to the peak learning rate, then cosine decay (arXiv:1608.03983).
+    """Linear warm-up from 0 to a peak learning rate, then cosine decay (arXiv:1608.03983).
 
     Attributes:
       peak: learning rate at `warmup_steps`.
@@ -170,11 +170,11 @@ class Cosine(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class Warmup(Schedule):
-    """Linear warm-up of any schedule: its learning rate times min(1, step / steps).
+    """Linear warm-up of another schedule: its learning rate times min(1, step / steps).
 
     Attributes:
       steps: number of warm-up steps; at least 1.
-      then: schedule to warm up; it is not delayed by the warm-up.
+      then: schedule to warm up; its steps also count from 0.
     """
 
     steps: Count
@@ -190,7 +190,7 @@ class LinearDecayTail(Schedule):
     """Schedule with a final linear decay to 0, over the last fraction of the steps.
 
     Attributes:
-      body: schedule before and during the decay.
+      body: schedule that is multiplied by the decay.
       total_steps: step at which the learning rate is 0.
       fraction: fraction of the steps with decay; T5's released models used 0.1.
     """
@@ -210,14 +210,13 @@ class LinearDecayTail(Schedule):
 
 
 def _after_warmup(decay: Callable[[Any], Any], peak: float, steps: int) -> Callable[[Any], Any]:
-    """Prepend a linear warm-up to a schedule, which then starts at step `steps`."""
+    """Prepend a linear warm-up of `steps` steps to a schedule, which then starts at its step 0."""
     if steps == 0:
         return decay
     return optax.join_schedules([optax.linear_schedule(0.0, peak, steps), decay], [steps])
 
 
 def _as_float32(schedule: Callable[[Any], Any]) -> LearningRate:
-    """Wrap a schedule so that it returns a float32 array, also for a Python int."""
     return lambda step: jnp.asarray(schedule(jnp.asarray(step)), jnp.float32)
 
 

@@ -1,10 +1,7 @@
 """Ahead-of-time plans of a train step for devices that are not attached.
 
-topologies.py  slices of chips by name
-hlo.py       facts in the text of a compiled program: collectives and estimated cycles
-links.py     how long collectives take at least
-shards.py    parameters that a mesh cuts too narrow
-attached.py  a slice that is there, next to the one that is meant
-program.py   compiles a step and measures it
-sheet.py     the result as text and as JSON
+topologies.py  names and sizes of TPU slices
+hlo.py         collectives and estimated cycles from the text of a compiled program
+program.py     compilation of a train step, and its memory and cost
+sheet.py       report as text and as JSON
 """

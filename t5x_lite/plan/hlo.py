@@ -49,7 +49,7 @@ COLLECTIVES = (
 _CALLERS = ("fusion", "call", "async-start", "conditional")
 
 _BITS = {"pred": 8, "bf16": 16, "token": 0}
-"""Bits of types with names that do not end with their width."""
+"""Bits per element of HLO types with names that do not end with their width."""
 
 _ENTRY = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
@@ -79,12 +79,12 @@ _SOURCE = re.compile(r'\bop_name="([^"]*)"')
 _CONSTANT = re.compile(r"= s(?:32|64)\[\]\S* constant\((\d+)\)")
 
 _UNKNOWN_CYCLES = 1 << 62
-"""Threshold of cycle estimates; values near 2^63 are missing estimates."""
+"""Threshold of cycle estimates; the compiler writes values near 2^63 if it has no estimate."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """Traffic of one kind of collective on one device, in one execution of the program.
+    """Number and bytes of one kind of collective on one device, per execution of the program.
 
     Attributes:
       count: number of executions.
@@ -97,7 +97,7 @@ class Traffic:
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """Collective operation at one position of the program, on one device.
+    """One collective operation in a compiled program, on one device.
 
     Attributes:
       kind: kind of the collective, one of `COLLECTIVES`; an all-reduce is a reduce-scatter if only
@@ -123,7 +123,7 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """Pallas kernel at one position of the program, on one device.
+    """One Pallas kernel call in a compiled program, on one device.
 
     Attributes:
       count: number of executions.
@@ -138,7 +138,7 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """Total cost on one device of all instructions from one JAX operation.
+    """Cost on one device of all compiled instructions of one JAX operation.
 
     Attributes:
       source: name of the JAX operation, such as "jit(step)/jvp()/while/body/dot_general"; for a
@@ -155,7 +155,7 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """Facts from the text of a compiled program.
+    """Facts that `read` extracts from the text of a compiled program.
 
     Attributes:
       collectives: traffic of each kind of collective.
@@ -183,7 +183,7 @@ class _Instruction:
 
 
 def read(text: str) -> Reading:
-    """Parse the text of a compiled program."""
+    """Parse the HLO text of a compiled program."""
     return _Program(text).reading()
 
 
@@ -199,7 +199,7 @@ def array_bytes(shape: str) -> int:
 
 
 class _Program:
-    """Parsed computations of a program, by name."""
+    """Parsed computations (functions) of an HLO program, by name."""
 
     def __init__(self, text: str) -> None:
         self._lines: dict[str, list[_Instruction]] = {}
@@ -237,7 +237,6 @@ class _Program:
         )
 
     def _collectives(self, name: str, *, runs: int, looped: bool) -> list[Collective]:
-        """Return the collectives of a computation with `runs` executions, and of its callees."""
         collectives: list[Collective] = []
         channels: dict[str, int] = {}
         for within, instruction in self._straight(name):
@@ -277,7 +276,7 @@ class _Program:
         return bool(users) and all(one.opcode == "dynamic-slice" for one in users)
 
     def _padded(self, name: str) -> int:
-        """Return the bytes of an array that is a zero-padded shard; 0 for other arrays."""
+        """Return the bytes of an array if it is a shard padded with zeros, else 0."""
         made = self._made.get(name)
         root = made
         while root is not None and root.opcode == "fusion":
@@ -300,7 +299,6 @@ class _Program:
         return _OPERAND.findall(instruction.rest.partition(")")[0])
 
     def _kernels(self, name: str, *, runs: int) -> Iterator[Kernel]:
-        """Yield the kernels of a computation with `runs` executions, and of its callees."""
         for _, instruction in self._straight(name):
             if instruction.opcode == "while":
                 body = _first(_BODY, instruction.rest)
@@ -329,7 +327,6 @@ class _Program:
         return result if kind in ("all-gather", "collective-broadcast") else given
 
     def _operations(self, name: str, *, runs: int) -> list[Operation]:
-        """Return the operations with cycle estimates of a computation and its callees."""
         found: list[Operation] = []
         for instruction in self._lines.get(name, ()):
             estimate = _CYCLES.search(instruction.rest)
@@ -373,7 +370,6 @@ def _cycles(operations: Iterable[Operation]) -> int:
 
 
 def _by_source(operations: Iterable[Operation]) -> tuple[Operation, ...]:
-    """Return the total cost of each source operation, most expensive first."""
     counts: dict[str, list[int]] = {}
     for operation in operations:
         total = counts.setdefault(operation.source, [0, 0])
@@ -417,7 +413,7 @@ _ROUNDS = {"all-reduce": 2}
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """Total bytes of the collectives of a step, on one device.
+    """Total bytes of all collectives of a train step, on one device.
 
     Attributes:
       synchronous: bytes of collectives that the device waits for.
@@ -434,7 +430,7 @@ class Moved:
 
 @dataclasses.dataclass(frozen=True)
 class RingTime:
-    """Minimum time of the collectives of a step on the links, in seconds.
+    """Minimum time of all collectives of a train step on the links between chips, in seconds.
 
     Attributes:
       synchronous: seconds of collectives that a device waits for.
@@ -445,12 +441,12 @@ class RingTime:
     asynchronous: float
 
     def added_to(self, work: float) -> float:
-        """Return the seconds per step, including `work` seconds of other operations."""
+        """Return the seconds per step, given `work` seconds of other operations."""
         return max(work, self.asynchronous) + self.synchronous
 
 
 def moved(traffic: Iterable[Collective]) -> Moved:
-    """Return the total bytes of the collectives of a step."""
+    """Return the total bytes of the collectives of a train step."""
     traffic = tuple(traffic)
     waited = [one for one in traffic if not one.asynchronous]
     return Moved(
@@ -462,7 +458,7 @@ def moved(traffic: Iterable[Collective]) -> Moved:
 
 
 def ring_time(traffic: Iterable[Collective], links: float) -> RingTime:
-    """Return the minimum time of the collectives of a step over links of a given speed."""
+    """Return the minimum time of collectives over links with `links` bytes per second."""
     seconds = {True: 0.0, False: 0.0}
     for one in traffic:
         seconds[one.asynchronous] += ring_bytes(one) / links
@@ -470,7 +466,7 @@ def ring_time(traffic: Iterable[Collective], links: float) -> RingTime:
 
 
 def ring_bytes(one: Collective) -> float:
-    """Return the number of bytes that a device sends in all executions of a collective."""
+    """Return the number of bytes that a device sends in all executions of one collective."""
     share = 1.0 if one.kind == "collective-permute" else (one.devices - 1) / one.devices
     return one.count * one.bytes * share * _ROUNDS.get(one.kind, 1)
 
@@ -480,7 +476,7 @@ def _bytes(traffic: Iterable[Collective]) -> int:
 
 
 def lines(traffic: Iterable[Collective]) -> list[str]:
-    """Return a text summary of the collectives of a step."""
+    """Return a text summary of the collectives of a train step, as lines."""
     sums = moved(traffic)
     if not sums.synchronous + sums.asynchronous:
         return []

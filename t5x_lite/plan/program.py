@@ -1,6 +1,6 @@
-"""Compilation of a train step for attached or absent devices, and its memory and cost.
+"""Compilation of a train step, with or without its devices, and its memory and cost.
 
-Warnings for parameters that a mesh splits into shards narrower than a TPU tile.
+It also warns about parameters that a mesh splits into shards narrower than a TPU tile.
 
 A tile of TPU memory is 128 values wide. If an axis of a parameter is split into narrower shards,
 the compiler does not use all-gather for parameters and reduce-scatter for gradients. Instead, it
@@ -165,12 +165,12 @@ TILE = 128
 
 
 def widest(size: int, parts: int) -> int:
-    """Return the largest divisor of `parts` that splits an axis into shards of at least a tile."""
+    """Return the largest divisor of `parts` that splits an axis into shards of at least 128."""
     return max(n for n in range(1, parts + 1) if parts % n == 0 and (n == 1 or size // n >= TILE))
 
 
 def narrow_shards(mesh: Mapping[str, int], axes: Axes, shapes: Any) -> list[str]:
-    """Return a warning for each logical axis with shards narrower than a TPU tile."""
+    """Return warnings about parameter axes with shards narrower than a TPU tile."""
     narrow: dict[tuple[str, int], str] = {}
 
     def look(logical: tuple[str | None, ...], leaf: Any) -> None:
@@ -187,7 +187,7 @@ def narrow_shards(mesh: Mapping[str, int], axes: Axes, shapes: Any) -> list[str]
 
 
 def widest_fsdp(axes: Axes, shapes: Any, parts: int) -> int:
-    """Return the largest fsdp size, a divisor of `parts`, without shards narrower than a tile."""
+    """Return the largest divisor of `parts` that is an fsdp size without too narrow shards."""
     divisors = [parts]
 
     def look(logical: tuple[str | None, ...], leaf: Any) -> None:

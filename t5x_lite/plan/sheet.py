@@ -33,7 +33,7 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sheet:
-    """Report of the plan for one batch shape.
+    """Report of a train step's memory and time, for one batch shape.
 
     Attributes:
       model: class name of the model's config.
@@ -105,7 +105,7 @@ class Sheet:
 
     @property
     def estimate(self) -> Estimate | None:
-        """Estimated step time from the compiler's cycles; None if unavailable."""
+        """Estimated time of the step from the compiler's cycles; None if unavailable."""
         cycles = self.reading.cycles if self.reading else None
         if cycles is None or self.chip.clock is None:
             return None
@@ -123,12 +123,12 @@ class Sheet:
 
     @property
     def with_links(self) -> float | None:
-        """Seconds per step, including the wait for collectives; None if unknown."""
+        """Seconds per step, including the wait for collectives between chips; None if unknown."""
         estimate, rings = self.estimate, self.rings
         return rings.added_to(estimate.seconds) if estimate and rings else None
 
     def _kernel_seconds(self) -> float:
-        """Return the minimum time of the kernels in seconds; 0 if the chip's rates are unknown."""
+        """Return the minimum time of all Pallas kernels; 0 if the chip's peak rates are unknown."""
         peak, bandwidth = self.chip.peak, self.chip.bandwidth
         if self.reading is None or peak is None or bandwidth is None:
             return 0.0
@@ -319,7 +319,7 @@ class Sheet:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sheets:
-    """Reports for all static batch shapes of a run, with one program per shape.
+    """Reports for all static batch shapes of a run, with one compiled program per shape.
 
     Attributes:
       sheets: report of each shape.
@@ -331,7 +331,7 @@ class Sheets:
 
     @property
     def largest(self) -> Sheet:
-        """Report of the shape that needs the most memory; the last of several equal shapes."""
+        """Report of the batch shape that needs the most memory; the last one of equal shapes."""
         unknown = float("inf")
         needs = [unknown if one.needed is None else one.needed for one in self.sheets]
         return self.sheets[max(range(len(needs)), key=lambda place: (needs[place], place))]
@@ -340,7 +340,7 @@ class Sheets:
         return self.largest.verdict()
 
     def record(self) -> dict[str, Any]:
-        """Return the report of the largest shape as JSON, with all shapes in "shapes"."""
+        """Return the report of the largest shape as JSON, with all reports in "shapes"."""
         record = self.largest.record()
         if not self.lengths:
             return record

@@ -41,7 +41,7 @@ _QUIET = {
 
 
 def topology_devices(name: str) -> list[Any]:
-    """Return devices of a TPU slice that is not attached, for compilation only."""
+    """Return devices of a TPU slice that is not attached, only for compilation."""
     parsed = _NAME.fullmatch(name)
     if parsed is None or parsed.group(2) not in TOPOLOGIES:
         raise _unknown(name)
@@ -90,7 +90,7 @@ def cpu_devices(count: int) -> list[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """Description of attached or planned devices.
+    """Description of a group of connected devices, attached or planned.
 
     Attributes:
       kind: device kind as reported by JAX.
@@ -111,7 +111,7 @@ class Slice:
 
 
 def described(devices: Sequence[Any]) -> Slice:
-    """Return the description of attached or simulated devices."""
+    """Return the description of a sequence of attached or simulated devices."""
     kinds = collections.Counter(device.device_kind for device in devices)
     coordinates = [tuple(getattr(device, "coords", ())) for device in devices]
     sides = zip(*coordinates, strict=True)
@@ -124,7 +124,6 @@ def described(devices: Sequence[Any]) -> Slice:
 
 
 def _without_ones(sizes: Any) -> tuple[int, ...]:
-    """Return the side lengths without trailing ones, which flat slices have."""
     shape = list(sizes)
     while len(shape) > 1 and shape[-1] == 1:
         shape.pop()
@@ -132,9 +131,9 @@ def _without_ones(sizes: Any) -> tuple[int, ...]:
 
 
 def difference(attached: Slice, meant: Slice, *, name: str) -> str | None:
-    """Return a message if the attached slice differs from the planned slice, or None.
+    """Return a message if the attached devices differ from the planned slice, or None.
 
-    The order of a slice's sides is ignored.
+    Slices are equal if only the order of their side lengths differs.
     """
     same = dataclasses.replace(attached, shape=()) == dataclasses.replace(meant, shape=())
     if same and sorted(attached.shape) == sorted(meant.shape):
@@ -146,14 +145,14 @@ def difference(attached: Slice, meant: Slice, *, name: str) -> str | None:
 
 
 def memory(devices: Sequence[Any]) -> int | None:
-    """Return the minimum available memory of this process's devices in bytes, or None."""
+    """Return the minimum available memory among the devices of this process, in bytes, or None."""
     limits = [(device.memory_stats() or {}).get("bytes_limit") for device in devices]
     known = [limit for limit in limits if limit is not None]
     return min(known, default=None)
 
 
 def less_memory(attached: int | None, known: int | None) -> str | None:
-    """Return a warning if attached devices have less memory than their kind, or None."""
+    """Return a warning if attached devices have less memory than usual for their kind, or None."""
     if attached is None or known is None or attached >= 0.97 * known:
         return None
     return (
