@@ -5,7 +5,7 @@ classifier. BERT's parameters are frozen, and may be stored in bfloat16: `--adap
 bfloat16`.
 
 Command:
-    t5x-lite import hf bert-base-uncased work/bert_base
+    t5x-lite import hf google-bert/bert-base-uncased work/bert_base
     t5x-lite train configs/adapt/lora_bert.py --init work/bert_base --data.directory GLUE \
         --data.vocabulary work/bert_base/files/vocabulary --workdir WORKDIR
     --data.task tasks.super_glue:rte --data.inputs-length 256      RTE

@@ -17,7 +17,7 @@ of classes follows from the task, and the kind of head from the model family:
 The loss on the validation split is evaluated in addition to the task's metrics.
 
 Command:
-    t5x-lite import hf bert-base-uncased work/bert_base
+    t5x-lite import hf google-bert/bert-base-uncased work/bert_base
     t5x-lite train configs/finetune/encoder_glue.py --init work/bert_base --model init \
         --data.directory GLUE --data.vocabulary work/bert_base/files/vocabulary --workdir WORKDIR
     t5x-lite evaluate WORKDIR/config.json --checkpoint WORKDIR --output OUT

@@ -124,12 +124,7 @@ class Predict:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
-<<<<<<< HEAD
-        """Return the predictions for a batch of inputs."""
         rows, seeds, cut, ids = zip(*payloads, strict=True)
-=======
-        rows, seeds, cut = zip(*payloads, strict=True)
->>>>>>> 81935b5df6a4a4bba8868baabaee1ade10a51949
         found = self._model.predictions(
             self._generators.get(size),
             _filled(rows, lengths[0]),
@@ -190,25 +185,15 @@ class PredictByHead:
 
     @property
     def fields(self) -> frozenset[str]:
-<<<<<<< HEAD
-        """Names of the fields that a request may have."""
         listed = ("probabilities",) if self._first.can_list else ()
         return frozenset({*self._names, "adapter", *listed})
-=======
-        return frozenset({*self._names, *(("probabilities",) if self._first.can_list else ())})
->>>>>>> 81935b5df6a4a4bba8868baabaee1ade10a51949
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
         return [(length,) for length in self._lengths]
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
-<<<<<<< HEAD
-        """Return a dummy payload of a static shape, for compilation."""
         return np.ones(shape[0], np.int32), shape[0], None, 0
-=======
-        return np.ones(shape[0], np.int32), shape[0], None
->>>>>>> 81935b5df6a4a4bba8868baabaee1ade10a51949
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
         """Tokenize a request into one row for each text, text pair, choice or context window."""
@@ -340,12 +325,7 @@ class Score:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
-<<<<<<< HEAD
-        """Return the log-likelihoods of a batch of targets."""
         rows, targets, cut, ids = zip(*payloads, strict=True)
-=======
-        rows, targets, cut = zip(*payloads, strict=True)
->>>>>>> 81935b5df6a4a4bba8868baabaee1ade10a51949
         scores = self._scorers.get(size).run(
             self._model.params,
             _filled(rows, lengths[0]),
@@ -406,12 +386,7 @@ class Embed:
         return [(length,) for length in self._lengths]
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
-<<<<<<< HEAD
-        """Return a dummy payload of a static shape, for compilation."""
         return np.ones(shape[0], np.int32), False, 0
-=======
-        return np.ones(shape[0], np.int32), False
->>>>>>> 81935b5df6a4a4bba8868baabaee1ade10a51949
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
         """Tokenize the texts of a request into one row each, after the prompt or the prefix."""
@@ -475,12 +450,7 @@ class Rerank:
         return [(length,) for length in self._lengths]
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
-<<<<<<< HEAD
-        """Return a dummy payload of a static shape, for compilation."""
         return np.ones(shape[0], np.int32), False, 0
-=======
-        return np.ones(shape[0], np.int32), False
->>>>>>> 81935b5df6a4a4bba8868baabaee1ade10a51949
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
         """Tokenize a request into one row for each pair of the query and a passage."""
@@ -499,12 +469,7 @@ class Rerank:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[dict[str, Any] | Refused]:
-<<<<<<< HEAD
-        """Return the scores of a batch of query and passage pairs."""
         rows, cut, ids = zip(*payloads, strict=True)
-=======
-        rows, cut = zip(*payloads, strict=True)
->>>>>>> 81935b5df6a4a4bba8868baabaee1ade10a51949
         encoder = self._encoders.get(size)
         scores = encoder.scorer.of(
             encoder.loaded.params,
