@@ -12,8 +12,7 @@ import dataclasses
 from configs.tiny_pretrain import experiment as pretraining
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.data.config import Data
-from t5x_lite.optim.config import Adafactor
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import Adafactor, Constant
 
 experiment = dataclasses.replace(
     pretraining,

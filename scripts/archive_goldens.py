@@ -52,7 +52,7 @@ from t5x_lite.data.config import Data
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.optim.config import Adafactor
-from t5x_lite.optim.schedules import InverseSquareRoot
+from t5x_lite.optim.config import InverseSquareRoot
 
 experiment = Experiment(
     model=T5Config(
@@ -94,7 +94,7 @@ from t5x_lite.data.config import Data
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.optim.config import Linear
 
 experiment = Experiment(
     model=BertConfig(
@@ -151,7 +151,7 @@ _TASKS = '''\
 import seqio
 import tensorflow as tf
 
-from t5x_lite.data.columns import Columns
+from t5x_lite.data.preprocessors import Columns
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.layouts.labelled import NONE, of_class
 from t5x_lite.data.postprocess import ClassIndex
@@ -184,7 +184,7 @@ from t5x_lite.layouts import Labelled, Layout
 from t5x_lite.models.heads import Head, HeadModules
 from t5x_lite.models.heads import Classifier
 from t5x_lite.models.base import ModelConfig
-from t5x_lite.nn.dropout import split_key
+from t5x_lite.nn.dense import split_key
 from t5x_lite.objectives.base import Loss, Objective
 from t5x_lite.objectives.task_heads import Classify, ClassifyLoss
 from t5x_lite.core.trees import Batch, Key
@@ -331,10 +331,10 @@ DERIVED = {
         "from t5x_lite.models.vector_heads import Dense, Prompt\n"
         "from t5x_lite.models.vector_heads import Lexical\n"
         "from t5x_lite.models.vector_heads import MultiVector\n"
-        "from t5x_lite.models.pretraining_heads import Rtd\n"
+        "from t5x_lite.models.heads import Rtd\n"
         "from t5x_lite.models.heads import Span\n"
         "from t5x_lite.models.heads import Token\n"
-        "from t5x_lite.optim.schedules import Constant",
+        "from t5x_lite.optim.config import Constant",
         "heads=(\n"
         "        Choice(), Lexical(), MultiVector(size=4), Rtd(), Span(), Token(num_classes=2),\n"
         "        Dense(pooling='cls', prompts=(Prompt(name='query', text='the '),)),\n"

@@ -58,8 +58,7 @@ def experiments() -> dict[str, Any]:
     from t5x_lite.objectives.masked_lm import MaskedLM
     from t5x_lite.objectives.retromae import RetroMAE
     from t5x_lite.objectives.task_heads import Classify, Spans
-    from t5x_lite.optim.config import Adafactor, AdamW
-    from t5x_lite.optim.schedules import Constant, InverseSquareRoot, Linear
+    from t5x_lite.optim.config import Adafactor, AdamW, Constant, InverseSquareRoot, Linear
 
     decoder = {"vocab_size": 384, "d_model": 16, "d_kv": 4, "d_ff": 24, "num_heads": 4}
     layers = {"num_encoder_layers": 2, "num_decoder_layers": 2}
@@ -314,7 +313,7 @@ def sharing(part: Any, share: bool) -> Any:
 def answered(name: str) -> dict[str, Any]:
     """What the checkpoint of step SAVED answers: log-likelihoods and texts, or vectors."""
     import t5x_lite
-    from t5x_lite.commands.embeddings import embed
+    from t5x_lite.commands.answers import embed
 
     texts = ["the river ran low .", "two men spoke by night when rain came"]
     step = f"runs/{name}/checkpoints/{SAVED}"

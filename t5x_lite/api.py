@@ -21,23 +21,20 @@ import numpy as np
 
 from t5x_lite.adapters.composition import Block
 from t5x_lite.adapters.grammar import parse_trees
-from t5x_lite.checkpoints.base import base_at
+from t5x_lite.checkpoints.init import base_at
 from t5x_lite.core import trees
 from t5x_lite.core.accelerators import quiet_without_tpu
 from t5x_lite.core.errors import InputError, shown
 from t5x_lite.core.options import did_you_mean, suggesting
 from t5x_lite.core.project import trusting_checkpoints
-from t5x_lite.decoding.config import Decoding
+from t5x_lite.decoding.sampling import Decoding
 from t5x_lite.inference.answers import Answerer, Asked, answering_heads, check_record, kind_of
 from t5x_lite.inference.checkpoint import Checkpoint, check_finite
 from t5x_lite.inference.generate import Generator, Prediction, Ranker, Scorer
-from t5x_lite.inference.loading import Step
-from t5x_lite.inference.modules import ModulesOf, multi_task
+from t5x_lite.inference.loading import ModulesOf, Step, multi_task
 from t5x_lite.inference.pairs import CrossEncoder, scores_texts
-from t5x_lite.inference.text_encoder import TextEncoder, dense_head
-from t5x_lite.inference.vectors import Embedder
-from t5x_lite.models.towers import Pooling
-from t5x_lite.models.vector_heads import Role
+from t5x_lite.inference.text_encoder import Embedder, TextEncoder, dense_head
+from t5x_lite.models.vector_heads import Pooling, Role
 
 __all__ = ["Decoding", "Model", "Prediction", "Ranking", "load"]
 

@@ -26,8 +26,8 @@ from t5x_lite.core import signals
 from t5x_lite.core.accelerators import quiet_without_tpu
 from t5x_lite.core.errors import InputError, Interrupted, invoked_as, line_of_file
 from t5x_lite.core.options import OptionError, did_you_mean, parse
-from t5x_lite.core.progress import never_silent, told
 from t5x_lite.core.project import safe_path
+from t5x_lite.core.workers import never_silent, told
 
 _HELP = f"""usage: {PROG} COMMAND [OPTIONS]
 
@@ -194,7 +194,7 @@ _INSTEAD_OF_CONFIG = {"cache": "--convert"}
 def _refuse_output_as_input(command: Any) -> None:
     """Raise OptionError if --output is a file that the command reads."""
     if getattr(command, "output", None):
-        from t5x_lite.commands.options import refuse_output_as_input
+        from t5x_lite.commands.command import refuse_output_as_input
 
         refuse_output_as_input(command)
 

@@ -7,7 +7,7 @@
     lines          *.txt with one document per line, as tasks.text reads them
     passages       title and text of the passages of a collection: DIR/corpus.jsonl (BEIR),
                    collection.tsv, msmarco-docs.tsv (MS MARCO) or psgs_w100.tsv (DPR), or all *.tsv
-                   and *.jsonl of DIR (`t5x_lite.data.formats.passages`); DIR may be one file
+                   and *.jsonl of DIR (`t5x_lite.data.formats.pairs`); DIR may be one file
     spans          documents as above, each divided into spans of whole sentences
     jsonl_spans    *.jsonl with objects {"spans": [str, ...]}, one per document
 
@@ -15,7 +15,7 @@ The tasks documents, lines and spans read all unlabelled text that tasks.text re
 of `t5x-lite c4`, Parquet, Arrow, hf://NAME and tfds://NAME (docs/guides/documents.md). Text files
 may be compressed (.gz, .zst, .xz).
 
-`t5x_lite.data.tasks.text_files` defines the held-out documents: complete files, or about every
+`t5x_lite.data.tasks.unsupervised` defines the held-out documents: complete files, or about every
 100th document of passages and of fewer than 20 files. A document is divided into segments of whole
 sentences with at most data.inputs_length tokens (`t5x_lite.data.tasks.encoder`). A segment never
 has text of two documents. With data.pack, several segments share a row and do not attend to each
@@ -29,13 +29,13 @@ import seqio
 
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.tasks.encoder import checked, encoder_task, span_task
-from t5x_lite.data.tasks.text_files import SUFFIXES, collection_files, files_of_both
 from t5x_lite.data.tasks.text_source import (
     document_source,
     json_objects,
     passage_texts,
     source_of_files,
 )
+from t5x_lite.data.tasks.unsupervised import SUFFIXES, collection_files, files_of_both
 
 
 def documents(arguments: TaskArguments) -> seqio.Task:

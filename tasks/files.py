@@ -7,7 +7,7 @@
 DIR has train, validation and test files: .jsonl, .csv or .tsv with a header, which may be
 compressed (.jsonl.gz, .csv.zst, ...), .parquet or .arrow. Several files of a split are read in
 order. DIR may also be a directory that `save_to_disk` of Hugging Face's `datasets` wrote, one file,
-a directory in a bucket, or hf://NAME (`t5x_lite.data.formats.table_splits`). Only train and
+a directory in a bucket, or hf://NAME (`t5x_lite.data.formats.tables`). Only train and
 validation must have the target columns. --data.template replaces data.columns.inputs, and
 --data.prefix is prepended to the inputs. The tasks differ only in their metrics:
 

@@ -20,7 +20,7 @@
 
 Files may be compressed (.gz, .zst), except BEIR's files and files of queries. A query is truncated
 to data.inputs_length tokens, a passage to data.targets_length. data.layout.negatives is the number
-of a query's "neg" that are sampled again in each epoch. `t5x_lite.data.tasks.text_files` defines
+of a query's "neg" that are sampled again in each epoch. `t5x_lite.data.tasks.unsupervised` defines
 the held-out examples of jsonl, triplets, same_text and titles. The validation split is dev.tsv in
 BEIR and queries.dev.tsv in MS MARCO.
 """
@@ -36,9 +36,9 @@ from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.formats import pairs, released_files
 from t5x_lite.data.formats import retrieval_sets as sets
 from t5x_lite.data.tasks import benchmarks, stages
-from t5x_lite.data.tasks import pairs as pair_task
+from t5x_lite.data.tasks import encoder as pair_task
 from t5x_lite.data.tasks import text_source as text
-from t5x_lite.data.tasks.text_files import SUFFIXES, collection_files, files_of_both
+from t5x_lite.data.tasks.unsupervised import SUFFIXES, collection_files, files_of_both
 from tasks.glue import STSB
 
 Read = Callable[[str], Iterable[pairs.Pairs]]

@@ -5,7 +5,7 @@
 DIR contains *.txt with one document per line (blank lines are skipped), *.jsonl, output of
 `t5x-lite c4`, Parquet or Arrow; or it is a file, a pattern, hf://NAME or tfds://NAME
 (docs/guides/documents.md). Complete files are held out for validation, as defined in
-`t5x_lite.data.tasks.text_files`. With fewer than 20 files, about every 100th document is held out
+`t5x_lite.data.tasks.unsupervised`. With fewer than 20 files, about every 100th document is held out
 instead, selected by its hash, so that all copies of a document are in the same split.
 
 The paper's variants (Raffel et al. 2020, tables 2 to 7) have the names of the released code,

@@ -25,10 +25,10 @@ import seqio
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.object_store import DataPath, files_among
-from t5x_lite.data.columns import SPLITS
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.formats.benchmark_files import read_conll, read_tagged_jsonl
 from t5x_lite.data.formats.lines import COMPRESSED
+from t5x_lite.data.preprocessors import SPLITS
 from t5x_lite.data.tasks.labelled import Read, token_task
 
 CONLL = {"train": "eng.train", "validation": "eng.testa", "test": "eng.testb"}

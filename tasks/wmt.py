@@ -18,7 +18,7 @@ import seqio
 from t5x_lite.core.object_store import DataPath
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.preprocessors import rewrite
-from t5x_lite.data.tasks import benchmarks, shuffling
+from t5x_lite.data.tasks import benchmarks, text_source
 from t5x_lite.data.tasks.benchmarks import Benchmark
 from t5x_lite.data.tasks.names import Wording
 from t5x_lite.metrics.text import bleu
@@ -61,7 +61,7 @@ class Translation:
 
     def _lines(self, file: DataPath, split: str) -> Any:
         files = {self.source: file, self.target: file.with_suffix(f".{self.target}")}
-        if shuffling.fit_in_memory([*files.values()]):
+        if text_source.fit_in_memory([*files.values()]):
             return benchmarks.parallel_records(files)
         return benchmarks.parallel_lines(files)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from t5x_lite.adapters.config import Adapters
-from t5x_lite.checkpoints import items, manifest
+from t5x_lite.checkpoints import items
 from t5x_lite.config.file import to_json
 from t5x_lite.core import trees
 from t5x_lite.core.trees import LazyArray
@@ -42,5 +42,5 @@ def write_adapter(base: Path, directory: Path, line: str) -> Path:
         (files / "vocabulary" / name).parent.mkdir(parents=True, exist_ok=True)
         (files / "vocabulary" / name).write_bytes(content)
     items.write_params(directory / "params", arrays)
-    manifest.write(directory)
+    items.write(directory)
     return directory

@@ -198,8 +198,7 @@ def tiny_experiment(tiny_text: pathlib.Path, tiny_vocabulary: pathlib.Path) -> "
     from t5x_lite.data.config import Data
     from t5x_lite.models.t5 import T5Config
     from t5x_lite.objectives.likelihood import Seq2Seq
-    from t5x_lite.optim.config import Adafactor
-    from t5x_lite.optim.schedules import Constant
+    from t5x_lite.optim.config import Adafactor, Constant
 
     return Experiment(
         model=T5Config(

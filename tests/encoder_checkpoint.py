@@ -27,13 +27,13 @@ def write_ranker(directory: Path, *, objective=None, heads=(), **data) -> Path:
 
     import numpy as np
 
-    from t5x_lite.checkpoints import items, manifest
+    from t5x_lite.checkpoints import items
     from t5x_lite.config.file import to_json
     from t5x_lite.core import trees
     from t5x_lite.core.trees import LazyArray
     from t5x_lite.inference.loading import Loaded, learner_of
     from t5x_lite.layouts import Ranked
-    from t5x_lite.objectives.ranker import Ranker
+    from t5x_lite.objectives.m3 import Ranker
 
     encoder = Loaded.from_checkpoint(str(write_checkpoint(directory, "bert")), step=None)
     own = {"layout": Ranked(), "pack": False, "inputs_length": 6, "targets_length": 12, **data}
@@ -59,5 +59,5 @@ def write_ranker(directory: Path, *, objective=None, heads=(), **data) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     items.write_params(target / "params", arrays)
-    manifest.write(target)
+    items.write(target)
     return target

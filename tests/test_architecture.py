@@ -29,7 +29,6 @@ HEAVY_MODULES = {
     "data/elements.py",
     "data/loading.py",
     "data/reading.py",
-    "data/tasks/augmented.py",
     "data/tasks/stages.py",
     "data/tasks/table_source.py",
     "data/tasks/text_source.py",

@@ -89,8 +89,7 @@ def surface() -> str:
     from t5x_lite.c4.config import Cleaning
     from t5x_lite.checkpoints.init import Init
     from t5x_lite.config import Checkpoints, Evaluation, Experiment, FewShot, Hosts
-    from t5x_lite.config.evaluation import Retrieval
-    from t5x_lite.config.run_options import EarlyStopping, Profile
+    from t5x_lite.config.evaluation import EarlyStopping, Profile, Retrieval
     from t5x_lite.core.sharding import MeshConfig
     from t5x_lite.core.tracking import Tracking
 

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5x_lite.checkpoints.reading import saved_steps
-from t5x_lite.checkpoints.saving import Checkpoints
+from t5x_lite.checkpoints.reading import Checkpoints, saved_steps
 
 FILES = {
     "config.json": b'{"steps": 3}',

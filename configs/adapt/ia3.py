@@ -13,8 +13,7 @@ import dataclasses
 
 from configs.adapt.lora_t5 import experiment as base
 from t5x_lite.adapters.config import Adapters
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.optim.config import AdamW, Linear
 
 experiment = dataclasses.replace(
     base,

@@ -15,7 +15,7 @@ import dataclasses
 
 from configs.finetune.encoder_glue import experiment as base
 from t5x_lite.adapters.config import Adapters
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.optim.config import Linear
 
 experiment = dataclasses.replace(
     base,

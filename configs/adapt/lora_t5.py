@@ -15,8 +15,7 @@ import dataclasses
 
 from configs.finetune.sst2 import experiment as base
 from t5x_lite.adapters.config import Adapters
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.optim.config import AdamW, Linear
 
 experiment = dataclasses.replace(
     base,

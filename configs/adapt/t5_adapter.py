@@ -14,8 +14,7 @@ import dataclasses
 
 from configs.finetune.sst2 import experiment as base
 from t5x_lite.adapters.config import Adapters
-from t5x_lite.optim.config import Adafactor
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import Adafactor, Constant
 
 experiment = dataclasses.replace(
     base,

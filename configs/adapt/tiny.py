@@ -11,8 +11,7 @@ import dataclasses
 
 from configs.tiny_finetune import experiment as base
 from t5x_lite.adapters.config import Adapters
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import AdamW, Constant
 
 experiment = dataclasses.replace(
     base,

@@ -15,7 +15,7 @@ import dataclasses
 
 from configs.finetune.retromae_msmarco import experiment as msmarco
 from t5x_lite import layouts
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.optim.config import Linear
 
 experiment = dataclasses.replace(
     msmarco,

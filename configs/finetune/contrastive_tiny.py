@@ -16,8 +16,7 @@ from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.data.config import Data
 from t5x_lite.objectives.contrastive import Contrastive
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.optim.config import AdamW, Linear
 
 experiment = Experiment(
     model=bert.model,

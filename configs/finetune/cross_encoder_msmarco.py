@@ -17,9 +17,8 @@ from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.data.config import Data
 from t5x_lite.models.published import deberta_v3_base
-from t5x_lite.objectives.ranker import Ranker
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.objectives.m3 import Ranker
+from t5x_lite.optim.config import AdamW, Linear
 
 experiment = Experiment(
     model=deberta_v3_base(),

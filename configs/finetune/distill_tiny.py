@@ -13,7 +13,7 @@ import dataclasses
 
 from configs.finetune.contrastive_tiny import experiment as contrastive
 from t5x_lite import layouts
-from t5x_lite.objectives.ranker import Distill
+from t5x_lite.objectives.m3 import Distill
 
 experiment = dataclasses.replace(
     contrastive,

@@ -10,7 +10,7 @@ import dataclasses
 from configs.finetune.encoder_glue import experiment as base
 from configs.pretrain.bert_tiny import experiment as bert
 from t5x_lite.config import Checkpoints, Evaluation
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.optim.config import Linear
 
 experiment = dataclasses.replace(
     base,

@@ -15,7 +15,7 @@ from configs.finetune.encoder_glue import experiment as glue
 from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.objectives.task_heads import Spans
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.optim.config import Linear
 
 experiment = dataclasses.replace(
     glue,

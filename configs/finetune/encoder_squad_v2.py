@@ -17,7 +17,7 @@ Command:
 import dataclasses
 
 from configs.finetune.encoder_squad import experiment as squad
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.optim.config import Linear
 
 experiment = dataclasses.replace(
     squad,

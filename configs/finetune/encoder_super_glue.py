@@ -29,8 +29,7 @@ import dataclasses
 
 from configs.finetune.encoder_glue import experiment as glue
 from t5x_lite.config import Checkpoints, Evaluation
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.optim.config import AdamW, Linear
 
 experiment = dataclasses.replace(
     glue,

@@ -25,7 +25,7 @@ from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.models.published import bert_base
 from t5x_lite.objectives.task_heads import TagTokens
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.optim.config import Linear
 
 experiment = dataclasses.replace(
     glue,

@@ -18,8 +18,7 @@ from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.data.config import Bucketed, Data
 from t5x_lite.objectives.m3 import m3
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.optim.config import AdamW, Linear
 
 EDGES = (500, 1000, 2000, 3000, 4000, 5000, 6000, 7000, LENGTH)
 ROWS = (1152, 768, 480, 432, 336, 336, 288, 240, 192)

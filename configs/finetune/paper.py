@@ -21,8 +21,7 @@ from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.data.config import Data
 from t5x_lite.models.published import t5_base
 from t5x_lite.objectives.likelihood import Seq2Seq
-from t5x_lite.optim.config import Adafactor
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import Adafactor, Constant
 
 _BEAM = "num_beams=4, length_penalty=0.6, max_decode_length=512"
 DECODING = (f"wmt_*: {_BEAM}", f"summarize_cnn_dailymail: {_BEAM}")

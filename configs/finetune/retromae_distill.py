@@ -16,7 +16,7 @@ import dataclasses
 
 from configs.finetune.retromae_msmarco import experiment as msmarco
 from t5x_lite import layouts
-from t5x_lite.objectives.ranker import retromae_distill
+from t5x_lite.objectives.m3 import retromae_distill
 
 _GROUP = 16
 

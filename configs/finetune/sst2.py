@@ -13,8 +13,7 @@ from configs.pretrain.prose import experiment as pretraining
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.data.config import Data
 from t5x_lite.objectives.likelihood import Seq2Seq
-from t5x_lite.optim.config import Adafactor
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import Adafactor, Constant
 
 experiment = dataclasses.replace(
     pretraining,

@@ -12,8 +12,7 @@ from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.data.config import Data
 from t5x_lite.models.published import bert_base
 from t5x_lite.objectives.contrastive import CosineRegression
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.optim.config import AdamW, Linear
 
 experiment = Experiment(
     model=bert_base(),

@@ -19,7 +19,7 @@ from configs.finetune.encoder_glue import experiment as glue
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.models.published import mdeberta_v3_base
 from t5x_lite.objectives.task_heads import Classify
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.optim.config import Linear
 
 STEPS = 36_816
 

@@ -14,8 +14,7 @@ Command:
 import dataclasses
 
 from configs.pretrain.t5_base_paper import experiment as base
-from t5x_lite.optim.config import Adafactor
-from t5x_lite.optim.schedules import Triangular
+from t5x_lite.optim.config import Adafactor, Triangular
 
 experiment = dataclasses.replace(
     base, optimizer=Adafactor(schedule=Triangular(peak=0.01, total_steps=base.steps))

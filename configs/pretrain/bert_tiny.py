@@ -15,8 +15,7 @@ from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.data.config import Data
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.objectives.masked_lm import MaskedLM
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.optim.config import AdamW, Linear
 
 experiment = Experiment(
     model=BertConfig(

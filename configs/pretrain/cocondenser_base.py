@@ -19,8 +19,8 @@ import dataclasses
 
 from configs.pretrain.retromae_base import experiment as retromae
 from t5x_lite import layouts
-from t5x_lite.objectives.condenser import CoCondenser
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.objectives.retromae import CoCondenser
+from t5x_lite.optim.config import Linear
 
 experiment = dataclasses.replace(
     retromae,

@@ -13,7 +13,7 @@ import dataclasses
 
 from configs.pretrain.bert_tiny import experiment as bert
 from t5x_lite import layouts
-from t5x_lite.objectives.condenser import CoCondenser
+from t5x_lite.objectives.retromae import CoCondenser
 
 experiment = dataclasses.replace(
     bert,

@@ -16,7 +16,7 @@ Command; BERT is the output of `t5x-lite import hf` for bert-base-uncased, with 
 import dataclasses
 
 from configs.pretrain.retromae_base import experiment as retromae
-from t5x_lite.objectives.condenser import Condenser
+from t5x_lite.objectives.retromae import Condenser
 
 experiment = dataclasses.replace(
     retromae,

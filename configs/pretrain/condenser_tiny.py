@@ -12,6 +12,6 @@ Command:
 import dataclasses
 
 from configs.pretrain.bert_tiny import experiment as bert
-from t5x_lite.objectives.condenser import Condenser
+from t5x_lite.objectives.retromae import Condenser
 
 experiment = dataclasses.replace(bert, objective=Condenser(mask_id=103))

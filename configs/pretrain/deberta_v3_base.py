@@ -18,8 +18,7 @@ import dataclasses
 from configs.pretrain.retromae_base import experiment as retromae
 from t5x_lite.models.published import deberta_v3_base, deberta_v3_generator
 from t5x_lite.objectives.electra import Electra
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.optim.config import AdamW, Linear
 
 experiment = dataclasses.replace(
     retromae,

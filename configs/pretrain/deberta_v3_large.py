@@ -17,7 +17,7 @@ import dataclasses
 
 from configs.pretrain.deberta_v3_base import experiment as base
 from t5x_lite.models.published import deberta_v3_generator, deberta_v3_large
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.optim.config import Linear
 
 experiment = dataclasses.replace(
     base,

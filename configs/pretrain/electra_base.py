@@ -16,8 +16,7 @@ import dataclasses
 from configs.pretrain.retromae_base import experiment as retromae
 from t5x_lite.models.published import electra_base, electra_generator
 from t5x_lite.objectives.electra import Electra
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Linear, Warmup
+from t5x_lite.optim.config import AdamW, Linear, Warmup
 
 experiment = dataclasses.replace(
     retromae,

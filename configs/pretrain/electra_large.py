@@ -15,7 +15,7 @@ import dataclasses
 
 from configs.pretrain.electra_base import experiment as base
 from t5x_lite.models.published import electra_generator, electra_large
-from t5x_lite.optim.schedules import Linear, Warmup
+from t5x_lite.optim.config import Linear, Warmup
 
 STEPS = 400_000
 

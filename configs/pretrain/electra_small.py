@@ -16,7 +16,7 @@ import dataclasses
 
 from configs.pretrain.electra_base import experiment as base
 from t5x_lite.models.published import electra_generator, electra_small
-from t5x_lite.optim.schedules import Linear, Warmup
+from t5x_lite.optim.config import Linear, Warmup
 
 STEPS = 1_000_000
 

@@ -14,8 +14,7 @@ import dataclasses
 
 from configs.pretrain.bert_tiny import experiment as bert
 from t5x_lite.objectives.electra import Electra
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Linear, Warmup
+from t5x_lite.optim.config import AdamW, Linear, Warmup
 
 experiment = dataclasses.replace(
     bert,

@@ -21,8 +21,7 @@ from t5x_lite.core.sharding import MeshConfig
 from t5x_lite.data.config import Data
 from t5x_lite.models.published import xlm_r_large
 from t5x_lite.objectives.retromae import RetroMAE
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.optim.config import AdamW, Linear
 
 LENGTH = 8192
 MODEL = xlm_r_large(max_positions=LENGTH + 2, attention_block=512, remat="full")

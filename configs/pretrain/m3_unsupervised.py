@@ -17,8 +17,7 @@ from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.data.config import Bucketed, Data
 from t5x_lite.objectives.contrastive import bge
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.optim.config import AdamW, Linear
 
 EDGES = (500, 1000, 2000, 3000, 4000, 5000, 6000, 7000, LENGTH)
 ROWS = (67_200, 54_720, 37_248, 27_648, 21_504, 17_280, 15_072, 12_288, 9_984)

@@ -15,8 +15,7 @@ from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.data.config import Data
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.likelihood import Seq2Seq
-from t5x_lite.optim.config import Adafactor
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.optim.config import Adafactor, Linear
 
 experiment = Experiment(
     model=T5Config(

@@ -21,8 +21,7 @@ from t5x_lite.core.sharding import MeshConfig
 from t5x_lite.data.config import Data
 from t5x_lite.models.published import bert_base
 from t5x_lite.objectives.retromae import RetroMAE
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.optim.config import AdamW, Linear
 
 experiment = Experiment(
     model=bert_base(),

@@ -35,8 +35,7 @@ from t5x_lite.core.sharding import MeshConfig
 from t5x_lite.data.config import Data
 from t5x_lite.models.published import t5_base
 from t5x_lite.objectives.likelihood import Seq2Seq
-from t5x_lite.optim.config import Adafactor
-from t5x_lite.optim.schedules import InverseSquareRoot
+from t5x_lite.optim.config import Adafactor, InverseSquareRoot
 
 experiment = Experiment(
     model=t5_base(dropout_rate=0.1),

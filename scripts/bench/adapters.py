@@ -150,8 +150,7 @@ def our_learner(work: dict) -> Any:
     from t5x_lite.adapters.bottleneck import seq_bn
     from t5x_lite.adapters.lora import Lora
     from t5x_lite.objectives.learner import Learner
-    from t5x_lite.optim.config import AdamW
-    from t5x_lite.optim.schedules import Constant
+    from t5x_lite.optim.config import AdamW, Constant
 
     model, objective = our_parts(work)
     modules = {"lora": Lora(rank=RANK), "seq_bn": seq_bn(reduction=REDUCTION)}

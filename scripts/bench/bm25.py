@@ -103,7 +103,7 @@ def word_of(rank: int) -> str:
 
 
 def build(args: argparse.Namespace, place: Path, side: str) -> None:
-    from t5x_lite.data.formats.passages import read_passages
+    from t5x_lite.data.formats.pairs import read_passages
 
     texts = ((one.id, one.whole) for one in read_passages(str(place / "collection.tsv")))
     target = place / side
@@ -119,7 +119,7 @@ def build(args: argparse.Namespace, place: Path, side: str) -> None:
     else:
         import bm25s
 
-        from t5x_lite.data.formats.string_table import StringTable
+        from t5x_lite.data.formats.vectors import StringTable
         from t5x_lite.retrieval.analyzers import analyzer
 
         analyze, terms, ids, names = analyzer(ANALYZER), dict[str, int](), [], []
@@ -141,7 +141,7 @@ def build(args: argparse.Namespace, place: Path, side: str) -> None:
 
 
 def search(args: argparse.Namespace, place: Path, side: str, backend: str = "") -> None:
-    from t5x_lite.data.formats.passages import read_passages
+    from t5x_lite.data.formats.pairs import read_passages
 
     queries = [one.whole for one in read_passages(str(place / "queries.tsv"))]
     started = time.perf_counter()
@@ -174,7 +174,7 @@ def peer(args: argparse.Namespace, place: Path, backend: str) -> Any:
     """Search by bm25s, its documents' names and scores above 0."""
     import bm25s
 
-    from t5x_lite.data.formats.string_table import StringTable
+    from t5x_lite.data.formats.vectors import StringTable
     from t5x_lite.retrieval.analyzers import analyzer
 
     index = bm25s.BM25.load(place / "bm25s", mmap=True, backend=backend, show_progress=False)

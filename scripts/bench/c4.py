@@ -112,7 +112,8 @@ def run(crawl: str, output: str, *, workers: int, languages: bool) -> None:
     """The process that is measured."""
     import dataclasses
 
-    from t5x_lite.c4 import config, local, reading
+    from t5x_lite.c4 import config, local
+    from t5x_lite.c4 import pages as reading
 
     cleaning = config.released()
     if not languages:

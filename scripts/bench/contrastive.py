@@ -37,9 +37,8 @@ def ours(options: argparse.Namespace) -> dict[str, object]:
     from t5x_lite.models.encoder import BertConfig
     from t5x_lite.objectives.contrastive import Contrastive
     from t5x_lite.objectives.learner import Learner
-    from t5x_lite.optim.config import AdamW
+    from t5x_lite.optim.config import AdamW, Constant
     from t5x_lite.optim.partial import joint_optimizer
-    from t5x_lite.optim.schedules import Constant
     from t5x_lite.train.step import init_state, make_train_step, state_shardings
 
     model = BertConfig(

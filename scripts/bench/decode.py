@@ -73,7 +73,7 @@ def copy_weights(peer: Any) -> tuple[Any, Any]:
     from t5x_lite.core.trees import unflatten
     from t5x_lite.interop.hf import model_pieces
     from t5x_lite.models.published import t5_1_1_small
-    from t5x_lite.nn.bind import shapes
+    from t5x_lite.nn.slots import shapes
 
     config = t5_1_1_small(unroll=True)
     graphdef, _, _ = shapes(lambda rngs: config.build(rngs=rngs))
@@ -91,10 +91,10 @@ def our_search(
     import jax
     import jax.numpy as jnp
 
-    from t5x_lite.decoding.config import Decoding
     from t5x_lite.decoding.generate import decode
+    from t5x_lite.decoding.sampling import Decoding
     from t5x_lite.decoding.search import Preparation
-    from t5x_lite.nn.bind import bind, cast
+    from t5x_lite.nn.slots import bind, cast
 
     precision = jnp.bfloat16 if dtype == "bf16" else jnp.float32
     prepare = Preparation(lambda params: bind(graphdef, cast(params, precision)))

@@ -19,12 +19,11 @@ import numpy as np
 
 from t5x_lite.core.sharding import MeshConfig, make_mesh, put_batch
 from t5x_lite.models.t5 import T5Config
-from t5x_lite.nn.bind import bind, init, shapes
+from t5x_lite.nn.slots import bind, init, shapes
 from t5x_lite.objectives.learner import Bound
 from t5x_lite.objectives.likelihood import Seq2Seq
-from t5x_lite.optim.config import Adafactor
+from t5x_lite.optim.config import Adafactor, Constant
 from t5x_lite.optim.partial import Update
-from t5x_lite.optim.schedules import Constant
 from t5x_lite.train.step import init_state, make_train_step, state_shardings
 
 

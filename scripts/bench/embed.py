@@ -124,7 +124,7 @@ def side(options: argparse.Namespace) -> None:
     else:
         import jax
 
-        from t5x_lite.commands.embeddings import embed
+        from t5x_lite.commands.answers import embed
 
         # A call compiles what the one before it had compiled: it finds that here.
         jax.config.update("jax_compilation_cache_dir", str(Path(options.output, "compiled")))
@@ -202,7 +202,7 @@ def speed(options: argparse.Namespace) -> None:
 
 _WATCHED = """
 import json, resource, sys
-from t5x_lite.commands.embeddings import embed
+from t5x_lite.commands.answers import embed
 embed(sys.argv[1], input=sys.argv[2], output=sys.argv[3], pooling="mean", normalize=True)
 print(json.dumps({"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}))
 """

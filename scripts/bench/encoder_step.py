@@ -144,8 +144,7 @@ def our_experiment(work: dict) -> Any:
     from t5x_lite.models.encoder import BertConfig
     from t5x_lite.objectives.electra import Electra
     from t5x_lite.objectives.retromae import RetroMAE
-    from t5x_lite.optim.config import AdamW
-    from t5x_lite.optim.schedules import Constant
+    from t5x_lite.optim.config import AdamW, Constant
 
     dropout: Any = dict.fromkeys(("dropout_rate", "attention_dropout_rate"), work["dropout"])
     model = BertConfig(**sizes_of(work, OURS), **dropout, token_types=2, unroll=True)

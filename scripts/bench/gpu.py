@@ -193,12 +193,11 @@ def trainer(work: dict) -> Trainer:
     import jax.numpy as jnp
 
     from t5x_lite.core import sharding
-    from t5x_lite.nn.bind import bind, cast, init, shapes
+    from t5x_lite.nn.slots import bind, cast, init, shapes
     from t5x_lite.objectives.learner import Bound
     from t5x_lite.objectives.likelihood import Seq2Seq
-    from t5x_lite.optim.config import Adafactor
+    from t5x_lite.optim.config import Adafactor, Constant, Warmup
     from t5x_lite.optim.partial import Update
-    from t5x_lite.optim.schedules import Constant, Warmup
     from t5x_lite.train.step import init_state, make_train_step, state_shardings
 
     model = model_of(work)
@@ -288,9 +287,9 @@ def decode(work: dict) -> dict[str, Any]:
     import jax.numpy as jnp
 
     from t5x_lite.decoding import generate
-    from t5x_lite.decoding.config import Decoding
+    from t5x_lite.decoding.sampling import Decoding
     from t5x_lite.decoding.search import Preparation
-    from t5x_lite.nn.bind import bind, shapes
+    from t5x_lite.nn.slots import bind, shapes
 
     model = model_of(work).replace(unroll=True)
 

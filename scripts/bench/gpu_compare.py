@@ -133,7 +133,7 @@ def checkpointed(work: dict) -> dict[str, Any]:
     """Goes on from the checkpoint of the folder, if there is one; saves at a step, prints each."""
     import jax
 
-    from t5x_lite.checkpoints.saving import Checkpoints
+    from t5x_lite.checkpoints.reading import Checkpoints
     from t5x_lite.train.step import TrainState
 
     made = gpu.trainer(work)

@@ -79,11 +79,10 @@ def model_of(work: dict) -> Any:
 
 def objective_of(kind: str, *, tiny: bool) -> Any:
     """The objective."""
-    from t5x_lite.objectives.condenser import Condenser
     from t5x_lite.objectives.contrastive import Contrastive
     from t5x_lite.objectives.likelihood import Seq2Seq
     from t5x_lite.objectives.masked_lm import MaskedLM
-    from t5x_lite.objectives.retromae import RetroMAE
+    from t5x_lite.objectives.retromae import Condenser, RetroMAE
 
     if kind == "mlm":
         return MaskedLM(mask_id=103)
@@ -124,8 +123,7 @@ def batch_of(work: dict, *, vocabulary: int) -> dict[str, np.ndarray]:
 def learner_of(work: dict, model: Any, objective: Any) -> Any:
     from t5x_lite.adapters.lora import Lora
     from t5x_lite.objectives.learner import Learner
-    from t5x_lite.optim.config import AdamW
-    from t5x_lite.optim.schedules import Constant
+    from t5x_lite.optim.config import AdamW, Constant
 
     return Learner.of(
         model,

@@ -379,7 +379,7 @@ def budgeted(peak: Any, warmup: Any, total: Any) -> Any:
     """A linear warm-up and decay; all three numbers may be traced."""
     import jax.numpy as jnp
 
-    from t5x_lite.optim.schedules import Schedule
+    from t5x_lite.optim.config import Schedule
 
     class Budgeted(Schedule):
         def build(self) -> Any:
@@ -732,7 +732,7 @@ def work_directory(options: argparse.Namespace) -> None:
     from t5x_lite.interop import hf_import
     from t5x_lite.interop.rules import LazyArray
     from t5x_lite.objectives.learner import Learner
-    from t5x_lite.optim.schedules import Linear
+    from t5x_lite.optim.config import Linear
 
     info, params = load(Path(options.pieces))
     family, trained = info["family"], info["options"]

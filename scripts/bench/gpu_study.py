@@ -463,10 +463,9 @@ def arms(mask: int) -> dict[str, Any]:
     """The objectives that go on from the pretrained weights."""
     import jax.numpy as jnp
 
-    from t5x_lite.objectives.condenser import Condenser, CondenserLoss
     from t5x_lite.objectives.contrastive import Contrastive
     from t5x_lite.objectives.masked_lm import MaskedLM
-    from t5x_lite.objectives.retromae import RetroMAE
+    from t5x_lite.objectives.retromae import Condenser, CondenserLoss, RetroMAE
 
     class OtherRowsLoss(CondenserLoss):
         def summaries(self, late: Any, documents: Any) -> Any:
@@ -500,7 +499,7 @@ def retrieval(study: Study) -> None:
     import jax.numpy as jnp
 
     from t5x_lite.core import trees
-    from t5x_lite.models.towers import pool
+    from t5x_lite.models.vector_heads import pool
     from t5x_lite.objectives.contrastive import Contrastive
 
     pad, dry = study.info["pad"], study.options.dry_run

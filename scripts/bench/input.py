@@ -90,7 +90,7 @@ def our_measures(
     from t5x_lite.data.cache.making import write_cache
     from t5x_lite.data.config import Data
     from t5x_lite.data.denoising import span_corruption
-    from t5x_lite.data.tasks import shuffling
+    from t5x_lite.data.tasks import text_source
     from t5x_lite.data.vocabularies.loading import load_vocabulary
 
     data = Data(
@@ -102,7 +102,7 @@ def our_measures(
         targets_length=TARGETS_LENGTH,
     )
     vocabulary = load_vocabulary(arguments.vocabulary)
-    shuffling.IN_MEMORY_BYTES = 0  # else the text is tokenized before the first batch
+    text_source.IN_MEMORY_BYTES = 0  # else the text is tokenized before the first batch
     write_cache(data, vocabulary, cache, splits=["train"])
     from_cache = dataclasses.replace(data, cache=str(cache))
 

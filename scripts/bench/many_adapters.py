@@ -42,18 +42,16 @@ from t5x_lite.core.sharding import MeshConfig, make_mesh, put_batch
 from t5x_lite.core.trees import Batch
 from t5x_lite.data.config import Data
 from t5x_lite.data.vocabularies.loading import load_vocabulary
-from t5x_lite.decoding.config import Decoding
+from t5x_lite.decoding.sampling import Decoding
 from t5x_lite.inference.checkpoint import Checkpoint
-from t5x_lite.inference.loading import Loaded, learner_of
-from t5x_lite.inference.modules import ModulesOf
+from t5x_lite.inference.loading import Loaded, ModulesOf, learner_of
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.published import t5_1_1_base, t5_1_1_small
 from t5x_lite.objectives.learner import Learner
 from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.objectives.task_heads import Classify
-from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.config import AdamW, Constant
 from t5x_lite.optim.partial import joint_optimizer
-from t5x_lite.optim.schedules import Constant
 from t5x_lite.serve.batching import Batcher
 from t5x_lite.serve.endpoints import Asked, Predict
 from t5x_lite.train.step import TrainState, make_train_step, state_shardings

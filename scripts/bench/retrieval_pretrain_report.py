@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from retrieval_pretrain_texts import paired
 
-from t5x_lite.objectives.condenser import Condenser
 from t5x_lite.objectives.contrastive import Contrastive
+from t5x_lite.objectives.retromae import Condenser
 
 
 def slug(name: str) -> str:

@@ -62,17 +62,15 @@ from t5x_lite import layouts
 from t5x_lite.core import trees
 from t5x_lite.core.sharding import MeshConfig, make_mesh, put_batch
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
-from t5x_lite.inference.vectors import Embedder
+from t5x_lite.inference.text_encoder import Embedder
 from t5x_lite.layouts.base import KEY
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.objectives.base import Objective
-from t5x_lite.objectives.condenser import CoCondenser, Condenser, CondenserLoss
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.learner import Learner
 from t5x_lite.objectives.masked_lm import MaskedLM
-from t5x_lite.objectives.retromae import RetroMAE
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.objectives.retromae import CoCondenser, Condenser, CondenserLoss, RetroMAE
+from t5x_lite.optim.config import AdamW, Linear
 from t5x_lite.train.step import init_state, make_train_step, state_shardings
 
 MASK = SPECIAL.index("[MASK]")

@@ -134,7 +134,7 @@ def embedded(texts: list[str], args: argparse.Namespace) -> np.ndarray:
     from t5x_lite.data.vocabularies.encoder_tokens import text_rows
     from t5x_lite.data.vocabularies.loading import load_vocabulary
     from t5x_lite.inference.loading import learner_of
-    from t5x_lite.inference.vectors import Embedder
+    from t5x_lite.inference.text_encoder import Embedder
 
     size = {"d_model": args.width, "d_ff": 4 * args.width, "num_layers": args.layers}
     model = dataclasses.replace(experiment.model, **size, num_heads=max(1, args.width // 32))

@@ -138,7 +138,7 @@ def write_weights(work: dict) -> None:
 
     from t5x_lite.core import trees
     from t5x_lite.interop.hf import model_pieces
-    from t5x_lite.nn.bind import init
+    from t5x_lite.nn.slots import init
 
     config = our_model(work)
     params = jax.jit(lambda key: init(lambda rngs: config.build(rngs=rngs), key))(jax.random.key(0))
@@ -155,12 +155,11 @@ def our_step(work: dict) -> Callable[[dict[str, np.ndarray]], float]:
     from t5x_lite.core.sharding import MeshConfig, make_mesh, put_batch
     from t5x_lite.core.trees import unflatten
     from t5x_lite.interop.hf import model_pieces
-    from t5x_lite.nn.bind import bind, cast, shapes
+    from t5x_lite.nn.slots import bind, cast, shapes
     from t5x_lite.objectives.learner import Bound
     from t5x_lite.objectives.likelihood import Seq2Seq
-    from t5x_lite.optim.config import Adafactor
+    from t5x_lite.optim.config import Adafactor, Constant
     from t5x_lite.optim.partial import Update
-    from t5x_lite.optim.schedules import Constant
     from t5x_lite.train.step import TrainState, make_train_step, state_shardings
 
     model = our_model(work)

@@ -22,12 +22,12 @@ SECTIONS = {
     "data": ("Data and layouts", ["t5x_lite.data", "t5x_lite.layouts"]),
     "models": ("Models", ["t5x_lite.models"]),
     "objectives": ("Objectives", ["t5x_lite.objectives"]),
-    "heads": ("Heads", ["t5x_lite.models.heads", "t5x_lite.models.pretraining_heads",
+    "heads": ("Heads", ["t5x_lite.models.heads", "t5x_lite.models.heads",
                         "t5x_lite.models.vector_heads"]),
     "adapters": ("Adapters", ["t5x_lite.adapters"]),
     "optimizers": ("Optimizers and schedules", ["t5x_lite.optim"]),
     "cleaning": ("Cleaning of C4", ["t5x_lite.c4.config"]),
-    "decoding": ("Decoding", ["t5x_lite.decoding.config"]),
+    "decoding": ("Decoding", ["t5x_lite.decoding.sampling"]),
 }  # fmt: skip
 """Page -> its title, and the packages whose configs it describes."""
 
@@ -126,7 +126,7 @@ def _configs() -> set[type]:
     from t5x_lite.adapters.base import Adapter
     from t5x_lite.c4.config import Cleaning
     from t5x_lite.config import Experiment
-    from t5x_lite.decoding.config import Decoding
+    from t5x_lite.decoding.sampling import Decoding
 
     found: set[type] = set()
     waiting: list[type] = [Experiment, Adapter, Cleaning, Decoding]

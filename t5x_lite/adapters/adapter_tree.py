@@ -47,9 +47,8 @@ from t5x_lite.adapters.evaluation import (
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import Array, Key
 from t5x_lite.nn.attention import Prefix
-from t5x_lite.nn.bind import stacked
 from t5x_lite.nn.dense import Dense
-from t5x_lite.nn.slots import Around, GatedKeySlot, is_per_row
+from t5x_lite.nn.slots import Around, GatedKeySlot, is_per_row, stacked
 
 REGULARISATION = 0.01
 """Loss weight of the term |I - Wv|^2, summed over all AdapterFusion layers."""

@@ -49,16 +49,15 @@ from t5x_lite.adapters.composition import (
     walk,
 )
 from t5x_lite.adapters.evaluation import check_numbers
-from t5x_lite.core import patterns as regular
 from t5x_lite.core import trees
+from t5x_lite.core import trees as regular
 from t5x_lite.core.devices import LARGEST
 from t5x_lite.core.errors import InputError, shown
 from t5x_lite.core.options import check_bounds, did_you_mean
 from t5x_lite.core.trees import Array, Batch, Key, Params, covers
 from t5x_lite.layouts.base import ADAPTER_IDS
-from t5x_lite.nn.bind import stacked
 from t5x_lite.nn.dense import Dense
-from t5x_lite.nn.slots import OutputHost, PositionHost, TokenHost
+from t5x_lite.nn.slots import OutputHost, PositionHost, TokenHost, stacked
 
 ADAPTERS = "adapters/"
 """Prefix of the paths of all adapter parameters."""

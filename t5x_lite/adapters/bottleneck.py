@@ -29,8 +29,7 @@ from t5x_lite.adapters.composition import Gate, check_stacks, gates_of, make_gat
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import Rate
 from t5x_lite.core.trees import Array
-from t5x_lite.nn.dense import Activation, Dense, activate
-from t5x_lite.nn.dropout import LayerNorm, dropout
+from t5x_lite.nn.dense import Activation, Dense, LayerNorm, activate, dropout
 from t5x_lite.nn.slots import Around
 
 Reads = Literal["sum", "output", "input", "normed"]

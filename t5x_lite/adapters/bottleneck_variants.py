@@ -1,4 +1,6 @@
-"""Variants of bottleneck adapters: Compacter, invertible adapters, T5's adapter layers.
+"""Variants of bottlenecks: Compacter, invertible adapters, T5's layers, HyperFormer++, experts.
+
+Variants of bottleneck adapters: Compacter, invertible adapters, T5's adapter layers.
 
 Compacter: kernels are sums of Kronecker products (Karimi Mahabadi et al. 2021, arXiv:2106.04647).
 
@@ -35,19 +37,48 @@ T5's adapter layers: another feed-forward block after each one (Raffel et al. 20
 It is initialized like the model's layers, so it does not start as the identity. The paper trains
 the adapters and all layer norms. Its code (mesh_tensorflow's task_adapter.gin) trains only the
 adapters, with their norms.
+
+Hypernetwork adapter (HyperFormer++): one network generates the bottlenecks of several tasks.
+
+    e = LN(relu([task; layer; site] W1 + b1) W2 + b2)         task, layer, site: trained, [E] each
+    Wd, bd, Wu, bu = reshape(e G_k + c_k)                     one G_k [E, ...] for all of them
+
+The tasks share the network; each task adds only E parameters. A composition selects a task:
+
+    h = hyper(tasks=2)
+    MultiTask(Task(h, of=0), Task(h, of=1))       in training, by adapter_ids
+    Task(h, of=1)                                 in inference; `ejected` makes a bottleneck of it
+
+Source: Karimi Mahabadi et al. 2021 (arXiv:2106.04489), section 2.3. The authors also generate the
+norms of adapters, which is not supported here.
+
+Mixture-of-experts adapter: copies of the feed-forward block, routed by token.
+
+    p_t = softmax(a_t W + b)            a_t: input of the block; W [D, E] starts as N(0, 0.02)
+    y_t = sum_k w_tk FFN_{e_tk}(a_t)    the likeliest K experts; w: their p, normalized to sum 1
+
+The experts start as the feed-forward block of the base model (sparse upcycling, Komatsuzaki et al.
+2023, arXiv:2212.05055). Only their differences from this block are trained, which start as 0. With
+K = 1 the weight is 1 and has the gradient of its probability (straight-through). Each token is
+computed only by its own experts, and no token is dropped (`t5x_lite.nn.experts`). On a mesh, the
+experts are split over the axis `tensor`. `balance` is the weight of the term of Fedus et al. 2022
+(arXiv:2101.03961, section 2.2), as in `Route`. The metrics NAME_entropy and NAME_share_k describe
+the router.
+
+Experts do not apply the dropout of the block's hidden layer.
 """
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterable
-from typing import Any, Literal
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float
 
-from t5x_lite.adapters.adapter_tree import Modules
-from t5x_lite.adapters.base import Adapter, Site
+from t5x_lite.adapters.adapter_tree import Modules, stacks_of
+from t5x_lite.adapters.base import ADAPTERS, Adapter, Site
 from t5x_lite.adapters.base import Modules as base_Modules
 from t5x_lite.adapters.bottleneck import (
     Bottleneck,
@@ -56,15 +87,18 @@ from t5x_lite.adapters.bottleneck import (
     double_seq_bn,
     seq_bn,
 )
-from t5x_lite.adapters.merging import Union
+from t5x_lite.adapters.composition import ROUTER, told
+from t5x_lite.adapters.delta_merging import Union
 from t5x_lite.adapters.sparse import norms_of
+from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import Count, Rate
+from t5x_lite.core.options import AtLeast, Count, Rate
 from t5x_lite.core.trees import Array
-from t5x_lite.nn.dense import MLP, Activation, Dense, einsum
-from t5x_lite.nn.dropout import RMSNorm, split_key
+from t5x_lite.nn import experts
+from t5x_lite.nn.dense import MLP, Activation, Dense, LayerNorm, RMSNorm, einsum, split_key
+from t5x_lite.nn.experts import ExpertChanges, ExpertWeights, through_experts
 from t5x_lite.nn.layers import residual
-from t5x_lite.nn.slots import Around, TokenHost
+from t5x_lite.nn.slots import Around, TokenHost, bind, shapes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -434,3 +468,338 @@ class T5AdapterBlock(nnx.Module):
         around: Around,
     ) -> Float[Array, "B T D"]:
         return h
+
+
+_ARRAYS = ("down/kernel", "down/bias", "up/kernel", "up/bias")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hyper(Bottleneck):
+    """Configuration of a hypernetwork that generates bottleneck adapters for several tasks.
+
+    Attributes:
+      tasks: number of tasks.
+      embedding: size E of the embeddings of tasks, layers and positions in a layer.
+      hidden: size of the network's hidden layer.
+    """
+
+    name: str = "hyper"
+    tasks: Count = 2
+    embedding: Count = 64
+    hidden: Count = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not super()._is_plain:
+            raise InputError(
+                "hyper needs one width for all layers, and does not support trained scales, norms "
+                "or gates"
+            )
+
+    def block(self, site: Site, rngs: nnx.Rngs) -> "HyperBlock":
+        return HyperBlock(plain(self), site)
+
+    def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "HyperModules":
+        return HyperModules(self, self._blocks(model, rngs=rngs), rngs=rngs)
+
+    @property
+    def _is_plain(self) -> bool:
+        return False
+
+    def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
+        """Raise InputError; use `ejected`, because only its bottlenecks support a factor."""
+        raise InputError(
+            f"hypernetwork {self.name} cannot be multiplied by {factor}; convert a task's adapter "
+            "to a bottleneck first (ejected)"
+        )
+
+
+def hyper(*, name: str = "hyper", cross: bool = False, **changes: Any) -> Hyper:
+    """Return a hypernetwork config for bottlenecks after attention and feed-forward blocks."""
+    like = double_seq_bn(cross=cross)
+    options = {"sites": like.sites, "reads": like.reads, "activation": "gelu_new", **changes}
+    return Hyper(name=name, **options)
+
+
+def plain(config: Hyper) -> Bottleneck:
+    """Return the config of the bottleneck adapters that a hypernetwork generates."""
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(Bottleneck)}
+    return Bottleneck(**fields)
+
+
+class HyperModules(BottleneckModules):
+    """Bottleneck modules that a hypernetwork generates, and the network, at adapters/NAME.
+
+    Args:
+      config: config of the adapter.
+      found: stack ("encoder" or "decoder") -> site -> adapter module.
+      rngs: random streams; "params" is used.
+    """
+
+    def __init__(self, config: Hyper, found: Any, *, rngs: nnx.Rngs):
+        super().__init__(found)
+        self.num_tasks = config.tasks
+        blocks: list[HyperBlock] = [self.at(*place) for place in self.places]
+        self.site_names = tuple(dict.fromkeys(block.site for block in blocks))
+        size, layers = config.embedding, max((block.layers.stop for block in blocks), default=1)
+        none = (None, None)
+        self.task_embedding, self.layer_embedding, self.site_embedding = (
+            nnx.Param(jax.random.normal(rngs.params(), (num, size), jnp.float32), logical=none)
+            for num in (config.tasks, layers, max(1, len(self.site_names)))
+        )
+        init = jax.nn.initializers.lecun_normal()
+        widths = (3 * size, config.hidden, size)
+        self.inner, self.outer = (
+            Dense(widths[i], widths[i + 1], axes=none, initializer=init, bias=True, rngs=rngs)
+            for i in (0, 1)
+        )
+        self.norm = LayerNorm(size, 1e-5)
+        small = jax.nn.initializers.normal(0.01)
+        for name, shape in blocks[0].shapes().items() if blocks else ():
+            number = 1
+            for each in shape:
+                number *= each
+            made = Dense(size, number, axes=none, initializer=small, bias=True, rngs=rngs)
+            setattr(self, name.replace("/", "_"), made)
+
+    def complete(self) -> None:
+        """Generate the bottlenecks of all tasks and store them in the modules, in place."""
+        for place in self.places:
+            block: HyperBlock = self.at(*place)
+            block.put(self.arrays(block))
+
+    def arrays(self, block: "HyperBlock") -> dict[str, Float[Array, "N tasks *_"]]:
+        """Return the generated arrays of one bottleneck module, by name: [layers, tasks, ...]."""
+        embeddings = (self.task_embedding, self.layer_embedding, self.site_embedding)
+        task, layer, site = (each[...] for each in embeddings)
+        numbers = jnp.arange(block.layers.start, block.layers.stop)
+        parts = (
+            task[None],
+            layer[numbers][:, None],
+            site[self.site_names.index(block.site)][None, None],
+        )
+        size = task.shape[-1]
+        shape = (len(block.layers), self.num_tasks, size)
+        given = jnp.concatenate([jnp.broadcast_to(part, shape) for part in parts], axis=-1)
+        hidden = jax.nn.relu(self.inner.product(given))
+        code = self.norm(self.outer.product(hidden))
+        return {
+            name: getattr(self, name.replace("/", "_"))
+            .product(code)
+            .astype(task.dtype)
+            .reshape(*shape[:2], *own)
+            for name, own in block.shapes().items()
+        }
+
+
+class HyperBlock(nnx.Module):
+    """Generated bottleneck modules of all tasks, for one position in each layer.
+
+    Args:
+      config: config of the generated bottlenecks.
+      site: position of the bottlenecks in the layers.
+    """
+
+    def __init__(self, config: Bottleneck, site: Site):
+        def block(rngs: nnx.Rngs) -> BottleneckBlock:
+            return BottleneckBlock(config, site.d_model, rngs=rngs)
+
+        self.site, self.layers = site.name, range(site.first, site.first + site.num_layers)
+        self.graphdef, abstract, _ = shapes(block)
+        self.sizes = tuple((p, tuple(x.shape)) for p, x in trees.flatten(abstract).items())
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the array shapes of one layer's bottleneck by parameter path."""
+        return {name: dict(self.sizes)[name] for name in _ARRAYS}
+
+    def put(self, arrays: Mapping[str, Array]) -> None:
+        """Store the generated arrays of all layers and tasks in this module, in place."""
+        for name, x in arrays.items():
+            axes = ("layers", *(None,) * (x.ndim - 1))
+            setattr(self, name.replace("/", "_"), nnx.Variable(x, logical=axes))
+
+    def task(self, number: int) -> BottleneckBlock:
+        """Return the generated bottleneck module of one task."""
+        own = {name: getattr(self, name.replace("/", "_"))[...][number] for name in _ARRAYS}
+        return bind(self.graphdef, trees.unflatten(own))
+
+    def clear_unused(self) -> None:
+        """Do nothing, because the bottlenecks of all layers have the same width."""
+
+    def num_unused(self) -> int:
+        return 0
+
+    @property
+    def is_here(self) -> bool:
+        return True
+
+    def reads(self, *arguments: Any) -> Float[Array, "B T D"]:
+        return self.task(0).reads(*arguments)
+
+    def skip(self, *arguments: Any) -> Float[Array, "B T D"]:
+        return self.task(0).skip(*arguments)
+
+
+def ejected(
+    config: Hyper, modules: HyperModules, *, task: int, name: str = ""
+) -> tuple[Bottleneck, dict[str, Array]]:
+    """Return the bottleneck adapter that a hypernetwork generates for one task.
+
+    Args:
+      config: config of the hypernetwork.
+      modules: modules of the hypernetwork.
+      task: task number.
+      name: name of the bottleneck adapter; "" is the name of the hypernetwork.
+
+    Returns:
+      Config of the bottleneck adapter, and its parameters by path.
+    """
+    made = dataclasses.replace(plain(config), name=name or config.name)
+    found: dict[str, Array] = {}
+    for stack, site in modules.places:
+        for path, x in modules.arrays(modules.at(stack, site)).items():
+            found[f"{ADAPTERS}{made.name}/{stack}/{site}/{path}"] = x[:, task]
+    return made, found
+
+
+_SITE = "after_mlp"
+_BLOCK = ("mlp/in", "mlp/gate", "mlp/out", "mlp/hidden")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Experts(Adapter):
+    """Configuration of a mixture of experts made from copies of each feed-forward block.
+
+    Attributes:
+      sites: always "after_mlp", in encoder and decoder.
+      num: number E of experts.
+      top: number K of experts that each token uses.
+      balance: loss weight of the load-balancing term (Fedus et al. 2022); 0 disables the term.
+    """
+
+    name: str = "experts"
+    sites: tuple[str, ...] = (_SITE,)
+    num: int = 4
+    top: int = 1
+    balance: Annotated[float, AtLeast(0)] = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sites != (_SITE,):
+            raise InputError(
+                f"experts can only be added to the feed-forward block, sites ({_SITE!r},), "
+                f"but sites is {self.sites}"
+            )
+        if self.num < 2 or not 1 <= self.top <= self.num:
+            raise InputError(
+                f"experts need num of at least 2 and top from 1 to num, got num {self.num} and "
+                f"top {self.top}"
+            )
+
+    @property
+    def router_balance(self) -> float | None:
+        return self.balance
+
+    def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "ExpertModules":
+        """Build the routers, and the experts as differences from the block, which start as 0."""
+        stacks: dict[str, Any] = stacks_of(model)
+
+        def layer(site: Site, rngs: nnx.Rngs) -> ExpertLayer:
+            block: MLP = stacks[site.stack].hidden_sites()["mlp/hidden"]
+            sites = block.dense_sites()
+            _, d_model, d_ff = sites["in"].kernel.shape
+            bias = sites["in"].has_bias
+            return ExpertLayer(self, d_model, d_ff, gated="gate" in sites, bias=bias, rngs=rngs)
+
+        return ExpertModules(self.at_sites(model, block=layer, rngs=rngs))
+
+
+class ExpertModules(Modules):
+    """Routers and experts of one mixture-of-experts adapter, for all layers of a model."""
+
+    alone = "replaces the feed-forward block"
+
+    def claims(self) -> tuple[str, ...]:
+        """Return the layer positions that no other adapter may use, as stack/site."""
+        stacks = dict.fromkeys(stack for stack, _ in self.places)
+        return (*super().claims(), *(f"{stack}/{site}" for stack in stacks for site in _BLOCK))
+
+    def meet(self, stacks: Mapping[str, Any]) -> None:
+        """Copy the base model's feed-forward arrays to the expert layers, in place."""
+        for stack, site in self.places:
+            layer: ExpertLayer = self.at(stack, site)
+            block: MLP = stacks[stack].hidden_sites()["mlp/hidden"]
+            layer.activation = block.activation
+            layer.base = nnx.Dict(_arrays_of(block))
+
+
+def _arrays_of(block: MLP) -> dict[str, nnx.Variable]:
+    """Return the arrays of a feed-forward block, with an axis of size 1 for the experts."""
+    sites = block.dense_sites()
+    names = {"wi": "in", "wo": "out", "gate": "gate"}
+    found = {ours: sites[site].kernel[...] for ours, site in names.items() if site in sites}
+    if sites["in"].has_bias:
+        found |= {"bi": sites["in"].bias[...], "bo": sites["out"].bias[...]}
+    axes = ("layers", None, None, None)
+    return {name: nnx.Variable(x[:, None], logical=axes[: x.ndim + 1]) for name, x in found.items()}
+
+
+class ExpertLayer(nnx.Module):
+    """Router and experts of one layer, which replace the layer's feed-forward block.
+
+    Args:
+      config: config of the adapter.
+      d_model: hidden size D.
+      d_ff: feed-forward size F.
+      gated: True if the replaced feed-forward block has a gate.
+      bias: True if the replaced feed-forward block has biases.
+      rngs: random streams; "params" is used.
+    """
+
+    base: nnx.Dict | None = None  # the block's arrays, from `ExpertModules.meet`
+    activation: Activation = "relu"
+
+    def __init__(
+        self,
+        config: Experts,
+        d_model: int,
+        d_ff: int,
+        *,
+        gated: bool,
+        bias: bool,
+        rngs: nnx.Rngs,
+    ):
+        self.config = config
+        init = jax.nn.initializers.normal(0.02)
+        axes = ("embed", None)
+        self.router = Dense(d_model, config.num, axes=axes, initializer=init, bias=True, rngs=rngs)
+        self.changes = ExpertChanges(config.num, d_model, d_ff, gated=gated, bias=bias)
+
+    def __call__(
+        self,
+        f: Float[Array, "B T D"],
+        x: Float[Array, "B T D"],
+        norm: Callable[[Array], Array] | None,
+        around: Around,
+    ) -> Float[Array, "B T D"]:
+        if self.base is None:
+            raise ValueError(
+                "the expert layer has no base arrays; attach the adapter to a model first"
+            )
+        read = around.source
+        logits = self.router.product(read)
+        share = jax.nn.softmax(logits, axis=-1)
+        if experts.is_collected():
+            said = told(share, around.mask, length=x.shape[1])
+            experts.add(f"{ROUTER}{self.config.name}", said)
+        likeliest, chosen = jax.lax.top_k(share, self.config.top)
+        if self.config.top == 1:
+            weights = 1.0 + likeliest - jax.lax.stop_gradient(likeliest)
+        else:
+            weights = likeliest / jnp.sum(likeliest, axis=-1, keepdims=True)
+        base = ExpertWeights(**{name: each[...] for name, each in self.base.items()})
+        made = through_experts(
+            read, chosen, weights, self.changes.of(base), activation=self.activation
+        )
+        total = x + made.astype(f.dtype)
+        return total if norm is None else norm(total)

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from t5x_lite.adapters.delta_parts import Dense, Part, Sparse, factored, is_kernel
-from t5x_lite.core import patterns, trees
+from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import Params
 
@@ -482,7 +482,7 @@ def difference(path: str, tuned: Any, base: Any) -> Dense | None:
 
 
 def _pattern(text: str) -> Callable[[str], bool]:
-    patterns.check("pattern", text)
+    trees.check("pattern", text)
     return lambda path: trees.covers(text, path)
 
 

@@ -28,8 +28,8 @@ Masks of attention heads (Michel et al. 2019, arXiv:1905.10650).
     mask_h Att_h(x)         one number for each head of each layer, 1 at first: nothing changes
 
 A mask of 0 prunes the head: `t5x-lite merge` then writes the base with the head's rows of the
-output layer set to 0. `t5x_lite.evaluate.loss` measures the importance of heads. A trained mask is
-a soft gate of its head.
+output layer set to 0. `t5x_lite.evaluate.results` measures the importance of heads. A trained mask
+is a soft gate of its head.
 """
 
 import dataclasses

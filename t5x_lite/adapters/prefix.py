@@ -51,13 +51,13 @@ from t5x_lite.adapters.adapter_tree import Modules
 from t5x_lite.adapters.base import ADAPTERS, Adapter, Site
 from t5x_lite.adapters.bottleneck import par_bn, seq_bn
 from t5x_lite.adapters.composition import Gate, gates_of, make_gate
+from t5x_lite.adapters.delta_merging import Union
 from t5x_lite.adapters.lora import Lora
-from t5x_lite.adapters.merging import Union
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import Count
 from t5x_lite.core.trees import Array
-from t5x_lite.models.towers import as_model, in_tower, tower_of
+from t5x_lite.models.vector_heads import as_model, in_tower, tower_of
 from t5x_lite.nn.dense import einsum, lookup
 from t5x_lite.nn.disentangled import DisentangledAttention
 from t5x_lite.nn.slots import TokenHost

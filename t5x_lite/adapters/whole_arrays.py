@@ -34,7 +34,7 @@ from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import AtLeast, Count
 from t5x_lite.core.trees import Array, Key, covers
-from t5x_lite.nn.bind import split
+from t5x_lite.nn.slots import split
 
 _LAYERS = "layers"
 

@@ -51,10 +51,9 @@ from t5x_lite.c4.cluster import (
     losers,
 )
 from t5x_lite.c4.config import Cleaning
+from t5x_lite.c4.dedup import Rules
 from t5x_lite.c4.output import Kind, Shard, describe_run
-from t5x_lite.c4.pages import Page, Tally, normalize_url, page_rank, url_digest
-from t5x_lite.c4.reading import Input
-from t5x_lite.c4.stages import Rules
+from t5x_lite.c4.pages import Input, Page, Tally, normalize_url, page_rank, url_digest
 from t5x_lite.core.beam import DASK, pipeline_options
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.project import safe_path

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from t5x_lite.c4.config import Cleaning
+from t5x_lite.c4.dedup import Rules
 from t5x_lite.c4.output import (
     MANIFEST_NAME,
     WORK,
@@ -41,9 +42,7 @@ from t5x_lite.c4.output import (
     shards_in,
     write_shard,
 )
-from t5x_lite.c4.pages import Page, Tally, normalize_url, page_rank, url_digest
-from t5x_lite.c4.reading import read_pages
-from t5x_lite.c4.stages import Rules
+from t5x_lite.c4.pages import Page, Tally, normalize_url, page_rank, read_pages, url_digest
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.remote import AnyPath, is_remote, open_path, remove_tree, write_whole
 

@@ -49,9 +49,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from t5x_lite.c4 import dedup, output, reading
+from t5x_lite.c4 import dedup, output
+from t5x_lite.c4 import pages as reading
 from t5x_lite.c4.config import Cleaning
-from t5x_lite.c4.dedup import find_losers, owner_key, read_losers, write_keys
+from t5x_lite.c4.dedup import Rules, find_losers, owner_key, read_losers, write_keys
 from t5x_lite.c4.output import (
     Kind,
     Part,
@@ -68,15 +69,12 @@ from t5x_lite.c4.output import (
     write_manifest,
     write_shard,
 )
-from t5x_lite.c4.pages import Page, Tally, normalize_url, page_rank, url_digest
-from t5x_lite.c4.reading import Input, read_pages
-from t5x_lite.c4.stages import Rules
+from t5x_lite.c4.pages import Input, Page, Tally, normalize_url, page_rank, read_pages, url_digest
 from t5x_lite.c4.warc import MAX_RECORD_BYTES
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import write_atomically
-from t5x_lite.core.progress import above_a_bar, on_terminal, told
 from t5x_lite.core.remote import local_path
-from t5x_lite.core.workers import WorkerContext
+from t5x_lite.core.workers import WorkerContext, above_a_bar, on_terminal, told
 
 _DIGEST_SPACE = 1 << 32
 

@@ -49,8 +49,7 @@ from typing import Any, BinaryIO, Literal
 import msgpack
 
 from t5x_lite.c4.config import Cleaning
-from t5x_lite.c4.pages import Page, Tally, normalize_url, page_rank, url_digest
-from t5x_lite.c4.reading import Input
+from t5x_lite.c4.pages import Input, Page, Tally, normalize_url, page_rank, url_digest
 from t5x_lite.core.errors import InputError, install_command
 from t5x_lite.core.files import open_atomically, write_atomically
 

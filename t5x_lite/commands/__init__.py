@@ -31,8 +31,8 @@ _GROUPS = {
     "use and inspect a model": {
         "predict": "answers:predict",
         "score": "answers:score",
-        "embed": "embeddings:embed",
-        "serve": "serving:serve",
+        "embed": "answers:embed",
+        "serve": "answers:serve",
         "info": "runs:info",
         "report": "runs:report",
     },
@@ -52,8 +52,8 @@ _GROUPS = {
         "pairs": "pairs:pairs",
         "synthesize requests": "pairs:synthesize_requests",
         "synthesize collect": "pairs:synthesize_collect",
-        "mine": "mining:mine",
-        "refresh": "mining:refresh",
+        "mine": "pairs:mine",
+        "refresh": "pairs:refresh",
     },
     "measure retrievers": {
         "evaluate-run": "search:evaluate_run",
@@ -78,7 +78,7 @@ _GROUPS = {
     "text, vocabularies, caches": {
         "vocab": "texts:vocab",
         "cache": "texts:cache",
-        "c4": "c4:c4",
+        "c4": "texts:c4",
     },
     "tools": {
         "plan": "runs:plan",

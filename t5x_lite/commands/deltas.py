@@ -85,7 +85,7 @@ def compose(
       InputError: if the expression or a delta is invalid, the bases differ, or the output exists.
     """
     _check_base(base, allowed=allow_other_base)
-    from t5x_lite.adapters.expression import Names, check, evaluate, names_in
+    from t5x_lite.adapters.grammar import Names, check, evaluate, names_in
     from t5x_lite.inference import delta_files
 
     with trusting_checkpoints(trust_project):
@@ -145,12 +145,12 @@ def _refuse_existing(destination: str | Path) -> None:
 
 
 def _diagonal(where: str) -> Mapping[str, Any]:
-    from t5x_lite.checkpoints import items, manifest
+    from t5x_lite.checkpoints import items
     from t5x_lite.core.remote import local_path
     from t5x_lite.inference.loading import find_step
 
     source = Path(find_step(local_path(where, what="Fisher diagonal")))
-    manifest.verify(source, "params", "files")
+    items.verify(source, "params", "files")
     arrays = items.lazy_params(source / "params")
     start = "fisher/"
     diagonal = {p.removeprefix(start): a.read() for p, a in arrays.items() if p.startswith(start)}
@@ -168,7 +168,7 @@ def _contents(delta: "Delta") -> str:
 
 
 def _titled(module: "Module") -> str:
-    from t5x_lite.adapters.merging import Union
+    from t5x_lite.adapters.delta_merging import Union
 
     members = module.members if isinstance(module, Union) else ()
     kinds = " and ".join(type(each).__name__ for each in members) or type(module).__name__
@@ -278,9 +278,9 @@ def fisher(
     """
     from t5x_lite.checkpoints.items import write_step
     from t5x_lite.core.files import new_directory
-    from t5x_lite.core.progress import counting
     from t5x_lite.core.trees import LazyArray
-    from t5x_lite.evaluate.loss import classes_of, fisher_diagonal
+    from t5x_lite.core.workers import counting
+    from t5x_lite.evaluate.results import classes_of, fisher_diagonal
     from t5x_lite.inference.loading import Loaded
 
     # Examples are sampled in the same way as in training, with the run's seed.
@@ -362,17 +362,16 @@ def heads(
     from t5x_lite.adapters.base import ADAPTERS
     from t5x_lite.adapters.config import Adapters
     from t5x_lite.checkpoints import reading as checkpointing
-    from t5x_lite.checkpoints.base import BASE_FILE, Base
-    from t5x_lite.checkpoints.init import Init
+    from t5x_lite.checkpoints.init import BASE_FILE, Base, Init
     from t5x_lite.checkpoints.items import write_step
     from t5x_lite.config.file import to_json
     from t5x_lite.core import trees
     from t5x_lite.core.files import new_directory
     from t5x_lite.core.trees import LazyArray
-    from t5x_lite.evaluate.loss import pruned
+    from t5x_lite.evaluate.results import pruned
     from t5x_lite.inference.delta_files import goes_along
     from t5x_lite.inference.loading import Loaded, learner_of, read_experiment
-    from t5x_lite.interop.module_hosts import refuse_views
+    from t5x_lite.interop.encoder_checkpoints import refuse_views
 
     with trusting_checkpoints(trust_project), new_directory(destination) as directory:
         loaded = Loaded.from_checkpoint(str(source), step=step)
@@ -428,8 +427,8 @@ def _importance(loaded: "Loaded", learner: "Learner", *, examples: int) -> "dict
     import jax
     import jax.numpy as jnp
 
-    from t5x_lite.core.progress import counting
-    from t5x_lite.evaluate.loss import head_importance
+    from t5x_lite.core.workers import counting
+    from t5x_lite.evaluate.results import head_importance
 
     ones = jax.tree.map(lambda leaf: jnp.ones(leaf.shape), learner.shapes["adapters"])
     rows = _rows(loaded, examples=examples)
@@ -477,7 +476,7 @@ def extend(
     """
     import numpy as np
 
-    from t5x_lite.checkpoints import manifest
+    from t5x_lite.checkpoints import items
     from t5x_lite.checkpoints import reading as checkpointing
     from t5x_lite.checkpoints.items import write_step
     from t5x_lite.config.file import to_json
@@ -491,7 +490,7 @@ def extend(
 
     with trusting_checkpoints(trust_project):
         where = Path(find_step(source, step=step))
-        manifest.verify(where, "params", "files")
+        items.verify(where, "params", "files")
         files = checkpointing.step_files(where)
         experiment = read_experiment(where, files)
         model: Any = experiment.model

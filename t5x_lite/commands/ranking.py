@@ -39,8 +39,8 @@ from t5x_lite.core.option_types import (
     Two,
 )
 from t5x_lite.core.options import OptionError
-from t5x_lite.core.progress import counting
 from t5x_lite.core.project import trusting_checkpoints
+from t5x_lite.core.workers import counting
 
 if TYPE_CHECKING:
     from t5x_lite.data.formats.rankings import Ranking
@@ -107,7 +107,7 @@ def rerank(
       query_length: maximum number of tokens of a query; default: the length used in training.
       trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
     """
-    from t5x_lite.checkpoints.base import base_at
+    from t5x_lite.checkpoints.init import base_at
     from t5x_lite.core.sharding import MeshConfig, make_mesh
     from t5x_lite.data.formats.rankings import read_run, run_writer
     from t5x_lite.inference.checkpoint import Checkpoint
@@ -214,7 +214,7 @@ def _texts(
 
 
 def _read(path: str, wanted: Collection[str]) -> dict[str, str]:
-    from t5x_lite.data.formats.passages import read_passages
+    from t5x_lite.data.formats.pairs import read_passages
 
     return {one.id: one.whole for one in read_passages(path) if one.id in wanted}
 
@@ -273,7 +273,7 @@ def score_pairs(
       weights: weights of the dense, lexical and multi-vector scores in their weighted mean.
       trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
     """
-    from t5x_lite.checkpoints.base import base_at
+    from t5x_lite.checkpoints.init import base_at
     from t5x_lite.core.jobs import is_resumable, resumable_writer
     from t5x_lite.core.sharding import MeshConfig, make_mesh
     from t5x_lite.data.formats.lines import count_lines, writer

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from t5x_lite.commands.command import command
-from t5x_lite.commands.options import PROG, load_config, some_directory, with_epochs_of
+from t5x_lite.commands.command import PROG, command, load_config, some_directory, with_epochs_of
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.option_types import (
     ALL_MODULES,
@@ -144,7 +143,7 @@ def finetune(
     from t5x_lite.core.devices import keep_freed_memory
 
     keep_freed_memory()
-    from t5x_lite.data.columns import Columns
+    from t5x_lite.data.preprocessors import Columns
     from t5x_lite.train.finetuning import experiment_for
 
     columns = Columns(
@@ -283,7 +282,7 @@ def evaluate(
     """
     some_directory(checkpoint)
     experiment = load_config(config, overrides, command=evaluate.options)
-    from t5x_lite.checkpoints.base import base_at
+    from t5x_lite.checkpoints.init import base_at
     from t5x_lite.train import measuring
 
     with trusting_checkpoints(trust_project), base_at(base):
@@ -368,7 +367,7 @@ def report(
     """
     if not workdirs:
         raise OptionError(f"report needs at least one WORKDIR; see {PROG} report --help")
-    from t5x_lite.core.progress import print_result
+    from t5x_lite.core.workers import print_result
     from t5x_lite.report.compare import compare, compare_seeds
     from t5x_lite.report.runs import write_report
 

@@ -33,13 +33,13 @@ from t5x_lite.core.option_types import (
     Texts,
 )
 from t5x_lite.core.options import AtLeast, Formerly, In, OptionError
-from t5x_lite.retrieval.queries import QueryEncoder
+from t5x_lite.retrieval.mining import QueryEncoder
 
 if TYPE_CHECKING:
-    from t5x_lite.core.progress import Row
-    from t5x_lite.data.formats.passages import Passage
+    from t5x_lite.core.workers import Row
+    from t5x_lite.data.formats.pairs import Passage
     from t5x_lite.data.formats.rankings import Ranked, Ranking
-    from t5x_lite.report.retrieval import Measured
+    from t5x_lite.report.compare import Measured
     from t5x_lite.retrieval.bm25 import BM25
     from t5x_lite.retrieval.exact import Best
     from t5x_lite.retrieval.faiss_index import FaissIndex
@@ -119,7 +119,7 @@ def search(
     """
     from t5x_lite.core.jobs import is_resumable
     from t5x_lite.core.sharding import MeshConfig, make_mesh
-    from t5x_lite.data.formats.passages import Share
+    from t5x_lite.data.formats.pairs import Share
     from t5x_lite.data.formats.rankings import check_tag, write_run
     from t5x_lite.data.formats.vectors import VectorShards, identity_of
     from t5x_lite.retrieval.exact import rankings_of, rescored, search_shards
@@ -329,7 +329,7 @@ def index_bench(
       The result lines.
     """
     from t5x_lite.core.files import write_atomically
-    from t5x_lite.core.progress import print_result
+    from t5x_lite.core.workers import print_result
     from t5x_lite.data.formats.vectors import VectorShards
     from t5x_lite.retrieval.exact import search_shards
     from t5x_lite.retrieval.faiss_index import FaissIndex
@@ -417,7 +417,7 @@ def bm25_build(input: Files, *, output: Directory, analyzer: Text = "english") -
         of a vocabulary), or a Snowball language such as german (stemmed words; needs the extra
         "stemmers").
     """
-    from t5x_lite.data.formats.passages import read_passages
+    from t5x_lite.data.formats.pairs import read_passages
     from t5x_lite.retrieval.bm25 import InvertedIndex, build
 
     identity = {
@@ -466,7 +466,7 @@ def bm25_search(
         marco for an output name ending in .tsv, jsonl for .jsonl, otherwise trec.
       tag: name of the run, written to the last column of the TREC format.
     """
-    from t5x_lite.core.progress import counting
+    from t5x_lite.core.workers import counting
     from t5x_lite.data.formats.lines import count_lines
     from t5x_lite.data.formats.rankings import run_writer
     from t5x_lite.retrieval.bm25 import BM25, InvertedIndex
@@ -501,7 +501,7 @@ def _ranking(bm25: "BM25", query: "Passage", *, depth: int, same_ids: SameIds) -
 
 
 def _distinct(path: str) -> Iterator["Passage"]:
-    from t5x_lite.data.formats.passages import read_passages
+    from t5x_lite.data.formats.pairs import read_passages
 
     seen: set[str] = set()
     for passage in read_passages(path):
@@ -611,7 +611,7 @@ def evaluate_run(
     Raises:
       InputError: if a file is invalid, or not exactly one of qrels and answers is given.
     """
-    from t5x_lite.core.progress import print_result
+    from t5x_lite.core.workers import print_result
     from t5x_lite.data.formats.rankings import read_qrels
 
     if not runs:
@@ -657,7 +657,7 @@ def run_names(runs: Sequence[str]) -> dict[str, str]:
 
 
 def _compared(measured: Sequence["Measured"], *, seed: int = 0) -> dict[str, Any]:
-    from t5x_lite.metrics.statistics import randomisation_test
+    from t5x_lite.metrics.benchmarks import randomisation_test
 
     first, *others = measured
     result: dict[str, Any] = {
@@ -684,7 +684,7 @@ def _write_results(
 ) -> None:
     from t5x_lite.core.files import made_directory, write_atomically
     from t5x_lite.core.jobs import encode
-    from t5x_lite.report.retrieval import write_page
+    from t5x_lite.report.compare import write_retrieval_page as write_page
 
     directory = Path(output)
     try:
@@ -704,7 +704,7 @@ def _measured(
     name: str, path: str, judged: Mapping[str, Mapping[str, int]], metrics: Sequence[str]
 ) -> "Measured":
     from t5x_lite.metrics import runs as metrics_of_runs
-    from t5x_lite.report.retrieval import Measured
+    from t5x_lite.report.compare import Measured
 
     places = {
         query: [(one.document, one.rank) for one in documents]
@@ -736,11 +736,11 @@ def _measured(
 def _answered(
     names: Mapping[str, str], answers: str, corpus: Sequence[str], cuts: Sequence[int]
 ) -> list["Measured"]:
-    from t5x_lite.data.formats.passages import read_passages
+    from t5x_lite.data.formats.pairs import read_passages
     from t5x_lite.data.formats.rankings import read_answers
     from t5x_lite.metrics import runs as metrics_of_runs
     from t5x_lite.metrics import text as answering
-    from t5x_lite.report.retrieval import Measured
+    from t5x_lite.report.compare import Measured
 
     wanted = read_answers(answers)
     most = max(cuts)

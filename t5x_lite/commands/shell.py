@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from t5x_lite.commands.command import command
-from t5x_lite.commands.options import PROG
+from t5x_lite.commands.command import PROG, command
 from t5x_lite.core.options import is_config, is_configs, is_positional
 
 if TYPE_CHECKING:
@@ -68,8 +67,7 @@ def _config() -> "Experiment":
     from t5x_lite.data.config import Data
     from t5x_lite.models.t5 import T5Config
     from t5x_lite.objectives.likelihood import Seq2Seq
-    from t5x_lite.optim.config import Adafactor
-    from t5x_lite.optim.schedules import Constant
+    from t5x_lite.optim.config import Adafactor, Constant
 
     return Experiment(
         model=T5Config(

@@ -48,14 +48,14 @@ from t5x_lite.core.option_types import (
     Step,
 )
 from t5x_lite.core.options import OptionError
-from t5x_lite.core.progress import print_result
 from t5x_lite.core.project import trusting_checkpoints
-from t5x_lite.retrieval.queries import QueryEncoder
+from t5x_lite.core.workers import print_result
+from t5x_lite.retrieval.mining import QueryEncoder
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from t5x_lite.core.progress import Row
+    from t5x_lite.core.workers import Row
     from t5x_lite.data.formats import benchmark_files
     from t5x_lite.data.formats.rankings import Ranking
     from t5x_lite.data.formats.suites import Judged, Suite
@@ -130,7 +130,7 @@ def evaluate_suite(
     Returns:
       A dict with "mean" (metric -> mean), "sets" (data set -> metrics) and "missing" (names).
     """
-    from t5x_lite.checkpoints.base import base_at
+    from t5x_lite.checkpoints.init import base_at
     from t5x_lite.data.formats.rankings import write_run
     from t5x_lite.data.formats.suites import METRICS, sets_of
     from t5x_lite.report.page import write_suite_page
@@ -392,7 +392,7 @@ def evaluate_sts(
     Returns:
       File -> "pairs", "spearman" and "pearson", or for triplets "triplets" and "accuracy".
     """
-    from t5x_lite.checkpoints.base import base_at
+    from t5x_lite.checkpoints.init import base_at
     from t5x_lite.core.sharding import MeshConfig, make_mesh
     from t5x_lite.inference.checkpoint import Checkpoint
 

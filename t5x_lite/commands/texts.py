@@ -1,6 +1,14 @@
-"""Commands that prepare a project and its data: init, vocab, cache."""
+"""Commands that prepare a project and data: init, vocab, cache, c4.
+
+Contents of the files that `t5x-lite init` writes: README, configs and a task.
+
+Commands that prepare a project and its data: init, vocab, cache.
+
+The command c4, which builds C4 from files of Common Crawl on one machine or on a cluster.
+"""
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import logging
@@ -8,38 +16,207 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from t5x_lite.commands.command import command
-from t5x_lite.commands.options import before_beam, load_config, load_driver
+from t5x_lite.c4.config import Cleaning, missing_lists
+from t5x_lite.c4.config import preset as rules_of
+from t5x_lite.commands.command import PROG, before_beam, command, load_config, load_driver
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.option_types import (
     Config,
     Directory,
     Files,
     Natural,
+    Number,
     OptionalDirectory,
+    OptionalFile,
     OptionalNumber,
+    OptionalPositive,
     Overrides,
     Positive,
     SomeDirectory,
     Text,
     Texts,
 )
-from t5x_lite.core.options import In, OptionError
+from t5x_lite.core.options import In, OptionError, option_names, parse
 
 if TYPE_CHECKING:
+    from t5x_lite.c4.output import Kind
+    from t5x_lite.c4.pages import Input, Tally
+    from t5x_lite.core.workers import Row
     from t5x_lite.data.formats.documents import Source
+
+_logger = logging.getLogger(__name__)
+
+
+README = """\
+# {name}
+
+A small project of t5x_lite: pretrain a T5, fine-tune it on a table, use it. The English is the
+documentation that every Python installation carries; `data/` holds it. Put your own data, sizes and
+tasks in its place. The commands are given in this directory; the times are of two CPU cores.
+
+    # 400 steps of span corruption, some 2 minutes; the same command again resumes
+    t5x-lite train configs/pretrain.py
+
+    # from those weights: which package does a text document? 600 steps, some 3 minutes
+    t5x-lite train configs/finetune.py
+
+    # accuracy on the test split, and predictions.jsonl; half a minute
+    t5x-lite evaluate configs/finetune.py --checkpoint work/finetune --output work/evaluation \\
+        --evaluation.split test
+
+    # ask it; some seconds
+    t5x-lite predict --checkpoint work/finetune --input data/questions.jsonl --output -
+
+    # vectors of texts, float32 [N, 128], and one HTML page about the run; some seconds each
+    t5x-lite embed --checkpoint work/pretrain --input data/questions.txt --output work/vectors.npy
+    t5x-lite report work/finetune
+
+`--dry-run` after a config says what a run would do and stops: sizes, memory, the first batch as
+text. `t5x-lite train configs/pretrain.py --help` lists all fields; `--FIELD VALUE` changes one.
+
+| file | what to change |
+|---|---|
+| `configs/pretrain.py` | sizes of the model, optimizer, steps |
+| `configs/finetune.py` | the table, lengths, steps |
+| `tasks/packages.py` | a task in Python; with `tasks.files` a table needs none |
+| `data/text/*.txt` | one document a line: text to pretrain on |
+| `data/table/*.jsonl` | one row a line; CSV, TSV, Parquet and Arrow files do as well |
+| `vocabulary/` | `t5x-lite vocab --input data/text/*.txt --output vocabulary --size 4000` |
+
+No config at all is needed to fine-tune a checkpoint on a table:
+
+    t5x-lite finetune --init work/pretrain --table data/table --inputs 'documentation: {{text}}' \\
+        --targets '{{package}}' --workdir work/table --epochs 2
+
+Add `--adapters.add 'packages = lora(r=8)'` to train a small module in place of the model. Modules
+of your own `tasks/` and `configs/` win over those that t5x_lite ships, such as `tasks.glue:sst2`.
+"""
+
+PRETRAIN = '''\
+"""Pretrains a tiny T5 1.1 by span corruption on data/text.
+
+Command:
+    t5x-lite train configs/pretrain.py
+"""
+
+from t5x_lite.config import Checkpoints, Evaluation, Experiment
+from t5x_lite.data.config import Data
+from t5x_lite.models.t5 import T5Config
+from t5x_lite.objectives.likelihood import Seq2Seq
+from t5x_lite.optim.config import Adafactor
+from t5x_lite.optim.config import InverseSquareRoot
+
+experiment = Experiment(
+    model=T5Config(
+        vocab_size=4224,  # 4000 pieces, T5's 100 sentinels, rounded up
+        d_model=128,
+        d_kv=32,
+        d_ff=256,
+        num_heads=4,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        dropout_rate=0.0,
+        unroll=True,
+    ),
+    objective=Seq2Seq(),
+    data=Data(
+        task="tasks.text:span_corruption",  # shipped with t5x_lite
+        directory="data/text",
+        vocabulary="vocabulary",
+        batch_size=16,
+        inputs_length=128,
+        targets_length=32,
+    ),
+    optimizer=Adafactor(schedule=InverseSquareRoot(warmup_steps=1000)),
+    steps=400,
+    log_period=25,
+    workdir="work/pretrain",
+    checkpoints=Checkpoints(period=200, keep=2),
+    evaluation=Evaluation(period=200, max_batches=8),
+)
+'''
+
+FINETUNE = '''\
+"""Fine-tunes the model of configs/pretrain.py on the table data/table.
+
+Command:
+    t5x-lite train configs/finetune.py
+"""
+
+import dataclasses
+
+from configs.pretrain import experiment as pretraining
+from t5x_lite.checkpoints.init import Init
+from t5x_lite.config import Checkpoints, Evaluation
+from t5x_lite.data.config import Data
+from t5x_lite.optim.config import Adafactor
+from t5x_lite.optim.config import Constant
+
+experiment = dataclasses.replace(
+    pretraining,
+    init=Init(checkpoint="work/pretrain"),
+    data=Data(
+        task="tasks.packages:package",  # tasks/packages.py of this project
+        directory="data/table",
+        vocabulary="vocabulary",
+        batch_size=16,
+        inputs_length=128,
+        targets_length=16,
+    ),
+    optimizer=Adafactor(schedule=Constant(value=5e-3)),
+    steps=600,
+    workdir="work/finetune",
+    checkpoints=Checkpoints(period=200, keep=1, best="validation/score"),
+    evaluation=Evaluation(period=200, batch_size=64, max_decode_length=8),
+)
+'''
+
+TASK = '''\
+"""A task of this project: which package does a text document?
+
+A task is a function that takes TaskArguments and returns a seqio.Task; a config names it as
+"tasks.packages:package". This one reads the files of data.directory as `tasks.files` does, which
+t5x_lite ships, and says which columns are shown. Its labels are those of the training rows.
+"""
+
+import dataclasses
+
+import seqio
+
+from t5x_lite.data.preprocessors import Columns
+from t5x_lite.data.config import TaskArguments
+from tasks.files import classify
+
+
+def package(arguments: TaskArguments) -> seqio.Task:
+    """The package's name is the target."""
+    columns = Columns(inputs="documentation: {text}", targets="{package}")
+    return classify(dataclasses.replace(arguments, columns=columns))
+'''
+
+QUESTIONS = (
+    "documentation: Lexer for the source code of the Rust programming language.",
+    "documentation: Returns an array with the same shape, filled with zeros.",
+    "documentation: Compute the eigenvalues of a sparse symmetric matrix.",
+)
+
+FILES = {
+    "configs/pretrain.py": PRETRAIN,
+    "configs/finetune.py": FINETUNE,
+    "tasks/packages.py": TASK,
+}
+"""Path -> content of the files that `t5x-lite init` writes without changes."""
+
 
 PROJECT_PIECES = 4000
 """Vocabulary size of the project that `t5x-lite init` writes."""
 _PROJECT_BYTES = 6_000_000
 _NAMED_CHARACTERS = 40
-
-_logger = logging.getLogger(__name__)
 
 
 @command
@@ -61,7 +238,6 @@ def init(directory: SomeDirectory) -> Path:
     Raises:
       InputError: if the directory is not empty or cannot be written; no output is left behind then.
     """
-    from t5x_lite.commands.project_files import FILES, QUESTIONS, README
     from t5x_lite.core.files import new_directory
     from t5x_lite.data.tasks.python_docs import documents, labelled
     from t5x_lite.data.vocabularies.loading import ASCII, train_sentencepiece
@@ -170,8 +346,8 @@ def vocab(
         weighted_lines,
     )
     from t5x_lite.data.tasks.text_source import texts_of
+    from t5x_lite.data.vocabularies.encoder_tokens import fertility
     from t5x_lite.data.vocabularies.loading import ASCII, load_vocabulary, train_sentencepiece
-    from t5x_lite.data.vocabularies.unknown_tokens import fertility
 
     if not input:
         raise OptionError("--input needs at least one file")
@@ -365,9 +541,210 @@ def cache(
 
 
 def _print_cache(found: dict[str, Any]) -> None:
-    from t5x_lite.core.progress import print_result
+    from t5x_lite.core.workers import print_result
 
     rows = [{"split": name, **split} for name, split in found["splits"].items()]
     if sys.stdout.isatty():
         print(f"{found['cache']}: {found['task']}")
     print_result(found, rows, indent=None)
+
+
+BYTES_OF_A_SHARD = 1 << 28
+"""Bytes of stored input per output shard; a crawl of 8 TB gets 1024 shards, like released C4."""
+MAX_SHARDS = 1024
+_VALIDATION_PAGES = 10
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Rules:
+    """Dataclass with one field `cleaning`, which gives the cleaning options their prefix."""
+
+    cleaning: Cleaning
+
+
+@command
+def c4(
+    input: Files,
+    overrides: Overrides = (),
+    *,
+    output: Directory,
+    preset: Literal["released", "paper"] = "released",
+    variant: Literal["en", "en.noclean", "realnewslike", "webtextlike", "multilingual"] = "en",
+    bad_words: OptionalFile = None,
+    domains: OptionalFile = None,
+    urls: OptionalFile = None,
+    base: Text = "",
+    num_shards: OptionalPositive = None,
+    array_record: bool = False,
+    workers: OptionalPositive = None,
+    memory: Annotated[Number, In(0, 1 << 20, "()")] = 2.0,
+    runner: Text = "local",
+) -> dict[str, Any]:
+    r"""Build C4 from Common Crawl WET or WARC files: clean, deduplicate, and report.
+
+    The kept pages are written to OUTPUT in shards. report.html and stats.json count the dropped
+    pages by reason, and manifest.json is written last. If the command is killed, run it again to
+    resume. --cleaning.RULE VALUE changes a rule, such as --cleaning.min-words 3; the guide of C4
+    lists the rules. Options of Apache Beam follow "--", with each --runner except local.
+
+    Example:
+        t5x-lite c4 --input crawl/*.warc.wet.gz --output c4 --bad-words en.txt
+        t5x-lite c4 --input gs://B/wet.paths --output gs://B/c4 --runner DataflowRunner \
+            -- --project=P --region=R --temp_location=gs://B/tmp
+
+    Args:
+      input: WET or WARC files (plain or .gz), file patterns, directories, gs:// or s3:// paths, or
+        text files with one such path per line (*.paths, *.paths.gz or *.txt).
+      overrides: cleaning rules as --cleaning.RULE VALUE; options of Apache Beam follow "--".
+      output: output directory, which is new or contains unfinished output of the same command.
+      preset: cleaning rules as in the released C4, or as in the first version of the paper.
+      variant: variant of C4 to build, such as realnewslike or multilingual.
+      bad_words: file with one bad word per line, or for the variant multilingual a directory of
+        such files; pages with a bad word are dropped; default: keep these pages.
+      domains: JSON file for the variant realnewslike: {domain: true, or a list of subdomains}.
+      urls: file with one URL per line, for the variant webtextlike.
+      base: prefix that is put before relative paths in a list of paths, such as s3://commoncrawl.
+      num_shards: number of shards of the training split; default: in proportion to the input's
+        size, with 1024 shards for a complete crawl.
+      array_record: also write the pages as ArrayRecord files.
+      workers: number of worker processes of --runner local; default: one per CPU core.
+      memory: memory limit of deduplication in GiB, before it spills to disk; with --runner local.
+      runner: "local" for processes on this machine, or the name of an Apache Beam runner, such as
+        DirectRunner, DataflowRunner or FlinkRunner.
+
+    Returns:
+      The sizes of the corpus, which the command also prints.
+    """
+    if not input:
+        raise OptionError("--input needs at least one file")
+    if runner != "local" and workers is not None:
+        raise OptionError(
+            "--workers is supported only with --runner local; set the workers of Apache Beam "
+            "by options after --"
+        )
+    changes, beam_options = before_beam(overrides, runner=runner)
+    lists = {"bad_words": bad_words, "domains": domains, "urls": urls}
+    given = {name: path for name, path in lists.items() if path is not None}
+    cleaning = _changed(dataclasses.replace(rules_of(preset, variant), **given), changes)
+    from t5x_lite.c4 import local
+    from t5x_lite.c4.cleaning import load_counter
+    from t5x_lite.c4.local import show_progress
+    from t5x_lite.c4.pages import check_archives, expand_inputs
+    from t5x_lite.core.workers import print_result
+    from t5x_lite.report.c4 import write_report
+
+    _check_lists(cleaning, variant)
+    files = expand_inputs(input, base=base)
+    check_archives(files)
+    shards = num_shards or default_shards(files)
+    kinds: tuple[Kind, ...] = ("json", "array_record") if array_record else ("json",)
+    about = {
+        "preset": preset,
+        "variant": variant,
+        "sentences": load_counter().name,
+        "cleaning": dataclasses.asdict(cleaning),
+    }
+
+    def report(tally: "Tally") -> None:
+        write_report(output, tally, about)
+
+    if runner == "local":
+        with show_progress() as progress:
+            tally = local.run(
+                files,
+                output,
+                cleaning,
+                workers=workers or 0,
+                memory_limit=int(memory * 2**30),
+                num_shards=shards,
+                kinds=kinds,
+                progress=progress,
+                report=report,
+            )
+    else:
+        tally = load_driver("t5x_lite.c4.beam", runner=runner, extras="c4,beam").run(
+            files,
+            output,
+            cleaning,
+            runner=runner,
+            options=beam_options,
+            num_shards=shards,
+            kinds=kinds,
+            report=report,
+        )
+    found = _summary(output, tally)
+    if not found["pages_kept"]:
+        _logger.warning(
+            "the cleaning rules dropped every page; see the counts by reason in %s", found["report"]
+        )
+    _warn_of_empty_validation(found["pages"], cleaning.validation_modulus)
+    print_result(found, _rows(found), indent=None)
+    return found
+
+
+def _changed(rules: Cleaning, changes: Sequence[str]) -> Cleaning:
+    """Return the cleaning rules, changed by options such as --cleaning.min-words 3."""
+    found, _ = parse(
+        _Rules,
+        changes,
+        prog=f"{PROG} c4",
+        default=_Rules(cleaning=rules),
+        other_options=option_names(c4.options),
+    )
+    return found.cleaning
+
+
+def _check_lists(cleaning: Cleaning, variant: str) -> None:
+    """Raise InputError if the C4 variant lacks its list; warn if no bad words are given."""
+    for name in missing_lists(cleaning, variant):
+        if name != "bad_words":
+            raise InputError(f"--variant {variant} needs a list of pages; pass --{name} FILE")
+        _logger.warning(
+            "no --bad-words FILE is set, so pages with bad words are kept, unlike in C4"
+        )
+
+
+def default_shards(files: "Sequence[Input]") -> int:
+    """Return the number of training shards for the total size of the input files."""
+    return max(1, min(MAX_SHARDS, sum(file.size for file in files) // BYTES_OF_A_SHARD))
+
+
+def _summary(output: str, tally: "Tally") -> dict[str, Any]:
+    from t5x_lite.report.c4 import REPORT
+
+    read = tally.stages.get("read", {})
+    pages = {split: counts["pages"] for split, counts in sorted(tally.splits.items())}
+    return {
+        "output": output,
+        "pages_read": read.get("pages_in", 0),
+        "pages_kept": sum(pages.values()),
+        "pages": pages,
+        "bytes": sum(counts["bytes"] for counts in tally.splits.values()),
+        "damaged_records": tally.damage.total(),
+        "report": f"{output.rstrip('/')}/{REPORT}",
+    }
+
+
+def _rows(found: Mapping[str, Any]) -> "Iterator[Row]":
+    for name, value in found.items():
+        if name != "pages":
+            yield {"": name.replace("_", " "), " ": value}
+    for split, pages in found["pages"].items():
+        yield {"": f"pages of {split}", " ": pages}
+
+
+def _warn_of_empty_validation(pages: Mapping[str, int], modulus: int) -> None:
+    """Warn about each split without validation pages, and suggest an option that gives it some."""
+    for split, kept in pages.items():
+        validation = "validation" if split == "train" else f"{split}-validation"
+        if modulus and kept and not split.endswith("validation") and not pages.get(validation):
+            smaller = max(2, min(modulus - 1, kept // _VALIDATION_PAGES))
+            _logger.warning(
+                "split %s is empty, because it gets 1 in %d pages (chosen by URL) and only %d "
+                "pages were kept; run again with --cleaning.validation-modulus %d and a new "
+                "--output, or train with --evaluation.loss False",
+                validation,
+                modulus,
+                kept,
+                smaller,
+            )

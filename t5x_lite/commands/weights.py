@@ -271,7 +271,7 @@ def export_adapter(
       InputError: if the adapter does not exist or the library does not support it, the checkpoint
         is damaged, or the destination exists; no output is left behind then.
     """
-    from t5x_lite.checkpoints import manifest
+    from t5x_lite.checkpoints import items
     from t5x_lite.checkpoints.reading import DELTA_FILE, step_files
     from t5x_lite.core.files import new_directory
     from t5x_lite.core.remote import local_path
@@ -294,7 +294,7 @@ def export_adapter(
                 )
             return export_sft(source, destination, step=step, head=not no_head)
         where = Path(find_step(local_path(source, what="checkpoint"), step=step))
-        manifest.verify(where, "params", "files")
+        items.verify(where, "params", "files")
         if rank is not None and format != "peft":
             raise InputError(f"--rank needs --format peft, but --format is {format!r}")
         target = Path(destination)
@@ -373,7 +373,7 @@ def export_hf(
       InputError: if the checkpoint is damaged or not a T5 or encoder, the options contradict each
         other, or the destination exists; no output is left behind then.
     """
-    from t5x_lite.checkpoints import manifest
+    from t5x_lite.checkpoints import items
     from t5x_lite.checkpoints.reading import lazy_params, step_files
     from t5x_lite.core.files import new_directory
     from t5x_lite.core.remote import local_path
@@ -393,7 +393,7 @@ def export_hf(
         )
     with trusting_checkpoints(trust_project), contextlib.ExitStack() as stack:
         where = Path(find_step(local_path(source, what="checkpoint"), step=step))
-        manifest.verify(where, "params", "files")
+        items.verify(where, "params", "files")
         directory = stack.enter_context(new_directory(destination))
         files = step_files(where)
         experiment = read_experiment(where, files)

@@ -1,11 +1,58 @@
-"""Evaluation settings of an `Experiment`: metrics, decoding and retrieval."""
+"""Parts of an experiment: evaluation, early stopping, profiling; and checks of config fields.
 
+Checks of config fields, and the parser of `evaluation.per_task`.
+
+A line of `evaluation.per_task` has settings for the tasks that match a name or a pattern:
+
+    parse_line("wmt_*: num_beams=4, length_penalty=0.6")
+    # Line(pattern="wmt_*", values={"num_beams": 4, "length_penalty": 0.6})
+
+A line is read by Python's `ast` and never executed. If several lines match a task, later lines
+override earlier ones. All other settings are the evaluation's.
+
+Early stopping and profiling of a run.
+
+Early stopping: training ends when a metric has not improved for several evaluations.
+
+    patience = Patience(EarlyStopping(metric="validation/loss", patience=2))
+    for loss in (3.0, 2.0, 2.5, 2.25):
+        patience.add({"validation/loss": loss})
+    patience.exhausted          # True: two evaluations without improvement
+
+Checkpoints store no state of early stopping. A resumed run replays the evaluations in
+metrics.jsonl, so it ends at the same step as an uninterrupted run.
+
+JAX's profiler traces chosen steps, for TensorBoard, XProf or Perfetto:
+
+    with Capture(Profile(start=100, steps=3), "work/run/profile") as capture:
+        for step in range(1, 1001):
+            capture.before(step)
+            state, metrics = train_step(state, batch)
+            capture.after(step, metrics)
+
+Every process writes the trace of its devices.
+
+Evaluation settings of an `Experiment`: metrics, decoding and retrieval.
+"""
+
+import ast
 import dataclasses
-from collections.abc import Mapping
+import fnmatch
+import functools
+import math
+import os
+import shutil
+import tempfile
+import types
+import typing
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from t5x_lite.config.checks import OF_DATA, Line, check_given, parse_line
-from t5x_lite.core.errors import InputError
+import jax
+
+from t5x_lite.core.errors import InputError, shown
 from t5x_lite.core.options import (
     AtLeast,
     Count,
@@ -13,10 +60,327 @@ from t5x_lite.core.options import (
     Whole,
     check_bounds,
     did_you_mean,
+    is_config,
 )
+from t5x_lite.core.remote import is_remote, open_path
 from t5x_lite.data.few_shot import FewShot
+from t5x_lite.metrics.benchmarks import Mode, mode_of, refuse_test
 from t5x_lite.metrics.classification import CLASS_METRICS
-from t5x_lite.models.towers import Pooling
+from t5x_lite.models.vector_heads import Pooling
+
+
+def check_given(where: str, config: Any) -> None:
+    """Raise InputError if a required config field has the value None, at any depth.
+
+    Args:
+      where: dotted name of the config, for the error; "" for the root.
+      config: a dataclass, a tuple or a value.
+    """
+    if is_config(config):
+        required = _required(type(config))
+        for field in dataclasses.fields(config):
+            name = f"{where}.{field.name}" if where else field.name
+            value = getattr(config, field.name)
+            if value is None and field.name in required:
+                raise InputError(f"{name} must have a value, got None")
+            check_given(name, value)
+    elif isinstance(config, tuple):
+        for number, each in enumerate(config):
+            check_given(f"{where}.{number}", each)
+
+
+@functools.cache
+def _required(config: type) -> frozenset[str]:
+    try:
+        hints = typing.get_type_hints(config)
+    except NameError:  # a config of a user, with names that only a type checker reads
+        return frozenset()
+    return frozenset(name for name, hint in hints.items() if not _takes_none(hint))
+
+
+def _takes_none(hint: Any) -> bool:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return any(_takes_none(each) for each in typing.get_args(hint))
+    return hint in (type(None), Any, object) or isinstance(hint, typing.TypeVar)
+
+
+def check_numbers(where: str, config: Any) -> None:
+    """Raise InputError if an integer in a config is out of range, at any depth.
+
+    Shapes, steps and indices have 32 bits. Seeds and numbers of bytes have 64 bits.
+
+    Args:
+      where: dotted name of the config, for the error; "" for the root.
+      config: a dataclass, a tuple or a value.
+    """
+    if is_config(config):
+        for field in dataclasses.fields(config):
+            name = f"{where}.{field.name}" if where else field.name
+            check_numbers(name, getattr(config, field.name))
+    elif isinstance(config, tuple):
+        for number, each in enumerate(config):
+            check_numbers(f"{where}.{number}", each)
+    elif isinstance(config, int):
+        long = any(word in where.rpartition(".")[2] for word in _LONG)
+        bits = 63 if long else 31
+        if abs(config) >= 1 << bits:
+            raise InputError(f"{where} must be below 2^{bits}, got {shown(config)}")
+
+
+_LONG = ("seed", "bytes", "tokens")
+
+
+FIELDS: dict[str, tuple[type, ...]] = {
+    "num_beams": (int,),
+    "length_penalty": (float, type(None)),
+    "max_decode_length": (int,),
+    "rank": (bool,),
+    "max_examples": (int, type(None)),
+    "batch_size": (int, type(None)),
+    "inputs_length": (int,),
+    "examples_of": (str,),
+}
+"""Types of the value of each setting in `evaluation.per_task`."""
+
+OF_DATA = ("inputs_length", "examples_of")
+"""Settings in `evaluation.per_task` that change the examples, not the evaluation."""
+
+_TYPES = {
+    int: "a whole number",
+    bool: "True or False",
+    float: "a number",
+    str: "a string",
+    type(None): "None",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """Parsed line of `evaluation.per_task`: settings for the tasks that match a pattern.
+
+    Attributes:
+      pattern: task name; * matches any letters, ? one letter.
+      values: settings by name.
+    """
+
+    pattern: str
+    values: Mapping[str, Any]
+
+    def matches(self, names: Sequence[str]) -> bool:
+        """Return True if the line's pattern matches one of a task's names."""
+        return any(fnmatch.fnmatchcase(name, self.pattern) for name in names)
+
+
+def parse_line(text: str) -> Line:
+    """Parse a line of `evaluation.per_task`: "PATTERN: SETTING=VALUE, SETTING=VALUE".
+
+    Raises:
+      InputError: if the syntax is wrong, a setting is unknown, or a value has the wrong type.
+    """
+    first, equals, rest = text.partition("=")  # values and patterns may contain colons
+    pattern, colon, name = first.rpartition(":")
+    settings = name + equals + rest
+    if not colon or not pattern.strip():
+        raise InputError(
+            f"evaluation.per_task must be PATTERN: SETTING=VALUE, ..., such as 'wmt_*: "
+            f"num_beams=4', got {text!r}"
+        )
+    where = f"evaluation.per_task {pattern.strip()!r}"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # SyntaxWarning
+            node = ast.parse(f"settings({settings})", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        node = None
+    if not isinstance(node, ast.Call) or node.args or not node.keywords:
+        raise InputError(f"{where}: expected SETTING=VALUE, ..., got {settings.strip()!r}")
+    values: dict[str, Any] = {}
+    for keyword in node.keywords:
+        name, value = _setting(keyword, where=where)
+        if name in values:
+            raise InputError(f"{where}: {name} is given twice")
+        values[name] = value
+    if values.get("inputs_length", 1) < 1:
+        raise InputError(
+            f"{where}: inputs_length must be at least 1, got {values['inputs_length']}"
+        )
+    return Line(pattern.strip(), values)
+
+
+def _setting(keyword: ast.keyword, *, where: str) -> tuple[str, Any]:
+    """Parse one SETTING=VALUE into its name and value."""
+    name = str(keyword.arg)
+    if name not in FIELDS:
+        raise InputError(
+            f"{where} has no setting {name}{did_you_mean(name, FIELDS)}; the settings are "
+            f"{', '.join(FIELDS)}"
+        )
+    try:
+        value = ast.literal_eval(keyword.value)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        value = ...
+    if float in FIELDS[name] and type(value) is int:
+        value = float(value)
+    if type(value) not in FIELDS[name]:
+        wanted = [_TYPES[each] for each in FIELDS[name]]
+        raise InputError(
+            f"{where}: {name} must be {' or '.join(wanted)}, got {ast.unparse(keyword.value)}"
+        )
+    return name, value
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EarlyStopping:
+    """Criterion for ending training before its last step.
+
+    Attributes:
+      metric: metric of the evaluation to watch, such as "validation/loss"; None never ends early.
+        Metrics of a test split are rejected.
+      mode: better direction: max or min; if None, min for losses, cross entropies, perplexities and
+        errors, else max.
+      patience: number of consecutive evaluations without improvement that end training.
+      min_delta: minimum improvement; smaller or equal changes do not count.
+    """
+
+    metric: str | None = None
+    mode: Mode | None = None
+    patience: Count = 3
+    min_delta: Annotated[float, AtLeast(0)] = 0.0
+
+    def __post_init__(self) -> None:
+        check_bounds(self, prefix="stop_early.")
+        refuse_test("stop_early.metric", self.metric)
+
+
+class Patience:
+    """Counter of consecutive evaluations without improvement, for early stopping."""
+
+    def __init__(self, config: EarlyStopping, history: Iterable[Mapping[str, float]] = ()) -> None:
+        """Replay the metrics of earlier evaluations of the run, oldest first.
+
+        Evaluations without the watched metric are skipped.
+        """
+        self._config = config
+        self._sign = 1 if mode_of(config.metric or "", config.mode) == "min" else -1
+        self._best = math.inf
+        self._waited = 0
+        for metrics in history:
+            if config.metric in metrics:
+                self.add(metrics)
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Count the metrics of an evaluation; a value that is not finite is not an improvement.
+
+        Raises:
+          InputError: if the watched metric is missing.
+        """
+        name = self._config.metric
+        if name is None:
+            return
+        if name not in metrics:
+            raise InputError(
+                f"stop_early.metric is {name!r}, but the evaluation has the metrics "
+                f"{', '.join(metrics) or 'none'}"
+            )
+        value = self._sign * metrics[name]
+        if math.isfinite(value) and value < self._best - self._config.min_delta:
+            self._best = value
+            self._waited = 0
+        else:
+            self._waited += 1
+
+    @property
+    def exhausted(self) -> bool:
+        """True if training should end because the metric no longer improves."""
+        return self._waited >= self._config.patience
+
+    @property
+    def reason(self) -> str:
+        """Message about the reason to end training, or "" if training should continue."""
+        return str(self) if self.exhausted else ""
+
+    def __str__(self) -> str:
+        name, best = self._config.metric, self._sign * self._best
+        return f"{name} has not improved for {self._waited} evaluations (best {best:.4f})"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Profile:
+    """Steps of a run to trace with JAX's profiler.
+
+    Attributes:
+      start: first traced step, counted as in the log; None disables tracing.
+      steps: number of traced steps; traces of more than a few steps are large.
+    """
+
+    start: OptionalCount = None
+    steps: Count = 3
+
+    def __post_init__(self) -> None:
+        check_bounds(self, prefix="profile.")
+
+
+class Capture:
+    """Context manager that traces the steps of a `Profile`, and ends an open trace on exit."""
+
+    def __init__(self, profile: Profile, directory: str | os.PathLike) -> None:
+        """Prepare the trace without starting it.
+
+        Args:
+          profile: steps to trace.
+          directory: output directory of plugins/profile/DATE/HOST.xplane.pb; created if missing. It
+            may be in a bucket (gs://); the trace is then copied there.
+        """
+        first = profile.start if profile.start is not None else 0
+        self._steps = range(first, first + profile.steps if first else 0)
+        self.directory = os.fspath(directory)
+        self._local: str | None = None
+
+    def __enter__(self) -> "Capture":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._local is not None:
+            self._stop()
+
+    def before(self, step: int) -> None:
+        """Start the trace before a step if it is the first traced step."""
+        if step in self._steps and self._local is None:
+            remote = is_remote(self.directory)
+            self._local = tempfile.mkdtemp() if remote else self.directory
+            jax.profiler.start_trace(self._local)
+
+    def after(self, step: int, results: Any) -> bool:
+        """End the trace after a step if it is the last traced step.
+
+        Args:
+          step: number of the step that was just dispatched to the devices.
+          results: arrays of the step; the call waits for them.
+
+        Returns:
+          True if a trace was written.
+        """
+        if self._local is None or step + 1 in self._steps:
+            return False
+        jax.block_until_ready(results)
+        self._stop()
+        return True
+
+    def _stop(self) -> None:
+        local, self._local = str(self._local), None
+        jax.profiler.stop_trace()
+        if local != self.directory:
+            _copy(Path(local), self.directory)
+            shutil.rmtree(local, ignore_errors=True)
+
+
+def _copy(local: Path, directory: str) -> None:
+    for path in sorted(local.rglob("*")):
+        if path.is_file():
+            target = open_path(directory) / path.relative_to(local).as_posix()
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+
 
 NAMES = ("dense", "lexical", "multi_vector", "dense_lexical", "all")
 _NEEDS = {

@@ -28,12 +28,16 @@ from typing import Annotated, Any, Literal
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.checkpoints.init import Init
-from t5x_lite.config.checks import check_given, check_numbers
-from t5x_lite.config.evaluation import Evaluation
+from t5x_lite.config.evaluation import (
+    EarlyStopping,
+    Evaluation,
+    Profile,
+    check_given,
+    check_numbers,
+)
 from t5x_lite.config.file import encode, from_json, read_config, to_json
-from t5x_lite.config.run_options import EarlyStopping, Profile
 from t5x_lite.core import options as option_parser
-from t5x_lite.core import patterns, project, remote, renames
+from t5x_lite.core import project, remote, renames, trees
 from t5x_lite.core.devices import compiler_options
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import write_atomically
@@ -48,8 +52,7 @@ from t5x_lite.models import heads
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.heads import Head
 from t5x_lite.objectives.base import Objective, names_of
-from t5x_lite.optim.config import Optimizer
-from t5x_lite.optim.schedules import Schedule
+from t5x_lite.optim.config import Optimizer, Schedule
 
 MATCHING_FIELDS = (
     *("model", "objective", "heads", "adapters", "train"),
@@ -253,7 +256,7 @@ class Experiment:
                 "only one of them"
             )
         for pattern in self.train:
-            patterns.check("train", pattern)
+            trees.check("train", pattern)
         check_given("", self)
         check_bounds(self)
         check_numbers("", self)

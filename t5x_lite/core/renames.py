@@ -37,72 +37,75 @@ _DETECTION = re.compile(r"(?:.*/)?objective/head/out/.*")
 _PACKAGES = {"data.c4": "c4"}
 _FORMER = {
     "adapters.adapter_tree": "adapters.places adapters.slot_trees",
-    "adapters.bottleneck_variants": "adapters.compacter adapters.invertible adapters.t5_adapter",
+    "adapters.bottleneck_variants": (
+        "adapters.compacter adapters.experts adapters.hyper adapters.invertible adapters.t5_adapter"
+    ),
     "adapters.composition": "adapters.gates adapters.routing",
     "adapters.delta": "deltas.delta deltas.selection",
-    "adapters.delta_merging": "deltas.merging deltas.ties",
+    "adapters.delta_merging": (
+        "adapters.delta_form adapters.merging adapters.union deltas.merging deltas.ties"
+    ),
     "adapters.delta_parts": "deltas.fastfood deltas.low_rank deltas.mask deltas.parts",
     "adapters.evaluation": "adapters.kernel_state adapters.row_states adapters.weighted",
-    "adapters.expression": "deltas.expression",
-    "adapters.grammar": "adapters.use",
+    "adapters.grammar": "adapters.expression adapters.use deltas.expression",
     "adapters.lora": "adapters.ia3",
     "adapters.masks": "adapters.chosen adapters.heads",
-    "adapters.merging": "adapters.delta_form adapters.union",
     "adapters.prefix": "adapters.prompt",
-    "adapters.sparse": "adapters.choice adapters.parts",
+    "adapters.sparse": "adapters.choice adapters.fastfood adapters.parts",
     "adapters.whole_arrays": "adapters.arrays adapters.copies",
     "c4.bad_words": "c4.filters c4.first_bytes",
     "c4.cleaning": "c4.language c4.length c4.sentences",
     "c4.cluster": "c4.cluster_work",
     "c4.config": "c4.rules",
-    "c4.dedup": "c4.lines c4.spans",
+    "c4.dedup": "c4.lines c4.spans c4.stages",
     "c4.local": "c4.local_tasks c4.progress c4.workers run.c4_progress",
     "c4.output": "c4.parts c4.workdir",
-    "c4.pages": "c4.urls",
-    "c4.reading": "c4.html c4.inputs",
+    "c4.pages": "c4.html c4.inputs c4.reading c4.urls",
     "c4.warc": "c4.gzip_members",
-    "checkpoints.init": "init_rules",
-    "checkpoints.items": "checkpoint_items checkpoints.orbax_params interop.orbax_params",
-    "checkpoints.manifest": "checkpoint_manifest",
-    "checkpoints.reading": "checkpoints",
-    "checkpoints.saving": "checkpoint_saving",
-    "commands.c4": "run.c4",
+    "checkpoints.init": "checkpoints.base init_rules",
+    "checkpoints.items": (
+        "checkpoint_items checkpoint_manifest checkpoints.manifest checkpoints.orbax_params "
+        "interop.orbax_params"
+    ),
+    "checkpoints.reading": "checkpoint_saving checkpoints checkpoints.saving",
+    "commands.answers": "commands.embeddings commands.serving run.embedding",
+    "commands.command": "commands.options",
     "commands.deltas": "run.composing run.extending run.fisher run.head_pruning",
-    "commands.embeddings": "run.embedding",
-    "commands.mining": "run.mining run.refreshing",
-    "commands.pairs": "run.pair_making run.synthesizing",
-    "commands.project_files": "run.project_files",
+    "commands.pairs": "commands.mining run.mining run.pair_making run.refreshing run.synthesizing",
     "commands.ranking": "run.hybrid run.pair_scoring run.reranking",
     "commands.shell": "run.completion",
     "commands.suites": "run.sts run.suites",
-    "commands.texts": "run.caching run.new_project run.texts",
+    "commands.texts": (
+        "commands.c4 commands.project_files run.c4 run.caching run.new_project "
+        "run.project_files run.texts"
+    ),
     "commands.weights": "run.pushing",
     "config.batches": "run.loading run.parts run.step_sizes",
-    "config.checks": "config.per_task",
+    "config.evaluation": (
+        "config.checks config.per_task config.run_options train.early_stopping train.profiling"
+    ),
     "config.experiment": "config",
     "config.file": "config.json config_file serialization",
-    "config.run_options": "train.early_stopping train.profiling",
     "core.accelerators": "accelerators chips",
     "core.beam": "data.beam_runner records.beam_runner",
     "core.devices": "memory run.allocator train.compilation",
     "core.errors": "errors extras invocation",
     "core.files": "files interop.directories",
+    "core.jobs": "data.resumable records.resumable data.formats.resumable",
     "core.object_store": "buckets.asking buckets.objects buckets.paths",
     "core.option_types": "option_types",
     "core.options": "options",
-    "core.patterns": "patterns",
-    "core.progress": "progress",
     "core.project": "project",
     "core.remote": "remote",
     "core.renames": "renames",
-    "core.run_history": "train.record train.starts",
     "core.sharding": "processes sharding train.microbatches",
     "core.signals": "data.log_lines records.log_lines signals",
     "core.tied_parameters": "views",
-    "core.tracking": "train.tracking",
-    "core.trees": "trees types",
+    "core.tracking": "core.run_history train.record train.starts train.tracking",
+    "core.trees": "core.patterns patterns trees types",
     "core.workers": (
-        "data.prefetch data.worker_processes records.prefetch records.worker_processes"
+        "core.progress data.prefetch data.worker_processes progress records.prefetch "
+        "records.worker_processes"
     ),
     "data.batches": "data.cache.batches data.cached data.live.batches",
     "data.cache.files": "data.cache.bucket_records data.cache_files",
@@ -125,31 +128,123 @@ _FORMER = {
         "data.benchmark_files records.benchmark_files records.tagged_files"
     ),
     "data.formats.documents": (
-        "data.abbreviations records.abbreviations records.documents records.weighted_lines"
+        "data.abbreviations data.formats.line_blocks data.line_blocks records.abbreviations "
+        "records.documents records.line_blocks records.weighted_lines"
     ),
-    "data.formats.line_blocks": "data.line_blocks records.line_blocks",
     "data.formats.lines": (
         "data.compressed data.json_lines data.lines records.compressed records.json_lines "
         "records.lines"
     ),
-    "data.formats.pairs": "data.pairs records.nli_files records.pairs records.triplet_files",
-    "data.formats.passages": (
-        "data.text_records records.passages records.shares records.text_records"
+    "data.formats.pairs": (
+        "data.formats.passages data.pairs data.text_records records.nli_files records.pairs "
+        "records.passages records.shares records.text_records records.triplet_files"
     ),
     "data.formats.rankings": "records.answer_files records.run_files records.run_writer",
     "data.formats.released_files": "records.released_files",
-    "core.jobs": "data.resumable records.resumable data.formats.resumable",
     "data.formats.retrieval_sets": (
         "data.beir_files records.beir_files records.dpr_files records.marco_files "
         "records.miracl_files"
     ),
-    "data.formats.string_table": "records.string_table",
     "data.formats.suites": "records.suites",
-    "data.formats.table_splits": "records.named_splits records.table_splits",
-    "data.formats.tables": "records.tables",
-    "data.formats.vectors": (
-        "data.vector_files records.m3_files records.vector_files records.vector_shards"
+    "data.formats.tables": (
+        "data.formats.table_splits records.named_splits records.table_splits records.tables"
     ),
+    "data.formats.vectors": (
+        "data.formats.string_table data.vector_files records.m3_files records.string_table "
+        "records.vector_files records.vector_shards"
+    ),
+    "data.loading": (
+        "data.live.members data.live.mixture_members data.live.rows data.live.tasks "
+        "data.live.truncation data.mixture_members"
+    ),
+    "data.mixing": "data.permutation data.rates",
+    "data.preprocessors": (
+        "data.columns data.preprocess data.preprocess.classification data.preprocess.questions "
+        "data.preprocess.templates data.preprocess.winograd"
+    ),
+    "data.reading": (
+        "data.live.demonstrations data.live.mixture_pipeline data.live.pipeline "
+        "data.mixture_pipeline data.pipeline"
+    ),
+    "data.scheduled": (
+        "data.cache.grouped data.cache.mixture data.cache.scheduled data.cache_mixture"
+    ),
+    "data.sources": "data.cache.truncation data.positions",
+    "data.stream": "data.cache.stream",
+    "data.tasks.benchmarks": "data.benchmarks",
+    "data.tasks.encoder": (
+        "data.encoder_task data.pair_task data.sentences data.tasks.document_spans "
+        "data.tasks.pairs data.tasks.sentences"
+    ),
+    "data.tasks.glue_files": (
+        "data.glue_files data.super_glue_files data.tasks.super_glue_files data.tasks.xnli_files"
+    ),
+    "data.tasks.labelled": "data.labelled_task data.span_task data.tasks.spans data.tasks.tokens",
+    "data.tasks.names": (
+        "data.seqio_vocabularies data.task_names data.tasks.seqio_registry data.tasks.wording"
+    ),
+    "data.tasks.python_docs": "data.python_docs",
+    "data.tasks.questions": "data.tasks.candidates data.tasks.choices data.tasks.windows",
+    "data.tasks.stages": "data.live.augmented data.stages data.tasks.augmented",
+    "data.tasks.text_source": "data.shuffling data.tasks.shuffling data.text_source",
+    "data.tasks.unsupervised": "data.tasks.text_files data.text_files data.unsupervised",
+    "data.vocabularies.added_tokens": (
+        "data.special_tokens data.vocabulary_files vocabulary.added_tokens vocabulary.files "
+        "vocabulary.special_tokens"
+    ),
+    "data.vocabularies.byte_level": (
+        "data.bytes_vocabulary data.spm_tokenizer data.vocabularies.spm vocabulary.byte_level "
+        "vocabulary.spm"
+    ),
+    "data.vocabularies.encoder_tokens": (
+        "data.beginnings data.encoder_tokens data.text_rows data.unknown_tokens "
+        "data.vocabularies.unknown_tokens vocabulary.beginnings vocabulary.encoder_tokens "
+        "vocabulary.fertility vocabulary.text_rows vocabulary.unknown_tokens"
+    ),
+    "data.vocabularies.loading": "data.vocabulary vocabulary.loading",
+    "data.vocabularies.tokenizer": "data.tokenizer_vocabulary vocabulary.tokenizer",
+    "decoding.generate": "decoding.ensemble",
+    "decoding.sampling": "decoding.config decoding.constraints decoding.top_k",
+    "decoding.search": "decoding.beam decoding.prepare",
+    "evaluate.few_shot_trials": (
+        "evaluate.few_shot_evaluator evaluate.spread evaluate.trials run.shown_examples"
+    ),
+    "evaluate.results": (
+        "evaluate.fisher evaluate.head_importance evaluate.loss run.best run.outcome "
+        "run.submissions"
+    ),
+    "evaluate.retrieval": "evaluate.head_retrieval evaluate.mteb run.mteb",
+    "evaluate.submission": "evaluate.conll_file evaluate.squad_files",
+    "evaluate.task_suite": "run.answerers run.task_settings run.task_suite",
+    "inference.checkpoint": "inference.json_answers run.answering run.long_texts run.text_to_text",
+    "inference.delta_files": "run.delta_files",
+    "inference.generate": "evaluate.generate evaluate.interruption evaluate.rank evaluate.score",
+    "inference.head_answers": "evaluate.heads evaluate.windows",
+    "inference.loading": "inference.best_step inference.modules run.best_step run.modules",
+    "inference.pairs": "evaluate.pair_scores run.cross_encoder run.head_scorer",
+    "inference.text_encoder": (
+        "evaluate.embed evaluate.head_vectors evaluate.mcls inference.vectors run.text_encoder"
+    ),
+    "interop.adapter_checkpoints": "run.adapter_interchange",
+    "interop.adapters_heads": "interop.adapters_files interop.adapters_prefixes",
+    "interop.adapters_library": "interop.adapters_writing",
+    "interop.encoder_checkpoints": (
+        "interop.encoder_families interop.module_hosts run.encoder_interchange"
+    ),
+    "interop.encoders": "interop.bert interop.encoder_heads",
+    "interop.hf": "interop.hf_config",
+    "interop.hf_export": "run.exporting run.model_card run.tower_export",
+    "interop.hf_import": "run.interchange run.tower_import",
+    "interop.peft": "interop.peft_config interop.peft_files interop.peft_heads",
+    "interop.peft_prompts": "interop.peft_prefixes interop.peft_tables interop.peft_writing",
+    "interop.retrievers": (
+        "interop.condenser interop.m3 interop.pooler interop.sentence_projection "
+        "interop.sentence_transformers"
+    ),
+    "interop.sft": "run.sft_interchange",
+    "interop.t5x": "interop.t5x_files",
+    "interop.tensor_files": "interop.msgpack_files interop.torch_files interop.torch_writing",
+    "interop.tokenizers": "interop.encoder_tokenizer interop.tokenizer",
     "layouts": "data.layouts",
     "layouts.base": (
         "data.layouts.base data.layouts.packing data.layouts.rows data.packing data.rows"
@@ -163,174 +258,88 @@ _FORMER = {
         "data.layouts.text data.layouts.encoder data.layouts.lm data.layouts.seq2seq "
         "data.layouts.spans"
     ),
-    "data.mixing": "data.permutation data.rates",
-    "data.preprocessors": (
-        "data.preprocess data.preprocess.classification data.preprocess.questions "
-        "data.preprocess.templates data.preprocess.winograd"
+    "metrics.benchmarks": (
+        "evaluate.standings metrics.bootstrap metrics.paired metrics.selection metrics.statistics"
     ),
-    "data.scheduled": (
-        "data.cache.grouped data.cache.mixture data.cache.scheduled data.cache_mixture"
-    ),
-    "data.sources": "data.cache.truncation",
-    "data.stream": "data.cache.stream",
-    "data.tasks.augmented": "data.live.augmented",
-    "data.tasks.benchmarks": "data.benchmarks",
-    "data.tasks.encoder": (
-        "data.encoder_task data.sentences data.tasks.document_spans data.tasks.sentences"
-    ),
-    "data.tasks.glue_files": (
-        "data.glue_files data.super_glue_files data.tasks.super_glue_files data.tasks.xnli_files"
-    ),
-    "data.tasks.labelled": "data.labelled_task data.span_task data.tasks.spans data.tasks.tokens",
-    "data.loading": (
-        "data.live.members data.live.mixture_members data.live.rows data.live.tasks "
-        "data.live.truncation data.mixture_members"
-    ),
-    "data.tasks.names": "data.task_names data.tasks.wording",
-    "data.tasks.pairs": "data.pair_task",
-    "data.tasks.python_docs": "data.python_docs",
-    "data.tasks.questions": "data.tasks.candidates data.tasks.choices data.tasks.windows",
-    "data.reading": (
-        "data.live.demonstrations data.live.mixture_pipeline data.live.pipeline "
-        "data.mixture_pipeline data.pipeline"
-    ),
-    "data.tasks.shuffling": "data.shuffling",
-    "data.tasks.stages": "data.stages",
-    "data.tasks.text_files": "data.text_files",
-    "data.tasks.text_source": "data.text_source",
-    "data.tasks.unsupervised": "data.unsupervised",
-    "data.vocabularies.added_tokens": (
-        "data.special_tokens data.vocabulary_files vocabulary.added_tokens "
-        "vocabulary.files vocabulary.special_tokens"
-    ),
-    "data.vocabularies.byte_level": "data.bytes_vocabulary vocabulary.byte_level",
-    "data.vocabularies.encoder_tokens": (
-        "data.beginnings data.encoder_tokens data.text_rows vocabulary.beginnings "
-        "vocabulary.encoder_tokens vocabulary.text_rows"
-    ),
-    "data.vocabularies.loading": "data.vocabulary vocabulary.loading",
-    "data.vocabularies.spm": "data.spm_tokenizer vocabulary.spm",
-    "data.vocabularies.tokenizer": "data.tokenizer_vocabulary vocabulary.tokenizer",
-    "data.vocabularies.unknown_tokens": (
-        "data.unknown_tokens vocabulary.fertility vocabulary.unknown_tokens"
-    ),
-    "decoding.generate": "decoding.ensemble",
-    "decoding.sampling": "decoding.constraints decoding.top_k",
-    "decoding.search": "decoding.prepare",
-    "evaluate.few_shot_trials": (
-        "evaluate.few_shot_evaluator evaluate.spread evaluate.trials run.shown_examples"
-    ),
-    "evaluate.loss": "evaluate.fisher evaluate.head_importance",
-    "evaluate.mteb": "run.mteb",
-    "evaluate.results": "run.best run.outcome run.submissions",
-    "evaluate.retrieval": "evaluate.head_retrieval",
-    "evaluate.submission": "evaluate.conll_file evaluate.squad_files",
-    "evaluate.task_suite": "run.answerers run.task_settings run.task_suite",
-    "inference.checkpoint": "run.text_to_text",
-    "inference.delta_files": "run.delta_files",
-    "inference.generate": "evaluate.generate evaluate.interruption evaluate.rank evaluate.score",
-    "inference.head_answers": "evaluate.heads evaluate.windows",
-    "inference.json_answers": "run.answering run.long_texts",
-    "inference.loading": "inference.best_step run.best_step",
-    "inference.modules": "run.modules",
-    "inference.pairs": "evaluate.pair_scores run.cross_encoder run.head_scorer",
-    "inference.text_encoder": "run.text_encoder",
-    "inference.vectors": "evaluate.embed evaluate.head_vectors evaluate.mcls",
-    "interop.adapter_checkpoints": "run.adapter_interchange",
-    "interop.adapters_heads": "interop.adapters_prefixes",
-    "interop.adapters_library": "interop.adapters_writing",
-    "interop.encoder_checkpoints": "interop.encoder_families run.encoder_interchange",
-    "interop.encoders": "interop.encoder_heads",
-    "interop.hf": "interop.hf_config",
-    "interop.hf_export": "run.exporting run.model_card run.tower_export",
-    "interop.hf_import": "run.interchange run.tower_import",
-    "interop.peft_files": "interop.peft_config interop.peft_heads",
-    "interop.peft_prompts": "interop.peft_prefixes interop.peft_tables",
-    "interop.retrievers": "interop.condenser interop.m3 interop.pooler",
-    "interop.sentence_transformers": "interop.sentence_projection",
-    "interop.sft": "run.sft_interchange",
-    "interop.t5x": "interop.t5x_files",
-    "interop.tensor_files": "interop.msgpack_files",
-    "interop.tokenizers": "interop.encoder_tokenizer interop.tokenizer",
-    "interop.torch_files": "interop.torch_writing",
-    "metrics.benchmarks": "evaluate.standings metrics.selection",
     "metrics.classification": "metrics.correlation metrics.entities",
-    "metrics.statistics": "metrics.bootstrap metrics.paired",
     "metrics.text": "metrics.answers metrics.generation metrics.groups metrics.no_answer",
     "models.encoder": "models.bert",
     "models.heads": (
-        "heads.base heads.choice heads.classes heads.classifier heads.span heads.token nn.heads"
+        "heads.base heads.choice heads.classes heads.classifier heads.mlm heads.rtd heads.span "
+        "heads.token models.pretraining_heads nn.heads"
     ),
-    "models.pretraining_heads": "heads.mlm heads.rtd",
     "models.published": (
         "models.deberta_presets models.encoder_presets models.lm_presets models.presets"
     ),
     "models.t5": "models.t5_encoder",
-    "models.towers": "models.pooling",
-    "models.vector_heads": "heads.dense heads.lexical heads.multi_vector",
-    "nn.attention_pattern": "nn.distance_attention nn.pattern",
-    "nn.dense": "nn.activations nn.embedding nn.mlp nn.products",
-    "nn.dropout": "nn.norms nn.reductions",
+    "models.vector_heads": (
+        "heads.dense heads.lexical heads.multi_vector models.pooling models.towers"
+    ),
+    "nn.attention_pattern": "nn.distance_attention nn.pattern nn.positions",
+    "nn.dense": "nn.activations nn.dropout nn.embedding nn.mlp nn.norms nn.products nn.reductions",
     "nn.experts": "nn.sorted_tokens nn.tally",
+    "nn.fused_attention": "nn.blocked_attention nn.cudnn_attention",
     "nn.layers": "nn.block nn.post_norm",
     "nn.pallas_attention": "nn.pallas_vmem",
     "nn.pallas_kernels": "nn.pallas_backward nn.pallas_blocks nn.pallas_forward",
+    "nn.slots": "nn.bind",
     "nn.stack": "nn.remat nn.scan",
     "objectives.base": "objectives.imported objectives.roc",
-    "objectives.bi_encoder": "objectives.block_scores",
-    "objectives.condenser": "objectives.cocondenser",
-    "objectives.contrastive": "objectives.candidates objectives.graded",
+    "objectives.contrastive": (
+        "objectives.bi_encoder objectives.block_scores objectives.candidates objectives.graded"
+    ),
     "objectives.learner": "bound learner",
     "objectives.likelihood": (
         "objectives.chunked objectives.language_model objectives.losses objectives.seq2seq"
     ),
+    "objectives.m3": "objectives.distill objectives.ranker",
     "objectives.masked_lm": "objectives.masking",
-    "objectives.ranker": "objectives.distill",
-    "objectives.retromae": "objectives.bag_of_words",
+    "objectives.retromae": "objectives.bag_of_words objectives.cocondenser objectives.condenser",
     "objectives.task_heads": (
         "objectives.choose objectives.classify objectives.of_heads objectives.spans "
         "objectives.tag_tokens"
     ),
+    "optim.config": "optim.schedules",
     "optim.partial": "optim.layer_decay optim.unfreezing optim.updates train.updates",
     "plan.hlo": "plan.links",
-    "plan.program": "plan.shards",
-    "plan.topologies": "plan.attached plan.chips",
+    "plan.program": "plan.attached plan.chips plan.shards plan.sheet plan.topologies",
     "report.c4": "run.c4_report",
-    "report.chart": "report_chart run.c4_bars",
+    "report.compare": "report.retrieval",
     "report.info": "run.info",
-    "report.page": "report.suites report_page",
+    "report.page": "report.chart report.suites report_chart report_page run.c4_bars",
     "report.runs": "report report.history report.settings",
     "retrieval.analyzers": "retrieval.porter retrieval.words",
     "retrieval.bm25": "retrieval.bm25_index",
     "retrieval.exact": "evaluate.search retrieval.exact_runs retrieval.host_best retrieval.search",
     "retrieval.fusion": "retrieval.hybrid retrieval.rerank retrieval.sparse",
-    "retrieval.mining": "retrieval.mine",
-    "retrieval.mining_inputs": "retrieval.pool run.mining_inputs",
-    "retrieval.pair_rules": "retrieval.pair_filters",
-    "retrieval.queries": "inference.mining_search inference.queries run.mining_search",
-    "retrieval.refresh_search": "inference.refresh_search",
+    "retrieval.mining": (
+        "inference.mining_search inference.queries retrieval.mine retrieval.queries "
+        "run.mining_search"
+    ),
+    "retrieval.pairs": "retrieval.pair_filters retrieval.pair_rules retrieval.synthesis",
+    "retrieval.refresh_search": (
+        "inference.refresh_search retrieval.mining_inputs retrieval.pool run.mining_inputs"
+    ),
     "serve.app": "serve.page",
-    "serve.batching": "serve.shapes",
+    "serve.batching": "serve.limits serve.requests serve.shapes",
     "serve.endpoints": "run.endpoints",
-    "serve.requests": "serve.limits",
-    "serve.server": "serve.connections serve.counts",
-    "serve.serving": "run.serving",
+    "serve.server": "run.serving serve.connections serve.counts serve.serving",
     "train.benchmarks": "run.benchmarks",
-    "train.completion": "run.data_facts run.schedule_offset",
     "train.finetuning": "run.finetuning",
     "train.hosts": "run.hosts run.metadata",
     "train.loop": "train.ahead",
     "train.measuring": "run.measuring",
     "train.phases": "run.base_scores run.phases",
     "train.planning": "run.planning run.rehearsal",
-    "train.restoring": "run.restoring",
+    "train.restoring": "run.restoring run.workdir train.workdir",
     "train.step": "train.state",
     "train.stopping": "run.preemption train.save_clock train.stop train.watchdog",
     "train.throughput": "train.window",
-    "train.track": "train.display train.goodput",
-    "train.trackers": "train.background train.events train.mlflow_tracker train.wandb_tracker",
-    "train.training": "run.training",
-    "train.workdir": "run.workdir",
+    "train.track": (
+        "train.background train.display train.events train.goodput train.mlflow_tracker "
+        "train.trackers train.wandb_tracker"
+    ),
+    "train.training": "run.data_facts run.schedule_offset run.training train.completion",
 }
 """Module of t5x_lite -> former names, separated by spaces."""
 _MODULES = {old: new for new, names in _FORMER.items() for old in names.split()}

@@ -35,19 +35,21 @@ from t5x_lite.data.cache.refreshes import Refreshes
 from t5x_lite.data.config import Data, lengths_of, words_of_inputs
 from t5x_lite.data.mixing import Epoch, Mixing, UnknownSize, split_rate
 from t5x_lite.data.mixtures import find_mixture
-from t5x_lite.data.positions import (
+from t5x_lite.data.scheduled import Grouped, Made, OneShape, Scheduled, mixed_sources
+from t5x_lite.data.sources import (
     FORMER,
     FROM_CACHE,
     ON_THE_FLY,
+    Running,
+    Source,
     check_identity,
     former_identity,
     identity_of,
     seal,
     share_of_batch,
+    truncated,
     unseal,
 )
-from t5x_lite.data.scheduled import Grouped, Made, OneShape, Scheduled, mixed_sources
-from t5x_lite.data.sources import Running, Source, truncated
 from t5x_lite.data.stream import WINDOW, Position, Stream
 from t5x_lite.data.vocabularies.encoder_tokens import tokens_for
 from t5x_lite.data.vocabularies.loading import Vocabulary, load_vocabulary

@@ -74,9 +74,8 @@ from jaxtyping import Int
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import Count, Whole, check_bounds
-from t5x_lite.data.columns import Columns
 from t5x_lite.data.mixing import Mixing, split_rate
-from t5x_lite.data.preprocessors import fill, places
+from t5x_lite.data.preprocessors import Columns, fill, places
 from t5x_lite.data.vocabularies.loading import Vocabulary
 from t5x_lite.layouts.base import Layout
 from t5x_lite.layouts.groups import Groups

@@ -32,10 +32,9 @@ from t5x_lite.data.config import Data, TaskArguments, trimmed_lengths, wording_o
 from t5x_lite.data.elements import as_numpy, deterministic, seqio, tf
 from t5x_lite.data.mixtures import Member, Mixture, find_mixture, member_data
 from t5x_lite.data.tasks import stages
-from t5x_lite.data.tasks.augmented import augmented
-from t5x_lite.data.tasks.names import find_task, is_marked, other_tasks
-from t5x_lite.data.tasks.seqio_registry import OtherVocabulary
-from t5x_lite.data.vocabularies import unknown_tokens
+from t5x_lite.data.tasks.names import OtherVocabulary, find_task, is_marked, other_tasks
+from t5x_lite.data.tasks.stages import augmented
+from t5x_lite.data.vocabularies import encoder_tokens
 from t5x_lite.data.vocabularies.loading import Vocabulary
 
 _logger = logging.getLogger(__name__)
@@ -127,7 +126,7 @@ def look_at(
     """Raise InputError if a split is empty, and warn of unknown tokens in its first examples."""
     examples = examples_of(data, task, split=split)
     if vocabulary is not None:
-        unknown_tokens.tell(name, examples, vocabulary)
+        encoder_tokens.tell(name, examples, vocabulary)
 
 
 def check_split(data: Data, task: seqio.Task, *, split: str) -> None:

@@ -24,8 +24,7 @@ from t5x_lite.core.options import did_you_mean
 from t5x_lite.core.remote import is_remote
 from t5x_lite.data.config import Data, TaskArguments, names_of, truncation_of, wording_of
 from t5x_lite.data.mixing import Mixing
-from t5x_lite.data.tasks.names import SEQIO, find_task, parts_of
-from t5x_lite.data.tasks.seqio_registry import RegisteredMixture
+from t5x_lite.data.tasks.names import SEQIO, RegisteredMixture, find_task, parts_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -310,8 +309,8 @@ def of_languages(data: Data) -> Mixture:
     The rate of a language is computed by data.mixing (q ~ p^(1/T)) from its size: its number of
     examples in TFDS, or the number of bytes of its files.
     """
-    from t5x_lite.data.tasks.text_files import check_language
     from t5x_lite.data.tasks.text_source import language_sizes
+    from t5x_lite.data.tasks.unsupervised import check_language
 
     sizes = language_sizes(data.directory)
     names = [*sizes] if "all" in data.languages else [*data.languages]

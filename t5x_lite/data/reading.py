@@ -36,7 +36,7 @@ from jaxtyping import Int
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.object_store import BucketError
-from t5x_lite.core.progress import counting
+from t5x_lite.core.workers import counting
 from t5x_lite.data import elements
 from t5x_lite.data.cache.making import features_of
 from t5x_lite.data.cache.recipe import Recipe, examples_of_block, recipe_of
@@ -55,7 +55,7 @@ from t5x_lite.data.loading import (
 from t5x_lite.data.mixing import CACHE_PERIOD, UnknownSize, cache_rates
 from t5x_lite.data.preprocessors import UNKNOWN
 from t5x_lite.data.sources import Held, Running, Shuffled, Source
-from t5x_lite.data.tasks import shuffling, stages
+from t5x_lite.data.tasks import stages, text_source
 from t5x_lite.data.tasks.labelled import task_form
 from t5x_lite.data.tasks.questions import questions
 from t5x_lite.data.vocabularies.loading import Vocabulary
@@ -186,7 +186,7 @@ def _held(one: Present, recipe: Recipe, *, seed: int) -> Held | None:
         return None
     examples = stages.stored(one.task, "train", seed=seed)
     names = features_of(examples, recipe, one.member.task)
-    limit = shuffling.IN_MEMORY_BYTES if cut_off else None
+    limit = text_source.IN_MEMORY_BYTES if cut_off else None
     found: list[list[np.ndarray]] = []
     size = 0
     feed = Feed(stages.in_blocks(examples, names, _AT_A_TIME), names)
@@ -271,7 +271,7 @@ class Feed:
         self._iterator, self._checkpoint = iter(()), None
 
 
-def _passes(one: Present, *, seed: int) -> shuffling.Passes | None:
+def _passes(one: Present, *, seed: int) -> text_source.Passes | None:
     source = one.task.source
     if not one.data.shuffle or not isinstance(source, stages.Source):
         return None
@@ -295,7 +295,7 @@ def _stored(one: Present, recipe: Recipe, *, seed: int) -> Feed | Shuffled:
 
     passes = _passes(one, seed=seed)
     if passes is not None:
-        found = shuffling.endless(passes, blocks, seed=seed, epoch=EPOCH)
+        found = text_source.endless(passes, blocks, seed=seed, epoch=EPOCH)
     else:
         raw = task.source.get_dataset("train", shuffle=data.shuffle, seed=seed)
         found = _counted(_first_marked(blocks(raw, seed)).repeat())

@@ -21,10 +21,8 @@ from jaxtyping import Bool, Float, Int, Key
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import Array
-from t5x_lite.decoding.beam import beam_search
-from t5x_lite.decoding.config import Decoding
-from t5x_lite.decoding.sampling import argmax, constrained, draw, sample_keys, warped
-from t5x_lite.decoding.search import Generative, Start, begin, log_normaliser, prepared
+from t5x_lite.decoding.sampling import Decoding, argmax, constrained, draw, sample_keys, warped
+from t5x_lite.decoding.search import Generative, Start, beam_search, begin, log_normaliser, prepared
 
 Choose = Callable[[Array, Array], Array]
 """Function (logits [R, V], decoding step) -> next tokens [R]."""

@@ -32,8 +32,7 @@ from t5x_lite.data.config import Data
 from t5x_lite.data.few_shot import FewShot, Prompts, Trial
 from t5x_lite.data.vocabularies.loading import Vocabulary
 from t5x_lite.inference.generate import BOOTSTRAP_ROUNDS, Example, Generator, Sample, TaskEvaluator
-from t5x_lite.metrics.benchmarks import SCORE, scored, with_score
-from t5x_lite.metrics.statistics import interval
+from t5x_lite.metrics.benchmarks import SCORE, interval, scored, with_score
 
 AXES = {"seeds": "seed", "orders": "order", "wordings": "template"}
 """Axis of variation -> name of the field of `Trial`."""

@@ -29,7 +29,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from t5x_lite.config import Evaluation, Experiment
-from t5x_lite.config.checks import Line
+from t5x_lite.config.evaluation import Line
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import did_you_mean
 from t5x_lite.core.trees import Params
@@ -38,10 +38,10 @@ from t5x_lite.data.few_shot import Prompts
 from t5x_lite.data.mixtures import Member, find_mixture
 from t5x_lite.data.postprocess import is_answer, is_known
 from t5x_lite.data.tasks.labelled import task_form
-from t5x_lite.data.vocabularies import unknown_tokens
+from t5x_lite.data.vocabularies import encoder_tokens as unknown_tokens
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
 from t5x_lite.data.vocabularies.loading import Vocabulary
-from t5x_lite.decoding.config import Decoding
+from t5x_lite.decoding.sampling import Decoding
 from t5x_lite.evaluate.few_shot_trials import FewShotEvaluator, ShownExamples, Trials
 from t5x_lite.evaluate.submission import FORMATS, Answer, example_index
 from t5x_lite.inference.generate import (

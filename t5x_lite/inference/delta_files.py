@@ -41,9 +41,8 @@ from t5x_lite.adapters.delta_parts import (
     Subspace,
 )
 from t5x_lite.adapters.grammar import write_module
-from t5x_lite.checkpoints import items, manifest, reading
-from t5x_lite.checkpoints.base import BASE_FILE, Base, Leaf, digests
-from t5x_lite.checkpoints.init import Init
+from t5x_lite.checkpoints import items, reading
+from t5x_lite.checkpoints.init import BASE_FILE, Base, Init, Leaf, digests
 from t5x_lite.checkpoints.reading import DELTA_FILE
 from t5x_lite.config import Experiment
 from t5x_lite.config.file import encode, from_json, to_json
@@ -52,8 +51,7 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import new_directory, plain_json
 from t5x_lite.core.remote import local_path
 from t5x_lite.core.trees import LazyArray
-from t5x_lite.inference.loading import Step, find_step, learner_of, read_experiment
-from t5x_lite.inference.modules import using
+from t5x_lite.inference.loading import Step, find_step, learner_of, read_experiment, using
 from t5x_lite.objectives.learner import Learner
 
 MERGED = "merged/"
@@ -154,7 +152,7 @@ def open_delta(
 ) -> Opened:
     """Open a directory as a delta (changes of a base model), like `load`; `use` names adapters."""
     source = Path(find_step(local_path(os.fspath(directory), what="checkpoint"), step=step))
-    manifest.verify(source, "params", "files")
+    items.verify(source, "params", "files")
     other = None if base is None else _base_at(base)
     is_delta = (source / "files" / DELTA_FILE).is_file()
     if is_delta and use is not None:
@@ -172,7 +170,7 @@ def open_delta(
 
 def _base_at(base: str | os.PathLike[str]) -> tuple[Path, Arrays]:
     where = Path(find_step(local_path(os.fspath(base), what="checkpoint")))
-    manifest.verify(where, "params", "files")
+    items.verify(where, "params", "files")
     return where, reading.lazy_params(where)
 
 

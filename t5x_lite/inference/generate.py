@@ -33,15 +33,14 @@ from jax.sharding import Mesh
 from jaxtyping import Int
 
 from t5x_lite.core import devices as memory
-from t5x_lite.core.progress import step
 from t5x_lite.core.sharding import data_parallelism, jit_rows, rounded_rows
 from t5x_lite.core.trees import Array, Params
-from t5x_lite.decoding.config import Decoding
+from t5x_lite.core.workers import step
 from t5x_lite.decoding.generate import decode
-from t5x_lite.decoding.sampling import request_keys
+from t5x_lite.decoding.sampling import Decoding, request_keys
 from t5x_lite.decoding.search import Preparation, prepared
 from t5x_lite.layouts.base import ADAPTER_IDS
-from t5x_lite.metrics.statistics import interval
+from t5x_lite.metrics.benchmarks import interval
 from t5x_lite.objectives.likelihood import cross_entropy
 
 _logger = logging.getLogger(__name__)

@@ -36,11 +36,17 @@ from t5x_lite.inference.answers import answering_heads
 from t5x_lite.inference.generate import Prediction
 from t5x_lite.inference.head_answers import HeadAnswers
 from t5x_lite.inference.loading import Loaded
-from t5x_lite.inference.text_encoder import TextEncoder
-from t5x_lite.inference.vectors import DENSE, LEXICAL, MULTI_VECTOR, HeadEmbedder, Several
+from t5x_lite.inference.text_encoder import (
+    DENSE,
+    LEXICAL,
+    MULTI_VECTOR,
+    HeadEmbedder,
+    Several,
+    TextEncoder,
+)
 from t5x_lite.layouts.base import EncoderTokens
 from t5x_lite.layouts.groups import joined
-from t5x_lite.objectives.ranker import Ranker
+from t5x_lite.objectives.m3 import Ranker
 
 
 class PairScores(HeadAnswers):

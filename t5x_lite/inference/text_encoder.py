@@ -1,4 +1,33 @@
-"""Encoder that turns texts into vectors, from a checkpoint.
+"""A checkpoint that turns texts into vectors: pooled states, and BGE-M3's three heads.
+
+Vectors of texts: from an encoder's hidden states, and from the three heads of a BGE-M3.
+
+    embedder = Embedder(bind, batch_size=32, pooling="mean", normalize=True)
+    embedder.run(params, [tokens, other_tokens])        # float32 [2, D], each of length 1
+
+Texts of similar length are batched together, which reduces padding. Lengths are rounded up to a few
+sizes, so that few programs are compiled. Padding is determined by the lengths of the rows and not
+by their tokens, because an encoder's padding need not be token 0.
+
+The three heads of a BGE-M3 are computed in one pass of the encoder:
+
+    embedder = HeadEmbedder(learner.bind, ("dense", "lexical"), batch_size=32, ...)
+    found = embedder.several(params, [tokens, other_tokens])
+    found.dense                 float32 [2, D]
+    found.terms                 [{5: 0.7, 9: 0.4}, ...], token -> weight above 0
+
+MCLS of BGE-M3 inserts several [CLS] into a long text, each before a window of tokens; it needs no
+training:
+
+    window 3     [CLS] a b c d e f g [SEP]   ->   [CLS] a b c [CLS] d e f [CLS] g [SEP]
+
+The text's vector is the mean of the last hidden states of all [CLS]. The inserted tokens count in
+positions and maximum lengths. A text that is not longer than the window is unchanged. Rows with
+several [CLS] form their own batches, so they do not change the vectors of other rows in any bit.
+
+Source: Chen et al. 2024, arXiv:2402.03216, section 4; no code was published.
+
+Encoder that turns texts into vectors, from a checkpoint.
 
     encoder = Checkpoint.load(["work/bert"]).encoder(pooling="mean")
     rows, longer = encoder.rows(["dogs bark"])
@@ -10,32 +39,365 @@ imported sentence-transformers directory. Without the head, a vector is the mean
 states, scaled to length 1, with a warning.
 """
 
+import collections
 import dataclasses
+import functools
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, cast, get_args
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Float, Int
 
 from t5x_lite.config import Experiment
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.sharding import jit_rows, rounded_rows
 from t5x_lite.core.trees import Array, Params
 from t5x_lite.data.config import text_lengths
 from t5x_lite.data.vocabularies.encoder_tokens import Cut, TextRows, encoder_tokens, text_rows
 from t5x_lite.data.vocabularies.loading import Vocabulary
+from t5x_lite.inference.generate import Bind, batched, padded_length, with_adapter_ids
 from t5x_lite.inference.loading import Loaded
-from t5x_lite.inference.vectors import Embedder, HeadEmbedder, room, with_cls
 from t5x_lite.models.encoder import EncoderModel
-from t5x_lite.models.towers import Pooling, check_pooling
-from t5x_lite.models.vector_heads import Dense, check_cls, dense_of
+from t5x_lite.models.vector_heads import (
+    Dense,
+    Pooling,
+    Role,
+    check_cls,
+    check_pooling,
+    dense_of,
+    pool,
+)
 from t5x_lite.objectives.learner import Learner, heads_of
 from t5x_lite.objectives.retromae import bag_scores, largest
 
+_logger = logging.getLogger(__name__)
+
+
+_IN_FLIGHT = 4
+"""Maximum batches that wait for the device, so that it computes while the host pads."""
+_SHORTEST_NORM = 1e-12
+"""Minimum divisor when vectors are scaled to length 1, as in PyTorch's `normalize`."""
+
+
+class Embedder:
+    """Encoder of rows of tokens into vectors, in batches of one size and a few padded lengths.
+
+    Args:
+      bind: function that builds a module with the method `encode` from the parameters.
+      batch_size: number of rows per batch, rounded up to a multiple of the mesh's devices.
+      pooling: "cls" or "mean" (`models.towers`).
+      normalize: True to scale vectors to length 1.
+      pad_id: id of the model's padding token.
+      max_length: maximum number of tokens of padded rows, such as the model's positions; longer
+        inputs are rejected. None sets no limit.
+      lengths: ascending lengths in tokens to which rows are padded, if programs for other lengths
+        must not be compiled; None rounds lengths up.
+      mesh: device mesh that divides the rows; None uses the devices of the parameters.
+      whole: function that builds the model with its heads, instead of `bind`; needed if queries and
+        passages have separate encoders or projections. None uses `bind`.
+      bag: function (parameters, hidden states, padding mask) -> values to append to each vector;
+        None appends nothing.
+      dimensions: number of leading dimensions to keep of each vector; None keeps all.
+    """
+
+    def __init__(
+        self,
+        bind: Bind,
+        *,
+        batch_size: int,
+        pooling: Pooling = "mean",
+        normalize: bool = False,
+        pad_id: int = 0,
+        max_length: int | None = None,
+        lengths: Sequence[int] | None = None,
+        mesh: Mesh | None = None,
+        whole: Bind | None = None,
+        bag: Callable[[Params, Array, Array], Array] | None = None,
+        dimensions: int | None = None,
+    ):
+        check_pooling("pooling", pooling)
+
+        def encode(
+            params: Params, tokens: Array, lengths: Array, role: Role
+        ) -> tuple[Array, Array]:
+            segment_ids = (jnp.arange(tokens.shape[1]) < lengths[:, None]).astype(jnp.int32)
+            encoder = bind(params) if whole is None else whole(params).encoder(role)
+            hidden = encoder.encode(tokens, segment_ids=segment_ids)
+            return hidden.astype(jnp.float32), segment_ids
+
+        def vectors(params: Params, tokens: Array, lengths: Array, role: Role) -> Array:
+            states, segment_ids = encode(params, tokens, lengths, role)
+            found = pool(states, segment_ids, pooling)
+            if whole is not None:
+                found = whole(params).heads["dense"].project(found, role=role)
+            if bag is not None:
+                found = jnp.concatenate([found, bag(params, states, segment_ids)], axis=1)
+            found = shortened(found, dimensions)
+            return unit_length(found) if normalize else found
+
+        def states(params: Params, tokens: Array, lengths: Array, role: Role) -> Array:
+            return encode(params, tokens, lengths, role)[0]
+
+        self._states, self._vectors = (
+            {role: jit_rows(functools.partial(each, role=role), mesh) for role in get_args(Role)}
+            for each in (states, vectors)
+        )
+        self._batch_size = rounded_rows(batch_size, mesh)
+        self._pad_id, self._max_length, self._lengths = pad_id, max_length, lengths
+
+    def run(
+        self,
+        params: Params,
+        inputs: Sequence[np.ndarray],
+        *,
+        role: Role = "query",
+        adapter_ids: Sequence[int] | None = None,
+    ) -> Float[np.ndarray, "n D"]:
+        """Return the vector of each input, in order.
+
+        Args:
+          params: parameter tree for `bind`.
+          inputs: token ids of each text, int32, including the special tokens of a row.
+          role: kind of the texts, "query" or "passage", if the model distinguishes them.
+          adapter_ids: adapter id of each input, as in `Generator.run`.
+        """
+        # Without inputs, a row of padding determines D.
+        rows = list(inputs) or [np.zeros(0, np.int32)]
+        ids = adapter_ids if inputs or adapter_ids is None else [0]
+        found: np.ndarray | None = None
+        for batch, vectors in self._results(self._vectors[role], params, rows, ids):
+            if found is None:
+                found = np.empty((len(rows), vectors.shape[1]), np.float32)
+            found[batch] = vectors[: len(batch)]
+        assert found is not None
+        return found[: len(inputs)]
+
+    def states(
+        self,
+        params: Params,
+        inputs: Sequence[np.ndarray],
+        *,
+        role: Role = "query",
+        adapter_ids: Sequence[int] | None = None,
+    ) -> list[np.ndarray]:
+        """Return the encoder's hidden states of each input, float32 [length, D]."""
+        found: dict[int, np.ndarray] = {}
+        for batch, states in self._results(self._states[role], params, inputs, adapter_ids):
+            found |= {row: v[: len(inputs[row])] for row, v in zip(batch, states, strict=False)}
+        return [found[row] for row in range(len(inputs))]
+
+    def _results(
+        self,
+        function: Callable[..., Any],
+        params: Params,
+        inputs: Sequence[np.ndarray],
+        adapter_ids: Sequence[int] | None = None,
+    ) -> Iterator[tuple[list[int], Any]]:
+        under_way: collections.deque[tuple[list[int], Any]] = collections.deque()
+        # Long ones first: what does not fit the memory is seen at once.
+        order = sorted(range(len(inputs)), key=lambda row: -len(inputs[row]))
+        for batch in batched(order, self._batch_size):
+            tokens, lengths = self._pad([inputs[row] for row in batch])
+            own = with_adapter_ids(params, adapter_ids, batch, size=self._batch_size)
+            under_way.append((list(batch), function(own, tokens, lengths)))
+            if len(under_way) > _IN_FLIGHT:
+                done, result = under_way.popleft()
+                yield done, jax.tree.map(np.asarray, jax.device_get(result))
+        for done, result in under_way:
+            yield done, jax.tree.map(np.asarray, jax.device_get(result))
+
+    def _pad(self, rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Return padded tokens [batch_size, length], and each row's length without padding."""
+        longest = max(len(row) for row in rows)
+        size = rounded_length(longest)
+        if self._lengths is not None:
+            size = min(length for length in self._lengths if length >= longest)
+        elif self._max_length is not None:
+            size = max(longest, min(size, self._max_length))
+        tokens = np.full((self._batch_size, size), self._pad_id, np.int32)
+        lengths = np.zeros(self._batch_size, np.int32)
+        for place, row in enumerate(rows):
+            tokens[place, : len(row)] = row
+            lengths[place] = len(row)
+        return tokens, lengths
+
+
+def shortened(vectors: Float[Array, "B D"], dimensions: int | None) -> Float[Array, "B E"]:
+    """Return the first `dimensions` dimensions of vectors, or the complete vectors for None.
+
+    Raises:
+      InputError: if the vectors have fewer dimensions.
+    """
+    if dimensions is not None and dimensions > vectors.shape[1]:
+        raise InputError(
+            f"dimensions must be at most {vectors.shape[1]}, the size of a vector, got {dimensions}"
+        )
+    return vectors[:, :dimensions]
+
+
+def unit_length(vectors: Float[Array, "B D"]) -> Float[Array, "B D"]:
+    """Return the vectors scaled to length 1."""
+    norm = jnp.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / jnp.maximum(norm, _SHORTEST_NORM)
+
+
+def rounded_length(length: int) -> int:
+    """Return a length rounded up to 16, 32, 64, 96, 128, 160, 192, 224, 256, 320, 384, ...
+
+    With powers of two, a quarter of all tokens would be padding; with these sizes, a tenth is.
+    """
+    step = max(32, padded_length(length) // 8)
+    return -(-length // step) * step if length > 16 else 16
+
+
+DENSE, LEXICAL, MULTI_VECTOR = "dense", "lexical", "multi_vector"
+
+
+class Several(NamedTuple):
+    """Outputs of the requested BGE-M3 heads for texts; None for other heads.
+
+    Attributes:
+      dense: dense vectors, float32 [n, D].
+      terms: lexical weights of each text: token id -> weight, only weights above 0.
+      vectors: token vectors of each text, without the [CLS] tokens.
+    """
+
+    dense: Float[np.ndarray, "n D"] | None
+    terms: list[dict[int, float]] | None
+    vectors: list[np.ndarray] | None
+
+
+class HeadEmbedder(Embedder):
+    """Encoder of rows of tokens that returns the outputs of several heads in one pass.
+
+    Args:
+      bind: function from a parameter tree to the model's module with its heads.
+      ways: names of the heads, such as "dense" and "lexical".
+      batch_size: number of rows per batch.
+      pooling: pooling of the dense vector.
+      normalize: True to scale the dense vector to length 1.
+      cls_id: id of the token [CLS].
+      **options: options of `Embedder`.
+    """
+
+    def __init__(
+        self,
+        bind: Bind,
+        ways: Sequence[str],
+        *,
+        batch_size: int,
+        pooling: Pooling,
+        normalize: bool,
+        cls_id: int,
+        **options: Any,
+    ):
+        super().__init__(
+            bind, batch_size=batch_size, pooling=pooling, normalize=normalize, **options
+        )
+        self._cls_id = cls_id
+
+        def several(
+            params: Params, tokens: Array, lengths: Array, *, mcls: bool
+        ) -> dict[str, Array]:
+            bound = bind(params)
+            segment_ids = (jnp.arange(tokens.shape[1]) < lengths[:, None]).astype(jnp.int32)
+            hidden = bound.model.encode(tokens, segment_ids=segment_ids)
+            found: dict[str, Array] = {}
+            if DENSE in ways:
+                summaries = (tokens == cls_id) & (segment_ids > 0)
+                states = hidden.astype(jnp.float32)
+                pooled = pool(
+                    states, summaries if mcls else segment_ids, "mean" if mcls else pooling
+                )
+                pooled = bound.heads[DENSE].project(pooled)
+                pooled = shortened(pooled, options.get("dimensions"))
+                found[DENSE] = unit_length(pooled) if normalize else pooled
+            if LEXICAL in ways:
+                found[LEXICAL] = bound.heads[LEXICAL].terms(hidden, tokens, segment_ids)
+            if MULTI_VECTOR in ways:
+                found[MULTI_VECTOR] = bound.heads[MULTI_VECTOR](hidden, segment_ids)
+            return found
+
+        def of(mcls: bool) -> Callable[..., Any]:
+            def run(params: Params, tokens: Array, lengths: Array) -> dict[str, Array]:
+                return several(params, tokens, lengths, mcls=mcls)
+
+            return jit_rows(run, options.get("mesh"))
+
+        self._several = {mcls: of(mcls) for mcls in (False, True)}
+
+    def several(
+        self, params: Params, inputs: Sequence[np.ndarray], *, mcls: bool = False
+    ) -> Several:
+        """Return the outputs of the heads for each input, in order.
+
+        Args:
+          params: parameter tree for `bind`.
+          inputs: token ids of each text, int32, including the special tokens of a row.
+          mcls: True if rows may have several [CLS]; their hidden states are then averaged.
+        """
+        dense: dict[int, np.ndarray] = {}
+        terms: dict[int, dict[int, float]] = {}
+        vectors: dict[int, np.ndarray] = {}
+        has_more = [mcls and int(np.sum(row == self._cls_id)) > 1 for row in inputs]
+        for several in (False, True):
+            those = [i for i, more in enumerate(has_more) if more == several]
+            rows = [inputs[i] for i in those]
+            for batch, found in self._results(self._several[several], params, rows):
+                for place, number in enumerate(batch):
+                    own, row = those[number], rows[number]
+                    if DENSE in found:
+                        dense[own] = found[DENSE][place]
+                    if LEXICAL in found:
+                        terms[own] = _above_0(row, found[LEXICAL][place])
+                    if MULTI_VECTOR in found:
+                        kept = (row[1:] != self._cls_id) | (not several)
+                        vectors[own] = found[MULTI_VECTOR][place, : len(row) - 1][kept]
+        order = range(len(inputs))
+        return Several(
+            np.stack([dense[i] for i in order]) if dense else None,
+            [terms[i] for i in order] if terms else None,
+            [vectors[i] for i in order] if vectors else None,
+        )
+
+
+def _above_0(row: np.ndarray, weights: np.ndarray) -> dict[int, float]:
+    """Return the weights above 0 by token id, sorted by descending weight and then by token."""
+    there = np.flatnonzero(weights[: len(row)] > 0)
+    pairs = [(int(row[place]), float(weights[place])) for place in there]
+    return dict(sorted(pairs, key=lambda pair: (-pair[1], pair[0])))
+
+
+def room(length: int, window: int) -> int:
+    """Return the maximum text tokens in a row of `length` tokens, if [CLS] precedes each window.
+
+    Args:
+      length: number of tokens of the row, at least 3.
+      window: number of tokens after each [CLS].
+    """
+    whole, rest = divmod(length - 1, window + 1)
+    return whole * window + max(0, rest - 1)
+
+
+def with_cls(row: Int[np.ndarray, " S"], window: int) -> Int[np.ndarray, " T"]:
+    """Return a row [CLS] text [SEP] with an additional [CLS] after every `window` text tokens.
+
+    Args:
+      row: token ids of the row.
+      window: number of tokens after each [CLS].
+    """
+    text = row[1:-1]
+    if len(text) <= window:
+        return row
+    return np.insert(row, np.arange(1 + window, 1 + len(text), window), row[0])
+
+
 _BAG_CHUNK = 32
 """Number of positions processed at a time for the logits of DupMAE's bag of words."""
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

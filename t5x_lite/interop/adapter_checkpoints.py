@@ -30,14 +30,13 @@ import numpy as np
 from t5x_lite.adapters.base import ADAPTERS, Adapter
 from t5x_lite.adapters.composition import Block, names_of, trained_of
 from t5x_lite.adapters.config import Adapters
+from t5x_lite.adapters.delta_merging import Union
 from t5x_lite.adapters.delta_parts import LowRank, factored
 from t5x_lite.adapters.grammar import write_module
 from t5x_lite.adapters.lora import Lora
-from t5x_lite.adapters.merging import Union
-from t5x_lite.checkpoints import manifest as checkpoint_manifest
+from t5x_lite.checkpoints import items as checkpoint_manifest
 from t5x_lite.checkpoints import reading as checkpointing
-from t5x_lite.checkpoints.base import BASE_FILE, Base, Leaf, digests
-from t5x_lite.checkpoints.init import Init
+from t5x_lite.checkpoints.init import BASE_FILE, Base, Init, Leaf, digests
 from t5x_lite.checkpoints.items import write_step
 from t5x_lite.checkpoints.reading import lazy_params
 from t5x_lite.config import Experiment
@@ -54,13 +53,17 @@ from t5x_lite.data.vocabularies.tokenizer import Tokenizer
 from t5x_lite.inference.delta_files import goes_along, open_delta
 from t5x_lite.inference.loading import Step, find_step, learner_of, read_experiment
 from t5x_lite.interop import hf
-from t5x_lite.interop.adapters_files import is_library
+from t5x_lite.interop.adapters_heads import is_library
 from t5x_lite.interop.adapters_library import read_library, write_library
 from t5x_lite.interop.adapters_setups import is_setup, read_setup, write_setup
 from t5x_lite.interop.encoder_checkpoints import (
     POOLER_FILE,
+    Hosts,
     exported_head,
+    head_modules,
+    hosts_of,
     read_pooler_file,
+    refuse_views,
     with_family,
 )
 from t5x_lite.interop.encoders import MODEL, SUFFIXES
@@ -73,19 +76,14 @@ from t5x_lite.interop.hf_export import (
     write_adapter_card,
 )
 from t5x_lite.interop.hub import find_source
-from t5x_lite.interop.module_hosts import Hosts, head_modules, hosts_of, refuse_views
-from t5x_lite.interop.peft import Module, PeftFile, Site, read_peft
-from t5x_lite.interop.peft_files import CONFIG, base_change, head_of
-from t5x_lite.interop.peft_prompts import is_prefix, is_prompt, read_prefix, read_prompt
-from t5x_lite.interop.peft_writing import write_peft
+from t5x_lite.interop.peft import CONFIG, Module, PeftFile, Site, base_change, head_of, read_peft
+from t5x_lite.interop.peft_prompts import is_prefix, is_prompt, read_prefix, read_prompt, write_peft
 from t5x_lite.interop.tokenizers import read_encoder_tokenizer, read_tokenizer
 from t5x_lite.layouts import Encoder, Groups
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import is_encoder
-from t5x_lite.models.heads import HEADS, Head
-from t5x_lite.models.pretraining_heads import Mlm
-from t5x_lite.models.towers import as_model, in_tower, tower_of
-from t5x_lite.models.vector_heads import Dense, Role, dense_of
+from t5x_lite.models.heads import HEADS, Head, Mlm
+from t5x_lite.models.vector_heads import Dense, Role, as_model, dense_of, in_tower, tower_of
 from t5x_lite.objectives.contrastive import DOT, Contrastive
 from t5x_lite.objectives.learner import heads_of, views_of
 from t5x_lite.objectives.task_heads import objective_for

@@ -37,19 +37,26 @@ import numpy as np
 
 from t5x_lite.adapters.base import ADAPTERS, Adapter
 from t5x_lite.adapters.bottleneck import Bottleneck, Residual
-from t5x_lite.adapters.bottleneck_variants import Compacter, Invertible
-from t5x_lite.adapters.hyper import Hyper
+from t5x_lite.adapters.bottleneck_variants import Compacter, Hyper, Invertible
+from t5x_lite.adapters.delta_merging import Union
 from t5x_lite.adapters.lora import Ia3, Lora
-from t5x_lite.adapters.merging import Union
 from t5x_lite.adapters.prefix import Prefix, Prompt
 from t5x_lite.core.errors import InputError
 from t5x_lite.interop import adapters_heads, peft
-from t5x_lite.interop.adapters_files import BOTTLENECK, LORA, TORCH, LibraryFile, read_module
-from t5x_lite.interop.adapters_heads import ClassHeadFile, LibraryHead, read_head
-from t5x_lite.interop.module_hosts import Hosts
-from t5x_lite.interop.peft_files import CONFIG, head_arrays
+from t5x_lite.interop.adapters_heads import ADAPTER_TORCH as TORCH
+from t5x_lite.interop.adapters_heads import (
+    BOTTLENECK,
+    LORA,
+    ClassHeadFile,
+    LibraryFile,
+    LibraryHead,
+    read_head,
+    read_module,
+)
+from t5x_lite.interop.encoder_checkpoints import Hosts
+from t5x_lite.interop.peft import CONFIG, head_arrays
 from t5x_lite.interop.rules import check_finite
-from t5x_lite.interop.torch_files import write_torch
+from t5x_lite.interop.tensor_files import write_torch
 from t5x_lite.models.heads import Head
 from t5x_lite.nn.dense import Activation
 

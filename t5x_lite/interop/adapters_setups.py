@@ -41,8 +41,13 @@ from t5x_lite.adapters.composition import (
 from t5x_lite.adapters.grammar import write_trees
 from t5x_lite.core.errors import InputError, shown
 from t5x_lite.core.files import inside
-from t5x_lite.interop.adapters_files import is_whole, tensors_of
-from t5x_lite.interop.adapters_heads import ClassHeadFile, LibraryHead, read_head
+from t5x_lite.interop.adapters_heads import (
+    ClassHeadFile,
+    LibraryHead,
+    is_whole,
+    read_head,
+    tensors_of,
+)
 from t5x_lite.interop.adapters_library import (
     LibraryDirectory,
     about,
@@ -53,11 +58,11 @@ from t5x_lite.interop.adapters_library import (
     with_head,
     write_library,
 )
+from t5x_lite.interop.encoder_checkpoints import Hosts
 from t5x_lite.interop.hf import read_json
-from t5x_lite.interop.module_hosts import Hosts
 from t5x_lite.interop.peft import Module, Norms
 from t5x_lite.interop.rules import check_finite
-from t5x_lite.interop.torch_files import write_torch
+from t5x_lite.interop.tensor_files import write_torch
 from t5x_lite.models.heads import Head
 
 SETUP = "adapter_setup.json"

@@ -42,8 +42,7 @@ from t5x_lite.interop.encoders import (
 )
 from t5x_lite.interop.rules import LAYER, Rule
 from t5x_lite.models.deberta import DebertaConfig
-from t5x_lite.models.heads import HEADS, ClassifierKind, Head
-from t5x_lite.models.pretraining_heads import Mlm, Rtd
+from t5x_lite.models.heads import HEADS, ClassifierKind, Head, Mlm, Rtd
 
 _PREFIX = "deberta."
 _KIND = "deberta-v2"

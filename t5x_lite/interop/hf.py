@@ -49,8 +49,8 @@ from t5x_lite.interop.rules import (
 from t5x_lite.interop.tensor_files import Arrays, read_tensors
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.t5 import StackConfig, T5Config, T5EncoderConfig
-from t5x_lite.nn.bind import shapes
 from t5x_lite.nn.dense import FEED_FORWARDS, FeedForward
+from t5x_lite.nn.slots import shapes
 
 CONFIG = "config.json"
 LARGEST = 1 << 31

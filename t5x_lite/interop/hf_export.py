@@ -48,7 +48,7 @@ from t5x_lite.config import Experiment
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.remote import AnyPath
-from t5x_lite.core.run_history import Start, read_starts
+from t5x_lite.core.tracking import Start, read_starts
 from t5x_lite.data.config import text_lengths
 from t5x_lite.data.vocabularies.byte_level import Bytes
 from t5x_lite.data.vocabularies.loading import load_vocabulary
@@ -57,17 +57,14 @@ from t5x_lite.inference.text_encoder import trained_length
 from t5x_lite.interop import encoder_checkpoints, hf
 from t5x_lite.interop.hf import CONFIG, common_dtype, read_json, their_tensors
 from t5x_lite.interop.hub import Found
-from t5x_lite.interop.retrievers import flag_embedding
+from t5x_lite.interop.retrievers import PROJECTION, flag_embedding, sentence_files
 from t5x_lite.interop.rules import LazyArray
-from t5x_lite.interop.sentence_transformers import PROJECTION, sentence_files
-from t5x_lite.interop.tensor_files import write_safetensors, write_tensors
+from t5x_lite.interop.tensor_files import write_safetensors, write_tensors, write_torch
 from t5x_lite.interop.tokenizers import write_tokenizer
-from t5x_lite.interop.torch_files import write_torch
 from t5x_lite.metrics.benchmarks import is_test
 from t5x_lite.models.encoder import is_encoder
 from t5x_lite.models.heads import HEADS
-from t5x_lite.models.towers import as_model
-from t5x_lite.models.vector_heads import Dense, Role, dense_of
+from t5x_lite.models.vector_heads import Dense, Role, as_model, dense_of
 from t5x_lite.objectives.learner import heads_of
 
 _logger = logging.getLogger(__name__)

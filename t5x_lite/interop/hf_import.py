@@ -46,21 +46,18 @@ from t5x_lite.interop.encoder_checkpoints import Release, read_release
 from t5x_lite.interop.encoders import Family
 from t5x_lite.interop.hf import CONFIG, read_config, read_hf
 from t5x_lite.interop.hf_export import GENERATION, HUGGINGFACE, MODEL, Dtype, as_json, cast
-from t5x_lite.interop.retrievers import POOLER, Pooler, read_pooler
+from t5x_lite.interop.retrievers import POOLER, Pooler, projection_of, read_pooler, read_sentences
 from t5x_lite.interop.rules import LazyArray, Source
-from t5x_lite.interop.sentence_transformers import projection_of, read_sentences
 from t5x_lite.interop.t5x import T5XCheckpoint
 from t5x_lite.interop.tokenizers import read_tokenizer
 from t5x_lite.layouts import Groups
 from t5x_lite.models.heads import HEADS
 from t5x_lite.models.t5 import T5Config, T5EncoderConfig
-from t5x_lite.models.towers import TOWERS
-from t5x_lite.models.vector_heads import Dense, Role
+from t5x_lite.models.vector_heads import TOWERS, Dense, Role
 from t5x_lite.objectives.base import NoLoss
 from t5x_lite.objectives.contrastive import DOT, Contrastive
 from t5x_lite.objectives.likelihood import Seq2Seq
-from t5x_lite.optim.config import Adafactor
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import Adafactor, Constant
 
 _logger = logging.getLogger(__name__)
 

@@ -1,4 +1,16 @@
-"""Import of PEFT's adapters: LoRA, with rsLoRA and DoRA, and (IA)^3.
+"""Import of PEFT's directories: LoRA, with rsLoRA and DoRA, (IA)^3, heads, base arrays.
+
+Contents of PEFT directories: checks of adapter_config.json, heads and base arrays.
+
+    base_model.model.classifier.weight            heads/classifier/out/kernel
+    base_model.model.bert.pooler.dense.weight     heads/classifier/dense/kernel
+
+Settings of adapter_config.json that cannot be converted raise an error. modules_to_save contains
+heads and arrays of the base model. The head of a directory may be incomplete: by default PEFT does
+not save BERT's pooler, so the base's pooler is used. Arrays of the base are, for example, an
+embedding with added tokens, the output layer of a T5, and norms.
+
+Import of PEFT's adapters: LoRA, with rsLoRA and DoRA, and (IA)^3.
 
     adapter_config.json            {"peft_type": "LORA", "r": 8, "lora_alpha": 16, ...}
     adapter_model.safetensors      base_model.model.HOST.lora_A.weight [r, in]; or .bin
@@ -27,7 +39,8 @@ tuners/lora, tuners/ia3, utils/save_and_load.py.
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -37,20 +50,421 @@ import numpy as np
 from t5x_lite.adapters.base import ADAPTERS, Adapter
 from t5x_lite.adapters.lora import Ia3, Lora
 from t5x_lite.core import trees
-from t5x_lite.core.errors import InputError
-from t5x_lite.interop.module_hosts import Hosts
-from t5x_lite.interop.peft_files import (
-    CONFIG,
-    head_arrays,
-    is_target,
-    number_of,
-    of_pattern,
-    read_config,
+from t5x_lite.core import trees as patterns
+from t5x_lite.core.errors import InputError, shown
+from t5x_lite.interop import hf
+from t5x_lite.interop.encoder_checkpoints import FAMILIES, Hosts, with_family
+from t5x_lite.interop.encoders import MODEL, SUFFIXES
+from t5x_lite.interop.hf import LARGEST, read_json
+from t5x_lite.interop.rules import LAYER, Rule, check_finite, check_shape
+from t5x_lite.interop.tensor_files import read_safetensors, read_torch
+from t5x_lite.models.base import ModelConfig
+from t5x_lite.models.encoder import is_encoder
+from t5x_lite.models.heads import Head, Mlm
+from t5x_lite.models.t5 import T5Config
+
+_logger = logging.getLogger(__name__)
+
+
+CONFIG = "adapter_config.json"
+
+_COSTLY = 3
+"""Maximum number of slow regular expressions in PEFT's rank_pattern or alpha_pattern."""
+_LATER = ("P_TUNING", "MULTITASK_PROMPT_TUNING")
+_METHODS = ("LORA", "IA3")
+_HARMLESS = (
+    *("peft_type", "task_type", "auto_mapping", "peft_version", "base_model_name_or_path"),
+    *("revision", "inference_mode", "modules_to_save", "target_modules", "exclude_modules"),
+    *("init_ia3_weights", "init_lora_weights", "feedforward_modules"),
+    *("layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern"),
+    *("r", "lora_alpha", "lora_dropout", "use_rslora", "use_dora"),
+    # Settings of an initialization in `init_lora_weights`, or of something that the file lacks.
+    *("loftq_config", "eva_config", "corda_config", "lora_ga_config", "megatron_core"),
+    *("megatron_config", "qalora_group_size", "runtime_config"),
 )
-from t5x_lite.interop.rules import check_finite
-from t5x_lite.interop.tensor_files import read_safetensors
-from t5x_lite.interop.torch_files import read_torch
-from t5x_lite.models.heads import Head
+_OFF = {"bias": ("none",)}
+"""Values that disable a field of adapter_config.json, in addition to null, false and empty."""
+_LEAVES_THE_BASE = (None, True, False, "gaussian", "orthogonal", "eva")
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """Read adapter_config.json; raise InputError if the adapter cannot be converted."""
+    if not directory.is_dir():
+        raise InputError(f"{directory}: no such directory")
+    where = directory / CONFIG
+    if not where.is_file():
+        raise InputError(
+            f"{directory}: contains no {CONFIG}; pass a directory that PEFT or the library "
+            "`adapters` wrote"
+        )
+    config = read_json(where)
+    kind = config.get("peft_type")
+    if kind in _LATER:
+        raise InputError(
+            f"{where}: peft_type {kind} is not supported, only LoRA, (IA)^3, prompt and prefix "
+            "tuning"
+        )
+    if kind not in _METHODS:
+        raise InputError(
+            f"{where}: peft_type {kind!r} is not supported, only {' and '.join(_METHODS)}"
+        )
+    for name, value in config.items():
+        if name not in _HARMLESS and value and value not in _OFF.get(name, ()):
+            raise InputError(f"{where}: {name} {str(value)[:60]!r} is not supported")
+    initial = config.get("init_lora_weights", True)
+    if not any(initial is each or initial == each for each in _LEAVES_THE_BASE):
+        raise InputError(
+            f"{where}: init_lora_weights {initial!r} changes the base, so this LoRA does not "
+            "fit the original base; convert it by saving it in PEFT with "
+            "path_initial_model_for_weight_conversion"
+        )
+    for name in ("use_rslora", "use_dora"):
+        if not isinstance(config.get(name) or False, bool):
+            raise InputError(f"{where}: {name} must be true or false, got {config[name]!r}")
+    return config
+
+
+def number_of(where: object, name: str, value: Any, *, least: int | float) -> Any:
+    """Return a number from adapter_config.json; raise InputError if it is out of range."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not least <= value < LARGEST:
+        raise InputError(
+            f"{where}: {name} must be a number of at least {least}, got {str(value)[:60]!r}"
+        )
+    return value
+
+
+def of_pattern(
+    where: object, config: Mapping[str, Any], field: str, name: str, default: Any
+) -> Any:
+    """Return a layer's rank or alpha from rank_pattern or alpha_pattern; the first match counts."""
+    patterns = config.get(field) or {}
+    if not isinstance(patterns, dict):
+        raise InputError(f"{where}: {field} must be an object, got {str(patterns)[:60]!r}")
+    costly = [each for each in patterns if not _is_simple(where, field, each)]
+    if len(costly) > _COSTLY:
+        raise InputError(
+            f"{where}: {field} has {len(costly)} regular expressions that can match in "
+            f"too many ways, such as {shown(costly[0])}; simplify them"
+        )
+    for pattern, value in patterns.items():
+        if _matches(where, field, pattern, name, start=r"(?:.*\.)?"):
+            return value
+    return default
+
+
+def is_target(where: object, config: Mapping[str, Any], field: str, name: str) -> bool:
+    """Return True if target_modules or exclude_modules matches a layer."""
+    targets = config.get(field)
+    if isinstance(targets, str):
+        return _matches(where, field, targets, name)
+    if targets is None:
+        return False
+    if not isinstance(targets, list) or not all(isinstance(each, str) for each in targets):
+        raise InputError(
+            f"{where}: {field} must be a list of names or a regular expression, got "
+            f"{str(targets)[:60]!r}"
+        )
+    return any(name == target or name.endswith(f".{target}") for target in targets)
+
+
+def _is_simple(where: object, field: str, pattern: str) -> bool:
+    patterns.check(f"{where}: {field}", pattern)
+    return patterns.is_simple(pattern)
+
+
+def _matches(where: object, field: str, pattern: str, name: str, *, start: str = "") -> bool:
+    patterns.check(f"{where}: {field}", pattern)
+    try:
+        return patterns.fullmatch(f"{start}(?:{pattern})", name)
+    except InputError as error:
+        raise InputError(f"{where}: {field}: {error}") from error
+
+
+def targets_of(chosen: Iterable[str], known: Iterable[str]) -> list[str] | str:
+    """Return PEFT's target_modules for exactly the chosen layers: short names or an expression."""
+    wanted, all_names = set(chosen), set(known)
+    short = sorted({_short(name) for name in wanted})
+    if {n for n in all_names if n.endswith(tuple(f".{end}" for end in short))} == wanted:
+        return short
+    return expression_of(wanted, all_names)
+
+
+def expression_of(chosen: Iterable[str], known: Iterable[str]) -> str:
+    """Return a regular expression that matches exactly the chosen layers."""
+    wanted, all_names = set(chosen), set(known)
+    layers: dict[tuple[str, str], set[int]] = {}
+    everywhere: dict[tuple[str, str], set[int]] = {}
+    for table, names in ((layers, wanted), (everywhere, all_names)):
+        for name in names:
+            before, layer, after = re.split(r"\.(\d+)\.", name, maxsplit=1)
+            table.setdefault((before, after), set()).add(int(layer))
+    alternatives = []
+    for (before, after), numbers in sorted(layers.items()):
+        which = r"\d+"
+        if numbers != everywhere[before, after]:
+            which = f"(?:{'|'.join(map(str, sorted(numbers)))})"
+        body = before[max(before.find("encoder"), before.find("decoder")) :]
+        alternatives.append(rf"{re.escape(body)}\.{which}\.{re.escape(after)}")
+    return rf"(?:.*\.)?(?:{'|'.join(alternatives)})"
+
+
+def _short(name: str) -> str:
+    parts = name.split(".")
+    return parts[-1] if parts[-1] != "dense" else ".".join(parts[-2:])
+
+
+TASKS = {"SEQ_CLS": "classifier", "TOKEN_CLS": "token", "QUESTION_ANS": "span"}
+"""Names of t5x_lite heads, by PEFT's task_type."""
+_OUTPUTS = tuple(name for family in FAMILIES for name in family.copies)
+"""Names of the copies of the token embedding in transformers' masked language model heads."""
+
+
+def head_of(
+    where: Path,
+    said: Mapping[str, Any],
+    kept: Mapping[str, np.ndarray],
+    *,
+    model: ModelConfig,
+    model_type: str | None,
+    heads: Mapping[str, Head],
+) -> Head | None:
+    """Return the head that PEFT's modules_to_save contains, or None."""
+    if not kept or not is_encoder(model):
+        return None
+    encoder, family = with_family(model, where=where)
+    task = TASKS.get(str(said.get("task_type")))
+    known = [name for name in heads if name in SUFFIXES]
+    if task is None and len(known) == 1:
+        [task] = known
+    kind = model_type or str(family.from_model(encoder, None, None)["model_type"])
+    classes = {"architectures": [SUFFIXES[task]]} if task else {}
+    config = {**classes, **{k: v for k, v in said.items() if k in _OF_HEADS}, "model_type": kind}
+    own_names = {name for rule in family.table(encoder, None, kind) for name in _names(rule)}
+    own = {name: x for name, x in kept.items() if not _is_of(name, own_names)}
+    if not own:
+        return None
+    head = family.head_of(where, config, own)
+    names = {name for rule in family.table(encoder, head, kind) for name in _names(rule)}
+    if head is None or not family.heads(head) or not any(map(names.__contains__, own)):
+        raise InputError(
+            f"{where}: {min(own)} in modules_to_save belongs to no supported task head; check "
+            f"that task_type is one of {', '.join(TASKS)}"
+        )
+    base = heads.get(head.name)
+    if base is None or _classes(base) != _classes(head):
+        return head
+    return head if getattr(head, "labels", ()) else base
+
+
+_OF_HEADS = ("architectures", "id2label", "problem_type")
+
+
+def _names(rule: Rule) -> tuple[str, ...]:
+    return (rule.theirs, *rule.aliases)
+
+
+def _is_of(name: str, rules: Collection[str]) -> bool:
+    return name in rules or re.sub(r"\.\d+\.", f".{LAYER}.", name, count=1) in rules
+
+
+def _classes(head: Head) -> Any:
+    return next((v for k, v in vars(head).items() if k == "num_classes"), None)
+
+
+def head_arrays(where: Path, kept: Mapping[str, np.ndarray], hosts: Hosts) -> dict[str, np.ndarray]:
+    """Return the arrays of the saved head by parameter path."""
+    left, arrays = dict(kept), {}
+    for piece in hosts.pieces:
+        names = [name for name in (piece.name, *piece.aliases) if name in left]
+        if names:
+            tensor = left.pop(names[0])
+            for name in names[1:]:
+                if not np.array_equal(left.pop(name), tensor):
+                    raise InputError(f"{where}: {name} differs from {names[0]}; keep one of them")
+            check_shape(where, piece, tensor.shape)
+            arrays[piece.path] = np.ascontiguousarray(piece.to_ours(tensor))
+    known = {name for piece in hosts.base for name in (piece.name, *piece.aliases)}
+    is_t5 = any(stack == "decoder" for stack, _ in hosts.kernels)
+    known |= {hf.HEAD} if is_t5 else set(_OUTPUTS)
+    if odd := sorted(set(left) - known):
+        raise InputError(
+            f"{where}: {odd[0]} in modules_to_save belongs neither to the base model, nor to "
+            "the head of task_type"
+        )
+    return arrays
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BaseChange:
+    """Arrays of the base model that a PEFT directory replaces (modules_to_save).
+
+    Attributes:
+      model: config of the model after the replacement.
+      arrays: float32 arrays by parameter path.
+    """
+
+    model: ModelConfig
+    arrays: Mapping[str, np.ndarray]
+
+
+def base_change(
+    where: Path,
+    kept: Mapping[str, np.ndarray],
+    hosts: Hosts,
+    *,
+    model: ModelConfig,
+    scaled: bool,
+    read: Callable[[str], np.ndarray],
+) -> BaseChange:
+    """Return the arrays of the base model that a PEFT directory replaces (modules_to_save).
+
+    PEFT replaces one module at a time. If it replaces the embedding of a tied T5, the output layer
+    keeps the old embedding, so the imported model gets an untied output layer.
+    """
+    own = {name for piece in hosts.pieces for name in (piece.name, *piece.aliases)}
+    left = {name: x for name, x in kept.items() if name not in own}
+    if not left:
+        return BaseChange(model=model, arrays={})
+    if isinstance(model, T5Config):
+        model, arrays = _t5_tables(where, left, model, scaled=scaled, read=read)
+    else:
+        model, arrays = _encoder_table(where, left, hosts, model, read=read)
+    by_name = {name: piece for piece in hosts.base for name in (piece.name, *piece.aliases)}
+    for name, tensor in left.items():
+        piece = by_name[name]
+        check_shape(where, piece, tensor.shape)
+        if piece.layer is None:
+            arrays[piece.path] = np.ascontiguousarray(piece.to_ours(tensor))
+            continue
+        if piece.path not in arrays:
+            arrays[piece.path] = np.array(read(piece.path), np.float32)
+        arrays[piece.path][piece.layer] = piece.to_ours(tensor)
+    return BaseChange(model=model, arrays=arrays)
+
+
+def _t5_tables(
+    where: Path,
+    left: dict[str, np.ndarray],
+    model: T5Config,
+    *,
+    scaled: bool,
+    read: Callable[[str], np.ndarray],
+) -> tuple[T5Config, dict[str, np.ndarray]]:
+    """Remove a T5's embedding and output layer from `left`; return them as parameters."""
+    d_model, arrays = model.d_model, {}
+    shared, head = left.pop(hf.EMBEDDING, None), left.pop(hf.HEAD, None)
+    copies = [left.pop(name) for name in hf.COPIES if name in left]
+    for tensor in (shared, head, *copies):
+        if tensor is not None and (tensor.ndim != 2 or tensor.shape[1] != d_model):
+            raise InputError(
+                f"{where}: an embedding has shape {tensor.shape}, but must have d_model = "
+                f"{d_model} columns"
+            )
+    if copies and (len(copies) < 2 or not np.array_equal(copies[0], copies[1])):
+        raise InputError(
+            f"{where}: the embeddings of encoder and decoder (embed_tokens in modules_to_save) "
+            "must be equal, but differ"
+        )
+    table = read(f"{MODEL}token_embedding/table")
+    if copies:
+        new = copies[0]
+    elif shared is not None and len(shared) != len(table):
+        new = shared  # has another number of rows; PEFT copies it to both stacks before training
+    else:
+        new = None
+        if shared is not None and not np.array_equal(shared, table):
+            _logger.warning(
+                "%s: skipping %s, because transformers reads embed_tokens in encoder and "
+                "decoder instead",
+                where,
+                hf.EMBEDDING,
+            )
+    rows = len(table) if new is None else len(new)
+    factor = np.float32(d_model**-0.5 if scaled else 1.0)
+    if head is not None and len(head) != rows:
+        raise InputError(f"{where}: {hf.HEAD} has {len(head)} rows, but the embedding has {rows}")
+    tied = model.tie_embeddings
+    if head is None and new is not None and rows != len(table) and (copies or not tied):
+        raise InputError(
+            f"{where}: the embedding has {rows} rows, but the output layer of the base has "
+            f"{len(table)}; save the adapter with lm_head in modules_to_save"
+        )
+    if head is None and tied and copies:
+        head = table
+    if new is not None and not np.array_equal(new, table):
+        arrays[f"{MODEL}token_embedding/table"] = np.asarray(new, np.float32)
+    if head is not None:
+        is_tied = tied and np.array_equal(head, table if new is None else new)
+        if not is_tied:
+            tied = False
+            arrays[f"{MODEL}lm_head/kernel"] = np.ascontiguousarray((head * factor).T)
+    return model.replace(tie_embeddings=tied, vocab_size=rows), arrays
+
+
+def _encoder_table(
+    where: Path,
+    left: dict[str, np.ndarray],
+    hosts: Hosts,
+    model: ModelConfig,
+    *,
+    read: Callable[[str], np.ndarray],
+) -> tuple[ModelConfig, dict[str, np.ndarray]]:
+    """Remove an encoder's embedding and its copy from `left`; return the parameter."""
+    path = f"{MODEL}embedding/token"
+    names = [name for p in hosts.base if p.path == path for name in (p.name, *p.aliases)]
+    found = [left.pop(name) for name in names if name in left]
+    outputs = {name: left.pop(name) for name in _OUTPUTS if name in left}
+    table = read(path)
+    new = found[0] if found else table
+    if new.ndim != 2 or new.shape[1] != table.shape[1]:
+        raise InputError(
+            f"{where}: the embedding has shape {new.shape}, but the base's has {table.shape}"
+        )
+    for name, output in outputs.items():
+        if hosts.head is not None and not np.array_equal(output, new):
+            raise InputError(
+                f"{where}: {name} differs from the embedding, but a masked language model head "
+                "must share the embedding"
+            )
+    if np.array_equal(new, table):
+        return model, {}
+    tied = hosts.head is not None and hosts.head.name == Mlm().name
+    if tied and not outputs:
+        raise InputError(
+            f"{where}: modules_to_save replaces the embedding but not the output layer of the "
+            "masked language model; they must be equal, so save both"
+        )
+    return model.replace(vocab_size=len(new)), {path: np.asarray(new, np.float32)}
+
+
+def changed_base(
+    arrays: Mapping[str, np.ndarray], hosts: Hosts, *, scaled: bool, where: object
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return the base model's changed tensors, and the module names for PEFT's modules_to_save."""
+    tensors: dict[str, np.ndarray] = {}
+    modules: list[str] = []
+    by_path = {piece.path: piece for piece in hosts.base}
+    for path in (path for path in arrays if path.startswith(MODEL)):
+        if path == f"{MODEL}token_embedding/table":
+            tensors |= dict.fromkeys(hf.COPIES, arrays[path])
+            modules.append("embed_tokens")
+        elif path == f"{MODEL}lm_head/kernel":
+            d_model = arrays[path].shape[0]
+            factor = np.float32(d_model**0.5 if scaled else 1.0)
+            tensors[hf.HEAD] = (arrays[path] * factor).T
+            modules.append("lm_head")
+        elif path == f"{MODEL}embedding/token":
+            name = by_path[path].name
+            tensors[name] = arrays[path]
+            modules.append("word_embeddings")
+        else:
+            raise InputError(
+                f"checkpoint {where}: {path} was trained together with the adapter, but PEFT "
+                "cannot store it; export the merged model with `t5x-lite export hf`"
+            )
+    return tensors, modules
+
 
 SAFETENSORS = "adapter_model.safetensors"
 _TORCH = "adapter_model.bin"
@@ -112,8 +526,6 @@ Site = tuple[str, str]
 """Stack ("encoder" or "decoder") and adapter site (such as "mlp/out") of a dense layer."""
 Norms = Callable[[Site], np.ndarray]
 """Function (adapter site) -> column norms [N, out] of its base kernel, for DoRA."""
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

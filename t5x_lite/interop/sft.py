@@ -28,10 +28,9 @@ from t5x_lite.adapters.config import Adapters
 from t5x_lite.adapters.delta_parts import Sparse
 from t5x_lite.adapters.grammar import write_module
 from t5x_lite.adapters.sparse import INDICES, VALUES, SparseTuning
-from t5x_lite.checkpoints import manifest as checkpoint_manifest
+from t5x_lite.checkpoints import items as checkpoint_manifest
 from t5x_lite.checkpoints import reading as checkpointing
-from t5x_lite.checkpoints.base import BASE_FILE, Base
-from t5x_lite.checkpoints.init import Init
+from t5x_lite.checkpoints.init import BASE_FILE, Base, Init
 from t5x_lite.checkpoints.items import write_step
 from t5x_lite.config.file import to_json
 from t5x_lite.core.errors import InputError
@@ -42,22 +41,21 @@ from t5x_lite.core.trees import LazyArray
 from t5x_lite.inference.delta_files import goes_along, open_delta
 from t5x_lite.inference.loading import Step, find_step, read_experiment
 from t5x_lite.interop import hf
-from t5x_lite.interop import torch_files as writing
+from t5x_lite.interop import tensor_files as writing
 from t5x_lite.interop.adapter_checkpoints import (
     head_for_export,
     leaf_of,
     left_to_base,
     model_type_of,
 )
-from t5x_lite.interop.encoder_checkpoints import with_family
+from t5x_lite.interop.encoder_checkpoints import refuse_views, with_family
 from t5x_lite.interop.encoders import MODEL, learner_shapes
-from t5x_lite.interop.module_hosts import refuse_views
 from t5x_lite.interop.rules import Piece, check_finite, pieces
-from t5x_lite.interop.torch_files import read_tree
+from t5x_lite.interop.tensor_files import read_tree
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import is_encoder
 from t5x_lite.models.heads import HEADS, Head
-from t5x_lite.models.towers import TOWERS
+from t5x_lite.models.vector_heads import TOWERS
 from t5x_lite.objectives.learner import views_of
 
 _logger = logging.getLogger(__name__)

@@ -64,8 +64,8 @@ from t5x_lite.interop.rules import (
     pieces,
 )
 from t5x_lite.models.t5 import T5Config
-from t5x_lite.nn.bind import shapes
 from t5x_lite.nn.dense import FEED_FORWARDS
+from t5x_lite.nn.slots import shapes
 
 INDEX = "checkpoint"
 _METADATA = "_METADATA"

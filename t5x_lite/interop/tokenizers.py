@@ -55,9 +55,8 @@ from t5x_lite.data.vocabularies.added_tokens import (
     as_added,
     check_class,
 )
-from t5x_lite.data.vocabularies.byte_level import NUM_PLAIN, Bytes, Layout
+from t5x_lite.data.vocabularies.byte_level import NUM_PLAIN, Bytes, Layout, composes
 from t5x_lite.data.vocabularies.loading import ENCODER_FORMS, SentencePiece, Vocabulary
-from t5x_lite.data.vocabularies.spm import composes
 from t5x_lite.data.vocabularies.tokenizer import Tokenizer, add_stated, add_tokens, load_tokenizer
 from t5x_lite.interop.hf import read_json
 

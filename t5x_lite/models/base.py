@@ -15,9 +15,9 @@ from t5x_lite.core.sharding import constrain
 from t5x_lite.core.tied_parameters import View
 from t5x_lite.core.trees import Array
 from t5x_lite.nn import cache as caching
-from t5x_lite.nn.bind import GraphDef, bind, split
 from t5x_lite.nn.cache import Cache
 from t5x_lite.nn.dense import FAN_IN_TRUNCATED, Dense, Embedding, FusedDense
+from t5x_lite.nn.slots import GraphDef, bind, split
 
 RowShapes = Mapping[str, tuple[int, ...]]
 """Shape of each feature in one row of a batch: (S,), or (N, S) for N texts per row."""

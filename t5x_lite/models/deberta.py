@@ -33,13 +33,20 @@ from t5x_lite.core.options import Above
 from t5x_lite.core.sharding import constrain
 from t5x_lite.core.trees import Array, Key
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel
-from t5x_lite.nn.attention_pattern import Distances, Pattern
-from t5x_lite.nn.bind import bind, split, stacked
-from t5x_lite.nn.dense import Activation, Dense, activate, einsum, lookup
+from t5x_lite.nn.attention_pattern import Distances, Pattern, document_positions
+from t5x_lite.nn.dense import (
+    Activation,
+    Dense,
+    LayerNorm,
+    activate,
+    dropout,
+    einsum,
+    lookup,
+    split_key,
+)
 from t5x_lite.nn.disentangled import DisentangledLayer, RelativePositions
-from t5x_lite.nn.dropout import LayerNorm, dropout, split_key
 from t5x_lite.nn.masks import Visibility
-from t5x_lite.nn.positions import document_positions
+from t5x_lite.nn.slots import bind, split, stacked
 from t5x_lite.nn.stack import scan_layers
 
 

@@ -30,15 +30,20 @@ from t5x_lite.core.options import Above, AtLeast, Count, Rate, Whole, check_boun
 from t5x_lite.core.sharding import constrain
 from t5x_lite.core.trees import Array, Key
 from t5x_lite.models.base import ModelConfig, RowShapes
-from t5x_lite.nn import cudnn_attention
-from t5x_lite.nn.attention_pattern import Pattern
-from t5x_lite.nn.bind import stacked
-from t5x_lite.nn.dense import Activation, Dense, lookup, truncated_normal
-from t5x_lite.nn.dropout import LayerNorm, dropout, split_key
+from t5x_lite.nn import fused_attention
+from t5x_lite.nn.attention_pattern import Pattern, RelativeBias, document_positions
+from t5x_lite.nn.dense import (
+    Activation,
+    Dense,
+    LayerNorm,
+    dropout,
+    lookup,
+    split_key,
+    truncated_normal,
+)
 from t5x_lite.nn.layers import PostNormConfig, PostNormLayer
 from t5x_lite.nn.masks import Visibility
-from t5x_lite.nn.positions import RelativeBias, document_positions
-from t5x_lite.nn.slots import InvertibleSlot, TokenSlot, seen_after_prompt
+from t5x_lite.nn.slots import InvertibleSlot, TokenSlot, seen_after_prompt, stacked
 from t5x_lite.nn.stack import (
     AttentionKind,
     Running,
@@ -127,7 +132,7 @@ class EncoderConfig(ModelConfig):
                 f"model.pad_id must be in [0, {self.vocab_size}), a token id: got {self.pad_id}"
             )
         if self.attention == "cudnn":
-            cudnn_attention.check_sizes(d_kv=self.d_model // self.num_heads)
+            fused_attention.check_sizes(d_kv=self.d_model // self.num_heads)
             if self.attention_dropout_rate > 0 and not self.share_attention_dropout:
                 raise InputError(
                     "model.attention 'cudnn' does not support dropout for each query and key; "
@@ -178,7 +183,7 @@ class EncoderConfig(ModelConfig):
 
     def check_devices(self, kind: str, *, dtype: str) -> None:
         if self.attention == "cudnn":
-            cudnn_attention.check(kind=kind, dtype=dtype)
+            fused_attention.check(kind=kind, dtype=dtype)
 
     def check_precision(self, precision: str, *, dtype: str) -> None:
         check_precision(self.attention, precision, dtype=dtype)

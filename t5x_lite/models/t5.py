@@ -36,7 +36,7 @@ from t5x_lite.core.tied_parameters import Same, View
 from t5x_lite.core.trees import Array, Key
 from t5x_lite.models.base import ModelConfig, RowShapes, TokenModel
 from t5x_lite.nn import cache as caching
-from t5x_lite.nn import cudnn_attention, masks
+from t5x_lite.nn import fused_attention, masks
 from t5x_lite.nn.cache import Cache
 from t5x_lite.nn.dense import FEED_FORWARDS, Embedding, FeedForward
 from t5x_lite.nn.layers import LayerConfig
@@ -88,7 +88,7 @@ class StackConfig(ModelConfig):
         recorded in the run's config.json; "plain" computes all keys at once; "heads" computes one
         head of one row at a time, which is faster on CPUs in float32; "blocked" has memory linear
         in length; "pallas" is a TPU kernel for blocks (blocked on other devices); "cudnn" is
-        cuDNN's attention for NVIDIA GPUs and bfloat16 (`t5x_lite.nn.cudnn_attention`; plain on
+        cuDNN's attention for NVIDIA GPUs and bfloat16 (`t5x_lite.nn.fused_attention`; plain on
         other devices, where training rejects it). Decoding always uses plain attention.
       attention_block: number of keys per block of blocked attention; for the TPU kernel, of keys
         and queries, with 256 recommended. A block that does not fit the chip is halved.
@@ -115,7 +115,7 @@ class StackConfig(ModelConfig):
     def __post_init__(self) -> None:
         check_bounds(self, prefix="model.")
         if self.attention == "cudnn":
-            cudnn_attention.check_sizes(d_kv=self.d_kv)
+            fused_attention.check_sizes(d_kv=self.d_kv)
         check_remat(self.remat)
         if self.relative_buckets < 4 or self.relative_max_distance <= self.relative_buckets // 2:
             raise InputError(
@@ -134,7 +134,7 @@ class StackConfig(ModelConfig):
 
     def check_devices(self, kind: str, *, dtype: str) -> None:
         if self.attention == "cudnn":
-            cudnn_attention.check(kind=kind, dtype=dtype)
+            fused_attention.check(kind=kind, dtype=dtype)
 
     def check_precision(self, precision: str, *, dtype: str) -> None:
         check_precision(self.attention, precision, dtype=dtype)

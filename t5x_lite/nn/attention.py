@@ -14,18 +14,21 @@ from jaxtyping import Bool, Float
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import constrain, traced_kind
 from t5x_lite.core.trees import Array, Key
-from t5x_lite.nn import cudnn_attention as cudnn
+from t5x_lite.nn import fused_attention as cudnn
 from t5x_lite.nn.attention_pattern import EVERYTHING, Pattern
-from t5x_lite.nn.blocked_attention import blocked_attention
 from t5x_lite.nn.dense import (
     FAN_IN_NORMAL,
     Dense,
     FusedDense,
+    WeightDropout,
+    dropout,
     einsum,
     saves_bytes,
+    sum_leading,
+    thinned,
     truncated_normal,
 )
-from t5x_lite.nn.dropout import WeightDropout, dropout, sum_leading, thinned
+from t5x_lite.nn.fused_attention import blocked_attention
 from t5x_lite.nn.masks import MASKED, Visibility
 from t5x_lite.nn.slots import GatedKeySlot, HiddenSlot, KeySlot, PlacedKeySlot
 

@@ -31,8 +31,8 @@ from jaxtyping import Bool, Float, Int
 
 from t5x_lite.core.trees import Array
 from t5x_lite.nn import masks
+from t5x_lite.nn.attention_pattern import Positions
 from t5x_lite.nn.layers import KeysAndValuesByHead
-from t5x_lite.nn.positions import Positions
 
 BLOCK = 32
 """Approximate number of cached positions per block of keys; fewer than 2 * BLOCK form one block."""

@@ -33,8 +33,7 @@ from jaxtyping import Float, Int
 from t5x_lite.core.trees import Array, Key
 from t5x_lite.nn.attention import Attention, dropped_values, of_rows
 from t5x_lite.nn.attention_pattern import Distances, Operands, Pattern, attend, attend_in_blocks
-from t5x_lite.nn.dense import Dense, lookup, truncated_normal
-from t5x_lite.nn.dropout import dropout, split_key
+from t5x_lite.nn.dense import Dense, dropout, lookup, split_key, truncated_normal
 from t5x_lite.nn.layers import PostNormConfig, PostNormLayer
 from t5x_lite.nn.masks import Visibility
 

@@ -33,10 +33,19 @@ from jaxtyping import Float
 
 from t5x_lite.core.trees import Array, Key
 from t5x_lite.nn.attention import Attention
-from t5x_lite.nn.attention_pattern import EVERYTHING, Pattern
-from t5x_lite.nn.dense import FEED_FORWARDS, MLP, Activation, Dense, FeedForward, truncated_normal
-from t5x_lite.nn.dropout import LayerNorm, RMSNorm, dropout, split_key
-from t5x_lite.nn.positions import RelativeBias
+from t5x_lite.nn.attention_pattern import EVERYTHING, Pattern, RelativeBias
+from t5x_lite.nn.dense import (
+    FEED_FORWARDS,
+    MLP,
+    Activation,
+    Dense,
+    FeedForward,
+    LayerNorm,
+    RMSNorm,
+    dropout,
+    split_key,
+    truncated_normal,
+)
 from t5x_lite.nn.slots import Around, BlockSlot, named
 
 

@@ -6,7 +6,7 @@
     1 1 1                0 0 1
 
 `Visibility` describes a mask by a few numbers per position. `dense` returns the full array, and
-`block` its columns for some of the keys (`t5x_lite.nn.blocked_attention`). The TPU kernel
+`block` its columns for some of the keys (`t5x_lite.nn.fused_attention`). The TPU kernel
 (`t5x_lite.nn.pallas_attention`) reads the same numbers.
 """
 

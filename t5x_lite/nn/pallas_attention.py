@@ -2,7 +2,7 @@
 
     out = pallas_attention(query, key, value, visible=masks.of_decoder(segments), bias=table)
 
-The result equals `t5x_lite.nn.blocked_attention`. Queries are in blocks too, and everything between
+The result equals `t5x_lite.nn.fused_attention`. Queries are in blocks too, and everything between
 the products stays in VMEM: logits, bias and mask are never in HBM. The kernels are in
 `pallas_kernels`. If the program is not for a TPU, blocked attention runs instead, with the same
 memory in HBM; on GPUs a line is logged. Dropout of attention weights shared by all queries, as in
@@ -52,9 +52,10 @@ from jaxtyping import Float
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import check_whole_rows, partition_spec, traced_kind
 from t5x_lite.core.trees import Array
-from t5x_lite.nn import blocked_attention as blocked
-from t5x_lite.nn.blocked_attention import Rows, Rules
-from t5x_lite.nn.dropout import WeightDropout
+from t5x_lite.nn import fused_attention as blocked
+from t5x_lite.nn.attention_pattern import RelativeTable
+from t5x_lite.nn.dense import WeightDropout
+from t5x_lite.nn.fused_attention import Rows, Rules
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.pallas_kernels import (
     LANES,
@@ -67,7 +68,6 @@ from t5x_lite.nn.pallas_kernels import (
     forward_cost,
     forward_kernel,
 )
-from t5x_lite.nn.positions import RelativeTable
 
 _logger = logging.getLogger(__name__)
 

@@ -43,9 +43,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from t5x_lite.core.trees import Array
-from t5x_lite.nn.dropout import hashed, least_draw, word_of
+from t5x_lite.nn.attention_pattern import bucket_starts
+from t5x_lite.nn.dense import hashed, least_draw, word_of
 from t5x_lite.nn.masks import MASKED
-from t5x_lite.nn.positions import bucket_starts
 
 LANES = 128
 SUBLANES = 8

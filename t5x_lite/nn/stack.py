@@ -35,11 +35,11 @@ from t5x_lite.core.trees import Array, Key
 from t5x_lite.nn import cache as caching
 from t5x_lite.nn import experts
 from t5x_lite.nn.attention_pattern import Pattern
-from t5x_lite.nn.bind import bind, split, stacked
 from t5x_lite.nn.cache import Cache
-from t5x_lite.nn.dropout import dropout, hidden_dropout, split_key
+from t5x_lite.nn.dense import dropout, hidden_dropout, split_key
 from t5x_lite.nn.layers import DecoderLayer, EncoderLayer, LayerConfig, by_head
 from t5x_lite.nn.masks import Visibility
+from t5x_lite.nn.slots import bind, split, stacked
 
 POLICIES: dict[str, Callable[..., Any] | None] = {
     "none": None,
@@ -200,10 +200,10 @@ class Running:
       unroll: layers per iteration of the scan; True for straight-line code.
       remat: name of the rematerialization policy (`t5x_lite.nn.stack`).
       attention_block: number of keys per block (in DeBERTa, of queries), for attention with memory
-        linear in length (`t5x_lite.nn.blocked_attention`); None for plain attention. Decoding
+        linear in length (`t5x_lite.nn.fused_attention`); None for plain attention. Decoding
         always uses plain attention.
       attention_kernel: True to compute blocks by the TPU kernel (`t5x_lite.nn.pallas_attention`).
-      attention_fused: True to use cuDNN's attention (`t5x_lite.nn.cudnn_attention`).
+      attention_fused: True to use cuDNN's attention (`t5x_lite.nn.fused_attention`).
       one_text_rows: True if each row holds one text followed by padding.
       attention_by_head: True to compute one head of one row at a time.
     """

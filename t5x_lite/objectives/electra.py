@@ -47,10 +47,9 @@ from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.layouts import Encoder, Layout
 from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel
-from t5x_lite.models.heads import Head, HeadModules
-from t5x_lite.models.pretraining_heads import Mlm, Rtd, RtdKind
-from t5x_lite.nn.dropout import split_key
-from t5x_lite.nn.positions import document_positions
+from t5x_lite.models.heads import Head, HeadModules, Mlm, Rtd, RtdKind
+from t5x_lite.nn.attention_pattern import document_positions
+from t5x_lite.nn.dense import split_key
 from t5x_lite.objectives import masked_lm
 from t5x_lite.objectives.base import Loss, Objective, Phase, Roc, Term
 from t5x_lite.objectives.masked_lm import (

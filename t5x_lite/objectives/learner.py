@@ -37,8 +37,9 @@ from jax.sharding import Mesh
 from t5x_lite.adapters.base import ADAPTERS, Adapter, AdapterModules, at_step
 from t5x_lite.adapters.composition import Block, metrics_of, penalties_of, routers_of
 from t5x_lite.adapters.config import COMPOSING, HEAD
+from t5x_lite.adapters.delta_merging import delta_form
+from t5x_lite.adapters.delta_merging import merge_adapters as merge
 from t5x_lite.adapters.delta_parts import Part
-from t5x_lite.adapters.merging import delta_form, merge
 from t5x_lite.core import sharding, tied_parameters, trees
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.tied_parameters import View
@@ -46,10 +47,9 @@ from t5x_lite.core.trees import Array, Axes, Batch, Key, Params
 from t5x_lite.layouts.base import ADAPTER_IDS
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.heads import HEADS, Head, HeadModules, by_name
-from t5x_lite.models.towers import TOWERS, Towers, as_model, in_tower, with_towers
-from t5x_lite.models.vector_heads import Role
+from t5x_lite.models.vector_heads import TOWERS, Role, Towers, as_model, in_tower, with_towers
 from t5x_lite.nn import experts
-from t5x_lite.nn.bind import GraphDef, bind, cast, init, shapes, split
+from t5x_lite.nn.slots import GraphDef, bind, cast, init, shapes, split
 from t5x_lite.objectives.base import Loss, Objective, Phase
 from t5x_lite.optim.config import AUTO, Optimizer
 from t5x_lite.optim.partial import Update, check_updates

@@ -41,8 +41,7 @@ from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.layouts import Encoder, Layout
 from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.models.encoder import EncoderConfig, EncoderModel
-from t5x_lite.models.heads import Head, HeadModules
-from t5x_lite.models.pretraining_heads import Mlm
+from t5x_lite.models.heads import Head, HeadModules, Mlm
 from t5x_lite.objectives.base import Loss, LossModule, Objective, Term, names_of
 from t5x_lite.objectives.likelihood import correct, cross_entropy
 

@@ -76,13 +76,13 @@ from t5x_lite.models.heads import (
     ClassifierKind,
     Head,
     HeadModules,
+    Mlm,
     Problem,
     Span,
     SpanHead,
     Token,
 )
-from t5x_lite.models.pretraining_heads import Mlm
-from t5x_lite.nn.dropout import split_key
+from t5x_lite.nn.dense import split_key
 from t5x_lite.objectives.base import Loss, LossModule, NoLoss, Objective, Term
 from t5x_lite.objectives.likelihood import correct, cross_entropy
 from t5x_lite.objectives.masked_lm import MaskedLM, features

@@ -55,7 +55,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from t5x_lite.core import patterns, trees
+from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import Count, Whole, check_bounds
 from t5x_lite.core.trees import Array, Axes, Batch, Key, Params
@@ -135,9 +135,7 @@ def scaled_by_path(
     """
     factors: dict[str, float] = {}
     for pattern, factor in rates:
-        new = [
-            p for p in trees.flatten(axes) if p not in factors and patterns.fullmatch(pattern, p)
-        ]
+        new = [p for p in trees.flatten(axes) if p not in factors and trees.fullmatch(pattern, p)]
         if not new:
             raise InputError(
                 f"optimizer.rates: pattern {pattern!r} matches no parameter path, or only paths "

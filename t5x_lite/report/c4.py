@@ -18,8 +18,7 @@ from t5x_lite.c4.config import OPTIONS, SOURCES, option
 from t5x_lite.c4.pages import STAGES, Tally
 from t5x_lite.core.remote import open_path, write_whole
 from t5x_lite.report import page as report_page
-from t5x_lite.report.chart import histogram, share_bar
-from t5x_lite.report.page import text
+from t5x_lite.report.page import histogram, share_bar, text
 
 STATS, REPORT = "stats.json", "report.html"
 DOMAINS_KEPT = 1000

@@ -39,11 +39,10 @@ from typing import Any
 
 from t5x_lite.core.errors import InputError, quoted
 from t5x_lite.core.files import write_atomically
-from t5x_lite.core.run_history import Start, read_starts
-from t5x_lite.core.tracking import flat
+from t5x_lite.core.tracking import Start, flat, read_starts
 from t5x_lite.metrics.benchmarks import Mode, best_step, matching, mode_of
 from t5x_lite.metrics.classification import OTHER
-from t5x_lite.report import chart as report_chart
+from t5x_lite.report import page as report_chart
 from t5x_lite.report import page as report_page
 from t5x_lite.train import track
 

@@ -47,8 +47,8 @@ import numpy as np
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import open_atomically, write_atomically
 from t5x_lite.core.jobs import resumable_directory
-from t5x_lite.core.progress import counting, waiting
-from t5x_lite.data.formats.string_table import (
+from t5x_lite.core.workers import counting, waiting
+from t5x_lite.data.formats.vectors import (
     StringTable,
     check_ends,
     create_array,

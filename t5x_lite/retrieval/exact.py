@@ -54,11 +54,10 @@ from jaxtyping import Float, Int
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import open_atomically
 from t5x_lite.core.jobs import check_same
-from t5x_lite.core.progress import counting
 from t5x_lite.core.sharding import data_parallelism, jit_rows
 from t5x_lite.core.trees import Array
-from t5x_lite.core.workers import Prefetch
-from t5x_lite.data.formats.passages import Share
+from t5x_lite.core.workers import Prefetch, counting
+from t5x_lite.data.formats.pairs import Share
 from t5x_lite.data.formats.rankings import Ranking, ranked
 from t5x_lite.data.formats.vectors import Block, VectorShards
 

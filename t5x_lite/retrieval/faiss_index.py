@@ -35,9 +35,8 @@ from jaxtyping import Float
 
 from t5x_lite.core.errors import InputError, install_command
 from t5x_lite.core.files import reason, scratch_directory, write_atomically
-from t5x_lite.core.progress import counting
-from t5x_lite.data.formats.string_table import StringTable, read_record
-from t5x_lite.data.formats.vectors import VectorShards
+from t5x_lite.core.workers import counting
+from t5x_lite.data.formats.vectors import StringTable, VectorShards, read_record
 from t5x_lite.retrieval.exact import Best, check_vectors
 
 _VERSION = 1

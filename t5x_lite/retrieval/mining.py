@@ -1,4 +1,6 @@
-"""Mining of hard negatives: selection of passages from a query's ranking, by rules.
+"""Hard negatives: rules that select passages of a ranking, and queries with their vectors.
+
+Mining of hard negatives: selection of passages from a query's ranking, by rules.
 
     rules = Rules(first=0, last=4, negatives=2, take="top", margin=0.1)
     chosen = choose("q1", [Candidate(3, 0.9), Candidate(0, 0.8), ...], known, pool, rules)
@@ -14,19 +16,50 @@ them that depends only on (seed, query, passage).
 Sources: Xiong et al. 2021 (ANCE), section 3; Qu et al. 2021 (RocketQA), section 4.2, denoised hard
 negatives; FlagEmbedding's scripts/hn_mine.py (ranks 10 to 210, 15 negatives); Moreira et al. 2024
 (NV-Retriever), margins to the score of the positive.
+
+Queries with their vectors, and the vector search of `t5x-lite mine`.
+
+names, vectors = QueryEncoder("work/bert").read("queries.jsonl")      # float32 [Q, D] names,
+vectors = QueryEncoder().read("queries.npy")
+
+With a checkpoint, `t5x-lite mine` encodes the pool and searches the nearest passages of each query.
 """
 
 import dataclasses
 import hashlib
+import logging
+import os
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.option_types import Natural, OptionalNumber, Positive
+from t5x_lite.core.option_types import (
+    ALL_MODULES,
+    Modules,
+    Natural,
+    OptionalDirectory,
+    OptionalNumber,
+    OptionalPooling,
+    OptionalPositive,
+    OptionalText,
+    Positive,
+    Step,
+)
+from t5x_lite.core.workers import counting
 
 if TYPE_CHECKING:
-    from t5x_lite.retrieval.mining_inputs import Pool
+    import numpy as np
+    from jaxtyping import Float
+
+    from t5x_lite.data.formats.vectors import VectorShards
+    from t5x_lite.models.vector_heads import Role
+    from t5x_lite.retrieval.exact import Best
+    from t5x_lite.retrieval.refresh_search import Inputs, Pool
+
+_logger = logging.getLogger(__name__)
+
 
 Take = Literal["top", "sample"]
 Fill = Literal["none", "random"]
@@ -246,3 +279,300 @@ def _filling(
         if len(found) == num:
             break
     return found
+
+
+class Queries(NamedTuple):
+    """Queries with their vectors.
+
+    Attributes:
+      ids: ids of the queries.
+      vectors: vectors of the queries, float32 [Q, D].
+    """
+
+    ids: list[str]
+    vectors: "np.ndarray"
+
+
+@dataclasses.dataclass(frozen=True)
+class QueryEncoder:
+    """Encoder of queries into vectors; the fields are options of search commands.
+
+    Attributes:
+      checkpoint: work directory or checkpoint directory of the encoder, for queries that are texts;
+        default: the queries are vectors.
+      step: step number of the checkpoint to load from a work directory, or "best" for the
+        checkpoint with the best evaluation result; default: the newest checkpoint.
+      base: directory of the base model, for a checkpoint that stores only its trained parameters;
+        default: the base directory recorded in the checkpoint.
+      adapters: adapters of the checkpoint to use; default: all adapters.
+      pooling: pooling of hidden states into a vector: "cls" takes the [CLS] hidden state, "mean"
+        averages all hidden states; default: the checkpoint's setting.
+      normalize: scale vectors to length 1; default: the checkpoint's setting.
+      dimensions: number of leading dimensions to keep of each vector; default: all.
+      prefix: text put before every query; default: the prompt of the checkpoint.
+      prompt: name of the prompt to put before every query; default: "query", if it exists.
+      batch_size: number of queries per batch.
+      inputs_length: maximum number of tokens of a query; default: the length used in training.
+      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+    """
+
+    checkpoint: OptionalDirectory = None
+    step: Step = None
+    base: OptionalDirectory = None
+    adapters: Modules = ALL_MODULES
+    pooling: OptionalPooling = None
+    normalize: bool | None = None
+    dimensions: OptionalPositive = None
+    prefix: OptionalText = None
+    prompt: OptionalText = None
+    batch_size: Positive = 32
+    inputs_length: OptionalPositive = None
+    trust_project: bool = False
+
+    def named(self) -> str:
+        """Return the checkpoint's directory; raise InputError if no checkpoint was given."""
+        if self.checkpoint is None:
+            raise InputError("this command needs a checkpoint; give --checkpoint DIR")
+        return self.checkpoint
+
+    def read(self, path: str, *, ids: Sequence[str] = ()) -> Queries:
+        """Read queries as vectors; a checkpoint, if given, encodes the queries from texts.
+
+        Args:
+          path: query file.
+          ids: text files that the vectors in .npy were encoded from, to read query ids from.
+
+        Raises:
+          InputError: if the file or the checkpoint is invalid, or two queries have the same id.
+        """
+        from t5x_lite.data.formats.pairs import read_passages
+        from t5x_lite.data.formats.vectors import VectorShards
+
+        if self.checkpoint is None:
+            shards = VectorShards.open([path], ids=ids)
+            names, vectors = shards.names(0, len(shards)), shards.rows(0, len(shards))
+        else:
+            passages = list(read_passages(path))
+            names = [passage.id for passage in passages]
+            vectors = self._encode(self.checkpoint, [passage.whole for passage in passages])
+        if not names:
+            raise InputError(f"query file {path} contains no query")
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"query file {path}: two queries have the id {twice!r}")
+        return Queries(names, vectors)
+
+    def _encode(self, checkpoint: str, texts: Sequence[str]) -> "np.ndarray":
+        from t5x_lite.checkpoints.init import base_at
+        from t5x_lite.core.project import trusting_checkpoints
+        from t5x_lite.core.sharding import MeshConfig, make_mesh
+        from t5x_lite.inference.checkpoint import Checkpoint
+
+        with trusting_checkpoints(self.trust_project), base_at(self.base):
+            encoder = Checkpoint.load(
+                [checkpoint],
+                step=self.step,
+                use=self.adapters.use,
+                mesh=make_mesh(MeshConfig()),
+                inputs_length=self.inputs_length,
+            ).encoder(pooling=self.pooling, normalize=self.normalize, dimensions=self.dimensions)
+        prompt = self.prompt
+        if prompt is None and self.prefix is None:
+            prompt = encoder.known_prompt("query")
+        begins = encoder.begins_with(self.prefix, prompt)
+        rows, longer = encoder.rows([begins + text for text in texts])
+        if longer:
+            _logger.warning(
+                "truncated %d queries to the maximum length of %d tokens",
+                len(longer),
+                encoder.length,
+            )
+        return encoder.embedder(batch_size=self.batch_size).run(encoder.params, rows)
+
+
+_CHUNK_BATCHES = 32
+"""Number of batches per chunk of passages that is encoded and written together."""
+_PROMPTS = {"query": ("query",), "passage": ("document", "passage", "corpus")}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairEncoder:
+    """Encoder of queries and passages into vectors; the fields are options of `t5x-lite mine`.
+
+    Attributes:
+      step: step number of the checkpoint to load from a work directory, or "best" for the
+        checkpoint with the best evaluation result; default: the newest checkpoint.
+      base: directory of the base model, for a checkpoint that stores only its trained parameters;
+        default: the base directory recorded in the checkpoint.
+      adapters: adapters of the checkpoint to use; default: all adapters.
+      pooling: pooling of hidden states into a vector: "cls" takes the [CLS] hidden state, "mean"
+        averages all hidden states; default: the checkpoint's setting.
+      normalize: scale vectors to length 1; default: the checkpoint's setting.
+      query_prefix: text put before every query; default: the prompt of the checkpoint.
+      passage_prefix: text put before every passage; default: the prompt of the checkpoint.
+      batch_size: number of texts per batch.
+      query_length: maximum number of tokens of a query; default: the length used in training.
+      passage_length: maximum number of tokens of a passage; default: the length used in training.
+      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+    """
+
+    step: Step = None
+    base: OptionalDirectory = None
+    adapters: Modules = ALL_MODULES
+    pooling: OptionalPooling = None
+    normalize: bool | None = None
+    query_prefix: OptionalText = None
+    passage_prefix: OptionalText = None
+    batch_size: Positive = 32
+    query_length: OptionalPositive = None
+    passage_length: OptionalPositive = None
+    trust_project: bool = False
+
+    def identity(self, checkpoint: str, vectors: Sequence[str] = ()) -> dict[str, Any]:
+        """Return the JSON-compatible identity of a search, by which a killed search is resumed."""
+        from t5x_lite.data.formats.vectors import identity_of
+        from t5x_lite.inference.loading import find_step
+
+        return {
+            "checkpoint": str(find_step(checkpoint, step=self.step)),
+            **(identity_of(vectors) if vectors else {}),
+            "use": self.adapters.use,
+            "vectors_are": [self.pooling, self.normalize],
+            "prefixes": [self.query_prefix, self.passage_prefix],
+            "lengths": [self.query_length, self.passage_length],
+            "batch_size": self.batch_size,
+        }
+
+
+class EncoderSearch:
+    """Search for the nearest passages of each query; its vectors and results are kept in a folder.
+
+    Args:
+      checkpoint: work directory or checkpoint directory.
+      inputs: queries and passages.
+      options: options of the encoder.
+      vectors: vector files of the passages, in order; () encodes the passages by the checkpoint.
+      folder: directory that only this command uses.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str,
+        inputs: "Inputs",
+        options: PairEncoder,
+        *,
+        vectors: Sequence[str] = (),
+        folder: Path,
+    ):
+        from t5x_lite.core.sharding import MeshConfig, make_mesh
+        from t5x_lite.inference.checkpoint import Checkpoint
+        from t5x_lite.retrieval.exact import check_vectors
+
+        self._options, self._inputs, self._folder = options, inputs, folder
+        self._mesh = make_mesh(MeshConfig())
+        self._encoder = Checkpoint.load(
+            [checkpoint], step=options.step, use=options.adapters.use, mesh=self._mesh
+        ).encoder(pooling=options.pooling, normalize=options.normalize)
+        self._embedder = self._encoder.embedder(batch_size=options.batch_size)
+        texts = [one.prompted for one in inputs.asked]
+        self._queries = self._encoded(texts, "query")
+        check_vectors(self._queries, what="a query")
+        self._shards = self._open(vectors)
+
+    def run(self, *, depth: int) -> "Best":
+        """Return the nearest passages of each query, by passage number."""
+        from t5x_lite.retrieval.exact import search_shards
+
+        return search_shards(
+            self._shards,
+            self._queries,
+            depth=depth,
+            mesh=self._mesh,
+            state=str(self._folder / "search.npz"),
+            identity={"depth": depth},
+        )
+
+    def scores_of_answers(self) -> list[list[float]]:
+        """Return the scores of each query's positives, even if they are not in the pool."""
+        import numpy as np
+
+        absent = [
+            text
+            for one in self._inputs.asked
+            for number, text in zip(one.positives, one.texts, strict=True)
+            if number is None
+        ]
+        others = iter(self._encoded(absent, "passage") if absent else ())
+        found = []
+        for one, query in zip(self._inputs.asked, self._queries, strict=True):
+            vectors = [
+                next(others) if number is None else self._shards.rows(number, number + 1)[0]
+                for number in one.positives
+            ]
+            found.append([float(np.dot(query, vector)) for vector in vectors])
+        return found
+
+    def _encoded(self, texts: Sequence[str], role: "Role") -> "Float[np.ndarray, 'n D']":
+        from t5x_lite.data.config import text_lengths
+        from t5x_lite.inference.text_encoder import most_tokens, rows_of
+
+        options, encoder = self._options, self._encoder
+        is_query = role == "query"
+        prefix = options.query_prefix if is_query else options.passage_prefix
+        if prefix is None:
+            names = [encoder.known_prompt(name) for name in _PROMPTS[role]]
+            known = next((name for name in names if name is not None), None)
+            prefix = encoder.begins_with(None, known)
+        experiment = encoder.loaded.experiment
+        trained = text_lengths(experiment.data).get("query" if is_query else "document")
+        length = (options.query_length if is_query else options.passage_length) or trained
+        length = min(length or encoder.length, most_tokens(experiment) or encoder.length)
+        cut = rows_of(experiment, encoder.loaded.vocabulary)
+        rows, _ = cut([prefix + text for text in texts], length=length)
+        return self._embedder.run(encoder.params, rows, role=role)
+
+    def _open(self, vectors: Sequence[str]) -> "VectorShards":
+        from t5x_lite.data.formats.vectors import VectorShards
+
+        pool = self._inputs.pool
+        if not vectors:
+            self._embed()
+            vectors = (str(self._folder / "passages.npy"),)
+        shards = VectorShards.open(vectors)
+        if len(shards) != len(pool):
+            raise InputError(
+                f"--vectors {vectors[0]} has {len(shards)} vectors, but there are {len(pool)} "
+                "passages; give the vectors of the same passage files"
+            )
+        return shards
+
+    def _embed(self) -> None:
+        """Encode the passages into passages.npy, resuming after the last complete chunk."""
+        from t5x_lite.core.jobs import ResumableArray
+
+        pool, chunk = self._inputs.pool, _CHUNK_BATCHES * self._options.batch_size
+        path = self._folder / "passages.npy"
+        _cut_former(path)
+        path.touch()
+        with open(path, "r+b") as opened:
+            file = ResumableArray(opened, chunk=chunk, path=str(path))
+            if file.done:
+                _logger.info("resuming the encoding after %d of %d passages", file.done, len(pool))
+            with counting(
+                "embedding", unit="passages", total=len(pool), done=file.done, steps=True
+            ):
+                for start in range(file.done, len(pool), chunk):
+                    texts = [pool.text(k) for k in range(start, min(start + chunk, len(pool)))]
+                    file.write(self._encoded(texts, "passage"))
+            file.finish()
+
+
+def _cut_former(path: Path) -> None:
+    """Truncate passages.npy of an earlier version to the row count in passages.done."""
+    import numpy as np
+
+    count = path.with_suffix(".done")
+    if count.exists() and path.exists():
+        rows = np.lib.format.open_memmap(path, mode="r")
+        os.truncate(path, rows.offset + int(count.read_text()) * rows.strides[0])
+    count.unlink(missing_ok=True)

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from t5x_lite.c4.config import Cleaning
-from t5x_lite.c4.pages import Tally
-from t5x_lite.c4.reading import expand_inputs, read_pages
+from t5x_lite.c4.pages import Tally, expand_inputs, read_pages
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import LONGEST_LINE
 from t5x_lite.core.jobs import identity_of_file
@@ -32,9 +31,9 @@ from t5x_lite.data.formats.documents import (
 )
 from t5x_lite.data.formats.lines import plain_name, read_lines
 from t5x_lite.data.formats.released_files import read_parallel
-from t5x_lite.data.tasks.text_files import shards_of
 from t5x_lite.data.tasks.text_source import texts_of
-from t5x_lite.retrieval.pair_rules import RULES, Document, Raw
+from t5x_lite.data.tasks.unsupervised import shards_of
+from t5x_lite.retrieval.pairs import RULES, Document, Raw
 
 _ARCHIVES = (".warc", ".wet")
 

@@ -33,8 +33,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.serve.batching import Batcher, Row
-from t5x_lite.serve.requests import Limits, Refused, is_loopback, optional_text, parse
+from t5x_lite.serve.batching import Batcher, Limits, Refused, Row, is_loopback, optional_text, parse
 from t5x_lite.serve.server import CONTENT_TYPE, Counts
 
 _logger = logging.getLogger(__name__)

@@ -17,17 +17,14 @@ import numpy as np
 
 from t5x_lite.core.errors import InputError, shown
 from t5x_lite.core.options import did_you_mean
-from t5x_lite.decoding.config import NUM_SEEDS, Decoding
+from t5x_lite.decoding.sampling import NUM_SEEDS, Decoding
 from t5x_lite.inference.answers import Answerer, Encoded, answering_heads, check_record
 from t5x_lite.inference.answers import Asked as Answers
-from t5x_lite.inference.checkpoint import Checkpoint, check_finite
-from t5x_lite.inference.json_answers import LongInputs
+from t5x_lite.inference.checkpoint import Checkpoint, LongInputs, check_finite
 from t5x_lite.inference.pairs import CrossEncoder
-from t5x_lite.models.towers import Pooling
-from t5x_lite.models.vector_heads import Role
-from t5x_lite.serve import requests
-from t5x_lite.serve.batching import Row, fit, lengths
-from t5x_lite.serve.requests import Refused
+from t5x_lite.models.vector_heads import Pooling, Role
+from t5x_lite.serve import batching
+from t5x_lite.serve.batching import Refused, Row, fit, lengths
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +61,7 @@ class Asked:
 
     def adapter_id(self, record: Mapping[str, Any]) -> int:
         """Return the adapter id of a request; 0, the server's own adapters, if it names none."""
-        name = requests.optional_text(record, "adapter")
+        name = batching.optional_text(record, "adapter")
         if not name:
             return 0
         found = self.adapters.get(name)
@@ -109,8 +106,8 @@ class Predict:
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
         """Tokenize the inputs of a request into one row each."""
-        inputs = requests.texts(record, "inputs", most=self._asked.max_rows)
-        seed = requests.optional_number(record, "seed", below=NUM_SEEDS)
+        inputs = batching.texts(record, "inputs", most=self._asked.max_rows)
+        seed = batching.optional_number(record, "seed", below=NUM_SEEDS)
         adapter_id = self._asked.adapter_id(record)
         rows, cut = _tokens(self._model, inputs, self._asked)
         return [
@@ -201,7 +198,7 @@ class PredictByHead:
         encoded = self._encoded({k: x for k, x in record.items() if k != "adapter"})
         cut = [place for place, one in enumerate(encoded) if one.cut]
         _check_cut(cut, self._asked, length=self._first.length)
-        requests.check_rows(sum(len(one.rows) for one in encoded), most=self._asked.max_rows)
+        batching.check_rows(sum(len(one.rows) for one in encoded), most=self._asked.max_rows)
         return [
             Row((fit(self._lengths, len(row)),), (row, second, one, adapter_id))
             for one in encoded
@@ -242,7 +239,7 @@ class PredictByHead:
         if listed is not None and not isinstance(listed, bool):
             raise Refused(400, '"probabilities" must be true or false.')
         records = self._records({k: x for k, x in record.items() if k != "probabilities"})
-        requests.check_rows(len(records), most=self._asked.max_rows)
+        batching.check_rows(len(records), most=self._asked.max_rows)
         try:
             for place, one in enumerate(records):
                 check_record(self._first.head, one, where=f"text {place}")
@@ -268,7 +265,7 @@ class PredictByHead:
         [size] = sizes
         if not size:
             raise Refused(400, f'"{next(iter(record))}" must have at least one text.')
-        requests.check_rows(size, most=self._asked.max_rows)
+        batching.check_rows(size, most=self._asked.max_rows)
         return [{name: value[i] for name, value in record.items()} for i in range(size)]
 
 
@@ -298,13 +295,13 @@ class Score:
         if ("targets" in record) == ("candidates" in record):
             raise Refused(400, 'The request must have either "targets" or "candidates".')
         most = self._asked.max_rows
-        inputs = requests.texts(record, "inputs", most=most)
+        inputs = batching.texts(record, "inputs", most=most)
         if "candidates" in record:
-            candidates = requests.texts(record, "candidates", most=most)
-            requests.check_rows(len(inputs) * len(candidates), most=most)
+            candidates = batching.texts(record, "candidates", most=most)
+            batching.check_rows(len(inputs) * len(candidates), most=most)
             targets = self._targets(candidates) * len(inputs)
         else:
-            written = requests.texts(record, "targets", most=most)
+            written = batching.texts(record, "targets", most=most)
             if len(written) != len(inputs):
                 raise Refused(
                     400, f"The request has {len(inputs)} inputs, but {len(written)} targets."
@@ -341,7 +338,7 @@ class Score:
         """Return the log-likelihood of each target, or the likeliest candidate of each input."""
         if "candidates" not in record:
             return list(outcomes)
-        candidates = requests.texts(record, "candidates", most=self._asked.max_rows)
+        candidates = batching.texts(record, "candidates", most=self._asked.max_rows)
         each, results = len(candidates), []
         for start in range(0, len(outcomes), each):
             own = outcomes[start : start + each]
@@ -390,9 +387,9 @@ class Embed:
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
         """Tokenize the texts of a request into one row each, after the prompt or the prefix."""
-        texts = requests.texts(record, "texts", most=self._asked.max_rows)
-        prompt = requests.optional_text(record, "prompt")
-        prefix = requests.optional_text(record, "prefix")
+        texts = batching.texts(record, "texts", most=self._asked.max_rows)
+        prompt = batching.optional_text(record, "prompt")
+        prefix = batching.optional_text(record, "prefix")
         try:
             begins = self._encoder.begins_with(prefix, prompt)
         except InputError as error:
@@ -454,10 +451,10 @@ class Rerank:
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
         """Tokenize a request into one row for each pair of the query and a passage."""
-        query = requests.optional_text(record, "query")
+        query = batching.optional_text(record, "query")
         if not query:
             raise Refused(400, 'The request must have "query", a string that is not empty.')
-        passages = requests.texts(record, "passages", most=self._asked.max_rows)
+        passages = batching.texts(record, "passages", most=self._asked.max_rows)
         rows = self._encoder.rows_and_cuts([(query, passage) for passage in passages])
         cut = [place for place, (_, is_cut) in enumerate(rows) if is_cut]
         _check_cut(cut, self._asked, length=self._encoder.length)

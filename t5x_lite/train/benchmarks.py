@@ -44,8 +44,8 @@ from t5x_lite.core.devices import matmul_precision
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.object_store import data_path, files_among
 from t5x_lite.core.options import did_you_mean, given_options
-from t5x_lite.core.progress import as_table, print_result
 from t5x_lite.core.remote import is_remote
+from t5x_lite.core.workers import as_table, print_result
 from t5x_lite.data.cache.files import Cache
 from t5x_lite.data.cache.making import write_cache
 from t5x_lite.data.config import Data
@@ -63,9 +63,9 @@ from t5x_lite.objectives.learner import heads_of
 from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.objectives.task_heads import Choose, Classify, TaskHeads
 from t5x_lite.train import hosts
-from t5x_lite.train.completion import num_classes, with_epochs
 from t5x_lite.train.finetuning import model_of, optimizer_for
 from t5x_lite.train.measuring import Measurement, as_configured
+from t5x_lite.train.training import num_classes, with_epochs
 
 _logger = logging.getLogger(__name__)
 

@@ -34,9 +34,9 @@ from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.config.experiment import begun_with, with_options
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.remote import is_remote
-from t5x_lite.data.columns import MOST_LABELS, Columns
 from t5x_lite.data.config import Data
-from t5x_lite.data.formats.table_splits import Table
+from t5x_lite.data.formats.tables import Table
+from t5x_lite.data.preprocessors import MOST_LABELS, Columns
 from t5x_lite.data.vocabularies.loading import Vocabulary, load_vocabulary
 from t5x_lite.inference.loading import find_step, read_experiment
 from t5x_lite.interop import encoder_checkpoints
@@ -46,8 +46,7 @@ from t5x_lite.models.heads import by_name
 from t5x_lite.objectives.base import Objective
 from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.objectives.task_heads import Classify
-from t5x_lite.optim.config import Adafactor, AdamW, Optimizer
-from t5x_lite.optim.schedules import Constant, Linear
+from t5x_lite.optim.config import Adafactor, AdamW, Constant, Linear, Optimizer
 
 _logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from t5x_lite.config.run_options import Capture, EarlyStopping, Patience, Profile
+from t5x_lite.config.evaluation import Capture, EarlyStopping, Patience, Profile
 from t5x_lite.core import trees
 from t5x_lite.core.accelerators import chip
 from t5x_lite.core.errors import Interrupted

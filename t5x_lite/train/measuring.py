@@ -20,18 +20,18 @@ from t5x_lite.core.devices import matmul_precision
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.object_store import BucketError, data_path
 from t5x_lite.core.options import suggesting
-from t5x_lite.core.progress import counting, print_result
 from t5x_lite.core.remote import local_path
 from t5x_lite.core.trees import Params
+from t5x_lite.core.workers import counting, print_result
 from t5x_lite.data import batches as data_batches
 from t5x_lite.data.config import Data, wording_of
 from t5x_lite.data.vocabularies.byte_level import NAMES as BYTES_NAMES
 from t5x_lite.data.vocabularies.loading import Vocabulary, load_vocabulary
 from t5x_lite.data.vocabularies.tokenizer import Tokenizer
-from t5x_lite.evaluate.loss import LossEvaluator
 from t5x_lite.evaluate.results import (
     CLASSES_FILE,
     BestParams,
+    LossEvaluator,
     Outcome,
     SameParams,
     Submissions,

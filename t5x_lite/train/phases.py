@@ -52,8 +52,8 @@ from t5x_lite.adapters.sparse import (
 from t5x_lite.adapters.whole_arrays import ArrayAdapter, Copy
 from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.config import Experiment
+from t5x_lite.config.evaluation import EarlyStopping
 from t5x_lite.config.file import from_json
-from t5x_lite.config.run_options import EarlyStopping
 from t5x_lite.core import remote, sharding, trees
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.remote import AnyPath
@@ -61,12 +61,12 @@ from t5x_lite.core.trees import LazyArray, Params
 from t5x_lite.data import batches as data_batches
 from t5x_lite.data.config import Fixed
 from t5x_lite.data.vocabularies.loading import load_vocabulary
-from t5x_lite.evaluate.loss import classes_of, fisher_diagonal
-from t5x_lite.inference import modules
+from t5x_lite.evaluate.results import classes_of, fisher_diagonal
+from t5x_lite.inference import loading
 from t5x_lite.inference.loading import learner_of
 from t5x_lite.train import restoring
+from t5x_lite.train.restoring import PHASES
 from t5x_lite.train.step import TrainState
-from t5x_lite.train.workdir import PHASES
 
 _logger = logging.getLogger(__name__)
 
@@ -271,7 +271,7 @@ class _Phases:
         add = tuple(write_module(each) for each in own.added.values() if each.name != name)
         adapters = dataclasses.replace(own, add=add, use=write_trees(use), train=())
         beside = dataclasses.replace(self.experiment, adapters=adapters, train=())
-        return modules.with_loaded(beside, earlier=None)
+        return loading.with_loaded(beside, earlier=None)
 
     @functools.cached_property
     def others(self) -> Mapping[str, np.ndarray]:

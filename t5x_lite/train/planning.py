@@ -50,26 +50,26 @@ from t5x_lite.core.sharding import first_told
 from t5x_lite.data import batches as data_batches
 from t5x_lite.data.config import rows_named, shapes_of
 from t5x_lite.data.vocabularies.loading import Vocabulary
-from t5x_lite.inference import modules
+from t5x_lite.inference import loading
 from t5x_lite.inference.loading import learner_of
 from t5x_lite.objectives.learner import Learner
 from t5x_lite.optim.partial import joint_optimizer
-from t5x_lite.plan import topologies
-from t5x_lite.plan import topologies as attached_slices
+from t5x_lite.plan import program as attached_slices
+from t5x_lite.plan import program as topologies
 from t5x_lite.plan.program import (
     OutOfMemory,
     Program,
+    Sheet,
+    Sheets,
     bytes_on_device,
     compile_step,
     narrow_shards,
     widest_fsdp,
 )
-from t5x_lite.plan.sheet import Sheet, Sheets
 from t5x_lite.train import hosts, phases
-from t5x_lite.train.completion import with_classes, with_epochs
+from t5x_lite.train.restoring import WorkDirectory
 from t5x_lite.train.step import TrainState, abstract_state, make_train_step, state_shardings
-from t5x_lite.train.training import completed
-from t5x_lite.train.workdir import WorkDirectory
+from t5x_lite.train.training import completed, with_classes, with_epochs
 
 _logger = logging.getLogger(__name__)
 
@@ -339,7 +339,7 @@ def rehearse(experiment: Experiment) -> str:
         experiment, vocabulary = complete.experiment, complete.vocabulary
     mesh = sharding.make_mesh(experiment.mesh)
     check_batch(experiment, mesh)
-    modules.check_children(experiment)
+    loading.check_children(experiment)
     check_compiler_options(compiler_options(experiment.xla), mesh)
     check_devices(experiment, mesh)
     learner = learner_of(experiment)

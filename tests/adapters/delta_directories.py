@@ -6,17 +6,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from t5x_lite.adapters.config import Adapters
-from t5x_lite.checkpoints import items, manifest
-from t5x_lite.checkpoints.base import BASE_FILE, Base
-from t5x_lite.checkpoints.init import Init
+from t5x_lite.checkpoints import items
+from t5x_lite.checkpoints.init import BASE_FILE, Base, Init
 from t5x_lite.config import Experiment
 from t5x_lite.config.file import to_json
 from t5x_lite.core import trees
 from t5x_lite.core.trees import LazyArray
 from t5x_lite.data.config import Data
 from t5x_lite.inference.loading import learner_of
-from t5x_lite.optim.config import Adafactor
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import Adafactor, Constant
 from tests.adapters.hosts import HOSTS, random
 
 
@@ -59,7 +57,7 @@ def write_step(directory, config, arrays, *, base=None):
         path.write_bytes(content)
     lazy = {p: LazyArray(x.shape, x.dtype, lambda x=x: x) for p, x in arrays.items()}
     items.write_params(directory / "params", lazy)
-    manifest.write(directory)
+    items.write(directory)
     return directory
 
 

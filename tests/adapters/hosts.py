@@ -10,8 +10,7 @@ from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.learner import Learner
 from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.objectives.task_heads import Classify
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import AdamW, Constant
 
 SIZES = {"vocab_size": 16, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout_rate": 0.0}
 ENCODER = {**SIZES, "num_layers": 2, "max_positions": 8, "attention_dropout_rate": 0.0}

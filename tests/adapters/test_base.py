@@ -18,13 +18,11 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import MeshConfig, make_mesh
 from t5x_lite.core.trees import flatten, overlaid
 from t5x_lite.nn import layers
-from t5x_lite.nn.dense import Dense, einsum
-from t5x_lite.nn.dropout import dropout
+from t5x_lite.nn.dense import Dense, dropout, einsum
 from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.learner import Learner
-from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.config import AdamW, Constant
 from t5x_lite.optim.partial import joint_optimizer
-from t5x_lite.optim.schedules import Constant
 from t5x_lite.train.step import init_state, make_train_step, state_shardings
 from tests.adapters.hosts import HOSTS, learner, outputs, random
 

@@ -8,7 +8,7 @@ from t5x_lite.adapters.bottleneck import Bottleneck, BottleneckBlock, double_seq
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import count_parameters, flatten
 from t5x_lite.models.published import bert_base, t5_base
-from t5x_lite.nn.dropout import LayerNorm
+from t5x_lite.nn.dense import LayerNorm
 from t5x_lite.nn.masks import Visibility
 from t5x_lite.nn.slots import Around
 from t5x_lite.objectives.learner import Learner

@@ -5,8 +5,8 @@ import pytest
 
 from t5x_lite.adapters.bottleneck import par_bn, seq_bn
 from t5x_lite.adapters.delta import Delta, Module
+from t5x_lite.adapters.delta_merging import HasParts
 from t5x_lite.adapters.lora import Ia3, Lora
-from t5x_lite.adapters.merging import HasParts
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
 from tests.adapters.hosts import HOSTS, learner, outputs, random

@@ -9,13 +9,12 @@ from t5x_lite.adapters.bottleneck import seq_bn
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.core.sharding import MeshConfig, make_mesh
 from t5x_lite.core.trees import flatten
-from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.generate import Ensemble
+from t5x_lite.decoding.sampling import Decoding
 from t5x_lite.inference.generate import Generator
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.learner import Learner
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import AdamW, Constant
 from t5x_lite.train.step import TrainState, make_train_step, state_shardings
 from tests.adapters.hosts import HOSTS, learner, random
 

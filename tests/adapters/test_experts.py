@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite.adapters.bottleneck_variants import Experts
 from t5x_lite.adapters.composition import routers_of
-from t5x_lite.adapters.experts import Experts
 from t5x_lite.adapters.grammar import parse_module, parse_trees, write_module
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.core.errors import InputError

@@ -4,7 +4,7 @@ import pytest
 from t5x_lite.adapters.delta import Delta
 from t5x_lite.adapters.delta_merging import Dare, Fisher, Ties, merge
 from t5x_lite.adapters.delta_parts import Dense, LowRank, Scale
-from t5x_lite.adapters.expression import Names, check, evaluate, names_in
+from t5x_lite.adapters.grammar import Names, check, evaluate, names_in
 from t5x_lite.core.errors import InputError
 
 RNG = np.random.default_rng(0)

@@ -19,8 +19,7 @@ from t5x_lite.models.lm import LMConfig
 from t5x_lite.models.t5 import T5EncoderConfig
 from t5x_lite.objectives.base import Objective
 from t5x_lite.objectives.learner import Learner
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import AdamW, Constant
 from tests.adapters.hosts import ENCODER, SIZES, random
 
 T5 = {**SIZES, "d_kv": 4, "num_layers": 2}

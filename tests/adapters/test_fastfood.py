@@ -7,7 +7,7 @@ import pytest
 
 from t5x_lite.adapters import delta_parts
 from t5x_lite.adapters.delta import Delta
-from t5x_lite.adapters.fastfood import Fastfood, said
+from t5x_lite.adapters.sparse import Fastfood, said
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
 from tests.adapters.hosts import learner, random

@@ -10,9 +10,9 @@ from flax import nnx
 
 from t5x_lite.adapters.bottleneck import seq_bn
 from t5x_lite.adapters.composition import gates_of, make_gate
+from t5x_lite.adapters.delta_merging import Union
 from t5x_lite.adapters.grammar import parse_module, parse_trees, write_module
 from t5x_lite.adapters.lora import Lora
-from t5x_lite.adapters.merging import Union
 from t5x_lite.adapters.prefix import Prefix, unipelt
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import flatten

@@ -12,9 +12,9 @@ import pytest
 
 from t5x_lite.adapters.bottleneck import double_seq_bn, par_bn, seq_bn
 from t5x_lite.adapters.bottleneck_variants import compacter, compacter_plus_plus
+from t5x_lite.adapters.delta_merging import Union
 from t5x_lite.adapters.grammar import parse_trees
 from t5x_lite.adapters.lora import Ia3, Lora
-from t5x_lite.adapters.merging import Union
 from t5x_lite.adapters.prefix import Prefix
 from t5x_lite.core import trees
 from t5x_lite.interop.encoder_checkpoints import family_of

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from t5x_lite.adapters.bottleneck import Bottleneck, double_seq_bn, par_bn
+from t5x_lite.adapters.delta_merging import Union
 from t5x_lite.adapters.grammar import METHODS, parse_module, write_module
 from t5x_lite.adapters.lora import Lora
-from t5x_lite.adapters.merging import Union
 from t5x_lite.core import project
 from t5x_lite.core.errors import InputError
 

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from t5x_lite.adapters.bottleneck_variants import ejected, hyper
 from t5x_lite.adapters.grammar import parse_module, parse_trees, write_module
-from t5x_lite.adapters.hyper import ejected, hyper
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import flatten, unflatten
-from t5x_lite.nn.bind import bind
+from t5x_lite.nn.slots import bind
 from tests.adapters.hosts import learner, outputs, random
 
 H = hyper(name="h", tasks=3, embedding=4, hidden=6, reduction=4.0)

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from t5x_lite.adapters.bottleneck import seq_bn
+from t5x_lite.adapters.delta_merging import merge_adapters as merge
 from t5x_lite.adapters.lora import Ia3, Lora
-from t5x_lite.adapters.merging import merge
 from t5x_lite.core.errors import InputError
-from t5x_lite.nn.bind import bind
+from t5x_lite.nn.slots import bind
 from tests.adapters.hosts import learner, random
 
 

@@ -12,8 +12,8 @@ from t5x_lite.adapters.lora import Lora
 from t5x_lite.adapters.prefix import Prefix, ejected, mam, unipelt
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import count_parameters, flatten, unflatten
-from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.generate import decode
+from t5x_lite.decoding.sampling import Decoding
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.nn.attention import dot_product_attention, with_room

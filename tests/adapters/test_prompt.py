@@ -16,14 +16,13 @@ from t5x_lite.config.experiment import Adapters
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import flatten
 from t5x_lite.data.config import Data
-from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.generate import decode
+from t5x_lite.decoding.sampling import Decoding
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.objectives.learner import Learner
 from t5x_lite.objectives.likelihood import Seq2Seq
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import AdamW, Constant
 from tests.adapters.hosts import ENCODER, HOSTS, SIZES, decoded, learner, outputs, random
 
 PROMPT = Prompt(length=3, init="vocab", among=(3, 16))

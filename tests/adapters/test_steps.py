@@ -13,9 +13,8 @@ from t5x_lite.adapters.lora import Lora
 from t5x_lite.adapters.sparse import BitFit
 from t5x_lite.core.sharding import MeshConfig, make_mesh
 from t5x_lite.objectives.learner import Learner
-from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.config import AdamW, Constant
 from t5x_lite.optim.partial import joint_optimizer
-from t5x_lite.optim.schedules import Constant
 from t5x_lite.train.step import abstract_state, make_train_step, state_shardings
 from tests.adapters.hosts import HOSTS
 

@@ -9,8 +9,8 @@ from flax import nnx
 
 from t5x_lite.adapters.adapter_tree import Modules
 from t5x_lite.adapters.bottleneck import par_bn, seq_bn
+from t5x_lite.adapters.delta_merging import Union, UnionModules
 from t5x_lite.adapters.lora import Lora
-from t5x_lite.adapters.merging import Union, UnionModules
 from t5x_lite.adapters.sparse import BitFit, SparseTuning
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import flatten

@@ -8,8 +8,7 @@ import pytest
 
 from t5x_lite.c4 import local
 from t5x_lite.c4.config import Cleaning, preset
-from t5x_lite.c4.pages import Tally
-from t5x_lite.c4.reading import expand_inputs
+from t5x_lite.c4.pages import Tally, expand_inputs
 from t5x_lite.core.errors import InputError
 from tests.c4.made_up_crawl import BAD_WORDS, write_crawl
 from tests.c4.wet_files import members, wet_record
@@ -251,7 +250,7 @@ _SCRIPT = """
 import dataclasses, json, pathlib
 from t5x_lite.c4 import beam
 from t5x_lite.c4.config import preset
-from t5x_lite.c4.reading import expand_inputs
+from t5x_lite.c4.pages import expand_inputs
 output = {output!r}
 tally = beam.run(
     expand_inputs([{crawl!r}]), output, dataclasses.replace(preset(), bad_words={bad_words!r}),

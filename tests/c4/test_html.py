@@ -3,8 +3,8 @@ import zlib
 
 import pytest
 
-from t5x_lite.c4 import reading
-from t5x_lite.c4.reading import NoText, html_text, response_text
+from t5x_lite.c4 import pages
+from t5x_lite.c4.pages import NoText, html_text, response_text
 
 pytest.importorskip("resiliparse")
 
@@ -69,7 +69,7 @@ def test_damaged_headers():
 
 
 def test_pages_that_are_made_to_be_slow():
-    many = " ".join(f"a{number}=1" for number in range(3 * reading.MAX_ATTRIBUTES))
+    many = " ".join(f"a{number}=1" for number in range(3 * pages.MAX_ATTRIBUTES))
     with pytest.raises(NoText, match="too many attributes"):
         html_text(f"<p {many}>text")
     assert html_text("<a " * 9_000 + ">text").strip() == "text"

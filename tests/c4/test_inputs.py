@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from t5x_lite.c4.reading import Input, expand_inputs
+from t5x_lite.c4.pages import Input, expand_inputs
 from t5x_lite.core.errors import InputError
 from tests.fake_bucket import bucket  # noqa: F401 (a fixture)
 

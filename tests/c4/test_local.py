@@ -12,13 +12,20 @@ import time
 
 import pytest
 
-from t5x_lite.c4 import local, output, reading
+from t5x_lite.c4 import local, output
+from t5x_lite.c4 import pages as reading
 from t5x_lite.c4.config import Cleaning, paper
-from t5x_lite.c4.dedup import line_key
+from t5x_lite.c4.dedup import Rules, line_key
 from t5x_lite.c4.local import bucket_count, run
-from t5x_lite.c4.pages import Page, Tally, normalize_url, page_rank
-from t5x_lite.c4.reading import Input, expand_inputs, read_pages
-from t5x_lite.c4.stages import Rules
+from t5x_lite.c4.pages import (
+    Input,
+    Page,
+    Tally,
+    expand_inputs,
+    normalize_url,
+    page_rank,
+    read_pages,
+)
 from t5x_lite.core.errors import InputError
 from tests.c4.crawls import write_crawl
 
@@ -220,7 +227,7 @@ def test_workers_and_order_do_not_matter(tmp_path, cleaning):
 SCRIPT = """
 import dataclasses, sys
 from t5x_lite.c4.config import Cleaning
-from t5x_lite.c4.reading import expand_inputs
+from t5x_lite.c4.pages import expand_inputs
 from t5x_lite.c4.local import run
 if __name__ == "__main__":
     cleaning = Cleaning(languages=(), validation_modulus=10)

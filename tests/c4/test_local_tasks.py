@@ -4,7 +4,7 @@ from t5x_lite.c4 import local
 from t5x_lite.c4.config import Cleaning
 from t5x_lite.c4.local import Plan
 from t5x_lite.c4.output import Part, shard_of
-from t5x_lite.c4.reading import expand_inputs
+from t5x_lite.c4.pages import expand_inputs
 from tests.c4.wet_files import wet_record
 
 

@@ -19,8 +19,7 @@ from t5x_lite.c4.output import (
     write_manifest,
     write_shard,
 )
-from t5x_lite.c4.pages import Page, Tally
-from t5x_lite.c4.reading import Input
+from t5x_lite.c4.pages import Input, Page, Tally
 from t5x_lite.core.errors import InputError
 
 PAGES = [

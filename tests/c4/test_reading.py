@@ -6,8 +6,7 @@ import random
 import pytest
 
 from t5x_lite.c4.config import Cleaning
-from t5x_lite.c4.pages import Page, Tally
-from t5x_lite.c4.reading import page_lines, read_pages
+from t5x_lite.c4.pages import Page, Tally, page_lines, read_pages
 from t5x_lite.core.errors import InputError
 from tests.c4.wet_files import (
     blocked,

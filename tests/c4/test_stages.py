@@ -3,8 +3,8 @@ import dataclasses
 import pytest
 
 from t5x_lite.c4.config import Cleaning, paper, preset
+from t5x_lite.c4.dedup import Rules
 from t5x_lite.c4.pages import Page, Tally
-from t5x_lite.c4.stages import Rules
 
 TEXT = "This line is a good one. It has two sentences.\nshort\nThis line is another good one."
 

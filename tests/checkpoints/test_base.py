@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from etils import epath
 
-from t5x_lite.checkpoints.base import BASE_FILE, Base, Leaf, base_at, digests
+from t5x_lite.checkpoints.init import BASE_FILE, Base, Leaf, base_at, digests
 from t5x_lite.core.errors import InputError
 
 KERNEL = np.arange(6, dtype=np.float32).reshape(2, 3)

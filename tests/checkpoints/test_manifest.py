@@ -9,8 +9,8 @@ from unittest import mock
 
 import pytest
 
-from t5x_lite.checkpoints import manifest as checkpoint_manifest
-from t5x_lite.checkpoints.manifest import (
+from t5x_lite.checkpoints import items as checkpoint_manifest
+from t5x_lite.checkpoints.items import (
     find_damage,
     is_complete,
     is_hurried,

@@ -6,10 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from t5x_lite.checkpoints import manifest as checkpoint_manifest
+from t5x_lite.checkpoints import items as checkpoint_manifest
 from t5x_lite.checkpoints.items import lazy_params, write_params
-from t5x_lite.checkpoints.reading import restore_params
-from t5x_lite.checkpoints.saving import Checkpoints
+from t5x_lite.checkpoints.reading import Checkpoints, restore_params
 from t5x_lite.core.errors import InputError
 from t5x_lite.interop.rules import LazyArray
 

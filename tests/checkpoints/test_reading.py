@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.checkpoints import manifest as checkpoint_manifest
+from t5x_lite.checkpoints import items as checkpoint_manifest
 from t5x_lite.checkpoints.init import InitRules
 from t5x_lite.checkpoints.reading import find_step, restore_params, saved_steps, step_files
 from t5x_lite.core.errors import InputError

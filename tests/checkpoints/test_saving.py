@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.checkpoints import manifest as checkpoint_manifest
-from t5x_lite.checkpoints.reading import find_step, restore_params
-from t5x_lite.checkpoints.saving import Checkpoints, Rejected
+from t5x_lite.checkpoints import items as checkpoint_manifest
+from t5x_lite.checkpoints.reading import Checkpoints, Rejected, find_step, restore_params
 from t5x_lite.core import remote
 from t5x_lite.core.errors import InputError
 from tests.tiny_checkpoint import (

@@ -3,7 +3,7 @@
 import dataclasses
 
 from t5x_lite.commands.answers import predict
-from t5x_lite.decoding.config import Decoding
+from t5x_lite.decoding.sampling import Decoding
 
 
 def test_predict_offers_every_choice_of_decoding_with_its_default():

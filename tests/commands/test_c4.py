@@ -11,10 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from t5x_lite.c4.config import preset
-from t5x_lite.c4.pages import Tally
-from t5x_lite.c4.reading import Input
+from t5x_lite.c4.pages import Input, Tally
 from t5x_lite.cli import main
-from t5x_lite.commands import c4 as command
+from t5x_lite.commands import texts as command
 from t5x_lite.core.errors import InputError
 from tests.c4.wet_files import members, wet_record
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import t5x_lite
-from t5x_lite.commands import embeddings
+from t5x_lite.commands import answers
 from t5x_lite.core.errors import InputError
 from t5x_lite.inference.checkpoint import Checkpoint
-from t5x_lite.inference.vectors import Embedder
+from t5x_lite.inference.text_encoder import Embedder
 from tests.encoder_checkpoint import write_checkpoint
 
 TEXTS = ["a b c", "", "c", "a a a a a a a a a a", "b c"]
@@ -35,7 +35,7 @@ def embed(checkpoint, tmp_path):
             "output": str(tmp_path / "out.npy"),
             "batch_size": 2,
         } | options
-        embeddings.embed(options.pop("checkpoint", str(checkpoint)), **options)
+        answers.embed(options.pop("checkpoint", str(checkpoint)), **options)
         return np.load(options["output"])
 
     return run
@@ -56,7 +56,7 @@ def test_vectors_are_in_the_order_of_the_file(embed, checkpoint, tmp_path, monke
     )
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected(checkpoint, TEXTS), atol=1e-5)
-    monkeypatch.setattr(embeddings, "CHUNK_BATCHES", 1)
+    monkeypatch.setattr(answers, "CHUNK_BATCHES", 1)
     np.testing.assert_allclose(embed(), found, atol=1e-6)
 
 
@@ -114,7 +114,7 @@ def test_activations_in_bfloat16(embed):
 
 
 def test_a_killed_command_goes_on(embed, checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr(embeddings, "CHUNK_BATCHES", 1)
+    monkeypatch.setattr(answers, "CHUNK_BATCHES", 1)
     whole, seen, run = embed(), [], Embedder.run
 
     def dying(self, params, rows, **options):
@@ -137,7 +137,7 @@ def test_a_killed_command_goes_on(embed, checkpoint, tmp_path, monkeypatch):
 
 
 def test_parts_are_together_what_one_command_writes(embed, tmp_path, monkeypatch):
-    monkeypatch.setattr(embeddings, "CHUNK_BATCHES", 1)
+    monkeypatch.setattr(answers, "CHUNK_BATCHES", 1)
     whole = embed()
     parts = [embed(output=str(tmp_path / f"{i}.npy"), shard=f"{i}/2") for i in (1, 2)]
     assert [len(part) for part in parts] == [2, 3]
@@ -178,7 +178,7 @@ def test_long_texts_are_cut_or_refused(embed, tmp_path, caplog):
     ],
 )
 def test_a_wrong_input_leaves_what_was_there(embed, tmp_path, monkeypatch, content, message):
-    monkeypatch.setattr(embeddings, "CHUNK_BATCHES", 1)
+    monkeypatch.setattr(answers, "CHUNK_BATCHES", 1)
     (tmp_path / "in.txt").write_bytes(content)
     (tmp_path / "out.npy").write_text("old")
     with pytest.raises(InputError, match=message):
@@ -221,7 +221,7 @@ def test_places_of_documents(tmp_path):
 
     def read(place, template="{text}", **options):
         options = {"format": "auto", "longest": 1 << 20, "template": template} | options
-        return [(r.id, r.text) for r in embeddings._read_place(str(place), **options)]
+        return [(r.id, r.text) for r in answers._read_place(str(place), **options)]
 
     for name in "ab":
         texts = [f"{name} {i}" for i in range(2)]

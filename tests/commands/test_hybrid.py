@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from t5x_lite.commands.embeddings import embed
+from t5x_lite.commands.answers import embed
 from t5x_lite.commands.ranking import hybrid
 from t5x_lite.config.evaluation import NAMES
 from t5x_lite.core.errors import InputError

@@ -9,8 +9,8 @@ from t5x_lite.cli import main
 from t5x_lite.commands import search as lexical
 from t5x_lite.commands.search import bm25_build, bm25_search
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.formats import passages as passage_files
-from t5x_lite.data.formats.passages import read_passages
+from t5x_lite.data.formats import pairs as passage_files
+from t5x_lite.data.formats.pairs import read_passages
 from t5x_lite.data.formats.rankings import read_run
 from t5x_lite.retrieval import bm25
 

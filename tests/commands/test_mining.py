@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from t5x_lite.cli import main
-from t5x_lite.commands.embeddings import embed
-from t5x_lite.commands.mining import mine, refresh
+from t5x_lite.commands.answers import embed
+from t5x_lite.commands.pairs import mine, refresh
 from t5x_lite.commands.search import search
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import locked
@@ -18,9 +18,8 @@ from t5x_lite.core.options import OptionError
 from t5x_lite.data.config import Data
 from t5x_lite.data.formats import pairs
 from t5x_lite.data.formats.rankings import Ranking, ranked, read_run, write_run
-from t5x_lite.retrieval import queries
-from t5x_lite.retrieval.mining import Rules
-from t5x_lite.retrieval.queries import PairEncoder, QueryEncoder
+from t5x_lite.retrieval import mining
+from t5x_lite.retrieval.mining import PairEncoder, QueryEncoder, Rules
 from tests.encoder_checkpoint import write_checkpoint
 
 CORPUS = {"1": "a b", "2": "c", "3": "A, b!", "4": "d e f", "5": "g", "6": "h a", "7": "b c d"}
@@ -169,7 +168,7 @@ def test_a_command_that_was_killed_goes_on(beir, checkpoint, tmp_path, monkeypat
     encoder = PairEncoder(pooling="cls", batch_size=2)
     source = {"checkpoint": checkpoint, "rules": TOP, "encoder": encoder}
     whole, _ = mined(tmp_path / "m.jsonl", beir, **source)
-    monkeypatch.setattr(queries, "_CHUNK_BATCHES", 1)
+    monkeypatch.setattr(mining, "_CHUNK_BATCHES", 1)
     write = ResumableArray.write
 
     def killed(array, rows, **options):

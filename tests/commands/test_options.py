@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from t5x_lite.commands.options import load_driver, some_directory
+from t5x_lite.commands.command import load_driver, some_directory
 from t5x_lite.core.errors import InputError, install_command
 from t5x_lite.core.options import OptionError
 

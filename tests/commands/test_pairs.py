@@ -10,8 +10,7 @@ from t5x_lite.commands.pairs import pairs, synthesize_collect, synthesize_reques
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import OptionError
 from t5x_lite.data.formats.pairs import checked
-from t5x_lite.retrieval.pair_rules import Filters, Sieve
-from t5x_lite.retrieval.synthesis import Excerpts
+from t5x_lite.retrieval.pairs import Excerpts, Filters, Sieve
 
 SHORT = Filters(min_query_words=1, min_passage_words=2)
 

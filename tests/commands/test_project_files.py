@@ -3,7 +3,7 @@
 import re
 
 from t5x_lite.commands import COMMANDS
-from t5x_lite.commands.project_files import FILES, README
+from t5x_lite.commands.texts import FILES, README
 
 
 def test_python_files_compile():

@@ -7,7 +7,7 @@ import pytest
 
 from t5x_lite.cli import main
 from t5x_lite.commands.runs import report
-from t5x_lite.data.columns import Columns
+from t5x_lite.data.preprocessors import Columns
 
 
 @pytest.mark.parametrize(("options", "dry_run"), [("", False), ("--dry-run", True)])

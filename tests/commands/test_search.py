@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from t5x_lite.commands.embeddings import embed
+from t5x_lite.commands.answers import embed
 from t5x_lite.commands.search import search
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.formats.rankings import read_run
 from t5x_lite.data.formats.vectors import vector_writer
-from t5x_lite.retrieval.queries import QueryEncoder
+from t5x_lite.retrieval.mining import QueryEncoder
 from tests.encoder_checkpoint import write_checkpoint
 
 DOCUMENTS = np.array([[1, 2], [3, 0], [1, 2], [0, 5], [2, 1]], np.float32)

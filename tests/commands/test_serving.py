@@ -5,11 +5,11 @@ from unittest import mock
 import pytest
 
 from t5x_lite.cli import main
-from t5x_lite.decoding.config import Decoding
-from t5x_lite.serve import serving
+from t5x_lite.decoding.sampling import Decoding
+from t5x_lite.serve import server
+from t5x_lite.serve.batching import Limits
 from t5x_lite.serve.endpoints import Asked
-from t5x_lite.serve.requests import Limits
-from t5x_lite.serve.serving import Address
+from t5x_lite.serve.server import Address
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ from t5x_lite.serve.serving import Address
     ],
 )
 def test_options_become_groups(monkeypatch, line, args, kwargs):
-    stand_in = mock.create_autospec(serving.serve)
-    monkeypatch.setattr(serving, "serve", stand_in)
+    stand_in = mock.create_autospec(server.serve)
+    monkeypatch.setattr(server, "serve", stand_in)
     assert main(line.split()) == 0
     stand_in.assert_called_once_with(*args, **kwargs)
 

@@ -22,11 +22,10 @@ from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.t5 import T5
 from t5x_lite.nn import attention as attention_module
 from t5x_lite.nn import pallas_attention
-from t5x_lite.objectives.condenser import Condenser
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.masked_lm import MaskedLM
-from t5x_lite.objectives.retromae import RetroMAE
+from t5x_lite.objectives.retromae import Condenser, RetroMAE
 from t5x_lite.train import planning
 
 
@@ -115,7 +114,7 @@ def test_a_checkpoint_that_lacks_a_part(tiny_run, tmp_path, lost, message):
         (b'{"type": "\xff"}', "config RUN/files/config.json is not valid UTF-8 (byte 10)"),
         (b"[" * 100_000, "RUN/files/config.json: not JSON that can be read (maximum recursion"),
         (
-            b'{"type": "t5x_lite.optim.schedules:Constant"}',
+            b'{"type": "t5x_lite.optim.config:Constant"}',
             "config RUN/files/config.json must be an Experiment, but is a Constant",
         ),
     ],

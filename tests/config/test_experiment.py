@@ -38,8 +38,15 @@ from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.retromae import RetroMAE
-from t5x_lite.optim.config import Adafactor, AdamW
-from t5x_lite.optim.schedules import Constant, InverseSquareRoot, Linear, LinearDecayTail, Warmup
+from t5x_lite.optim.config import (
+    Adafactor,
+    AdamW,
+    Constant,
+    InverseSquareRoot,
+    Linear,
+    LinearDecayTail,
+    Warmup,
+)
 
 ROOT = Path(__file__).parents[1]
 
@@ -49,7 +56,7 @@ from t5x_lite.data.config import Data
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.optim.config import Adafactor
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import Constant
 
 experiment = Experiment(
     model=T5Config(

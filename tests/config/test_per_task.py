@@ -2,7 +2,7 @@
 
 import pytest
 
-from t5x_lite.config.checks import Line, parse_line
+from t5x_lite.config.evaluation import Line, parse_line
 from t5x_lite.core.errors import InputError
 
 

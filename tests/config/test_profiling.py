@@ -2,8 +2,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from t5x_lite.config import run_options
-from t5x_lite.config.run_options import Capture, Profile
+from t5x_lite.config import evaluation
+from t5x_lite.config.evaluation import Capture, Profile
 from t5x_lite.core.errors import InputError
 
 
@@ -47,7 +47,7 @@ def test_a_run_that_ends_inside_of_a_trace_writes_it(calls):
 
 
 def test_a_trace_for_a_bucket_is_written_here_and_copied(calls, monkeypatch, tmp_path):
-    monkeypatch.setattr(run_options, "open_path", lambda url: tmp_path / url.replace("://", "/"))
+    monkeypatch.setattr(evaluation, "open_path", lambda url: tmp_path / url.replace("://", "/"))
 
     def start(directory):
         calls.append(directory)
@@ -59,7 +59,7 @@ def test_a_trace_for_a_bucket_is_written_here_and_copied(calls, monkeypatch, tmp
         path.parent.mkdir(parents=True)
         path.write_bytes(b"trace")
 
-    monkeypatch.setattr(run_options.tempfile, "mkdtemp", lambda: str(here))
+    monkeypatch.setattr(evaluation.tempfile, "mkdtemp", lambda: str(here))
     monkeypatch.setattr(jax.profiler, "start_trace", start)
     monkeypatch.setattr(jax.profiler, "stop_trace", stop)
     run(Profile(start=1, steps=1), [], steps=[1], directory="gs://bucket/run/profile")

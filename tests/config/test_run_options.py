@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from t5x_lite.config.run_options import EarlyStopping, Patience
+from t5x_lite.config.evaluation import EarlyStopping, Patience
 from t5x_lite.core.errors import InputError
 
 

@@ -15,7 +15,7 @@ from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.models.published import t5_1_1_base
 from t5x_lite.models.t5 import T5Config, T5EncoderConfig
-from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.nn.slots import bind, shapes
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.learner import Learner

@@ -6,7 +6,7 @@ import pytest
 
 from t5x_lite import config
 from t5x_lite.evaluate.task_suite import TaskSettings
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import Constant
 
 
 @pytest.mark.parametrize(

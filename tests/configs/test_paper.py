@@ -14,7 +14,7 @@ from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.core.sharding import MeshConfig
 from t5x_lite.data.mixing import Mixing
 from t5x_lite.models import published
-from t5x_lite.optim.schedules import InverseSquareRoot
+from t5x_lite.optim.config import InverseSquareRoot
 from tests.config_files import saved
 from tests.tasks import benchmark_directory
 

@@ -13,7 +13,7 @@ from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.core.sharding import MeshConfig
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
 from t5x_lite.data.vocabularies.loading import load_vocabulary
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.optim.config import Linear
 from tests import tokenizer_files
 
 NAMES = ("retromae", "condenser", "cocondenser", "electra", "deberta_v3")

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from t5x_lite.core import patterns
+from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
 
 NAME = "encoder.block.0.layer.0.SelfAttention.q." * 3 + "!"
@@ -30,7 +30,7 @@ NAME = "encoder.block.0.layer.0.SelfAttention.q." * 3 + "!"
 )
 def test_an_expression_with_many_ways_ends(pattern):
     begin = time.process_time()  # a loaded machine does not count
-    assert not patterns.fullmatch(pattern, NAME)
+    assert not trees.fullmatch(pattern, NAME)
     assert time.process_time() - begin < 5
 
 
@@ -48,27 +48,27 @@ def test_an_expression_with_many_ways_ends(pattern):
 )
 def test_what_is_not_supported_is_one_line(pattern, reason):
     with pytest.raises(InputError, match=reason) as error:
-        patterns.check("target_modules", pattern)
+        trees.check("target_modules", pattern)
     assert str(error.value).startswith("target_modules: ")
     assert len(str(error.value)) < 300
 
 
 def test_an_expression_that_takes_too_long_is_refused():
     with pytest.raises(InputError, match="takes too long"):
-        patterns.fullmatch("(.*.*.*.*)*" * 200 + "z", NAME)
+        trees.fullmatch("(.*.*.*.*)*" * 200 + "z", NAME)
 
 
 def test_matches_that_take_too_long_together_are_refused(monkeypatch):
-    monkeypatch.setattr(patterns, "_ALL_STEPS", 0)
-    assert not patterns.fullmatch("(.*)*together", NAME)
+    monkeypatch.setattr(trees, "_ALL_STEPS", 0)
+    assert not trees.fullmatch("(.*)*together", NAME)
     with pytest.raises(InputError, match="takes too long"):
-        patterns.fullmatch("(.*)*together", NAME[1:])  # results are cached
+        trees.fullmatch("(.*)*together", NAME[1:])  # results are cached
 
 
 def test_groups_are_refused_where_they_could_take_for_ever():
-    assert patterns.groups(r"(.*)/(\w+)", "a/b/c").groups() == ("a/b", "c")
+    assert trees.groups(r"(.*)/(\w+)", "a/b/c").groups() == ("a/b", "c")
     with pytest.raises(InputError, match="repeats inside repeats"):
-        patterns.check_groups("init.rename", r"(?:(?:x+x+)+y|.*)")
+        trees.check_groups("init.rename", r"(?:(?:x+x+)+y|.*)")
 
 
 def _random_pattern(rng, depth):
@@ -93,5 +93,5 @@ def test_positions_match_as_re_does(seed):
     for _ in range(1000):
         pattern = _random_pattern(rng, 3)
         text = "".join(rng.choice("aAb.") for _ in range(rng.randrange(7)))
-        parsed = patterns._parsed(pattern)
-        assert patterns._Positions(parsed, text).reached() == bool(re.fullmatch(pattern, text))
+        parsed = trees._parsed(pattern)
+        assert trees._Positions(parsed, text).reached() == bool(re.fullmatch(pattern, text))

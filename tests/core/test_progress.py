@@ -10,8 +10,8 @@ import types
 
 import pytest
 
-from t5x_lite.core import progress
-from t5x_lite.core.progress import Lines, as_table, counting, never_silent, print_result, step
+from t5x_lite.core import workers
+from t5x_lite.core.workers import Lines, as_table, counting, never_silent, print_result, step
 from tests.waiting import wait_until
 
 
@@ -48,13 +48,13 @@ def test_a_line_comes_also_while_nothing_is_counted(caplog):
 
 def test_a_command_is_never_silent_for_long(caplog, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(workers, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
     caplog.set_level(logging.INFO, logger="t5x_lite")
     with never_silent("mine", seconds=0.02):
         time.sleep(0.1)
         assert not caplog.messages
         now[0] = 0.015
-        progress.told()
+        workers.told()
         now[0] = 0.03
         time.sleep(0.1)
         assert not caplog.messages
@@ -70,7 +70,7 @@ def test_steps_reach_the_count_around_them(monkeypatch):
     def displayed(description, **options):
         yield lambda more: counted.append((description, more))
 
-    monkeypatch.setattr(progress, "_displayed", displayed)
+    monkeypatch.setattr(workers, "_displayed", displayed)
     step(1)
     with counting("outer", unit="texts", steps=True), counting("inner", unit="batches"):
         step(2)

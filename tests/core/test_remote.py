@@ -7,9 +7,8 @@ import pytest
 from etils import epath
 from etils.epath import backend, gpath
 
-from t5x_lite.checkpoints import manifest as checkpoint_manifest
-from t5x_lite.checkpoints.reading import find_step, saved_steps, step_files
-from t5x_lite.checkpoints.saving import Checkpoints
+from t5x_lite.checkpoints import items as checkpoint_manifest
+from t5x_lite.checkpoints.reading import Checkpoints, find_step, saved_steps, step_files
 from t5x_lite.core import object_store, remote
 from t5x_lite.core.errors import InputError
 from tests import fake_store

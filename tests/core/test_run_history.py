@@ -4,7 +4,7 @@ import math
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.run_history import METRICS_FILE, Record, evaluations
+from t5x_lite.core.tracking import METRICS_FILE, Record, evaluations
 
 
 def test_lines_go_on_after_a_killed_run(tmp_path):

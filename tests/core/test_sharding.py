@@ -323,7 +323,7 @@ EIGHT_DEVICES = """
     import numpy as np
 
     from t5x_lite.models.t5 import T5Config
-    from t5x_lite.nn.bind import bind, shapes
+    from t5x_lite.nn.slots import bind, shapes
     from t5x_lite.objectives.learner import Bound
 
     from t5x_lite.objectives.likelihood import Seq2Seq

@@ -44,7 +44,7 @@ import jax, numpy as np
 from jax.sharding import NamedSharding
 from t5x_lite.core import sharding
 from t5x_lite.core.errors import InputError
-from t5x_lite.plan.topologies import topology_devices
+from t5x_lite.plan.program import topology_devices
 
 class Placed(Exception): "What stands in for the array."
 

@@ -6,7 +6,7 @@ import pytest
 
 import t5x_lite
 from t5x_lite.core.errors import invoked_as
-from t5x_lite.core.run_history import RUN_FILE, Start, add_start, read_starts
+from t5x_lite.core.tracking import RUN_FILE, Start, add_start, read_starts
 
 
 def test_every_start_is_kept_the_newest_last(tmp_path):

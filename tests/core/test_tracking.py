@@ -6,7 +6,7 @@ import pytest
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.tracking import KnownIds, Tracking, find_trackers, flat
-from t5x_lite.train.trackers import TensorBoard
+from t5x_lite.train.track import TensorBoard
 
 
 @pytest.mark.parametrize("name", ["wand", "neptune", ":x", "module:"])

@@ -11,12 +11,12 @@ import pytest
 from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
 from t5x_lite.data import batches as data_batches
-from t5x_lite.data import positions
-from t5x_lite.data.columns import Columns
+from t5x_lite.data import sources
 from t5x_lite.data.config import Refresh, Scheduled
-from t5x_lite.data.formats import line_blocks
+from t5x_lite.data.formats import documents as line_blocks
 from t5x_lite.data.mixing import Mixing
-from t5x_lite.data.tasks import shuffling
+from t5x_lite.data.preprocessors import Columns
+from t5x_lite.data.tasks import text_source
 from tests.batches import assert_equal_batches, take
 
 PACKED = {"encoder_input_tokens", "encoder_segment_ids", "encoder_positions"} | {
@@ -184,7 +184,7 @@ def test_the_position_of_other_data_is_refused(data, vocabulary):
 @pytest.fixture
 def stream(monkeypatch, data, tmp_path):
     """Lines 0 to 999 in a file that does not fit into memory, by parts of some five lines."""
-    monkeypatch.setattr(shuffling, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(text_source, "IN_MEMORY_BYTES", 0)
     monkeypatch.setattr(line_blocks, "PART_BYTES", 64)
     (tmp_path / "train.txt").write_text("".join(f"line {i:04}\n" for i in range(1000)))
     (tmp_path / "validation.txt").write_text("and this\n")
@@ -246,13 +246,13 @@ def test_the_position_in_files_that_changed_is_refused(stream, vocabulary):
         data_batches.train_batches(stream, vocabulary, seed=0).restore(state)
 
 
-@pytest.mark.parametrize("kind", positions.FORMER)
+@pytest.mark.parametrize("kind", sources.FORMER)
 def test_a_position_of_an_earlier_order_begins_anew_and_says_so(data, vocabulary, caplog, kind):
     batches = data_batches.train_batches(data, vocabulary, seed=3)
     expected = take(batches, 2)
     saved = {"identity": {"layout": "seq2seq", "seed": 3, "size": 400, "process_count": 1}}
     header = json.dumps({**saved, "epoch": 0, "files": {}}).encode() + b"\n"
-    earlier = positions.seal(kind, zlib.compress(header))
+    earlier = sources.seal(kind, zlib.compress(header))
     again = data_batches.train_batches(data, vocabulary, seed=3)
     again.restore(earlier)
     assert_equal_batches(take(again, 2), expected)
@@ -320,7 +320,7 @@ def test_the_batches_and_positions_are_the_same_on_1_2_and_4_processes(
     stream, vocabulary, monkeypatch, in_memory
 ):
     if in_memory:
-        monkeypatch.setattr(shuffling, "IN_MEMORY_BYTES", 1 << 20)
+        monkeypatch.setattr(text_source, "IN_MEMORY_BYTES", 1 << 20)
 
     def of(count):
         return [
@@ -417,7 +417,7 @@ def test_a_bad_line_that_training_comes_to_is_named(data, vocabulary, tmp_path, 
     bad = dataclasses.replace(data, directory=str(tmp_path))
     with pytest.raises(InputError, match=r"train\.txt:2001: not UTF-8"):
         take(data_batches.train_batches(bad, vocabulary, seed=0), 10_000)
-    monkeypatch.setattr(shuffling, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(text_source, "IN_MEMORY_BYTES", 0)
     with pytest.raises(InputError, match=r"train\.txt:2001: not UTF-8"):
         take(data_batches.train_batches(bad, vocabulary, seed=0), 10_000)
     with pytest.raises(InputError, match=r"validation\.txt:1: not UTF-8"):

@@ -3,7 +3,7 @@ import gzip
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.columns import Columns
+from t5x_lite.data.preprocessors import Columns
 
 STARS = Columns(inputs="review: {text}", targets="{stars}", labels=("1=bad", "5=good"))
 

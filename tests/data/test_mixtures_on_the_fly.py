@@ -181,9 +181,9 @@ def documents(tmp_path_factory):
 @pytest.fixture
 def read_documents(monkeypatch):
     """A function that gives how many documents were read since it was last called."""
-    from t5x_lite.data.tasks import shuffling, text_source
+    from t5x_lite.data.tasks import text_source
 
-    monkeypatch.setattr(shuffling, "IN_MEMORY_BYTES", 0)  # as of files that do not fit
+    monkeypatch.setattr(text_source, "IN_MEMORY_BYTES", 0)  # as of files that do not fit
 
     lock, number, parse = threading.Lock(), [0], text_source._jsonl_text
 

@@ -5,7 +5,7 @@ import pytest
 from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.config import Bucketed, Data
-from t5x_lite.data.positions import (
+from t5x_lite.data.sources import (
     FROM_CACHE,
     ON_THE_FLY,
     check_identity,

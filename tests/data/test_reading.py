@@ -6,8 +6,8 @@ import json
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.columns import Columns
 from t5x_lite.data.config import Data
+from t5x_lite.data.preprocessors import Columns
 
 pytest.importorskip("seqio")
 

@@ -1,6 +1,6 @@
 import pytest
 
-from t5x_lite.data.seqio_vocabularies import seqio_vocabulary
+from t5x_lite.data.tasks.names import seqio_vocabulary
 from t5x_lite.data.vocabularies.byte_level import Bytes
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from tests import tokenizer_files

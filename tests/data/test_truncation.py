@@ -9,9 +9,9 @@ import pytest
 
 from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.columns import Columns
 from t5x_lite.data.config import Data
-from t5x_lite.data.tasks import shuffling
+from t5x_lite.data.preprocessors import Columns
+from t5x_lite.data.tasks import text_source
 
 pytest.importorskip("seqio")
 
@@ -45,7 +45,7 @@ def data(directory):
 def where(request, monkeypatch):
     """Data that are read into memory, and data that are too large for it."""
     if request.param == "stream":
-        monkeypatch.setattr(shuffling, "IN_MEMORY_BYTES", 0)
+        monkeypatch.setattr(text_source, "IN_MEMORY_BYTES", 0)
     return request.param
 
 
@@ -104,7 +104,7 @@ def test_every_pass_has_the_first_tokens_and_cuts_them_anew(data, vocabulary, wh
 
 @pytest.mark.slow
 def test_a_stream_is_shuffled_by_the_buffer(data, vocabulary, monkeypatch):
-    monkeypatch.setattr(shuffling, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(text_source, "IN_MEMORY_BYTES", 0)
     chunks = first_chunks(data, vocabulary, 1000)
     found = rows(train(dataclasses.replace(data, first_tokens=1000), vocabulary), vocabulary, 40)
     assert {*found} <= {*chunks}

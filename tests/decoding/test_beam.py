@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.decoding import beam
-from t5x_lite.decoding.beam import HuggingFaceRule, T5XRule
-from t5x_lite.decoding.config import Decoding
+from t5x_lite.decoding import search as beam
 from t5x_lite.decoding.generate import greedy
+from t5x_lite.decoding.sampling import Decoding
+from t5x_lite.decoding.search import HuggingFaceRule, T5XRule
 
 INPUTS = jnp.array([[3, 2, 0], [5, 0, 0], [2, 2, 4], [6, 3, 0]])
 ONE = jnp.array([[2]])

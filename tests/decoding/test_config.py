@@ -1,7 +1,7 @@
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.decoding.config import Decoding
+from t5x_lite.decoding.sampling import Decoding
 
 
 def test_greedy_is_the_default():

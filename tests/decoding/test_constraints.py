@@ -1,8 +1,7 @@
 import jax.numpy as jnp
 import pytest
 
-from t5x_lite.decoding.config import Decoding
-from t5x_lite.decoding.sampling import constrained, minimum_length, no_repeat_ngram
+from t5x_lite.decoding.sampling import Decoding, constrained, minimum_length, no_repeat_ngram
 
 ZERO = jnp.zeros((1, 9))
 

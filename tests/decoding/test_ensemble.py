@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.generate import Ensemble, average, decode
+from t5x_lite.decoding.sampling import Decoding
 from t5x_lite.decoding.search import Generative
 
 INPUTS = jnp.array([[3, 2], [5, 0]])

@@ -5,9 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.generate import decode, greedy
-from t5x_lite.decoding.sampling import request_keys
+from t5x_lite.decoding.sampling import Decoding, request_keys
 
 INPUTS = jnp.array([[3, 2, 0], [5, 0, 0], [2, 2, 4], [6, 3, 0]])
 

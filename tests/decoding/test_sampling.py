@@ -3,8 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.sampling import (
+    Decoding,
     draw,
     keep_min_p,
     keep_top_k,

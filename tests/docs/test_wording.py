@@ -50,15 +50,10 @@ PATTERNS = {
 }
 
 TABLE = """
-opening: __init__ 1, commands 1, objectives 1
-clause: interop 2
-of which: adapters 1, c4 1, interop 7, objectives 1, optim 2
-those of: core 1, data 1
-is no: __init__ 1, adapters 6, c4 1, checkpoints 1, data 12, evaluate 1, interop 2, layouts 1,
-    models 1, nn 1, objectives 5, optim 1, retrieval 1, serve 1, train 1
+of which: adapters 1, optim 1
+is no: adapters 1, checkpoints 1, nn 1
 anew: data 1
 alone: layouts 1
-refuse: serve 4
 stands: metrics 1
 fresh: checkpoints 1
 """

@@ -14,12 +14,11 @@ import optax
 
 from t5x_lite.adapters.bottleneck import seq_bn
 from t5x_lite.adapters.bottleneck_variants import T5Adapter, compacter_plus_plus
-from t5x_lite.adapters.fastfood import said
 from t5x_lite.adapters.grammar import parse_trees
 from t5x_lite.adapters.lora import Ia3, Lora
 from t5x_lite.adapters.masks import Supermask
 from t5x_lite.adapters.prefix import Prefix, Prompt
-from t5x_lite.adapters.sparse import BitFit
+from t5x_lite.adapters.sparse import BitFit, said
 from t5x_lite.core.sharding import (
     MeshConfig,
     Parts,

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5x_lite.checkpoints.saving import Checkpoints
+from t5x_lite.checkpoints.reading import Checkpoints
 
 VALUE = np.arange(64, dtype=np.float32).reshape(16, 4)
 

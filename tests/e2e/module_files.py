@@ -70,7 +70,7 @@ def _parts_of(base: Path) -> tuple[Any, Any, Any]:
     from t5x_lite.checkpoints import reading
     from t5x_lite.inference.loading import read_experiment
     from t5x_lite.interop import adapter_checkpoints
-    from t5x_lite.interop.module_hosts import hosts_of
+    from t5x_lite.interop.encoder_checkpoints import hosts_of
 
     files = reading.step_files(base)
     experiment, kind = read_experiment(base, files), adapter_checkpoints.model_type_of(files)
@@ -82,7 +82,7 @@ def _read_module(directory: Path, base: Path) -> None:
     """What `import_adapter` does before it writes."""
     from t5x_lite.adapters.grammar import parse_module, write_module
     from t5x_lite.interop import adapter_checkpoints
-    from t5x_lite.interop.peft_files import head_of
+    from t5x_lite.interop.peft import head_of
     from t5x_lite.objectives.learner import heads_of
 
     experiment, hosts, params = _parts_of(base)
@@ -193,15 +193,15 @@ def _read_delta(base: Path) -> None:
 
 
 def _sign_delta(base: Path) -> None:
-    from t5x_lite.checkpoints import manifest
+    from t5x_lite.checkpoints import items
 
-    manifest.write(base / "delta")
+    items.write(base / "delta")
 
 
 def _make_sentences(base: Path) -> None:
     from safetensors.numpy import save_file
 
-    from t5x_lite.interop.sentence_transformers import sentence_files
+    from t5x_lite.interop.retrievers import sentence_files
     from t5x_lite.models.vector_heads import Dense
     from tests.encoder_checkpoint import _BERT, goldens
 
@@ -225,7 +225,7 @@ def _read_sentences(base: Path) -> None:
     from t5x_lite.interop.encoder_checkpoints import family_of
     from t5x_lite.interop.encoders import read_encoder
     from t5x_lite.interop.hf import CONFIG, read_config
-    from t5x_lite.interop.sentence_transformers import projection_of, read_sentences, sentence_files
+    from t5x_lite.interop.retrievers import projection_of, read_sentences, sentence_files
 
     directory = base / "st"
     config = read_config(directory)

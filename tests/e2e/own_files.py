@@ -32,7 +32,7 @@ def _read_checkpoint(base: Path) -> None:
 
 
 def _sign_step(base: Path) -> None:
-    from t5x_lite.checkpoints import manifest as checkpoint_manifest
+    from t5x_lite.checkpoints import items as checkpoint_manifest
 
     checkpoint_manifest.write(base / "run" / "checkpoints" / "20")
 
@@ -133,7 +133,7 @@ def _make_jsonl(base: Path) -> None:
 def _read_jsonl(base: Path) -> None:
     from t5x_lite.core.jobs import encode
     from t5x_lite.data.formats.lines import read_examples
-    from t5x_lite.data.formats.passages import read_texts
+    from t5x_lite.data.formats.pairs import read_texts
 
     path = str(base / "a.jsonl")
     for line in read_examples(path, fields=("inputs",), optional=("prompt",), numbers=("seed",)):
@@ -159,7 +159,7 @@ def _read_tsv(base: Path) -> None:
 
 def _read_columns(file: Path) -> None:
     from t5x_lite.core.object_store import data_path
-    from t5x_lite.data.columns import Columns
+    from t5x_lite.data.preprocessors import Columns
 
     columns = Columns(inputs="see: {sentence}", targets="{label}", labels=("0=no", "1=yes"))
     list(columns.examples([data_path(file)], "train"))
@@ -209,8 +209,7 @@ def _make_wet(base: Path) -> None:
 
 def _read_wet(base: Path) -> None:
     from t5x_lite.c4.config import Cleaning
-    from t5x_lite.c4.pages import Tally
-    from t5x_lite.c4.reading import read_pages
+    from t5x_lite.c4.pages import Tally, read_pages
 
     for path in sorted(base.iterdir()):
         list(read_pages(str(path), Cleaning(), Tally()))
@@ -297,7 +296,7 @@ def _make_saved(base: Path) -> None:
 
 
 def _read_saved(base: Path) -> None:
-    from t5x_lite.data.formats.table_splits import read_rows, table_splits
+    from t5x_lite.data.formats.tables import read_rows, table_splits
 
     for tables in table_splits(str(base)).values():
         for table in tables:

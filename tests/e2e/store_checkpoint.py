@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5x_lite.checkpoints import manifest
-from t5x_lite.checkpoints.saving import Checkpoints
+from t5x_lite.checkpoints import items
+from t5x_lite.checkpoints.reading import Checkpoints
 from t5x_lite.core import remote
 from t5x_lite.core.sharding import first_told
 from tests import fake_store
@@ -55,7 +55,7 @@ def write(directory, **options):
     manifests.append(dict(fake_store.counts - before))
 
 
-manifests, written = [], manifest.write
+manifests, written = [], items.write
 
 
 def main(job, workdir, port, count, index):
@@ -67,7 +67,7 @@ def main(job, workdir, port, count, index):
     everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     with Checkpoints(remote.open_path(workdir)) as checkpoints:
         if job == "save":
-            manifest.write = write
+            items.write = write
             array = jax.make_array_from_callback(VALUE.shape, rows, lambda part: VALUE[part])
             step = jax.make_array_from_callback((), everywhere, lambda part: np.int32(3))
             for number in (3, 6, 9):

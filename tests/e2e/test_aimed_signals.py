@@ -11,10 +11,10 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from t5x_lite.checkpoints import manifest as checkpoint_manifest
+from t5x_lite.checkpoints import items as checkpoint_manifest
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.core.errors import Interrupted
-from t5x_lite.evaluate.loss import LossEvaluator
+from t5x_lite.evaluate.results import LossEvaluator
 from t5x_lite.train import loop
 from t5x_lite.train.training import train
 

@@ -15,7 +15,7 @@ import pytest
 from t5x_lite import config
 from t5x_lite.checkpoints.reading import saved_steps
 from t5x_lite.cli import main
-from t5x_lite.data.formats import table_splits
+from t5x_lite.data.formats import tables
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = '{"inputs": "a", "targets": "b"}\n'
@@ -481,7 +481,7 @@ PLACES = [
 def test_documents_that_cannot_be_read(refused, documents, monkeypatch, place, message):
     """The same line from `train` and from the commands, but for options that these do not have."""
     monkeypatch.setitem(sys.modules, "datasets", None)
-    monkeypatch.setattr(table_splits, "_hub", {})
+    monkeypatch.setattr(tables, "_hub", {})
     train = "train tiny.json --workdir w --data.task tasks.text:span_corruption --data.directory"
     assert message in refused(f"{train} '{place}'")
     message = message.replace(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from t5x_lite.checkpoints.manifest import find_damage
+from t5x_lite.checkpoints.items import find_damage
 from t5x_lite.checkpoints.reading import saved_steps
 from tests.e2e.processes import finish, free_port, start
 from tests.tiny_checkpoint import flip

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from t5x_lite import config
-from t5x_lite.checkpoints.reading import find_step, step_files
-from t5x_lite.checkpoints.saving import Checkpoints
+from t5x_lite.checkpoints.reading import Checkpoints, find_step, step_files
 from t5x_lite.core.errors import InputError
 from tests.tiny_checkpoint import (
     DAMAGES,

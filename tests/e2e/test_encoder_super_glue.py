@@ -12,8 +12,7 @@ from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.evaluate.submission import FORMATS, check
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.objectives.task_heads import Classify
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import AdamW, Constant
 from t5x_lite.train.measuring import evaluate
 from t5x_lite.train.training import train
 from tests import tokenizer_files

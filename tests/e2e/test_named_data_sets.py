@@ -12,7 +12,7 @@ from tests.data.formats.test_suites import write_narrative
 CONFIG = """
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite import layouts
-from t5x_lite.data.columns import Columns
+from t5x_lite.data.preprocessors import Columns
 from t5x_lite.data.config import Data
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.t5 import T5Config
@@ -20,7 +20,7 @@ from t5x_lite.objectives.task_heads import Choose
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import Constant
 
 bert = BertConfig(vocab_size={size}, d_model=16, d_ff=32, num_heads=2, num_layers=1,
                   max_positions=32, token_types=2, dropout_rate=0.0)

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import dataclasses, json, sys
 from t5x_lite import config
-from t5x_lite.plan.topologies import topology_devices
+from t5x_lite.plan.program import topology_devices
 from t5x_lite.train import planning
 from t5x_lite.train import step
 

@@ -10,8 +10,7 @@ import pytest
 from t5x_lite import config
 from t5x_lite.adapters.config import Adapters
 from t5x_lite.checkpoints import items
-from t5x_lite.checkpoints.base import BASE_FILE, Base
-from t5x_lite.checkpoints.init import Init
+from t5x_lite.checkpoints.init import BASE_FILE, Base, Init
 from t5x_lite.checkpoints.reading import step_files
 from t5x_lite.commands.weights import export_hf
 from t5x_lite.config import Checkpoints

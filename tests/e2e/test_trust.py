@@ -16,7 +16,7 @@ import pytest
 
 import t5x_lite
 from t5x_lite import config
-from t5x_lite.checkpoints import manifest as checkpoint_manifest
+from t5x_lite.checkpoints import items as checkpoint_manifest
 from t5x_lite.core.errors import InputError
 from tests.c4.made_up_crawl import write_crawl
 

@@ -28,16 +28,15 @@ from t5x_lite.core.sharding import (
     make_mesh,
     put_batch,
 )
-from t5x_lite.decoding.config import Decoding
-from t5x_lite.evaluate.loss import LossEvaluator
+from t5x_lite.decoding.sampling import Decoding
+from t5x_lite.evaluate.results import LossEvaluator
 from t5x_lite.inference.generate import Generator
 from t5x_lite.models.t5 import T5Config
-from t5x_lite.nn.bind import bind, init, shapes
+from t5x_lite.nn.slots import bind, init, shapes
 from t5x_lite.objectives.learner import Bound, Learner
 from t5x_lite.objectives.likelihood import Seq2Seq
-from t5x_lite.optim.config import Adafactor
+from t5x_lite.optim.config import Adafactor, Constant
 from t5x_lite.optim.partial import Update
-from t5x_lite.optim.schedules import Constant
 from t5x_lite.train import hosts, stopping
 from t5x_lite.train.step import init_state, make_train_step, state_shardings
 from t5x_lite.train.stopping import StopSignals

@@ -7,7 +7,7 @@ import pytest
 from t5x_lite.config import Evaluation
 from t5x_lite.core.sharding import MeshConfig, make_mesh
 from t5x_lite.data.vocabularies.loading import load_vocabulary
-from t5x_lite.decoding.config import Decoding
+from t5x_lite.decoding.sampling import Decoding
 from t5x_lite.evaluate.task_suite import Answerers, decoding
 from t5x_lite.inference.generate import LabelGenerator
 from t5x_lite.inference.loading import learner_of

@@ -10,7 +10,7 @@ from t5x_lite import layouts
 from t5x_lite.config import Evaluation, FewShot
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import MeshConfig, make_mesh
-from t5x_lite.data.columns import Columns
+from t5x_lite.data.preprocessors import Columns
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.evaluate.few_shot_trials import ShownExamples
 from t5x_lite.inference.loading import Loaded, learner_of

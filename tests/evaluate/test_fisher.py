@@ -5,7 +5,7 @@ import pytest
 
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
-from t5x_lite.evaluate.loss import fisher_diagonal
+from t5x_lite.evaluate.results import fisher_diagonal
 from t5x_lite.objectives.base import Loss, Term
 
 PARAMS = {"model": {"w": jnp.array([[1.0, -1.0, 0.5], [0.0, 2.0, 1.0]])}, "heads": {"s": 2.0}}

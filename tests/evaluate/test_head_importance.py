@@ -7,7 +7,7 @@ import pytest
 
 from t5x_lite.adapters.masks import Heads
 from t5x_lite.core.errors import InputError
-from t5x_lite.evaluate.loss import divided, head_importance, pruned
+from t5x_lite.evaluate.results import divided, head_importance, pruned
 from tests.adapters.hosts import learner, random
 
 

@@ -9,7 +9,7 @@ from t5x_lite.config.evaluation import Retrieval, Ways
 from t5x_lite.core.errors import InputError
 from t5x_lite.evaluate.retrieval import Chunk, HeadCorpus, rank_all, retrieval_evaluator
 from t5x_lite.inference.checkpoint import Checkpoint
-from t5x_lite.inference.vectors import Several
+from t5x_lite.inference.text_encoder import Several
 from t5x_lite.objectives.m3 import m3
 
 WAYS = ("dense", "lexical", "multi_vector", "dense_lexical", "all")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.core.sharding import MeshConfig, make_mesh
-from t5x_lite.evaluate.loss import LossEvaluator
+from t5x_lite.evaluate.results import LossEvaluator
 from t5x_lite.objectives.base import Loss, Roc, Term
 
 # Rows of a value and a weight; the last batch is filled up with a row of weight 0.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.evaluate.mteb import encoder
+from t5x_lite.evaluate.retrieval import encoder
 from t5x_lite.inference.text_encoder import TextEncoder
 from tests.encoder_checkpoint import write_checkpoint
 

@@ -7,10 +7,10 @@ import shutil
 import pytest
 
 from t5x_lite.config import Checkpoints, Evaluation
-from t5x_lite.config.run_options import EarlyStopping
+from t5x_lite.config.evaluation import EarlyStopping
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.run_history import Record, evaluated_steps
 from t5x_lite.core.sharding import MeshConfig, make_mesh
+from t5x_lite.core.tracking import Record, evaluated_steps
 from t5x_lite.evaluate.results import BestParams, SameParams, best_of_run
 from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.train.measuring import evaluate

@@ -7,12 +7,12 @@ import pytest
 
 from t5x_lite import layouts
 from t5x_lite.config import Checkpoints, Evaluation
-from t5x_lite.config.run_options import EarlyStopping
+from t5x_lite.config.evaluation import EarlyStopping
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import MeshConfig, make_mesh
-from t5x_lite.data.columns import Columns
 from t5x_lite.data.config import Data
 from t5x_lite.data.mixing import Mixing
+from t5x_lite.data.preprocessors import Columns
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.evaluate.submission import FORMATS, check
 from t5x_lite.evaluate.task_suite import TaskSuite

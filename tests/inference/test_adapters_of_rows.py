@@ -8,13 +8,13 @@ import pytest
 
 import t5x_lite
 from t5x_lite.checkpoints import reading
-from t5x_lite.checkpoints.base import Base
-from t5x_lite.commands import answers, embeddings
-from t5x_lite.commands.embeddings import Chunk
+from t5x_lite.checkpoints.init import Base
+from t5x_lite.commands import answers
+from t5x_lite.commands.answers import Chunk
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.option_types import RowModules
-from t5x_lite.data.formats.passages import TextRecord
-from t5x_lite.inference.modules import TrainedModule
+from t5x_lite.data.formats.pairs import TextRecord
+from t5x_lite.inference.loading import TrainedModule
 from t5x_lite.layouts import Labelled
 from t5x_lite.objectives.task_heads import Classify
 from tests import encoder_checkpoint, t5_checkpoint
@@ -201,13 +201,13 @@ def test_vectors_of_the_adapters_of_lines(place, bert, tmp_path):
         "batch_size": 4,
         "adapters": RowModules(load=[f"{name}={place / f'bert_{name}'}" for name in LINES]),
     }
-    embeddings.embed(str(place / "bert"), **options)
+    answers.embed(str(place / "bert"), **options)
     expected = bert.encode(TEXTS, normalize=True, adapters=NAMES)
     np.testing.assert_allclose(np.load(options["output"]), expected, rtol=1e-5, atol=1e-5)
     with pytest.raises(InputError, match=r"in\.jsonl:1: no adapter is called 'rte'; there is none"):
-        embeddings.embed(str(place / "bert"), **{**options, "adapters": RowModules()})
+        answers.embed(str(place / "bert"), **{**options, "adapters": RowModules()})
     with pytest.raises(InputError, match=r'in\.jsonl:1: "adapter" is not supported with --mcls'):
-        embeddings._check_no_adapter(Chunk([TextRecord("in.jsonl:1", "0", "a", "rte")], []))
+        answers._check_no_adapter(Chunk([TextRecord("in.jsonl:1", "0", "a", "rte")], []))
 
 
 @pytest.mark.slow

@@ -20,10 +20,10 @@ from t5x_lite.inference.answers import (
 from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.models.heads import Classifier, Token
 from t5x_lite.objectives.task_heads import Choose, Classify, Spans, TagTokens, TaskHeads
+from t5x_lite.serve.batching import Refused
 from t5x_lite.serve.endpoints import Asked as ServerOptions
 from t5x_lite.serve.endpoints import PredictByHead
-from t5x_lite.serve.requests import Refused
-from t5x_lite.serve.serving import _usual
+from t5x_lite.serve.server import _usual
 from tests.encoder_checkpoint import write_checkpoint, write_ranker
 
 LENGTHS = {"inputs_length": 12, "targets_length": 12}

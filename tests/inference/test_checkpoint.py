@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from t5x_lite import layouts
-from t5x_lite.checkpoints import manifest as checkpoint_manifest
+from t5x_lite.checkpoints import items as checkpoint_manifest
 from t5x_lite.core.errors import InputError
-from t5x_lite.decoding.config import Decoding
+from t5x_lite.decoding.sampling import Decoding
 from t5x_lite.inference.checkpoint import Checkpoint, check_finite, find_steps
 from t5x_lite.inference.generate import Prediction
 from t5x_lite.objectives.learner import Learner

@@ -8,9 +8,9 @@ import pytest
 from t5x_lite import deltas
 from t5x_lite.adapters.delta import Delta, Identity
 from t5x_lite.adapters.delta_parts import Dense, Dora, LowRank, Replace, Scale, Several, Sparse
-from t5x_lite.checkpoints import items, manifest
+from t5x_lite.checkpoints import items
 from t5x_lite.checkpoints import reading as checkpointing
-from t5x_lite.checkpoints.base import base_at
+from t5x_lite.checkpoints.init import base_at
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
 from t5x_lite.inference.delta_files import load, open_delta, save
@@ -193,7 +193,7 @@ def test_damaged_and_missing_directories(base, lora, tmp_path):
         ({"version": 1, "parts": {"model/a": {"kind": "dense"}}, "modules": []}, "value"),
     ):
         (made / "files" / "delta.json").write_text(json.dumps(content))
-        manifest.write(made)
+        items.write(made)
         with pytest.raises(InputError, match=f"delta.json is damaged .*{reason}"):
             load(made)
     with pytest.raises(InputError, match="no such directory"):
@@ -256,5 +256,5 @@ def test_paths_and_files_of_today(base, tmp_path):
     run = write_run(tmp_path / "run", "t5", base, "a = lora(r=2)")[0]
     (run / "files" / "huggingface").mkdir()
     (run / "files" / "huggingface" / "config.json").write_text("{}")
-    manifest.write(run)
+    items.write(run)
     assert open_delta(run).files["huggingface/config.json"] == b"{}"

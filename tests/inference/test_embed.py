@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5x_lite.inference.vectors import Embedder, rounded_length
+from t5x_lite.inference.text_encoder import Embedder, rounded_length
 from t5x_lite.models.t5 import T5EncoderConfig
 
 INPUTS = [[7, 5, 1], [9, 1], [*range(10, 30), 1], [1]]

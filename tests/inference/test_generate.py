@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.core.sharding import MeshConfig, make_mesh
-from t5x_lite.decoding.config import Decoding
+from t5x_lite.decoding.sampling import Decoding
 from t5x_lite.inference.generate import (
     Generator,
     Sample,

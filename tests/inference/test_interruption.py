@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.core.sharding import MeshConfig, make_mesh
-from t5x_lite.evaluate.loss import LossEvaluator
+from t5x_lite.evaluate.results import LossEvaluator
 from t5x_lite.inference.generate import Stopped, batched, between_batches, stopping_on
 from t5x_lite.objectives.base import Loss, Term
 

@@ -15,7 +15,7 @@ import pytest
 from t5x_lite.commands import answers
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.jobs import ResumableWriter
-from t5x_lite.inference import json_answers
+from t5x_lite.inference import checkpoint
 from t5x_lite.inference.generate import Generator, Prediction
 from t5x_lite.inference.loading import Loaded
 
@@ -94,7 +94,7 @@ def test_predictions_are_the_most_likely_tokens(predict, tiny_run):
 def test_neither_batches_nor_chunks_change_an_answer(predict, monkeypatch):
     expected = predict()
     assert predict(batch_size=5) == expected
-    monkeypatch.setattr(json_answers, "CHUNK_BATCHES", 1)
+    monkeypatch.setattr(checkpoint, "CHUNK_BATCHES", 1)
     assert predict() == expected
 
 
@@ -133,7 +133,7 @@ def test_a_score_depends_on_its_own_line_only(score):
 
 @pytest.mark.slow
 def test_inputs_that_are_too_long_are_cut_with_a_warning(score, files, caplog, monkeypatch):
-    monkeypatch.setattr(json_answers, "CHUNK_BATCHES", 1)
+    monkeypatch.setattr(checkpoint, "CHUNK_BATCHES", 1)
     long = {"inputs": "the " * 40, "targets": "the " * 60}
     write(files["input"], RECORDS[0], long, RECORDS[0], long, long)
     answers = score()
@@ -233,7 +233,7 @@ def test_samples_depend_on_seed_and_line_alone(predict, files, monkeypatch):
     write(files["input"], *[RECORDS[0]] * 4)
     expected = texts()
     assert len(set(expected)) > 1
-    monkeypatch.setattr(json_answers, "CHUNK_BATCHES", 1)
+    monkeypatch.setattr(checkpoint, "CHUNK_BATCHES", 1)
     assert texts() == expected
     write(files["input"], RECORDS[1], RECORDS[0], RECORDS[0], RECORDS[1])
     assert texts()[1:3] == expected[1:3]
@@ -312,7 +312,7 @@ def test_a_large_file_needs_no_more_memory_than_a_small_one(files):
         return ({"number": number + i, "n": len(x.record["inputs"])} for i, x in enumerate(some))
 
     tracemalloc.start()
-    json_answers.stream(
+    checkpoint.stream(
         *files.values(), fields=("inputs",), batch_size=1, identity={}, load=lambda: shorten
     )
     _, peak = tracemalloc.get_traced_memory()
@@ -364,7 +364,7 @@ def test_candidates_and_inputs_are_not_both_standard_input(score):
 
 
 def test_a_likelihood_that_is_no_number_is_refused(score, monkeypatch):
-    monkeypatch.setattr(json_answers.Checkpoint, "scorer", lambda *_, **__: NoNumbers())
+    monkeypatch.setattr(checkpoint.Checkpoint, "scorer", lambda *_, **__: NoNumbers())
     with pytest.raises(
         InputError, match=r"in.jsonl:2: the log-likelihood is NaN or infinite; check"
     ):
@@ -397,7 +397,7 @@ def killed(monkeypatch):
 
     def run(command, **options):
         with monkeypatch.context() as patch:
-            patch.setattr(json_answers, "CHUNK_BATCHES", 1)
+            patch.setattr(checkpoint, "CHUNK_BATCHES", 1)
             whole = ResumableWriter.write
 
             def write_once(self, *records):
@@ -408,7 +408,7 @@ def killed(monkeypatch):
             patch.setattr(ResumableWriter, "write", write_once)
             with pytest.raises(KeyboardInterrupt):
                 command(**options)
-        monkeypatch.setattr(json_answers, "CHUNK_BATCHES", 1)
+        monkeypatch.setattr(checkpoint, "CHUNK_BATCHES", 1)
 
     return run
 
@@ -460,7 +460,7 @@ def test_other_inputs_or_options_do_not_go_on(predict, killed, asked, files, tmp
 
 @pytest.mark.slow
 def test_a_killed_score_goes_on_where_it_stopped(score, killed, tmp_path, monkeypatch):
-    monkeypatch.setattr(json_answers, "CHUNK_BATCHES", 1)
+    monkeypatch.setattr(checkpoint, "CHUNK_BATCHES", 1)
     expected = score()
     (tmp_path / "out.jsonl").unlink()
     killed(score)

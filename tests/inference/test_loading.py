@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from t5x_lite.checkpoints import manifest as checkpoint_manifest
+from t5x_lite.checkpoints import items as checkpoint_manifest
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.run_history import Record
+from t5x_lite.core.tracking import Record
 from t5x_lite.inference.loading import find_step, told_at_end
 
 LOSSES = {100: 1.0, 200: 9.0, 300: 2.0}

@@ -5,7 +5,7 @@ import pytest
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.formats.lines import Line
-from t5x_lite.inference.json_answers import InputReader, TargetReader
+from t5x_lite.inference.checkpoint import InputReader, TargetReader
 
 
 @pytest.fixture

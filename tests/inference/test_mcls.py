@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from t5x_lite.inference.vectors import room, with_cls
+from t5x_lite.inference.text_encoder import room, with_cls
 
 
 @pytest.mark.parametrize(

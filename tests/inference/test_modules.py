@@ -19,8 +19,7 @@ from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.option_types import Modules
 from t5x_lite.inference.checkpoint import Checkpoint
-from t5x_lite.inference.loading import Loaded, learner_of
-from t5x_lite.inference.modules import ModulesOf
+from t5x_lite.inference.loading import Loaded, ModulesOf, learner_of
 from t5x_lite.train.measuring import evaluate
 from t5x_lite.train.training import train
 from tests.arrays import assert_equal_arrays

@@ -5,7 +5,7 @@ import pytest
 from t5x_lite.inference.pairs import PairScores
 from t5x_lite.models.heads import Classifier
 from t5x_lite.objectives.learner import Learner
-from t5x_lite.objectives.ranker import Ranker
+from t5x_lite.objectives.m3 import Ranker
 from tests.objectives.encoder_rows import CLS, MODEL, SEP, random
 
 

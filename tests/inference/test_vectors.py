@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.inference.checkpoint import Checkpoint
-from t5x_lite.inference.vectors import Embedder
+from t5x_lite.inference.text_encoder import Embedder
 from t5x_lite.layouts import Groups
 from t5x_lite.objectives.m3 import m3
 from tests.encoder_checkpoint import write_ranker

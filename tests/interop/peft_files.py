@@ -5,9 +5,9 @@ import json
 import numpy as np
 
 from t5x_lite.core.trees import LazyArray
-from t5x_lite.interop.module_hosts import hosts_of
+from t5x_lite.interop.encoder_checkpoints import hosts_of
 from t5x_lite.interop.peft import read_peft, to_module
-from t5x_lite.interop.peft_writing import write_peft
+from t5x_lite.interop.peft_prompts import write_peft
 from t5x_lite.interop.tensor_files import read_safetensors, write_safetensors
 from t5x_lite.models.deberta import DebertaConfig
 from t5x_lite.models.encoder import BertConfig

@@ -10,14 +10,12 @@ import pytest
 
 from t5x_lite.adapters.bottleneck import seq_bn
 from t5x_lite.adapters.lora import Lora
-from t5x_lite.checkpoints import manifest
-from t5x_lite.checkpoints.items import lazy_params
-from t5x_lite.checkpoints.manifest import find_damage
+from t5x_lite.checkpoints import items
+from t5x_lite.checkpoints.items import find_damage, lazy_params
 from t5x_lite.cli import main
 from t5x_lite.commands.weights import export_adapter, import_adapter
 from t5x_lite.core.errors import InputError
-from t5x_lite.inference.loading import Loaded
-from t5x_lite.inference.modules import TrainedModule
+from t5x_lite.inference.loading import Loaded, TrainedModule
 from t5x_lite.interop.tensor_files import read_safetensors
 from tests.encoder_checkpoint import write_checkpoint
 from tests.interop import test_adapters_library as library
@@ -143,7 +141,7 @@ def test_arrays_of_the_base_that_trained_beside_it(base, source, tmp_path):
     experiment = json.loads(path.read_text())
     experiment["adapters"]["train"] = ["adapter", "norms"]
     path.write_text(json.dumps(experiment))
-    manifest.write(tmp_path / "ours")
+    items.write(tmp_path / "ours")
     with pytest.raises(
         InputError, match=r"ours: model/.* was trained together with the adapter, but"
     ):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.interop.adapters_files import is_library, read_module, tensors_of
+from t5x_lite.interop.adapters_heads import is_library, read_module, tensors_of
 from tests.interop.test_adapters_library import BN, write, write_tensors
 
 ONE = {"bert.encoder.layer.0.output.adapters.m.adapter_up.bias": np.ones(2, np.float32)}

@@ -15,8 +15,7 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.interop.adapters_heads import LibraryHead, read_head, write_head
 from t5x_lite.interop.peft import Module
-from t5x_lite.models.heads import Choice, Classifier, Span, Token
-from t5x_lite.models.pretraining_heads import Mlm
+from t5x_lite.models.heads import Choice, Classifier, Mlm, Span, Token
 from t5x_lite.objectives.learner import heads_of
 from tests.adapters.test_goldens import GOLDEN
 from tests.interop.test_adapters_library import write_tensors

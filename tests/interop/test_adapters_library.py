@@ -8,16 +8,15 @@ import pytest
 
 from t5x_lite.adapters.bottleneck import par_bn, seq_bn
 from t5x_lite.adapters.bottleneck_variants import Invertible
+from t5x_lite.adapters.delta_merging import Union
 from t5x_lite.adapters.lora import Ia3, Lora
-from t5x_lite.adapters.merging import Union
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
-from t5x_lite.interop.adapters_files import is_library
+from t5x_lite.interop.adapters_heads import is_library
 from t5x_lite.interop.adapters_library import read_library, to_module
-from t5x_lite.interop.encoder_checkpoints import family_of
+from t5x_lite.interop.encoder_checkpoints import family_of, hosts_of
 from t5x_lite.interop.encoders import read_encoder
 from t5x_lite.interop.hf import to_model
-from t5x_lite.interop.module_hosts import hosts_of
 from t5x_lite.interop.tensor_files import write_safetensors
 from tests.adapters.test_goldens import GOLDEN, METHODS, adapted
 

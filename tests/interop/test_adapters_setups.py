@@ -15,7 +15,7 @@ from t5x_lite.commands.weights import export_adapter, import_adapter, import_hf
 from t5x_lite.core.errors import InputError
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.interop.adapters_setups import _written, read_setup
-from t5x_lite.interop.torch_files import read_torch
+from t5x_lite.interop.tensor_files import read_torch
 from tests.adapters.test_goldens import GOLDEN
 from tests.interop.test_adapters_library import write_tensors
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from t5x_lite.adapters.bottleneck import par_bn, seq_bn
-from t5x_lite.adapters.hyper import hyper
+from t5x_lite.adapters.bottleneck_variants import hyper
 from t5x_lite.adapters.lora import Ia3, Lora
 from t5x_lite.adapters.prefix import Prefix, Prompt
 from t5x_lite.adapters.sparse import Norms
 from t5x_lite.core.errors import InputError
 from t5x_lite.interop.adapters_library import read_library, to_module, write_library
-from t5x_lite.interop.torch_files import read_torch
+from t5x_lite.interop.tensor_files import read_torch
 from tests.interop.test_adapters_library import BN, CONFIGS, hosts, tensors_of, write
 
 CASES = [

@@ -11,13 +11,12 @@ import pytest
 from scripts import encoder_goldens as goldens
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import unflatten
-from t5x_lite.interop.bert import BERT
-from t5x_lite.interop.encoders import encoder_tensors, read_encoder
+from t5x_lite.interop.encoders import BERT, encoder_tensors, read_encoder
 from t5x_lite.interop.rules import LazyArray
 from t5x_lite.interop.tensor_files import read_safetensors
 from t5x_lite.models.encoder import BertConfig
-from t5x_lite.models.pretraining_heads import ElectraRtdHead, MaskedLMHead, Mlm, Rtd
-from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.models.heads import ElectraRtdHead, MaskedLMHead, Mlm, Rtd
+from t5x_lite.nn.slots import bind, shapes
 
 
 def read(directory):

@@ -16,8 +16,8 @@ from t5x_lite.interop.deberta import DEBERTA
 from t5x_lite.interop.encoders import encoder_tensors, read_encoder
 from t5x_lite.interop.rules import LazyArray
 from t5x_lite.interop.tensor_files import read_safetensors
-from t5x_lite.models.pretraining_heads import MaskedLMHead, Mlm, Rtd
-from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.models.heads import MaskedLMHead, Mlm, Rtd
+from t5x_lite.nn.slots import bind, shapes
 
 
 def read(directory):

@@ -18,18 +18,16 @@ from t5x_lite.core.trees import flatten
 from t5x_lite.data.config import Data
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.inference.loading import Loaded, learner_of
-from t5x_lite.interop.bert import BERT as FAMILY
 from t5x_lite.interop.encoder_checkpoints import export_of, exported_head
+from t5x_lite.interop.encoders import BERT as FAMILY
 from t5x_lite.interop.rules import LazyArray
 from t5x_lite.interop.tensor_files import read_safetensors
 from t5x_lite.models.encoder import BertConfig, EncoderConfig
-from t5x_lite.models.heads import Classifier, Span
-from t5x_lite.models.pretraining_heads import Mlm, Rtd
+from t5x_lite.models.heads import Classifier, Mlm, Rtd, Span
 from t5x_lite.objectives.base import NoLoss
 from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.masked_lm import MaskedLM
-from t5x_lite.optim.config import Adafactor
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import Adafactor, Constant
 from tests.arrays import assert_equal_arrays, saved_arrays
 from tests.interop.test_torch_files import archive, state_dict, tensor
 

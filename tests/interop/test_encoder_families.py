@@ -1,9 +1,9 @@
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.interop.bert import BERT
 from t5x_lite.interop.deberta import DEBERTA
 from t5x_lite.interop.encoder_checkpoints import MODEL_TYPES, family_of, with_family
+from t5x_lite.interop.encoders import BERT
 from t5x_lite.models.encoder import BertConfig, EncoderConfig, is_encoder
 from t5x_lite.models.published import t5_small
 

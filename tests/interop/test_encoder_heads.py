@@ -13,8 +13,7 @@ from t5x_lite.interop.encoders import (
     task_head,
     task_rules,
 )
-from t5x_lite.models.heads import Choice, Classifier, Span, Token
-from t5x_lite.models.pretraining_heads import Mlm
+from t5x_lite.models.heads import Choice, Classifier, Mlm, Span, Token
 
 WHERE = Path("config.json")
 OPTIONS = {"kinds": {"classifier": "roberta", "choice": "bert"}, "dropout": "classifier_dropout"}

@@ -4,7 +4,7 @@ import logging
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.vocabularies.spm import read_spm
+from t5x_lite.data.vocabularies.byte_level import read_spm
 from t5x_lite.data.vocabularies.tokenizer import Tokenizer
 from t5x_lite.interop.tokenizers import kept_files, read_encoder_tokenizer, tokenizer_files
 from tests.tokenizer_files import write_byte_level, write_spm, write_wordpiece

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.interop.bert import BERT
 from t5x_lite.interop.encoders import (
+    BERT,
     dense_rules,
     encoder_tensors,
     learner_shapes,
@@ -13,7 +13,7 @@ from t5x_lite.interop.encoders import (
 )
 from t5x_lite.interop.rules import LazyArray, Rule
 from t5x_lite.models.encoder import BertConfig
-from t5x_lite.models.pretraining_heads import Mlm, Rtd
+from t5x_lite.models.heads import Mlm, Rtd
 
 MODEL = BertConfig(
     vocab_size=9, d_model=4, d_ff=6, num_heads=2, num_layers=2, max_positions=5, embedding_size=3

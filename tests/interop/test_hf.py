@@ -12,13 +12,13 @@ import pytest
 from scripts import goldens
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import unflatten
-from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.generate import decode
+from t5x_lite.decoding.sampling import Decoding
 from t5x_lite.interop.hf import common_dtype, model_pieces, read_hf, table, their_tensors
 from t5x_lite.interop.rules import LazyArray
 from t5x_lite.interop.tensor_files import read_safetensors, write_safetensors
 from t5x_lite.models.published import t5_1_1_small, t5_small
-from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.nn.slots import bind, shapes
 from t5x_lite.objectives.learner import Bound
 from t5x_lite.objectives.likelihood import Seq2Seq
 

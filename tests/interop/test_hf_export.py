@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from t5x_lite.core.run_history import Start
+from t5x_lite.core.tracking import Start
 from t5x_lite.interop.hf_export import Origin, model_card, origin_of, source_file
 from t5x_lite.interop.hub import Found
 

@@ -13,11 +13,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from t5x_lite.checkpoints import manifest as checkpoint_manifest
-from t5x_lite.checkpoints.items import lazy_params, write_params
-from t5x_lite.checkpoints.manifest import find_damage
-from t5x_lite.checkpoints.reading import find_step
-from t5x_lite.checkpoints.saving import Checkpoints
+from t5x_lite.checkpoints import items as checkpoint_manifest
+from t5x_lite.checkpoints.items import find_damage, lazy_params, write_params
+from t5x_lite.checkpoints.reading import Checkpoints, find_step
 from t5x_lite.commands.weights import export_hf, import_hf, import_t5x
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
@@ -28,9 +26,9 @@ from t5x_lite.interop import hf_import, t5x
 from t5x_lite.interop.rules import LazyArray, pieces
 from t5x_lite.interop.tensor_files import read_safetensors, read_tensors
 from t5x_lite.train import restoring
-from t5x_lite.train.completion import trained_steps
+from t5x_lite.train.restoring import WorkDirectory, holds_another
 from t5x_lite.train.step import TrainState
-from t5x_lite.train.workdir import WorkDirectory, holds_another
+from t5x_lite.train.training import trained_steps
 from tests.arrays import assert_equal_arrays, saved_arrays
 from tests.tiny_checkpoint import flip
 

@@ -8,8 +8,7 @@ import pytest
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import LazyArray
 from t5x_lite.interop.retrievers import flag_embedding, flag_tokenizer, m3_files, read_m3
-from t5x_lite.interop.tensor_files import write_safetensors
-from t5x_lite.interop.torch_files import read_torch, write_torch
+from t5x_lite.interop.tensor_files import read_torch, write_safetensors, write_torch
 from t5x_lite.models.vector_heads import Dense, Lexical, MultiVector
 from t5x_lite.objectives.m3 import m3
 from tests.interop.torch_writer import archive, state_dict, tensor

@@ -17,8 +17,7 @@ from t5x_lite.inference.loading import Loaded
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.vector_heads import Lexical, MultiVector
 from t5x_lite.objectives.m3 import m3
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import AdamW, Constant
 from t5x_lite.train import training
 from tests import tokenizer_files
 from tests.encoder_checkpoint import write_ranker

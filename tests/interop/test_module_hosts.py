@@ -5,7 +5,7 @@ import pytest
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import flatten
-from t5x_lite.interop.module_hosts import head_modules, hosts_of, refuse_views
+from t5x_lite.interop.encoder_checkpoints import head_modules, hosts_of, refuse_views
 from t5x_lite.models.heads import Classifier
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.objectives.base import NoLoss

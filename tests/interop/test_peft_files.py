@@ -7,7 +7,7 @@ import time
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.interop.peft_files import targets_of
+from t5x_lite.interop.peft import targets_of
 from tests.interop.peft_files import LORA, bert_lora, hosts, module, write
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.interop.peft import read_peft, to_module
-from t5x_lite.interop.peft_files import head_of
+from t5x_lite.interop.peft import head_of, read_peft, to_module
 from t5x_lite.models.heads import Classifier
 from tests.interop.peft_files import (
     LORA,

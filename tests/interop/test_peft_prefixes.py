@@ -8,8 +8,7 @@ import pytest
 
 from t5x_lite.adapters.prefix import Prefix
 from t5x_lite.core.errors import InputError
-from t5x_lite.interop.peft_prompts import is_prefix, read_prefix
-from t5x_lite.interop.peft_writing import write_peft
+from t5x_lite.interop.peft_prompts import is_prefix, read_prefix, write_peft
 from t5x_lite.interop.tensor_files import read_safetensors, write_safetensors
 from t5x_lite.models.heads import Classifier
 from tests.interop.peft_files import hosts, lazy

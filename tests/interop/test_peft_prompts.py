@@ -7,8 +7,7 @@ import pytest
 
 from t5x_lite.adapters.prefix import Prompt
 from t5x_lite.core.errors import InputError
-from t5x_lite.interop.peft_prompts import is_prompt, read_prompt
-from t5x_lite.interop.peft_writing import write_peft
+from t5x_lite.interop.peft_prompts import is_prompt, read_prompt, write_peft
 from t5x_lite.interop.tensor_files import read_safetensors, write_safetensors
 from tests.interop.peft_files import hosts, lazy
 

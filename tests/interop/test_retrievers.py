@@ -8,9 +8,9 @@ from t5x_lite.core.trees import LazyArray
 from t5x_lite.interop.retrievers import SAFETENSORS, TORCH, condenser_files, read_condenser
 from t5x_lite.interop.tensor_files import read_safetensors, write_safetensors
 from t5x_lite.models.encoder import BertConfig
-from t5x_lite.models.pretraining_heads import Mlm
-from t5x_lite.objectives.condenser import Condenser
+from t5x_lite.models.heads import Mlm
 from t5x_lite.objectives.masked_lm import MaskedLM
+from t5x_lite.objectives.retromae import Condenser
 from tests.interop import torch_writer
 
 MODEL = BertConfig(vocab_size=20, d_model=4, d_ff=6, num_heads=2, num_layers=2)

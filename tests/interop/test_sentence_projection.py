@@ -7,7 +7,7 @@ import pytest
 
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
-from t5x_lite.interop.sentence_transformers import (
+from t5x_lite.interop.retrievers import (
     projection_of,
     read_projection,
     read_sentences,

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.interop.sentence_transformers import read_sentences, sentence_files
+from t5x_lite.interop.retrievers import read_sentences, sentence_files
 from t5x_lite.models.vector_heads import Dense
 
 

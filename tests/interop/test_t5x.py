@@ -11,7 +11,7 @@ from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
 from t5x_lite.interop.t5x import read_t5x
 from t5x_lite.models.t5 import T5Config
-from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.nn.slots import bind, shapes
 from tests.interop.t5x_writer import (
     flat,
     heads_apart,

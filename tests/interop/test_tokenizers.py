@@ -265,7 +265,7 @@ def test_added_tokens_change_the_digest(directory, tiny_vocabulary):
 
 def test_a_text_in_a_graph_has_the_same_added_tokens(directory):
     from t5x_lite.data.elements import tf
-    from t5x_lite.data.seqio_vocabularies import seqio_vocabulary
+    from t5x_lite.data.tasks.names import seqio_vocabulary
 
     write(directory, "added_tokens.json", {"<sep>": 400, "\n": 401})
     found = read(directory, vocab_size=402)

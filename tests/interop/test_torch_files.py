@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.interop.torch_files import read_torch, read_tree
+from t5x_lite.interop.tensor_files import read_torch, read_tree
 from tests.interop.torch_writer import archive, number, state_dict, storage, tensor, text
 
 FLOATS = np.arange(6, dtype=np.float32)

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from t5x_lite.interop.torch_files import read_torch, write_torch
+from t5x_lite.interop.tensor_files import read_torch, write_torch
 
 
 def test_what_is_written_is_read(tmp_path):

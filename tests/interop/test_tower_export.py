@@ -12,8 +12,7 @@ from t5x_lite.data.config import Data
 from t5x_lite.interop.hf_export import of_role, projection_of, roles_of
 from t5x_lite.models.vector_heads import Dense
 from t5x_lite.objectives.contrastive import Contrastive, dpr
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import AdamW, Constant
 from tests.objectives.encoder_rows import MODEL
 
 

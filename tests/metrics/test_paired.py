@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from t5x_lite.metrics.statistics import randomisation_test
+from t5x_lite.metrics.benchmarks import randomisation_test
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_draws_are_near_what_all_exchanges_give(monkeypatch):
     rng = np.random.default_rng(0)
     first, second = rng.random(14).tolist(), (rng.random(14) - 0.2).tolist()
     exact = randomisation_test(first, second)
-    monkeypatch.setattr("t5x_lite.metrics.statistics._ALL_EXCHANGES", 0)
+    monkeypatch.setattr("t5x_lite.metrics.benchmarks._ALL_EXCHANGES", 0)
     drawn = [randomisation_test(first, second, draws=20_000, seed=seed) for seed in (0, 0, 1)]
     assert drawn == pytest.approx([exact] * 3, abs=0.01)
     assert drawn[0] == drawn[1] != drawn[2]

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from t5x_lite.metrics.benchmarks import interval
 from t5x_lite.metrics.classification import accuracy
-from t5x_lite.metrics.statistics import interval
 from t5x_lite.metrics.text import multirc_exact_match
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from t5x_lite.models.encoder import BertConfig
-from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.nn.slots import bind, shapes
 
 MODEL = BertConfig(
     vocab_size=9, d_model=6, d_ff=8, num_heads=2, num_layers=1, max_positions=8, dropout_rate=0.2

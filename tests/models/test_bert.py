@@ -8,8 +8,8 @@ import pytest
 from t5x_lite.core.errors import InputError
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.nn.attention_pattern import Pattern
-from t5x_lite.nn.bind import bind, cast, shapes
 from t5x_lite.nn.layers import PostNormLayer
+from t5x_lite.nn.slots import bind, cast, shapes
 
 CONFIG = BertConfig(
     vocab_size=13,

@@ -10,7 +10,7 @@ from scipy.special import erf
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
 from t5x_lite.models.deberta import DebertaConfig
-from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.nn.slots import bind, shapes
 from t5x_lite.optim.config import decays
 
 SMALL = DebertaConfig(

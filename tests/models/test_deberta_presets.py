@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from t5x_lite.models import published as presets
-from t5x_lite.nn.bind import shapes
+from t5x_lite.nn.slots import shapes
 
 
 def millions(config):

@@ -5,7 +5,7 @@ import pytest
 from flax import nnx
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.models.pretraining_heads import Mlm
+from t5x_lite.models.heads import Mlm
 from t5x_lite.models.published import t5_small
 from t5x_lite.models.vector_heads import Dense, DenseHead, Prompt, dense_of, unit
 from tests.models.modules import MODEL

@@ -5,8 +5,8 @@ import pytest
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.models.encoder import BertConfig, EncoderConfig, EncoderModel
-from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.nn.positions import document_positions
+from t5x_lite.nn.attention_pattern import document_positions
+from t5x_lite.nn.slots import bind, shapes
 
 SIZES = {
     "vocab_size": 11,

@@ -2,7 +2,7 @@ import pytest
 
 from t5x_lite.core.trees import count_parameters
 from t5x_lite.models import published
-from t5x_lite.nn.bind import shapes
+from t5x_lite.nn.slots import shapes
 
 # d_model, heads, layers, d_ff, vocabulary, and the parameters of the released encoders without
 # their poolers.

@@ -1,8 +1,7 @@
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.models.heads import ClassHead, Classifier, Token, as_before, with_labels
-from t5x_lite.models.pretraining_heads import Mlm
+from t5x_lite.models.heads import ClassHead, Classifier, Mlm, Token, as_before, with_labels
 
 HEADS = [Classifier, Token]
 

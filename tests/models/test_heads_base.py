@@ -3,10 +3,9 @@ from flax import nnx
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import flatten
-from t5x_lite.models.heads import Classifier, Head, HeadModules, by_name
-from t5x_lite.models.pretraining_heads import Mlm
+from t5x_lite.models.heads import Classifier, Head, HeadModules, Mlm, by_name
 from t5x_lite.models.vector_heads import Dense
-from t5x_lite.nn.bind import shapes
+from t5x_lite.nn.slots import shapes
 from tests.models.modules import MODEL
 
 

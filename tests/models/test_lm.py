@@ -10,11 +10,11 @@ import pytest
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import flatten, unflatten
-from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.generate import decode
+from t5x_lite.decoding.sampling import Decoding
 from t5x_lite.models.lm import LMConfig
-from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.nn.positions import bucket_starts
+from t5x_lite.nn.attention_pattern import bucket_starts
+from t5x_lite.nn.slots import bind, shapes
 
 CAUSAL = LMConfig(
     vocab_size=19, d_model=8, d_kv=3, d_ff=12, num_heads=2, num_layers=2, dropout_rate=0.0

@@ -2,7 +2,7 @@ import pytest
 
 from t5x_lite.core.trees import count_parameters
 from t5x_lite.models import published
-from t5x_lite.nn.bind import shapes
+from t5x_lite.nn.slots import shapes
 
 # d_model, heads, layers, d_ff, and the parameters: t5x's own counts (134,307,072 for base, in
 # base.gin, and 4,762,357,760 for xxl, in xxl.gin) are of models with a bias table for each layer,

@@ -4,7 +4,7 @@ import pytest
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import flatten
-from t5x_lite.models.pretraining_heads import MaskedLMHead, Mlm
+from t5x_lite.models.heads import MaskedLMHead, Mlm
 from t5x_lite.models.published import t5_small
 from tests.models.modules import MODEL, dense, filled, gelu, norm, normal
 

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.models.towers import check_pooling, pool
+from t5x_lite.models.vector_heads import check_pooling, pool
 
 HIDDEN = jnp.array([[[1.0, 2.0], [3.0, 6.0], [100.0, 100.0]], [[5.0, 7.0], [9.0, 9.0], [9.0, 9.0]]])
 MASK = jnp.array([[True, True, False], [False, False, False]])

@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.models.pretraining_heads import DebertaRtdHead, ElectraRtdHead, Rtd
+from t5x_lite.models.heads import DebertaRtdHead, ElectraRtdHead, Rtd
 from tests.models.modules import MODEL, dense, filled, gelu, norm, normal
 
 

@@ -3,7 +3,7 @@ import pytest
 from t5x_lite.core import tied_parameters
 from t5x_lite.core.trees import count_parameters
 from t5x_lite.models import published
-from t5x_lite.nn.bind import shapes
+from t5x_lite.nn.slots import shapes
 
 # d_model, heads, layers of encoder and of decoder, d_ff: the papers' sizes (shared with t5x's gin
 # files), and the parameters of the released checkpoints.

@@ -13,8 +13,8 @@ from t5x_lite.core import tied_parameters
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import flatten, unflatten
 from t5x_lite.models.t5 import T5Config
-from t5x_lite.nn.bind import bind, cast, init, shapes
-from t5x_lite.nn.positions import bucket_starts
+from t5x_lite.nn.attention_pattern import bucket_starts
+from t5x_lite.nn.slots import bind, cast, init, shapes
 from t5x_lite.nn.stack import Running
 
 T5_1_1 = T5Config(

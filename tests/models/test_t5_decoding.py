@@ -10,7 +10,7 @@ import pytest
 
 from t5x_lite.core import tied_parameters
 from t5x_lite.models.t5 import T5Config
-from t5x_lite.nn.bind import bind, cast, shapes
+from t5x_lite.nn.slots import bind, cast, shapes
 
 T5_1_1 = T5Config(
     vocab_size=19,

@@ -6,7 +6,7 @@ import pytest
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import flatten
 from t5x_lite.models.t5 import T5Config, T5EncoderConfig
-from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.nn.slots import bind, shapes
 
 SIZES = {"vocab_size": 19, "d_model": 8, "d_kv": 3, "d_ff": 12, "num_heads": 2}
 ENCODER = T5EncoderConfig(num_layers=2, dropout_rate=0.0, **SIZES)

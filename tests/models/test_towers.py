@@ -1,7 +1,7 @@
 from flax import nnx
 
-from t5x_lite.models.towers import Towers
-from t5x_lite.nn.bind import shapes
+from t5x_lite.models.vector_heads import Towers
+from t5x_lite.nn.slots import shapes
 from tests.objectives.encoder_rows import MODEL
 
 

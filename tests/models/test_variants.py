@@ -8,7 +8,7 @@ import pytest
 from t5x_lite.core import tied_parameters
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.models.t5 import T5Config, T5EncoderConfig
-from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.nn.slots import bind, shapes
 
 SIZES = {
     "vocab_size": 19,

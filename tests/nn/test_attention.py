@@ -18,9 +18,9 @@ from t5x_lite.nn.attention import (
     softmax_attention,
 )
 from t5x_lite.nn.attention_pattern import Pattern
-from t5x_lite.nn.bind import bind, cast, shapes, split
 from t5x_lite.nn.cache import to_blocks
-from t5x_lite.nn.dropout import WeightDropout
+from t5x_lite.nn.dense import WeightDropout
+from t5x_lite.nn.slots import bind, cast, shapes, split
 
 B, T, S, H, K = 2, 4, 5, 3, 6
 

@@ -12,7 +12,7 @@ from t5x_lite.nn.attention_pattern import (
     by_distance,
     masked_weighting,
 )
-from t5x_lite.nn.dropout import WeightDropout
+from t5x_lite.nn.dense import WeightDropout
 from t5x_lite.nn.masks import segments
 
 

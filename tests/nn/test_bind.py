@@ -5,9 +5,8 @@ import pytest
 from flax import nnx
 
 from t5x_lite.core.trees import flatten
-from t5x_lite.nn.bind import bind, cast, init, shapes, split, stacked
-from t5x_lite.nn.dense import Dense
-from t5x_lite.nn.dropout import RMSNorm
+from t5x_lite.nn.dense import Dense, RMSNorm
+from t5x_lite.nn.slots import bind, cast, init, shapes, split, stacked
 
 
 class Block(nnx.Module):

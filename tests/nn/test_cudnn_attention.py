@@ -16,13 +16,12 @@ from jax.ad_checkpoint import print_saved_residuals
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import MeshConfig, make_mesh
 from t5x_lite.models.t5 import T5Config
-from t5x_lite.nn import attention, cudnn_attention
+from t5x_lite.nn import attention, fused_attention
 from t5x_lite.nn.attention import dot_product_attention, softmax_attention
-from t5x_lite.nn.attention_pattern import Pattern
-from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.nn.cudnn_attention import check, check_sizes
+from t5x_lite.nn.attention_pattern import Pattern, RelativeTable
+from t5x_lite.nn.fused_attention import check, check_sizes
 from t5x_lite.nn.masks import Visibility
-from t5x_lite.nn.positions import RelativeTable
+from t5x_lite.nn.slots import bind, shapes
 from tests.nn.test_pallas_attention import CASES, MAX_DISTANCE, operands, plain
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -39,7 +38,7 @@ def pattern(case, table):
 def ours(case, query, key, value, table):
     """By XLA in place of cuDNN: what is around the kernel is the same."""
     visible, bias = pattern(case, table)
-    return cudnn_attention.cudnn_attention(
+    return fused_attention.cudnn_attention(
         query, key, value, visible=visible, bias=bias, implementation="xla"
     )
 
@@ -104,7 +103,7 @@ def test_rows_of_one_text_need_no_mask(case):
         bias = RelativeTable(table=table, bidirectional=direction, max_distance=MAX_DISTANCE)
 
     def fused(query, key, value):
-        return cudnn_attention.cudnn_attention(
+        return fused_attention.cudnn_attention(
             query, key, value, visible=visible, bias=bias, implementation="xla"
         )
 
@@ -126,12 +125,12 @@ def test_padding_before_a_token_is_seen(case):
     if direction is not None:
         bias = RelativeTable(table=table, bidirectional=direction, max_distance=MAX_DISTANCE)
     visible = dataclasses.replace(visible, keys=ids.at[1, 3].set(0))
-    out = cudnn_attention.cudnn_attention(
+    out = fused_attention.cudnn_attention(
         query, key, value, visible=visible, bias=bias, implementation="xla"
     )
     assert np.all(np.isnan(out[1]))
     empty = dataclasses.replace(visible, keys=jnp.zeros_like(ids))
-    out = cudnn_attention.cudnn_attention(
+    out = fused_attention.cudnn_attention(
         query, key, value, visible=empty, bias=bias, implementation="xla"
     )
     assert np.all(np.isfinite(out))
@@ -139,18 +138,18 @@ def test_padding_before_a_token_is_seen(case):
 
 @pytest.mark.parametrize(("length", "filled"), [(512, 512), (114, 114), (11, 12), (192, 194)])
 def test_rows_are_filled_up_to_what_cudnn_takes(length, filled):
-    assert length + cudnn_attention._fill(length) == filled
+    assert length + fused_attention._fill(length) == filled
 
 
 def test_what_is_added_to_the_logits():
-    mask = cudnn_attention._whole(jnp.array([[[[True, False]]]]), (2, 2), (1, 1))
+    mask = fused_attention._whole(jnp.array([[[[True, False]]]]), (2, 2), (1, 1))
     assert mask is not None
     np.testing.assert_array_equal(mask[0, 0], [[1, 0, 0], [1, 0, 0], [1, 1, 0]])
     bias = jnp.array([[[[1.0, 2.0], [3.0, 4.0]]]])
-    added = cudnn_attention._added(mask, bias, least=-9.0)
+    added = fused_attention._added(mask, bias, least=-9.0)
     np.testing.assert_array_equal(added[0, 0], [[1, -9, -9], [3, -9, -9], [0, 0, -9]])
-    assert cudnn_attention._whole(None, (2, 2), (0, 0)) is None
-    assert cudnn_attention._added(None, bias, least=-9.0) is bias
+    assert fused_attention._whole(None, (2, 2), (0, 0)) is None
+    assert fused_attention._added(None, bias, least=-9.0) is bias
 
 
 @pytest.fixture

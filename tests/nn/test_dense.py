@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5x_lite.nn.bind import bind, shapes, split
 from t5x_lite.nn.dense import FAN_IN_TRUNCATED, Dense, FusedDense, truncated_normal
+from t5x_lite.nn.slots import bind, shapes, split
 
 
 def test_linear_by_hand():

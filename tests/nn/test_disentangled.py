@@ -7,7 +7,6 @@ import pytest
 from flax import nnx
 
 from t5x_lite.nn.attention_pattern import Pattern
-from t5x_lite.nn.bind import bind, split
 from t5x_lite.nn.disentangled import (
     DisentangledAttention,
     DisentangledLayer,
@@ -16,6 +15,7 @@ from t5x_lite.nn.disentangled import (
 )
 from t5x_lite.nn.layers import PostNormConfig
 from t5x_lite.nn.masks import Visibility, segments
+from t5x_lite.nn.slots import bind, split
 
 CONFIG = PostNormConfig(d_model=12, d_ff=20, num_heads=3, norm_epsilon=1e-7)
 LENGTH = 7

@@ -3,8 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.nn import dropout as module
-from t5x_lite.nn.dropout import WeightDropout, dropout, kept_elements, kept_keys, thinned
+from t5x_lite.nn import dense as module
+from t5x_lite.nn.dense import WeightDropout, dropout, kept_elements, kept_keys, thinned
 
 KEY = jax.random.key(3)
 

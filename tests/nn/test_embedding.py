@@ -2,8 +2,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from t5x_lite.nn.bind import split
 from t5x_lite.nn.dense import Embedding
+from t5x_lite.nn.slots import split
 
 
 def test_embedding_looks_tokens_up():

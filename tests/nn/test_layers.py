@@ -7,9 +7,9 @@ import pytest
 
 from t5x_lite.nn import masks
 from t5x_lite.nn.attention_pattern import Pattern
-from t5x_lite.nn.bind import bind, shapes
-from t5x_lite.nn.dropout import split_key
+from t5x_lite.nn.dense import split_key
 from t5x_lite.nn.layers import DecoderLayer, EncoderLayer, by_head
+from t5x_lite.nn.slots import bind, shapes
 from tests.nn.tiny_layers import DROPPING, KEY, SMALL, filled, normal, silence
 
 OWN_BIAS = dataclasses.replace(SMALL, relative_bias_per_layer=True)

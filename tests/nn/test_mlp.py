@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5x_lite.nn.bind import bind, cast, split
 from t5x_lite.nn.dense import MLP
+from t5x_lite.nn.slots import bind, cast, split
 
 
 def mlp(feed_forward, *, d_model=6, d_ff=10, dropout_rate=0.0):

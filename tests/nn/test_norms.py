@@ -2,8 +2,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from t5x_lite.nn.bind import split
-from t5x_lite.nn.dropout import LayerNorm, RMSNorm
+from t5x_lite.nn.dense import LayerNorm, RMSNorm
+from t5x_lite.nn.slots import split
 
 
 def norm(scale, **options):

@@ -17,11 +17,10 @@ from t5x_lite.nn import masks
 from t5x_lite.nn import pallas_attention as pallas
 from t5x_lite.nn import pallas_attention as pallas_vmem
 from t5x_lite.nn.attention import dot_product_attention, softmax_attention
-from t5x_lite.nn.attention_pattern import Pattern
-from t5x_lite.nn.blocked_attention import blocked_attention
-from t5x_lite.nn.dropout import WeightDropout, kept_keys
+from t5x_lite.nn.attention_pattern import Pattern, RelativeBias, RelativeTable
+from t5x_lite.nn.dense import WeightDropout, kept_keys
+from t5x_lite.nn.fused_attention import blocked_attention
 from t5x_lite.nn.pallas_attention import costs, pallas_attention
-from t5x_lite.nn.positions import RelativeBias, RelativeTable
 
 B, H, K = 2, 2, 4
 BUCKETS, MAX_DISTANCE = 8, 6

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from t5x_lite.nn.attention_pattern import relative_position_bucket
 from t5x_lite.nn.pallas_kernels import Layout, backward_kernel, forward_kernel
-from t5x_lite.nn.positions import relative_position_bucket
 
 LAYOUT = Layout(
     num_queries=24, num_keys=24, num_heads=1, d_kv=4, query_block=8, key_block=8,

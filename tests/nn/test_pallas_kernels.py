@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from t5x_lite.nn import pallas_kernels as blocks
+from t5x_lite.nn.attention_pattern import relative_position_bucket
 from t5x_lite.nn.pallas_kernels import Layout
-from t5x_lite.nn.positions import relative_position_bucket
 
 BASE = Layout(
     num_queries=2000, num_keys=2000, num_heads=12, d_kv=64, query_block=256, key_block=256,

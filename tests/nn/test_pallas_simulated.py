@@ -9,8 +9,8 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from t5x_lite.nn.attention_pattern import RelativeTable
 from t5x_lite.nn.pallas_attention import pallas_attention
-from t5x_lite.nn.positions import RelativeTable
 from tests.nn.test_pallas_attention import CASES, MAX_DISTANCE, operands, plain, run
 
 FIELDS = {field.name for field in dataclasses.fields(pltpu.InterpretParams)}

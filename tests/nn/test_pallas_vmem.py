@@ -76,8 +76,8 @@ import jax, jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 from t5x_lite.nn import masks
 from t5x_lite.nn.pallas_attention import pallas_attention
-from t5x_lite.nn.positions import RelativeTable
-from t5x_lite.plan.topologies import topology_devices
+from t5x_lite.nn.attention_pattern import RelativeTable
+from t5x_lite.plan.program import topology_devices
 from t5x_lite.core.sharding import MeshConfig, make_mesh
 
 mesh = make_mesh(MeshConfig(), devices=topology_devices("v4:2x2x1"))

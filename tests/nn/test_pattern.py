@@ -6,8 +6,7 @@ import pytest
 from flax import nnx
 
 from t5x_lite.nn import masks
-from t5x_lite.nn.attention_pattern import EVERYTHING, Pattern
-from t5x_lite.nn.positions import RelativeBias, RelativeTable
+from t5x_lite.nn.attention_pattern import EVERYTHING, Pattern, RelativeBias, RelativeTable
 
 RELATIVE = RelativeBias(2, rngs=nnx.Rngs(0))
 PLACES = jnp.arange(3)

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from t5x_lite.nn.bind import bind, split
-from t5x_lite.nn.positions import (
+from t5x_lite.nn.attention_pattern import (
     RelativeBias,
     RelativeTable,
     bucket_starts,
     relative_position_bucket,
 )
+from t5x_lite.nn.slots import bind, split
 
 POSITIONS = jnp.asarray(np.arange(150))
 

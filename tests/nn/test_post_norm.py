@@ -9,9 +9,9 @@ import pytest
 from flax import nnx
 
 from t5x_lite.nn.attention_pattern import Pattern
-from t5x_lite.nn.bind import bind, cast, shapes, split
 from t5x_lite.nn.layers import PostNormConfig, PostNormLayer
 from t5x_lite.nn.masks import Visibility
+from t5x_lite.nn.slots import bind, cast, shapes, split
 from tests.nn.tiny_layers import normal
 
 CONFIG = PostNormConfig(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from jax.test_util import check_grads
 
-from t5x_lite.nn.dropout import scale_features, sum_leading
+from t5x_lite.nn.dense import scale_features, sum_leading
 
 
 @pytest.mark.parametrize("rows", [1, 5, 64, 65])

@@ -5,8 +5,8 @@ import pytest
 from flax import nnx
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.nn.bind import bind, shapes, stacked
 from t5x_lite.nn.dense import Dense
+from t5x_lite.nn.slots import bind, shapes, stacked
 from t5x_lite.nn.stack import Running, scan_layers
 
 

@@ -10,7 +10,7 @@ from t5x_lite.core.trees import flatten
 from t5x_lite.nn import cache as caching
 from t5x_lite.nn import masks
 from t5x_lite.nn.attention_pattern import Pattern
-from t5x_lite.nn.bind import bind, shapes, split
+from t5x_lite.nn.slots import bind, shapes, split
 from t5x_lite.nn.stack import Decoder, Encoder, Running
 from tests.nn.tiny_layers import DROPPING, KEY, SMALL, filled, normal, silence
 

@@ -4,7 +4,7 @@ import pytest
 from flax import nnx
 
 from t5x_lite.nn import experts
-from t5x_lite.nn.bind import stacked
+from t5x_lite.nn.slots import stacked
 from t5x_lite.nn.stack import Running, scan_layers
 
 

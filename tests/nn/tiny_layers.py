@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from t5x_lite.core.trees import flatten, unflatten
-from t5x_lite.nn.bind import shapes
 from t5x_lite.nn.layers import LayerConfig
+from t5x_lite.nn.slots import shapes
 
 SMALL = LayerConfig(
     d_model=8,

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from t5x_lite.models.encoder import BertConfig
-from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.nn.slots import bind, shapes
 from t5x_lite.objectives.learner import Bound
 
 VOCAB, LENGTH = 50, 12

@@ -10,12 +10,10 @@ from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
 from t5x_lite.models.heads import by_name
 from t5x_lite.models.t5 import T5EncoderConfig
-from t5x_lite.models.towers import as_model, in_tower, tower_of
-from t5x_lite.models.vector_heads import Dense
+from t5x_lite.models.vector_heads import Dense, as_model, in_tower, tower_of
 from t5x_lite.objectives.contrastive import Contrastive, dpr
 from t5x_lite.objectives.learner import Learner
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import AdamW, Constant
 from tests.objectives.encoder_rows import CLS, MODEL, SEP, groups, random
 
 BATCH = groups([[CLS, 10, SEP], [CLS, 11, 12, SEP]], [[[CLS, 20, SEP]], [[CLS, 21, 22, SEP]]])

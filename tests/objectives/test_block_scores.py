@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.objectives.bi_encoder import of_lexical, of_multi_vectors, own_block, own_group
+from t5x_lite.objectives.contrastive import of_lexical, of_multi_vectors, own_block, own_group
 
 
 def test_the_passages_of_a_block_and_of_a_row():

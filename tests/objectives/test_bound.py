@@ -6,8 +6,7 @@ from flax import nnx
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.models.encoder import BertConfig
-from t5x_lite.models.heads import Classifier
-from t5x_lite.models.pretraining_heads import Mlm
+from t5x_lite.models.heads import Classifier, Mlm
 from t5x_lite.models.vector_heads import Dense
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.learner import Bound, heads_of

@@ -6,7 +6,7 @@ import pytest
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import flatten
 from t5x_lite.models.encoder import BertConfig
-from t5x_lite.nn.bind import bind
+from t5x_lite.nn.slots import bind
 from t5x_lite.objectives.learner import Learner
 from t5x_lite.objectives.task_heads import Choose
 

@@ -17,15 +17,13 @@ from t5x_lite.core.trees import flatten
 from t5x_lite.data.config import Data
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.models.encoder import BertConfig
-from t5x_lite.models.heads import Classifier
+from t5x_lite.models.heads import Classifier, Mlm
 from t5x_lite.models.lm import LMConfig
-from t5x_lite.models.pretraining_heads import Mlm
-from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.nn.slots import bind, shapes
 from t5x_lite.objectives.learner import Bound
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.task_heads import Classify, loss_of_classes
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import AdamW, Constant
 from tests import tokenizer_files
 from tests.objectives.encoder_rows import CLS, MODEL, SEP, learner, loss_of
 

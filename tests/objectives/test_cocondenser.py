@@ -7,7 +7,7 @@ import pytest
 
 from t5x_lite.core.trees import flatten
 from t5x_lite.objectives.base import Loss
-from t5x_lite.objectives.condenser import CoCondenser, candidates
+from t5x_lite.objectives.retromae import CoCondenser, candidates
 from tests.objectives.encoder_rows import LENGTH, MASK, MODEL, learner, loss_of, rows
 
 MODEL = MODEL.replace(unroll=1)

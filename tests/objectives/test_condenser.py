@@ -12,11 +12,11 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import flatten
 from t5x_lite.models.deberta import DebertaConfig
 from t5x_lite.models.vector_heads import Dense
-from t5x_lite.nn.bind import bind, split
+from t5x_lite.nn.slots import bind, split
 from t5x_lite.objectives import masked_lm
-from t5x_lite.objectives.condenser import Condenser, head_layer
 from t5x_lite.objectives.learner import heads_of
 from t5x_lite.objectives.masked_lm import MaskedLM
+from t5x_lite.objectives.retromae import Condenser, head_layer
 from tests.objectives.encoder_rows import LENGTH, MASK, MODEL, VOCAB, learner, loss_of, rows
 
 BATCH = rows()

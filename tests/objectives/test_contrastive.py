@@ -19,13 +19,12 @@ from t5x_lite.core.sharding import MeshConfig, make_mesh
 from t5x_lite.data.config import Data
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.lm import LMConfig
-from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.nn.slots import bind, shapes
 from t5x_lite.objectives.base import Objective
 from t5x_lite.objectives.contrastive import Contrastive, Matryoshka, bge, dpr, retromae
 from t5x_lite.objectives.learner import Bound, Learner
-from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.config import AdamW, Constant
 from t5x_lite.optim.partial import Update
-from t5x_lite.optim.schedules import Constant
 from t5x_lite.train.step import TrainState, make_train_step, state_shardings
 from tests.objectives.encoder_rows import CLS, MODEL, SEP, groups, learner, loss_of, random
 

@@ -7,7 +7,7 @@ import pytest
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.objectives.contrastive import Contrastive
-from t5x_lite.objectives.ranker import Distill, retromae_distill
+from t5x_lite.objectives.m3 import Distill, retromae_distill
 from tests.objectives.encoder_rows import CLS, groups
 
 SCORES = np.array([[2, 1, 0, 0.5], [0, 1, 1.5, 1]], np.float32)

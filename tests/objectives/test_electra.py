@@ -16,9 +16,8 @@ from t5x_lite.models.deberta import DebertaConfig
 from t5x_lite.objectives import masked_lm
 from t5x_lite.objectives.electra import Electra, draw
 from t5x_lite.objectives.learner import Learner
-from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.config import AdamW, Constant
 from t5x_lite.optim.partial import joint_optimizer
-from t5x_lite.optim.schedules import Constant
 from t5x_lite.train.step import init_state, make_train_step, state_shardings
 from tests.objectives.encoder_rows import MASK, MODEL, VOCAB, random, rows
 

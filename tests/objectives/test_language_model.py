@@ -13,11 +13,10 @@ from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import flatten
 from t5x_lite.models.lm import LMConfig
-from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.nn.slots import bind, shapes
 from t5x_lite.objectives.learner import Bound
 from t5x_lite.objectives.likelihood import LanguageModel, Seq2Seq
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import AdamW, Constant
 
 MODEL = LMConfig(
     vocab_size=400,

@@ -9,17 +9,15 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import MeshConfig, make_mesh
 from t5x_lite.core.trees import flatten
 from t5x_lite.models.encoder import BertConfig
-from t5x_lite.models.heads import Classifier
-from t5x_lite.models.pretraining_heads import Mlm
+from t5x_lite.models.heads import Classifier, Mlm
 from t5x_lite.models.t5 import T5, T5Config
 from t5x_lite.models.vector_heads import Dense
 from t5x_lite.objectives.learner import Learner, views_of
 from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.task_heads import Classify
-from t5x_lite.optim.config import AdamW
+from t5x_lite.optim.config import AdamW, Constant
 from t5x_lite.optim.partial import joint_optimizer
-from t5x_lite.optim.schedules import Constant
 from t5x_lite.train.step import init_state, make_train_step, state_shardings
 from t5x_lite.train.training import _trained_part
 

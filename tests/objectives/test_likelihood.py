@@ -11,7 +11,7 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.lm import LMConfig
 from t5x_lite.models.t5 import T5Config
-from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.nn.slots import bind, shapes
 from t5x_lite.objectives.learner import Bound
 from t5x_lite.objectives.likelihood import LanguageModel, Seq2Seq
 

@@ -12,7 +12,7 @@ from t5x_lite.objectives import electra, likelihood, m3, masked_lm, task_heads
 from t5x_lite.objectives.base import Roc
 from t5x_lite.objectives.contrastive import Triplets, of_scores
 from t5x_lite.objectives.likelihood import correct, cross_entropy
-from t5x_lite.objectives.ranker import Ranker, RankerLoss
+from t5x_lite.objectives.m3 import Ranker, RankerLoss
 
 LOG3 = math.log(3.0)
 

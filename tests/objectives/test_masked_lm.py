@@ -16,14 +16,13 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import flatten
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.lm import LMConfig
-from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.nn.slots import bind, shapes
 from t5x_lite.objectives import masked_lm
 from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.learner import Bound
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.retromae import RetroMAE
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import AdamW, Constant
 from tests.objectives.encoder_rows import LENGTH, MASK, MODEL, VOCAB, learner, rows
 
 OBJECTIVE = MaskedLM(mask_id=MASK, ratio=0.3, whole_word=True)

@@ -1,7 +1,6 @@
 import pytest
 
-from t5x_lite.models.heads import Classifier, Span, Token
-from t5x_lite.models.pretraining_heads import Mlm, Rtd
+from t5x_lite.models.heads import Classifier, Mlm, Rtd, Span, Token
 from t5x_lite.objectives.base import NoLoss
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.objectives.task_heads import Classify, Spans, TagTokens, objective_for

@@ -11,7 +11,7 @@ from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
 from t5x_lite.models.heads import Classifier, by_name
 from t5x_lite.objectives.learner import Learner
-from t5x_lite.objectives.ranker import Ranker, RankerLoss
+from t5x_lite.objectives.m3 import Ranker, RankerLoss
 from tests.objectives.encoder_rows import CLS, MODEL, SEP, random
 
 LOGITS = jnp.array([[2.0, 1.0, 0.0], [0.0, 1.0, 5.0], [0.0, 0.0, 0.0]])

@@ -11,7 +11,7 @@ import pytest
 from t5x_lite.config.file import from_json, to_json
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import flatten
-from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.nn.slots import bind, shapes
 from t5x_lite.objectives import masked_lm
 from t5x_lite.objectives.learner import Bound
 from t5x_lite.objectives.retromae import Documents, RetroMAE

@@ -6,7 +6,7 @@ from flax import nnx
 
 from t5x_lite.core.trees import flatten
 from t5x_lite.models.t5 import T5Config
-from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.nn.slots import bind, shapes
 from t5x_lite.objectives.learner import Bound
 from t5x_lite.objectives.likelihood import Seq2Seq
 

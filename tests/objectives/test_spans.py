@@ -8,7 +8,7 @@ import pytest
 from t5x_lite.config.file import from_json, to_json
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import flatten
-from t5x_lite.nn.bind import bind
+from t5x_lite.nn.slots import bind
 from t5x_lite.objectives.task_heads import Spans, span_logits
 from tests.objectives.encoder_rows import CLS, SEP, learner, loss_of
 

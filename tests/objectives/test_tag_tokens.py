@@ -20,11 +20,10 @@ from t5x_lite.interop.tensor_files import read_safetensors, write_safetensors
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.heads import Token
 from t5x_lite.models.lm import LMConfig
-from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.nn.slots import bind, shapes
 from t5x_lite.objectives.learner import Bound
 from t5x_lite.objectives.task_heads import TagTokens
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import AdamW, Constant
 from tests import tokenizer_files
 from tests.objectives.encoder_rows import MODEL, learner, loss_of, rows
 

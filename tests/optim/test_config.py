@@ -9,8 +9,15 @@ import pytest
 
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
-from t5x_lite.optim.config import Adafactor, AdamW, decays
-from t5x_lite.optim.schedules import Constant, InverseSquareRoot, Linear, Warmup
+from t5x_lite.optim.config import (
+    Adafactor,
+    AdamW,
+    Constant,
+    InverseSquareRoot,
+    Linear,
+    Warmup,
+    decays,
+)
 
 AXES = {
     "model": {

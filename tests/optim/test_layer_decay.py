@@ -9,14 +9,13 @@ from t5x_lite.core.trees import flatten
 from t5x_lite.models.deberta import DebertaConfig
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.t5 import T5Config
-from t5x_lite.nn.bind import shapes
+from t5x_lite.nn.slots import shapes
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.objectives.learner import Bound
 from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.objectives.task_heads import Classify
-from t5x_lite.optim.config import Adafactor, AdamW, decays
+from t5x_lite.optim.config import Adafactor, AdamW, Constant, decays
 from t5x_lite.optim.partial import decayed_by_layer
-from t5x_lite.optim.schedules import Constant
 
 SIZES = {"vocab_size": 9, "d_model": 8, "d_ff": 8, "num_heads": 2, "num_layers": 2}
 MODELS = {

@@ -14,9 +14,8 @@ from t5x_lite.core.trees import flatten
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.learner import Learner
 from t5x_lite.objectives.likelihood import Seq2Seq
-from t5x_lite.optim.config import Adafactor, AdamW
+from t5x_lite.optim.config import Adafactor, AdamW, Constant
 from t5x_lite.optim.partial import Gradual, joint_optimizer
-from t5x_lite.optim.schedules import Constant
 from t5x_lite.train.step import init_state, make_train_step, state_shardings
 from tests.adapters.hosts import PAIRS, SIZES
 

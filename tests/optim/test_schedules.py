@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.optim.schedules import (
+from t5x_lite.optim.config import (
     Constant,
     Cosine,
     InverseSquareRoot,

@@ -9,13 +9,12 @@ from scripts import encoder_goldens as goldens
 from t5x_lite.commands.weights import export_hf, import_hf
 from t5x_lite.core import trees
 from t5x_lite.inference.loading import Loaded
-from t5x_lite.interop.bert import BERT
-from t5x_lite.interop.encoders import learner_shapes
+from t5x_lite.interop.encoders import BERT, learner_shapes
 from t5x_lite.interop.retrievers import SAFETENSORS, read_condenser
 from t5x_lite.interop.rules import pieces
 from t5x_lite.interop.tensor_files import read_safetensors
 from t5x_lite.objectives import masked_lm
-from t5x_lite.objectives.condenser import CoCondenser, Condenser
+from t5x_lite.objectives.retromae import CoCondenser, Condenser
 
 pytestmark = pytest.mark.oracle
 torch = pytest.importorskip("torch")

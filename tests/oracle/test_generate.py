@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from t5x_lite.core.trees import unflatten
-from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.generate import decode
+from t5x_lite.decoding.sampling import Decoding
 from t5x_lite.interop.hf import model_pieces
 from t5x_lite.models.t5 import T5Config
-from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.nn.slots import bind, shapes
 
 pytestmark = pytest.mark.oracle
 torch = pytest.importorskip("torch")

@@ -15,7 +15,7 @@ from t5x_lite.data.vocabularies.byte_level import Bytes
 from t5x_lite.data.vocabularies.loading import SentencePiece
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.interop.tokenizers import write_tokenizer
-from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.nn.slots import bind, shapes
 from t5x_lite.objectives.learner import Bound
 from t5x_lite.objectives.likelihood import Seq2Seq
 from tests.arrays import saved_arrays

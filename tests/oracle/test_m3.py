@@ -14,7 +14,7 @@ from t5x_lite.commands.weights import export_hf
 from t5x_lite.layouts import Groups
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.vector_heads import Lexical, MultiVector
-from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.nn.slots import bind, shapes
 from t5x_lite.objectives.m3 import m3, m3_v1
 from tests.encoder_checkpoint import write_ranker
 from tests.objectives.encoder_rows import groups

@@ -12,15 +12,15 @@ import pytest
 
 from scripts import encoder_goldens, goldens
 from t5x_lite.adapters.config import Adapters
-from t5x_lite.checkpoints import manifest
+from t5x_lite.checkpoints import items
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.cli import main
 from t5x_lite.commands.deltas import compose
 from t5x_lite.commands.weights import export_adapter, export_hf, import_adapter, import_hf
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
-from t5x_lite.decoding.config import Decoding
 from t5x_lite.decoding.generate import decode
+from t5x_lite.decoding.sampling import Decoding
 from t5x_lite.inference.loading import Loaded, learner_of
 from t5x_lite.interop.tensor_files import read_safetensors
 from tests.adapters.delta_directories import write_step
@@ -211,7 +211,7 @@ def test_a_module_of_ours_by_the_commands_of_the_guide(t5, tmp_path):
     write_step(tmp_path / "rte", config, {**theirs, **theta}, base=(t5 / "ours", theirs))
     shutil.rmtree(tmp_path / "rte" / "files" / "vocabulary")
     shutil.copytree(t5 / "ours" / "files" / "vocabulary", tmp_path / "rte" / "files" / "vocabulary")
-    manifest.write(tmp_path / "rte")
+    items.write(tmp_path / "rte")
     there, module = tmp_path / "t5_for_transformers", tmp_path / "rte_for_peft"
     assert main(["export", "hf", str(t5 / "ours"), str(there)]) == 0
     line = ["export", "adapter", str(tmp_path / "rte"), str(module), "--format", "peft"]

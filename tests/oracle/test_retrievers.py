@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from t5x_lite.commands.embeddings import embed
+from t5x_lite.commands.answers import embed
 from t5x_lite.commands.weights import export_adapter, export_hf, import_adapter, import_hf
 from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.interop.tensor_files import read_safetensors

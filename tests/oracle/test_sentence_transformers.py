@@ -14,7 +14,7 @@ import t5x_lite
 from scripts import encoder_goldens as goldens
 from t5x_lite import layouts
 from t5x_lite.checkpoints.init import Init
-from t5x_lite.commands.embeddings import embed
+from t5x_lite.commands.answers import embed
 from t5x_lite.commands.weights import export_hf, import_hf
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.config.evaluation import Retrieval
@@ -23,8 +23,7 @@ from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.objectives.base import NoLoss
 from t5x_lite.objectives.contrastive import Contrastive, Matryoshka
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import AdamW, Constant
 from t5x_lite.train.measuring import evaluate
 from t5x_lite.train.training import train
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from t5x_lite.plan.topologies import Slice, described, difference, less_memory, memory
+from t5x_lite.plan.program import Slice, described, difference, less_memory, memory
 
 GIB = 2**30
 

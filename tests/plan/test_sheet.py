@@ -5,8 +5,7 @@ import pytest
 
 from t5x_lite.core.accelerators import Chip
 from t5x_lite.plan.hlo import Collective, Kernel, Operation, Reading, Traffic
-from t5x_lite.plan.program import Memory
-from t5x_lite.plan.sheet import Estimate, Sheet, Sheets
+from t5x_lite.plan.program import Estimate, Memory, Sheet, Sheets
 
 GIB = 2**30
 MEMORY = Memory(

@@ -6,8 +6,8 @@ import jax
 import pytest
 
 from t5x_lite.core.errors import InputError, install_command
-from t5x_lite.plan import topologies
-from t5x_lite.plan.topologies import TOPOLOGIES, cpu_devices, topology_devices
+from t5x_lite.plan import program
+from t5x_lite.plan.program import TOPOLOGIES, cpu_devices, topology_devices
 
 
 @pytest.mark.parametrize("name", ["v5e", "v9:2x2", "v5e:axb", "0@v5e:2x2", "v5e:2x2 ", ""])
@@ -23,7 +23,7 @@ def test_an_unknown_topology_is_one_line_that_lists_the_known(name):
 
 
 def test_without_libtpu_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr(topologies.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(program.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError) as raised:
         topology_devices("v5e:2x2")
     assert str(raised.value) == (
@@ -34,7 +34,7 @@ def test_without_libtpu_the_extra_is_named(monkeypatch):
 PROGRAM = """
 import sys
 from t5x_lite.core.errors import InputError
-from t5x_lite.plan.topologies import TOPOLOGIES, topology_devices
+from t5x_lite.plan.program import TOPOLOGIES, topology_devices
 for generation, shapes in TOPOLOGIES.items():
     for shape in shapes:
         found = topology_devices(f"{generation}:{shape}")

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from t5x_lite.report.chart import (
+from t5x_lite.report.page import (
     Series,
     downsample,
     histogram,

@@ -1,7 +1,7 @@
 """Tests of the page around the charts: text in, HTML out."""
 
 from t5x_lite.report import page as report_page
-from t5x_lite.report.chart import Series
+from t5x_lite.report.page import Series
 
 
 def test_text_is_safe_in_attributes_too():

@@ -5,7 +5,8 @@ import html.parser
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.report.retrieval import Measured, write_page
+from t5x_lite.report.compare import Measured
+from t5x_lite.report.compare import write_retrieval_page as write_page
 
 HOSTILE = '<script>alert("1")</script>'
 

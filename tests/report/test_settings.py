@@ -7,7 +7,7 @@ CONFIG = {
     "steps": 20,
     "model": {"type": "t5x_lite.models.t5:T5Config", "d_model": 64, "tied": True},
     "train": ["heads/mlm", "a b"],
-    "heads": [{"type": "t5x_lite.models.pretraining_heads:Mlm", "name": "mlm"}],
+    "heads": [{"type": "t5x_lite.models.heads:Mlm", "name": "mlm"}],
     "stop_early": {"metric": None},
     "workdir": "",
 }

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.formats.passages import Share
+from t5x_lite.data.formats.pairs import Share
 from t5x_lite.data.formats.rankings import Ranked
 from t5x_lite.data.formats.vectors import VectorShards
 from t5x_lite.retrieval import exact

@@ -5,9 +5,9 @@ import hypothesis.strategies as st
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.formats.passages import Passage
+from t5x_lite.data.formats.pairs import Passage
 from t5x_lite.retrieval.mining import Candidate, Known, Rules, choose
-from t5x_lite.retrieval.mining_inputs import Pool, digest
+from t5x_lite.retrieval.refresh_search import Pool, digest
 
 TEXTS = ["the answer", "The answer!", "who asks", "far", "near", "Near.", "low", "more", "most"]
 POOL = Pool.of(Passage(f"f:{i}", f"d{i}", "", text) for i, text in enumerate(TEXTS))

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.retrieval.mining_inputs import digest, read_inputs
+from t5x_lite.retrieval.refresh_search import digest, read_inputs
 
 
 def write(path, *records):

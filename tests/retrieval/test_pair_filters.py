@@ -3,7 +3,7 @@
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.retrieval.pair_rules import Filters, Raw, Sieve, plain
+from t5x_lite.retrieval.pairs import Filters, Raw, Sieve, plain
 
 TEN = "one two three four five six seven eight nine ten"
 

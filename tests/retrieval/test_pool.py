@@ -3,8 +3,8 @@
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.formats.passages import Passage
-from t5x_lite.retrieval.mining_inputs import Pool, digest, same_words
+from t5x_lite.data.formats.pairs import Passage
+from t5x_lite.retrieval.refresh_search import Pool, digest, same_words
 
 
 def test_passages_by_number_and_id():

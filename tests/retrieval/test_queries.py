@@ -3,7 +3,7 @@
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.retrieval.queries import PairEncoder
+from t5x_lite.retrieval.mining import PairEncoder
 from tests.encoder_checkpoint import write_checkpoint
 
 

@@ -15,23 +15,22 @@ import pytest
 
 from t5x_lite.checkpoints import reading
 from t5x_lite.checkpoints.items import lazy_params
-from t5x_lite.commands.mining import refresh
+from t5x_lite.commands.pairs import refresh
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.cache import refreshes
 from t5x_lite.data.config import Bucketed, Data, Refresh
 from t5x_lite.data.formats.pairs import Pairs
-from t5x_lite.data.tasks import pairs as pair_tasks
+from t5x_lite.data.tasks import encoder as pair_tasks
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.layouts import Groups
 from t5x_lite.models.published import bert_base
 from t5x_lite.objectives.contrastive import Contrastive
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import AdamW, Constant
 from t5x_lite.retrieval import refresh_search
-from t5x_lite.retrieval.pair_rules import RULES, Document, Filters, Sieve, plain
+from t5x_lite.retrieval.pairs import RULES, Document, Filters, Sieve, plain
 from tests import tokenizer_files
 from tests.config_files import saved
 from tests.encoder_checkpoint import write_checkpoint

@@ -2,7 +2,7 @@
 
 import pytest
 
-from t5x_lite.retrieval.synthesis import Article, Excerpts, check, excerpt, request_of
+from t5x_lite.retrieval.pairs import Article, Excerpts, check, excerpt, request_of
 
 TEXT = "\n".join(f"p{i} two three four" for i in range(6))  # 24 words
 

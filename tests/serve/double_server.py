@@ -12,10 +12,9 @@ from typing import Any
 
 from scripts.bench import serve_load
 from t5x_lite.core.errors import InputError
-from t5x_lite.serve import requests, server
+from t5x_lite.serve import batching, server
 from t5x_lite.serve.app import Service
-from t5x_lite.serve.batching import Batcher, Row
-from t5x_lite.serve.requests import Limits, Refused
+from t5x_lite.serve.batching import Batcher, Limits, Refused, Row
 from t5x_lite.serve.server import Counts
 from tests.waiting import PATIENCE
 
@@ -33,7 +32,7 @@ class Double:
         self.batches: list[tuple[int, int]] = []  # rows, size
 
     def rows(self, record):
-        texts = requests.texts(record, "inputs", most=4)
+        texts = batching.texts(record, "inputs", most=4)
         if "panic" in texts:
             raise InputError(
                 "vocabulary /place/tokenizer.json: cannot encode one of 1 texts (Onig)"

@@ -17,11 +17,11 @@ import pytest
 
 import t5x_lite
 from scripts.bench.serve_load import ask, request, steady
-from t5x_lite.decoding.config import Decoding
+from t5x_lite.decoding.sampling import Decoding
 from t5x_lite.inference.checkpoint import Checkpoint
+from t5x_lite.serve.batching import Refused
 from t5x_lite.serve.endpoints import ENDPOINTS, Asked
-from t5x_lite.serve.requests import Refused
-from t5x_lite.serve.serving import LiveAdapters
+from t5x_lite.serve.server import LiveAdapters
 from tests import encoder_checkpoint, t5_checkpoint
 from tests.adapter_checkpoints import write_adapter
 from tests.serve.test_serving import ROOT, SMALL, programs, server, wait_for

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from t5x_lite.serve.batching import Batcher, Row
-from t5x_lite.serve.requests import Refused
+from t5x_lite.serve.batching import Batcher, Refused, Row
 from tests.waiting import PATIENCE
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import t5x_lite
-from t5x_lite.decoding.config import Decoding
+from t5x_lite.decoding.sampling import Decoding
 from t5x_lite.inference.checkpoint import Checkpoint
+from t5x_lite.serve.batching import Refused
 from t5x_lite.serve.endpoints import ENDPOINTS, Asked, Embed, Predict, Rerank, Score
-from t5x_lite.serve.requests import Refused
 from tests import t5_checkpoint
 from tests.encoder_checkpoint import write_checkpoint, write_ranker
 

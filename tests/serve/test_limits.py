@@ -1,7 +1,7 @@
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.serve.requests import Limits, Refused, check_address, is_loopback
+from t5x_lite.serve.batching import Limits, Refused, check_address, is_loopback
 
 TOKEN = "abcdefghijklmnop"
 

@@ -1,12 +1,12 @@
 import pytest
 
-from t5x_lite.serve import requests
-from t5x_lite.serve.requests import Refused
+from t5x_lite.serve import batching
+from t5x_lite.serve.batching import Refused
 
 
 def test_an_object_with_known_fields():
     body = b'{"inputs": ["a", "\xc3\xa9"], "seed": 3}'
-    assert requests.parse(body, fields={"inputs", "seed"}) == {"inputs": ["a", "é"], "seed": 3}
+    assert batching.parse(body, fields={"inputs", "seed"}) == {"inputs": ["a", "é"], "seed": 3}
 
 
 @pytest.mark.parametrize(
@@ -32,14 +32,14 @@ def test_an_object_with_known_fields():
 )
 def test_bodies_that_are_refused(body, sentence):
     with pytest.raises(Refused) as caught:
-        requests.parse(body, fields={"inputs"})
+        batching.parse(body, fields={"inputs"})
     assert caught.value.status == 400
     assert sentence in str(caught.value)
 
 
 def test_texts_are_one_or_several():
-    assert requests.texts({"inputs": "a"}, "inputs", most=1) == ["a"]
-    assert requests.texts({"inputs": ["a", ""]}, "inputs", most=2) == ["a", ""]
+    assert batching.texts({"inputs": "a"}, "inputs", most=1) == ["a"]
+    assert batching.texts({"inputs": ["a", ""]}, "inputs", most=2) == ["a", ""]
 
 
 @pytest.mark.parametrize(
@@ -56,26 +56,26 @@ def test_texts_are_one_or_several():
 )
 def test_texts_that_are_refused(record, status, sentence):
     with pytest.raises(Refused) as caught:
-        requests.texts(record, "inputs", most=2)
+        batching.texts(record, "inputs", most=2)
     assert caught.value.status == status
     assert sentence in str(caught.value)
 
 
 def test_optional_fields():
     record = {"seed": 5, "prompt": "query", "none": None}
-    assert requests.optional_number(record, "seed", below=6) == 5
-    assert requests.optional_number(record, "none", below=6) is None
-    assert requests.optional_text(record, "prompt") == "query"
-    assert requests.optional_text(record, "missing") is None
+    assert batching.optional_number(record, "seed", below=6) == 5
+    assert batching.optional_number(record, "none", below=6) is None
+    assert batching.optional_text(record, "prompt") == "query"
+    assert batching.optional_text(record, "missing") is None
 
 
 @pytest.mark.parametrize("value", [-1, 6, 1.0, True, "1"])
 def test_numbers_that_are_refused(value):
     with pytest.raises(Refused, match="a whole number from 0 to 5"):
-        requests.optional_number({"seed": value}, "seed", below=6)
+        batching.optional_number({"seed": value}, "seed", below=6)
 
 
 @pytest.mark.parametrize("value", [1, ["a"], "\udfff"])
 def test_optional_texts_that_are_refused(value):
     with pytest.raises(Refused, match="prompt"):
-        requests.optional_text({"prompt": value}, "prompt")
+        batching.optional_text({"prompt": value}, "prompt")

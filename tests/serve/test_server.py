@@ -12,7 +12,7 @@ import pytest
 from scripts.bench.serve_load import request, steady
 from t5x_lite.core.errors import InputError
 from t5x_lite.serve import server
-from t5x_lite.serve.requests import Limits
+from t5x_lite.serve.batching import Limits
 from tests.serve.double_server import serving
 from tests.waiting import PATIENCE, wait_until
 

@@ -17,8 +17,8 @@ import pytest
 from scripts.bench.serve_load import ask, hostile, request, steady
 from t5x_lite.core.errors import InputError
 from t5x_lite.inference.checkpoint import Checkpoint
-from t5x_lite.serve import serving
-from t5x_lite.serve.serving import Address
+from t5x_lite.serve import server as serving
+from t5x_lite.serve.server import Address
 from tests import encoder_checkpoint, t5_checkpoint
 from tests.waiting import PATIENCE, wait_until
 

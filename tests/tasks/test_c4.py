@@ -364,7 +364,7 @@ def texts_of_shard(source, shard):
 
 
 def test_a_name_of_tfds_and_its_feature(tfds_directory, monkeypatch):
-    from t5x_lite.data.columns import Columns
+    from t5x_lite.data.preprocessors import Columns
     from t5x_lite.data.tasks.text_source import document_source, texts_of
 
     place = str(tfds_directory / "c4/en/3.0.1")

@@ -246,7 +246,7 @@ def options(name):
         return {"pack": False}
     if module != "tasks.files":
         return {}
-    from t5x_lite.data.columns import Columns
+    from t5x_lite.data.preprocessors import Columns
 
     if name == "tasks.files:parallel":
         return {"columns": Columns(inputs="{source}", targets="{target}", min_score=1.0)}

@@ -54,7 +54,7 @@ def test_jsonl(texts, tmp_path):
 
 
 def test_negatives_that_no_row_gets_are_warned_of_once(texts, tmp_path, caplog, monkeypatch):
-    from t5x_lite.data.tasks import pairs as readers
+    from t5x_lite.data.tasks import encoder as readers
 
     once = functools.cache(readers._warn_of_unused_negatives.__wrapped__)
     monkeypatch.setattr(readers, "_warn_of_unused_negatives", once)

@@ -11,19 +11,18 @@ from t5x_lite import layouts
 from t5x_lite.cli import main
 from t5x_lite.config import Checkpoints, Evaluation, Experiment
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.columns import Columns
 from t5x_lite.data.config import Bucketed, Data
-from t5x_lite.data.tasks import shuffling
+from t5x_lite.data.preprocessors import Columns
+from t5x_lite.data.tasks import text_source
 from t5x_lite.data.tasks.stages import Source
 from t5x_lite.models.deberta import DebertaConfig
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.objectives.task_heads import Classify
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Linear
-from t5x_lite.train import completion
-from t5x_lite.train.completion import with_classes, with_epochs
+from t5x_lite.optim.config import AdamW, Linear
+from t5x_lite.train import training
+from t5x_lite.train.training import with_classes, with_epochs
 from tests import tokenizer_files
 
 SIZES: Any = {"vocab_size": 384, "d_model": 16, "d_ff": 32, "num_heads": 2}
@@ -113,7 +112,7 @@ def test_texts_in_memory_are_counted_and_a_stream_is_not(experiment, tmp_path, m
     )
     experiment = dataclasses.replace(experiment, data=data)
     assert 1 <= with_epochs(experiment, options=["--epochs", "3"]).steps < 50
-    monkeypatch.setattr(shuffling, "IN_MEMORY_BYTES", 1)
+    monkeypatch.setattr(text_source, "IN_MEMORY_BYTES", 1)
     with pytest.raises(
         InputError,
         match=r"tasks.text:span_corruption is streamed, so its number of examples is unknown",
@@ -189,12 +188,12 @@ def test_balanced_weights_are_those_of_the_training_data(experiment, tmp_path, c
 CONFIG = """
 from tests.train.test_completion import SIZES
 from t5x_lite.config import Evaluation, Experiment
-from t5x_lite.data.columns import Columns
+from t5x_lite.data.preprocessors import Columns
 from t5x_lite.data.config import Data
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.likelihood import Seq2Seq
 from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Linear
+from t5x_lite.optim.config import Linear
 experiment = Experiment(
     model=T5Config(**SIZES, d_kv=8, num_encoder_layers=1, num_decoder_layers=1),
     objective=Seq2Seq(),
@@ -237,10 +236,10 @@ def test_balanced_weights_of_words_count_tokens(experiment, monkeypatch):
             return [{"token_labels": np.array([0, 1, 2, 1, 0, 1])}] * len(numbers)
 
     sources = [types.SimpleNamespace(size=2, split=Split())]
-    monkeypatch.setattr(completion.data_batches, "training_sources", lambda *_, **__: sources)
-    monkeypatch.setattr(completion, "load_vocabulary", lambda *_, **__: None)
+    monkeypatch.setattr(training.data_batches, "training_sources", lambda *_, **__: sources)
+    monkeypatch.setattr(training, "load_vocabulary", lambda *_, **__: None)
     data = dataclasses.replace(experiment.data, layout=layouts.Tokens())
-    assert completion.balanced_weights(data, 3) == (8 / 12, 2.0, 1.0)
+    assert training.balanced_weights(data, 3) == (8 / 12, 2.0, 1.0)
     sources[0].size = None
     with pytest.raises(InputError, match="the task is streamed; write a cache"):
-        completion.balanced_weights(data, 3)
+        training.balanced_weights(data, 3)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from t5x_lite.train.trackers import Events
+from t5x_lite.train.track import Events
 
 pytest.importorskip("tensorboardX")
 

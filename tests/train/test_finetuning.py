@@ -9,7 +9,7 @@ from scripts import goldens
 from t5x_lite.commands.weights import import_hf
 from t5x_lite.config.experiment import check_same_experiment, save
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.columns import Columns
+from t5x_lite.data.preprocessors import Columns
 from t5x_lite.train.finetuning import experiment_for, finetune
 from tests.encoder_checkpoint import write_checkpoint
 

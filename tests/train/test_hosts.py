@@ -15,8 +15,7 @@ from t5x_lite.core.errors import InputError, Interrupted
 from t5x_lite.data.config import Data
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.likelihood import Seq2Seq
-from t5x_lite.optim.config import Adafactor
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import Adafactor, Constant
 from t5x_lite.train import hosts
 
 MODEL = T5Config(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from t5x_lite.config.run_options import Capture, EarlyStopping, Patience, Profile
+from t5x_lite.config.evaluation import Capture, EarlyStopping, Patience, Profile
 from t5x_lite.core.accelerators import Chip
 from t5x_lite.core.errors import Interrupted
 from t5x_lite.core.sharding import Ended, MeshConfig, ending, make_mesh

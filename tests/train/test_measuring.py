@@ -13,8 +13,7 @@ from t5x_lite.config import Evaluation
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import MeshConfig, make_mesh
 from t5x_lite.inference.checkpoint import Checkpoint
-from t5x_lite.inference.loading import Loaded
-from t5x_lite.inference.modules import load_using
+from t5x_lite.inference.loading import Loaded, load_using
 from t5x_lite.metrics.ranking import NAMES
 from t5x_lite.objectives.contrastive import Contrastive
 from t5x_lite.train import measuring

@@ -7,8 +7,7 @@ import types
 import pytest
 
 from t5x_lite.core.tracking import KnownIds, RunTracker, TrackedRun
-from t5x_lite.train.track import Tracker
-from t5x_lite.train.trackers import MLflow
+from t5x_lite.train.track import MLflow, Tracker
 
 
 @pytest.fixture

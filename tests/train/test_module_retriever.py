@@ -20,13 +20,11 @@ from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.config import Data
 from t5x_lite.inference.checkpoint import Checkpoint
-from t5x_lite.inference.loading import Loaded
-from t5x_lite.inference.modules import with_loaded
+from t5x_lite.inference.loading import Loaded, with_loaded
 from t5x_lite.interop.sft import export_sft
-from t5x_lite.models.towers import as_model
+from t5x_lite.models.vector_heads import as_model
 from t5x_lite.objectives.contrastive import Contrastive
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import AdamW, Constant
 from t5x_lite.train import phases
 from t5x_lite.train.training import train
 from tests.encoder_checkpoint import write_checkpoint

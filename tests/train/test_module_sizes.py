@@ -5,9 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from t5x_lite.checkpoints.base import BASE_FILE, Base, Leaf, digests
-from t5x_lite.checkpoints.init import Init
-from t5x_lite.checkpoints.saving import Checkpoints
+from t5x_lite.checkpoints.init import BASE_FILE, Base, Init, Leaf, digests
+from t5x_lite.checkpoints.reading import Checkpoints
 from t5x_lite.commands.weights import export_adapter
 from t5x_lite.config.file import to_json
 from t5x_lite.core import trees

@@ -16,8 +16,7 @@ from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError, Interrupted
 from t5x_lite.inference import delta_files
 from t5x_lite.inference.loading import read_experiment
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import AdamW, Constant
 from t5x_lite.train import phases
 from t5x_lite.train.training import train
 from tests.arrays import assert_equal_arrays

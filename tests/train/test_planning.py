@@ -15,8 +15,8 @@ import pytest
 from t5x_lite import config, layouts
 from t5x_lite.config.batches import step_flops
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.run_history import recorded
 from t5x_lite.core.sharding import MeshConfig
+from t5x_lite.core.tracking import recorded
 from t5x_lite.data.config import Bucketed
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.objectives.masked_lm import MaskedLM

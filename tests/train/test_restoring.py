@@ -9,7 +9,7 @@ import pytest
 
 from t5x_lite import layouts
 from t5x_lite.checkpoints.init import Init
-from t5x_lite.checkpoints.saving import Checkpoints
+from t5x_lite.checkpoints.reading import Checkpoints
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.inference.loading import learner_of
@@ -18,8 +18,8 @@ from t5x_lite.objectives.electra import Electra
 from t5x_lite.objectives.learner import Learner
 from t5x_lite.objectives.masked_lm import MaskedLM
 from t5x_lite.train import restoring
+from t5x_lite.train.restoring import WorkDirectory
 from t5x_lite.train.step import TrainState
-from t5x_lite.train.workdir import WorkDirectory
 
 
 @pytest.fixture

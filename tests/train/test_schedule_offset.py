@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 
 from t5x_lite import config
-from t5x_lite.checkpoints import manifest
+from t5x_lite.checkpoints import items
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
 from t5x_lite.inference.loading import Loaded
-from t5x_lite.optim.config import Adafactor
-from t5x_lite.optim.schedules import InverseSquareRoot, Linear
-from t5x_lite.train.completion import trained_steps, with_schedule_offset
-from t5x_lite.train.training import train
+from t5x_lite.optim.config import Adafactor, InverseSquareRoot, Linear
+from t5x_lite.train.training import train, trained_steps, with_schedule_offset
 
 
 @pytest.fixture
@@ -78,8 +76,8 @@ def test_a_checkpoint_is_needed_that_says_its_steps(going_on, tiny_run, tmp_path
         with_schedule_offset(dataclasses.replace(going_on, init=Init()), earlier=None)
     # As an import writes it: without a step.
     step = shutil.copytree(tiny_run / "checkpoints" / "10", tmp_path / "imported")
-    (step / manifest.MANIFEST_FILE).unlink()
-    manifest.write(step)
+    (step / items.MANIFEST_FILE).unlink()
+    items.write(step)
     wanted = dataclasses.replace(going_on, init=Init(checkpoint=str(step)))
     with pytest.raises(InputError) as error:
         with_schedule_offset(wanted, earlier=None)

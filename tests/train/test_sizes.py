@@ -11,14 +11,13 @@ from t5x_lite.core import devices, sharding
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.config import Data
 from t5x_lite.data.vocabularies.byte_level import Bytes
-from t5x_lite.decoding.config import Decoding
+from t5x_lite.decoding.sampling import Decoding
 from t5x_lite.inference.generate import Generator
 from t5x_lite.inference.loading import learner_of
 from t5x_lite.models.t5 import T5Config
 from t5x_lite.objectives.likelihood import Seq2Seq
-from t5x_lite.optim.config import Adafactor
+from t5x_lite.optim.config import Adafactor, Constant
 from t5x_lite.optim.partial import joint_optimizer
-from t5x_lite.optim.schedules import Constant
 from t5x_lite.train.step import abstract_state, state_shardings
 from t5x_lite.train.training import check_memory
 

@@ -9,8 +9,7 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from t5x_lite.core.sharding import MeshConfig, make_mesh
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import AdamW, Constant
 from t5x_lite.train.step import TrainState, abstract_state, init_state, state_shardings
 
 AXES = {"model": {"kernel": ("embed", "mlp"), "scale": ("embed",)}}

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from t5x_lite.core.tracking import KnownIds, RunCallback, RunTracker, TrackedRun, is_callback
-from t5x_lite.train.trackers import Background, Callback
+from t5x_lite.train.track import Background, Callback
 
 RUN = TrackedRun(directory="d", name="run")
 

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 from t5x_lite import config
-from t5x_lite.checkpoints import manifest as checkpoint_manifest
+from t5x_lite.checkpoints import items as checkpoint_manifest
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.checkpoints.reading import saved_steps, step_files
 from t5x_lite.config import Checkpoints
 from t5x_lite.config.batches import with_choices
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
-from t5x_lite.data import positions
+from t5x_lite.data import sources
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.inference.loading import Loaded, learner_of
 from t5x_lite.train import training
+from t5x_lite.train.restoring import WorkDirectory
 from t5x_lite.train.track import FIELDS
-from t5x_lite.train.workdir import WorkDirectory
 
 
 @pytest.fixture
@@ -266,7 +266,7 @@ def test_positions_of_each_process_of_an_earlier_version(train, told, finished, 
     (directory / "files/data/position").unlink()
     header = json.dumps({"identity": {}, "epoch": 0, "files": {}}).encode() + b"\n"
     for name in ("process_0", "process_1"):
-        content = positions.seal(positions.FORMER[-1], zlib.compress(header))
+        content = sources.seal(sources.FORMER[-1], zlib.compress(header))
         (directory / "files/data" / name).write_bytes(content)
     (directory / "manifest.json").unlink()
     checkpoint_manifest.write(directory)

@@ -15,12 +15,11 @@ from t5x_lite.data import batches as data_batches
 from t5x_lite.data.cache.making import write_cache
 from t5x_lite.data.config import Bucketed, Data, Fixed, shapes_of
 from t5x_lite.data.vocabularies.loading import load_vocabulary
-from t5x_lite.evaluate.loss import LossEvaluator
+from t5x_lite.evaluate.results import LossEvaluator
 from t5x_lite.inference.loading import Loaded, learner_of
 from t5x_lite.models.encoder import BertConfig
 from t5x_lite.objectives.task_heads import Classify
-from t5x_lite.optim.config import AdamW
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import AdamW, Constant
 from t5x_lite.train import training
 from tests import tokenizer_files
 

@@ -9,11 +9,10 @@ import optax
 import pytest
 
 from t5x_lite.models.t5 import T5Config
-from t5x_lite.nn.bind import bind, shapes
+from t5x_lite.nn.slots import bind, shapes
 from t5x_lite.objectives.learner import Bound
 from t5x_lite.objectives.likelihood import Seq2Seq
-from t5x_lite.optim.config import Adafactor
-from t5x_lite.optim.schedules import Constant
+from t5x_lite.optim.config import Adafactor, Constant
 
 MODEL = T5Config(
     vocab_size=32,

@@ -6,8 +6,7 @@ import types
 import pytest
 
 from t5x_lite.core.tracking import KnownIds, RunTracker, TrackedRun
-from t5x_lite.train.track import Tracker
-from t5x_lite.train.trackers import WandB
+from t5x_lite.train.track import Tracker, WandB
 
 
 @pytest.fixture

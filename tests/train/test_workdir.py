@@ -10,10 +10,10 @@ import pytest
 from t5x_lite import config
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.remote import open_path
+from t5x_lite.data.vocabularies.byte_level import read_spm
 from t5x_lite.data.vocabularies.loading import load_vocabulary
-from t5x_lite.data.vocabularies.spm import read_spm
 from t5x_lite.data.vocabularies.tokenizer import Tokenizer
-from t5x_lite.train.workdir import WorkDirectory, holds_another
+from t5x_lite.train.restoring import WorkDirectory, holds_another
 from tests.fake_bucket import bucket  # noqa: F401 (a fixture)
 from tests.tokenizer_files import write_spm
 

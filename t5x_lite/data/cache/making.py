@@ -59,8 +59,7 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import reason, sync_to_disk, unfinished, write_atomically
 from t5x_lite.core.jobs import IDENTITY, resumable_directory
 from t5x_lite.core.object_store import BucketPath, data_path, files_in, remove, upload
-from t5x_lite.core.progress import counting
-from t5x_lite.core.workers import WorkerContext, end_with_parent
+from t5x_lite.core.workers import WorkerContext, counting, end_with_parent
 from t5x_lite.data.cache.files import (
     DTYPES,
     FORMAT,

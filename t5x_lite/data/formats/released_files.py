@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import reason
 from t5x_lite.core.object_store import DataPath, data_path
-from t5x_lite.data.formats import table_splits as named_splits
+from t5x_lite.data.formats import tables as named_splits
 from t5x_lite.data.formats.benchmark_files import Row, label_index, read_squad
 from t5x_lite.data.formats.lines import (
     COMPRESSED,
@@ -46,10 +46,9 @@ from t5x_lite.data.formats.lines import (
     read_lines,
     read_whole,
 )
-from t5x_lite.data.formats.pairs import Pairs
-from t5x_lite.data.formats.passages import titled_text
+from t5x_lite.data.formats.pairs import Pairs, titled_text
 from t5x_lite.data.formats.retrieval_sets import array_elements, judged_pairs, object_members
-from t5x_lite.data.formats.table_splits import SPLITS, RowFile, Table, read_rows, table_splits
+from t5x_lite.data.formats.tables import SPLITS, RowFile, Table, read_rows, table_splits
 
 _logger = logging.getLogger(__name__)
 

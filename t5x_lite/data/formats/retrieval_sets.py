@@ -62,7 +62,7 @@ from typing import Any, BinaryIO, NamedTuple
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import LONGEST_LINE, reason
 from t5x_lite.core.object_store import DataPath, data_path
-from t5x_lite.data.formats import table_splits
+from t5x_lite.data.formats import tables
 from t5x_lite.data.formats.lines import (
     Line,
     check_surrogates,
@@ -71,8 +71,8 @@ from t5x_lite.data.formats.lines import (
     read_lines,
     read_whole,
 )
-from t5x_lite.data.formats.pairs import Pairs
-from t5x_lite.data.formats.passages import (
+from t5x_lite.data.formats.pairs import (
+    Pairs,
     TextRecord,
     named_columns,
     of_line,
@@ -107,7 +107,7 @@ def read_dpr_pairs(directory: str, split: str) -> Iterator[Pairs]:
 
 def split_files(directory: str) -> dict[str, list[DataPath]]:
     """Return the JSON files of each split of a DPR directory."""
-    return table_splits.split_files(directory, suffix=".json", expected=_EXPECTED)
+    return tables.split_files(directory, suffix=".json", expected=_EXPECTED)
 
 
 def pairs_of(files: Sequence[DataPath]) -> Iterator[Pairs]:

@@ -32,10 +32,10 @@ from typing import Any, Literal
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.formats.benchmark_files import read_csv
 from t5x_lite.data.formats.lines import read_examples, read_whole
-from t5x_lite.data.formats.passages import Passage, read_passages
+from t5x_lite.data.formats.pairs import Passage, read_passages
 from t5x_lite.data.formats.rankings import Qrels, read_mkqa, read_qrels
 from t5x_lite.data.formats.released_files import TYDI_LANGUAGES, tydi_files
-from t5x_lite.data.formats.table_splits import Table, read_rows, table_splits
+from t5x_lite.data.formats.tables import Table, read_rows, table_splits
 
 Suite = Literal["beir", "miracl", "mldr", "mkqa", "mrtydi", "narrativeqa"]
 

@@ -1,4 +1,10 @@
-"""Lookup of task functions by name, and the prefix and template of a task's inputs.
+"""Lookup of tasks by name: task functions, seqio's registry, and vocabularies for seqio.
+
+Conversion of vocabularies to seqio.Vocabulary, for the preprocessors of tasks.
+
+The classes are created on first use, because seqio takes seconds to import.
+
+Lookup of task functions by name, and the prefix and template of a task's inputs.
 
 `find_task` returns the function of a task's name, "module:function", without TensorFlow. A name
 "seqio:module:name" is looked up in seqio's registry (seqio_registry.py). A task function takes one
@@ -12,24 +18,164 @@ TaskArguments. Functions with another signature are rejected before they are cal
 
 `mark` marks tasks that support data.template and data.prefix. For any other task, including custom
 tasks, `loading.load_task` rejects these options.
+
+Tasks and mixtures of seqio's registry, as written for t5x: "seqio:module:name".
+
+    --data.task seqio:my_package.tasks:my_task
+
+The import of the module, or of a module that it imports, adds the tasks to the registry
+(`seqio.TaskRegistry.add`, `seqio.MixtureRegistry.add`). A task keeps its preprocessors, output
+features, postprocess_fn and metric_fns. Differences from t5x:
+
+- The model, inputs and targets share the vocabulary data.vocabulary. The vocabularies of the output
+  features must be equal to it.
+- data.shuffle_buffer replaces the task's shuffle_buffer_size.
+- seqio's caches are not read. `t5x-lite cache` writes caches in another format.
+- Metrics of scores and of auxiliary values, and metric_objs, are not computed; a warning lists
+  their number.
+
+A mixture is flattened to its tasks, with the rates of `seqio.Mixture.get_rate`. These include the
+rates of nested mixtures and rates that are functions of the task. Its sample_fn is not used.
 """
 
+import atexit
 import dataclasses
+import functools
 import inspect
+import logging
 import pkgutil
 import sys
+import tempfile
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from t5x_lite.core import project, renames
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.object_store import BucketPath
 from t5x_lite.core.options import did_you_mean
 from t5x_lite.core.signals import quiet_import
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.preprocessors import fill, places
+from t5x_lite.data.vocabularies.byte_level import FIRST_BYTE, NUM_PLAIN, Bytes
+from t5x_lite.data.vocabularies.loading import SentencePiece, Vocabulary
+from t5x_lite.data.vocabularies.tokenizer import Tokenizer
+
+_logger = logging.getLogger(__name__)
+
+
+def seqio_vocabulary(vocabulary: Vocabulary) -> Any:
+    """Return a seqio.Vocabulary with the same ids as a vocabulary.
+
+    Texts are encoded by seqio's classes, or by `vocabulary.encode` if the ids would differ. The EOS
+    of a `Tokenizer` is [SEP].
+    """
+    if not isinstance(vocabulary, Tokenizer) and not vocabulary.reads_as_seqio:
+        return _tokenizer_class()(vocabulary)
+    if isinstance(vocabulary, SentencePiece):
+        from t5x_lite.data.elements import seqio
+
+        path = vocabulary.model_path
+        if isinstance(path, BucketPath):
+            path = _copy(vocabulary.model_bytes)
+        return seqio.SentencePieceVocabulary(str(path), extra_ids=vocabulary.extra_ids)
+    if isinstance(vocabulary, Bytes):
+        return _bytes_class()(extra_ids=vocabulary.size - NUM_PLAIN)
+    return _tokenizer_class()(vocabulary)
+
+
+@functools.cache
+def _copy(model: bytes) -> Path:
+    directory = tempfile.TemporaryDirectory(prefix="t5x_lite_")
+    atexit.register(directory.cleanup)
+    path = Path(directory.name, "sentencepiece.model")
+    path.write_bytes(model)
+    return path
+
+
+@functools.cache
+def _bytes_class() -> Any:
+    from t5x_lite.data.elements import seqio, tf
+
+    class ByteVocabulary(seqio.ByteVocabulary):
+        """Byte vocabulary that encodes several texts as a ragged tensor, unlike seqio's."""
+
+        def _encode_tf(self, s: Any) -> Any:
+            if s.shape.rank == 0:
+                return super()._encode_tf(s)
+            split = tf.strings.bytes_split(s)
+            values = tf.io.decode_raw(split.flat_values, tf.uint8)[:, 0]
+            return split.with_flat_values(tf.cast(values, tf.int32) + FIRST_BYTE)
+
+    return ByteVocabulary
+
+
+@functools.cache
+def _tokenizer_class() -> Any:
+    from t5x_lite.data.elements import seqio, tf
+
+    class Tokenized(seqio.Vocabulary):
+        """seqio vocabulary that encodes in pure Python, so that tf.data iterators can be saved."""
+
+        def __init__(self, tokenizer: Any):
+            super().__init__()
+            self.tokenizer = tokenizer
+
+        @property
+        def pad_id(self) -> int:
+            return self.tokenizer.pad_id
+
+        @property
+        def eos_id(self) -> int:
+            return self.tokenizer.eos_id
+
+        @property
+        def unk_id(self) -> int:
+            return self.tokenizer.unk_id
+
+        @property
+        def _base_vocab_size(self) -> int:
+            return self.tokenizer.size
+
+        def _encode(self, s: str) -> list[int]:
+            return self.tokenizer.encode(s)
+
+        def _decode(self, ids: Iterable[int]) -> str:
+            return self.tokenizer.decode(ids)
+
+        def _encode_tf(self, s: Any) -> Any:
+            """Return the ids of a string, int32 [_], or of n strings, ragged [n, _]."""
+
+            def encode(texts):
+                found = self.tokenizer.encode_batch([text.decode() for text in texts])
+                sizes = np.array([len(ids) for ids in found], np.int64)
+                return np.array([i for ids in found for i in ids], np.int32), sizes
+
+            texts = tf.reshape(s, [-1])
+            ids, sizes = tf.numpy_function(encode, [texts], [tf.int32, tf.int64], stateful=False)
+            ids, sizes = tf.ensure_shape(ids, [None]), tf.ensure_shape(sizes, [None])
+            if s.shape.rank == 0:
+                return ids
+            ragged: Any = tf.RaggedTensor
+            return ragged.from_row_lengths(ids, sizes, validate=False)
+
+        def _decode_tf(self, ids: Any) -> Any:
+            raise NotImplementedError("texts are decoded in Python")
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Tokenized) and other.tokenizer.digest == self.tokenizer.digest
+
+        def __hash__(self) -> int:
+            return hash(self.tokenizer.digest)
+
+    return Tokenized
+
 
 SEQIO = "seqio"
 """Prefix of the names of tasks in seqio's registry."""
@@ -53,8 +199,6 @@ def find_task(name: str) -> Callable[..., Any]:
         function does not take one TaskArguments. The message suggests the most similar task.
     """
     if name.startswith(f"{SEQIO}:"):
-        from t5x_lite.data.tasks.seqio_registry import find_registered  # it needs this module
-
         return find_registered(name)
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name:
@@ -204,3 +348,223 @@ def mark(task: Any) -> Any:
 def is_marked(task: Any) -> bool:
     """Return True if a task supports data.template and data.prefix."""
     return getattr(task, _MARK, False)
+
+
+_LISTED = 20
+
+
+class OtherVocabulary(InputError):
+    """Error of a registered seqio task that has a vocabulary other than data.vocabulary."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RegisteredMixture:
+    """Mixture of tasks in seqio's registry.
+
+    Attributes:
+      rates: sampling rate of each task by its name, "seqio:module:name"; nested mixtures are
+        flattened.
+    """
+
+    rates: Mapping[str, float]
+
+    def __call__(self, arguments: TaskArguments) -> list[Any]:
+        """Return the tasks of the mixture for the given arguments."""
+        return [find_registered(name)(arguments) for name in self.rates]
+
+
+def find_registered(name: str) -> Callable[[TaskArguments], Any]:
+    """Return the task function of a registered task, or a `RegisteredMixture`.
+
+    Args:
+      name: "seqio:module:name". If a task and a mixture have the same name, the mixture is
+        returned, as in seqio.
+
+    Raises:
+      InputError: if the name does not have this form, the module does not exist, or its import does
+        not register the name. The message suggests the most similar name.
+    """
+    module, registered = parts_of(name)
+    if not module or not registered:
+        raise InputError(
+            "data.task must be seqio:module:name, where importing module adds name to seqio's "
+            f"registry, as seqio:my_package.tasks:my_task; got {name!r}"
+        )
+    import_tasks(module)
+    from t5x_lite.data.elements import seqio
+
+    if registered in seqio.MixtureRegistry.names():
+        return _mixture(seqio.MixtureRegistry.get(registered), module)
+    if registered in seqio.TaskRegistry.names():
+        return partial(_task, seqio.TaskRegistry.get(registered))
+    known = sorted({*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()})
+    listed = f"; it has {', '.join(known[:_LISTED])}" if known else ", which is empty"
+    more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
+    hint = did_you_mean(registered, known) or listed + more
+    raise InputError(f"data.task: {module} registers no {registered!r} in seqio's registry{hint}")
+
+
+# Mixtures.
+
+
+@functools.cache
+def _mixture(mixture: Any, module: str) -> RegisteredMixture:
+    tasks = sorted(mixture.tasks, key=lambda task: task.name)
+    return RegisteredMixture(
+        rates={f"{SEQIO}:{module}:{task.name}": _rate(mixture, task) for task in tasks}
+    )
+
+
+def _rate(mixture: Any, task: Any) -> float:
+    try:
+        return float(mixture.get_rate(task))
+    except Exception as error:  # a rate function may raise anything
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(
+            f"the seqio mixture {mixture.name} has no rate for its task {task.name} ({what})"
+        ) from error
+
+
+# Tasks.
+
+
+def _task(task: Any, arguments: TaskArguments) -> Any:
+    check_vocabularies(task, arguments.vocabulary)
+    if task.requires_caching:
+        raise InputError(
+            f"seqio task {task.name} requires seqio's own cache, which is not supported; remove "
+            "required=True from its CacheDatasetPlaceholder"
+        )
+    return _measurable(task)
+
+
+def check_vocabularies(task: Any, vocabulary: Vocabulary) -> None:
+    """Raise OtherVocabulary if a feature of the task has a vocabulary other than the model's.
+
+    Features that hold only ids (`seqio.PassThroughVocabulary`) are not compared.
+
+    Args:
+      task: seqio.Task.
+      vocabulary: vocabulary of the model.
+    """
+    from t5x_lite.data.elements import seqio
+
+    theirs = {
+        name: feature.vocabulary
+        for name, feature in task.output_features.items()
+        if not isinstance(feature.vocabulary, seqio.PassThroughVocabulary)
+    }
+    ours = seqio_vocabulary(vocabulary)
+    for name, other in theirs.items():
+        if _same(task, other, ours):
+            continue
+        if any(not _same(task, one, other) for one in theirs.values()):
+            raise OtherVocabulary(
+                f"seqio task {task.name} has different vocabularies for {' and '.join(theirs)}, "
+                "but a model must have one vocabulary"
+            )
+        own = f"{vocabulary.model_path} ({vocabulary.size} tokens, sentinels included)"
+        raise OtherVocabulary(
+            f"seqio task {task.name}: the vocabulary of its {name} is {_shown(other)}, but "
+            f"data.vocabulary is {own}{_remedy(other)}"
+        )
+
+
+def _same(task: Any, one: Any, other: Any) -> bool:
+    """Return whether two seqio vocabularies encode every text as the same ids."""
+    from t5x_lite.data.elements import seqio, tf
+
+    if isinstance(one, seqio.SentencePieceVocabulary) and type(one) is type(other):
+        try:
+            # The serialized model includes its sentinels, in order, and the normalizer's settings.
+            return one.sp_model == other.sp_model
+        except (OSError, RuntimeError, tf.errors.OpError) as error:
+            what = " ".join(str(error).split())
+            raise InputError(
+                f"seqio task {task.name}: its vocabulary cannot be read ({what})"
+            ) from error
+    return bool(one == other)
+
+
+def _shown(vocabulary: Any) -> str:
+    from t5x_lite.data.elements import seqio
+
+    sizes = f"({vocabulary.vocab_size} tokens, sentinels included)"
+    if isinstance(vocabulary, seqio.SentencePieceVocabulary):
+        return f"{vocabulary.sentencepiece_model_file} {sizes}"
+    return f"a {type(vocabulary).__name__} {sizes}"
+
+
+def _remedy(vocabulary: Any) -> str:
+    """Return a hint with the options that select a seqio vocabulary, or "" without such options."""
+    from t5x_lite.data.elements import seqio
+
+    if isinstance(vocabulary, seqio.SentencePieceVocabulary):
+        place = vocabulary.sentencepiece_model_file
+    elif isinstance(vocabulary, seqio.ByteVocabulary):
+        place = "bytes"
+    else:
+        return ""
+    return f"; set --data.vocabulary {place} --data.extra-ids {vocabulary.extra_ids}"
+
+
+# Metrics.
+
+
+def _measurable(task: Any) -> Any:
+    """Return a seqio.Task with its postprocess_fn and metrics adapted to this package.
+
+    Custom subclasses of seqio.Task are returned unchanged.
+    """
+    from t5x_lite.data.elements import seqio
+
+    if type(task) is not seqio.Task:
+        return task
+    metrics = task.predict_metric_fns
+    if others := len(task.metric_objs) - len(metrics):
+        _tell_of_others(task.name, others)
+    postprocess = task.postprocessor
+    return task.replace(
+        postprocess_fn=None if postprocess is None else _of_bytes(postprocess),
+        metric_fns=[_plain(metric) for metric in metrics],
+        metric_objs=[],
+    )
+
+
+@functools.cache
+def _tell_of_others(name: str, number: int) -> None:
+    _logger.warning(
+        "seqio task %s: skipping %d of its metrics, which are metric_objs or need scores or "
+        "auxiliary values",
+        *(name, number),
+    )
+
+
+def _of_bytes(postprocess: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a postprocess_fn that gets the texts of the example as bytes, as in seqio."""
+
+    @functools.wraps(postprocess, assigned=())
+    def wrapped(output: Any, *, example: Any = None, **options: Any) -> Any:
+        if isinstance(example, Mapping):
+            example = {k: v.encode() if isinstance(v, str) else v for k, v in example.items()}
+        return postprocess(output, example=example, **options)
+
+    labels = getattr(postprocess, "labels", None)
+    if labels is not None:
+        wrapped.labels = labels  # type: ignore[attr-defined]
+    return wrapped
+
+
+def _plain(metric: Callable[..., Mapping[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """Return a metric function that returns only the plain numbers of `metric`."""
+
+    def measured(targets: Any, predictions: Any) -> dict[str, Any]:
+        from t5x_lite.data.elements import seqio
+
+        values = {
+            name: value.value if isinstance(value, seqio.metrics.Scalar) else value
+            for name, value in metric(targets, predictions).items()
+        }
+        return {k: v for k, v in values.items() if not isinstance(v, seqio.metrics.MetricValue)}
+
+    return measured

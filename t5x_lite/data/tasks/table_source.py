@@ -22,13 +22,12 @@ import numpy as np
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.object_store import size_of
 from t5x_lite.core.remote import is_remote
-from t5x_lite.data.columns import Columns
 from t5x_lite.data.config import TaskArguments
 from t5x_lite.data.elements import seqio, tf
 from t5x_lite.data.formats.lines import is_compressed
-from t5x_lite.data.formats.table_splits import HubSplit, Table
-from t5x_lite.data.preprocessors import UNKNOWN
-from t5x_lite.data.tasks import benchmarks, shuffling, stages
+from t5x_lite.data.formats.tables import HubSplit, Table
+from t5x_lite.data.preprocessors import UNKNOWN, Columns
+from t5x_lite.data.tasks import benchmarks, stages, text_source
 from t5x_lite.data.tasks.labelled import Labelled, extras, labelled_task
 from t5x_lite.data.tasks.names import Wording, mark
 
@@ -88,7 +87,7 @@ def fits_in_memory(sources: Sequence[Table]) -> bool:
     texts = [
         _EXPANSION if is_compressed(str(t)) or str(t).endswith(".parquet") else 1 for t in files
     ]
-    return sum(s * t for s, t in zip(sizes, texts, strict=True)) <= shuffling.IN_MEMORY_BYTES
+    return sum(s * t for s, t in zip(sizes, texts, strict=True)) <= text_source.IN_MEMORY_BYTES
 
 
 class _Stream(stages.Source):
@@ -108,12 +107,12 @@ class _Stream(stages.Source):
         del split
         return False
 
-    def passes(self, split: str, *, seed: int) -> shuffling.Passes:
+    def passes(self, split: str, *, seed: int) -> text_source.Passes:
         del seed
         tables = self._tables[split]
         named = None if any(isinstance(t, HubSplit) for t in tables) else tables
-        size = None if named is None else shuffling.sizes_of(named)
-        return shuffling.Passes(lambda epoch: self._dataset(split), size=size)
+        size = None if named is None else text_source.sizes_of(named)
+        return text_source.Passes(lambda epoch: self._dataset(split), size=size)
 
     def _dataset(self, split: str) -> tf.data.Dataset:
         reader = _Reader(partial(self._examples, split))

@@ -1,4 +1,26 @@
-"""Unsupervised objectives of tasks: the chunk length of the text and the corruption of each chunk.
+"""Unsupervised objectives of tasks, and the files of unlabelled text that they read.
+
+Discovery of the files of unlabelled text in data.directory, and the held-out split.
+
+data.directory is one of these, local or in a bucket:
+
+    a directory                 C4's shards, else *.txt and *.jsonl, else *.json, *.parquet, *.arrow
+    a file, or a pattern        of these kinds; "corpus/*.parquet"
+    hf://NAME[:CONFIG][:SPLIT]  a data set of the hub
+    tfds://NAME[:VERSION]       data that TensorFlow Datasets prepared (`text_source`)
+
+`data.formats.documents` describes the formats; *.txt, *.jsonl and *.json may be compressed. The
+first rule that applies defines the held-out documents:
+
+1. The files of data.columns.validation; else the shards c4-validation.*; else the files in
+   DIR/validation/ and the files named validation*. Training reads DIR/train/ and all other files in
+   DIR. Tables may have the names of labelled tables (`table_splits`).
+2. With at least 20 files, every 20th in the order of their names (the 20th, the 40th, ...).
+3. Documents, not files: both splits have all files and divide the documents among them.
+
+In mC4 each language has separate shards, c4-LANGUAGE.* and c4-LANGUAGE-validation.*.
+
+Unsupervised objectives of tasks: the chunk length of the text and the corruption of each chunk.
 
     Raffel et al. 2020                 here                               T5's name
     language model (table 2)           language_model                     lm
@@ -24,21 +46,422 @@ Source: t5/models/gin/objectives in google-research/text-to-text-transfer-transf
 """
 
 import functools
+import glob
 import logging
 import math
-from collections.abc import Callable, Mapping
+import os
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.object_store import BucketPath, DataPath, can_read, data_path, size_of
+from t5x_lite.core.remote import is_remote
 from t5x_lite.data import denoising
 from t5x_lite.data import denoising as noise
 from t5x_lite.data import denoising as ul2
 from t5x_lite.data.config import TaskArguments
+from t5x_lite.data.formats.documents import (
+    JSON,
+    TABLES,
+    TEXT,
+    Shard,
+    as_template,
+    is_named,
+    kind_of,
+    places,
+)
+from t5x_lite.data.formats.lines import plain_name
+from t5x_lite.data.formats.tables import HUB, HubSplit, column_names, require_columns, table_splits
+from t5x_lite.data.preprocessors import Columns
 
 _logger = logging.getLogger(__name__)
+
+
+SUFFIXES = (".txt", ".jsonl")
+"""Suffixes of text files. If a directory has such files, only they are read."""
+_OTHERS = (*JSON, *TABLES)
+_METADATA = re.compile(
+    r"(manifest|stats|state|config|features|dataset_\w+|metadata|.*\.report)\.json"
+)
+"""Names of JSON files with metadata, which are not read as data."""
+FILES_PER_HELD_OUT_FILE = 20
+_CHECKED = 1000
+"""Maximum number of local tables that are checked for columns before the first row is read."""
+_USUAL = Columns()
+_Splits = Mapping[str, Sequence[Any]]
+
+
+def split_files(directory: str, *, columns: Columns = _USUAL, language: str = "") -> _Splits:
+    """Return the shards of the splits "train" and "validation" of data.directory.
+
+    Both splits have the same list object if documents, not files, are divided between them.
+
+    Args:
+      directory: value of data.directory, other than TFDS.
+      columns: options of data.columns; its train and validation may name files or patterns.
+      language: language of mC4; "" for all other data.
+    """
+    if columns.train or columns.validation:
+        patterns = {"train": columns.train, "validation": columns.validation}
+        found = table_splits(directory, patterns=patterns, endings=(*SUFFIXES, *_OTHERS))
+        return found if "validation" in found else divided([*found.get("train", ())], directory)
+    if directory.startswith(HUB):
+        found = {k: v for k, v in table_splits(directory).items() if k in ("train", "validation")}
+        if "train" not in found:
+            raise InputError(
+                f"data.directory {directory} has no split train; name another split by :SPLIT"
+            )
+        return found if "validation" in found else _one_list([*found["train"]])
+    if _is_pattern(directory) or (directory and data_path(directory).is_file()):
+        return divided(shards_of(directory), directory)
+    if language:
+        there = _languages(directory)
+        check_language(language, there, where=directory)
+        return {k: v for k, v in there[language].items() if v}
+    if has_release(directory):
+        found = {split: release(directory, split) for split in ("train", "validation")}
+        found = {split: shards for split, shards in found.items() if shards}
+        if found:
+            return found
+        listed = ", ".join(_languages(directory))
+        raise InputError(
+            f"data.directory {directory} has the languages {listed}; choose languages by "
+            "--data.languages"
+        )
+    return _split_directory(directory)
+
+
+def shards_of(place: str) -> list[Shard]:
+    """Return the training shards of a file, a pattern, a directory or a data set of the Hub."""
+    if place.startswith(HUB):
+        return [*split_files(place)["train"]]
+    path = data_path(place)
+    if _is_pattern(place):
+        if isinstance(path, BucketPath):
+            return _not_none([*path.parent.glob(path.name)], place)
+        found = sorted(glob.glob(place, recursive=True))
+        return _not_none([data_path(name) for name in found if os.path.isfile(name)], place)
+    if path.is_dir():
+        if has_release(place) and not release(place, "train"):
+            there = [*_languages(place)]
+            raise InputError(
+                f"{place} has the languages {', '.join(there)}; name the shards of one, such as "
+                f"'{place.rstrip('/')}/c4-{there[0]}.*'"
+            )
+        found = split_files(place)["train"]
+        return [data_path(one) if isinstance(one, str) else one for one in found]
+    return [path]
+
+
+def _not_none(found: list[Any], place: str) -> list[Any]:
+    if not found:
+        raise InputError(f"{place}: no file matches")
+    return found
+
+
+def _is_pattern(place: str) -> bool:
+    return glob.has_magic(place) and not data_path(place).exists()
+
+
+def is_no_directory(place: str) -> bool:
+    """Return True if `place` is a data set name, a pattern or a file, instead of a directory."""
+    if is_named(place):
+        return True
+    local = not is_remote(place)
+    return (
+        (local and _is_pattern(place))
+        or (not local and glob.has_magic(place))
+        or (local and bool(place) and os.path.isfile(place))
+    )
+
+
+def divided(train: Sequence[Any], directory: str) -> _Splits:
+    """Divide files into two splits: hold out every 20th file, or documents if files are few."""
+    if not train:
+        raise InputError(f"no file to train on in {directory}")
+    if len(train) < FILES_PER_HELD_OUT_FILE:
+        return _one_list(train)
+    held_out = train[FILES_PER_HELD_OUT_FILE - 1 :: FILES_PER_HELD_OUT_FILE]
+    return {"train": [file for file in train if file not in held_out], "validation": held_out}
+
+
+def files_of_both(directory: str, *, suffixes: tuple[str, ...], shown: str = "") -> _Splits:
+    """Return the sorted files of the splits "train" and "validation" in a directory.
+
+    Both splits have the same list object if lines, not files, are divided between them.
+
+    Args:
+      directory: directory with the files.
+      suffixes: suffixes of the files' names.
+      shown: names of the files for messages; "" for the suffixes.
+    """
+    root = data_path(directory)
+    shown = shown or " or ".join(f"*{suffix}" for suffix in suffixes)
+    if not directory or not root.is_dir():
+        raise InputError(
+            f"data.directory {directory!r} is not a directory: it must contain {shown} files"
+        )
+    files = functools.partial(_text_files, suffixes=suffixes)
+    validation = [*files(root / "validation"), *files(root, pattern="validation*")]
+    others = [file for file in files(root) if file not in validation]
+    train = sorted([*files(root / "train"), *others])
+    if not train:
+        raise InputError(f"no {shown} file to train on in {directory}")
+    if validation:
+        return {"train": train, "validation": sorted(validation)}
+    return divided(train, directory)
+
+
+_SHOWN = "*.txt, *.jsonl, *.json, *.parquet or *.arrow"
+
+
+def _split_directory(directory: str) -> _Splits:
+    """Return the files of each split in a directory: text files if present, else other kinds."""
+    root = data_path(directory)
+    places = (root, root / "train") if directory and root.is_dir() else ()
+    text, others = (
+        [file for place in places for file in _text_files(place, suffixes=suffixes)]
+        for suffixes in (SUFFIXES, _OTHERS)
+    )
+    if text:
+        if left := [file for file in others if file not in text]:
+            _tell_of_others(directory, left[0].name, len(left))
+        return files_of_both(directory, suffixes=SUFFIXES, shown=_SHOWN)
+    tables = {} if not directory else _named_tables(directory)
+    if tables:
+        return tables
+    return files_of_both(directory, suffixes=_OTHERS, shown=_SHOWN)
+
+
+def _named_tables(directory: str) -> _Splits:
+    """Return tables that `datasets` saved, or tables with names of splits, as on the Hub."""
+    found = {
+        split: [table for table in tables if kind_of(table) == "table"]
+        for split, tables in table_splits(directory).items()
+        if split != "test"
+    }
+    found = {split: tables for split, tables in found.items() if tables}
+    if "train" not in found:
+        return {}
+    return found if "validation" in found else divided(found["train"], directory)
+
+
+@functools.cache
+def _tell_of_others(directory: str, name: str, number: int) -> None:
+    _logger.warning(
+        "data.directory %s: reading only *.txt and *.jsonl; skipping %d other files, such as %s",
+        directory,
+        number,
+        name,
+    )
+
+
+# The text.
+
+
+def template_of(columns: Columns) -> str:
+    """Return the template of a row's text: data.columns.inputs, or the column "text"."""
+    return as_template(columns.inputs) if columns.inputs else TEXT
+
+
+def check_columns(splits: Mapping[str, Sequence[Any]], template: str) -> None:
+    """Raise InputError, before the first row is read, if tables lack a column of the template."""
+    shards = [*dict.fromkeys(shard for split in splits.values() for shard in split)]
+    tables = [shard for shard in shards if kind_of(shard) == "table"]
+    here = [one for one in tables if isinstance(one, HubSplit) or not is_remote(one)]
+    for shard in [*here[:_CHECKED], *(tables[:1] if not here else ())]:
+        require_columns(column_names(shard), places(template), name=str(shard))
+    if template != TEXT and shards and all(kind_of(shard) == "text" for shard in shards):
+        raise InputError(
+            f"data.columns.inputs is {template!r}, but plain text such as {shards[0]} has no "
+            "columns; unset it"
+        )
+
+
+# Languages.
+
+_RELEASE = re.compile(
+    r"c4-(?P<split>train|validation|[a-z]{2,3}(-[A-Z][a-zA-Z]+)?(-validation)?)"
+    r"\.(tfrecord-)?\d+-of-\d+\.json"
+)
+
+
+def one_language(languages: Sequence[str]) -> str:
+    """Return the language of a task's documents, or "" for data without languages.
+
+    Raises:
+      InputError: if there are several languages, because `data.mixtures` makes a task for each.
+    """
+    if len(languages) > 1 or "all" in languages:
+        raise InputError(
+            f"a task reads one language, but data.languages has {', '.join(languages)}"
+        )
+    return next(iter(languages), "")
+
+
+def check_language(language: str, there: Collection[str], *, where: str) -> None:
+    """Raise InputError, with the existing languages, if `language` is not one of them."""
+    if language not in there:
+        listed = ", ".join(there) or "none"
+        raise InputError(f"data.languages: {where} has no {language!r}; its languages are {listed}")
+
+
+def has_release(directory: str) -> bool:
+    """Return True if a directory has shards with the names of C4 or mC4."""
+    return bool(directory) and not is_no_directory(directory) and bool(_released(directory))
+
+
+def release(directory: str, split: str) -> list[str]:
+    """Return the existing shards of a split of C4; warn if some shards are missing."""
+    shards = _released(directory).get(split, [])
+    name = f"c4-{split}.*.json"
+    return numbered_shards(
+        shards, name=f"{name}.gz" if all(map(_is_gzip, shards)) else name, directory=directory
+    )
+
+
+def _is_gzip(name: str) -> bool:
+    return name.endswith(".gz")
+
+
+def _released(directory: str) -> dict[str, list[str]]:
+    """Return the shards of each split of C4 or mC4, by the split's name."""
+    found: dict[str, list[str]] = {}
+    for path in files_matching(directory, "c4-*.json*"):
+        match = _RELEASE.fullmatch(plain_name(path.rpartition("/")[2]))
+        if match:
+            found.setdefault(match["split"], []).append(path)
+    return found
+
+
+def _languages(directory: str) -> dict[str, _Splits]:
+    """Return the shards of "train" and "validation" of each language of mC4."""
+    names = [] if not directory or is_no_directory(directory) else sorted(_released(directory))
+    return {
+        name: {
+            "train": release(directory, name),
+            "validation": release(directory, f"{name}-validation"),
+        }
+        for name in names
+        if name not in ("train", "validation") and not name.endswith("-validation")
+    }
+
+
+def language_sizes(directory: str) -> dict[str, int]:
+    """Return the bytes of the training shards of each language in a directory."""
+    return {
+        name: sum(size_of(shard) for shard in splits["train"])
+        for name, splits in _languages(directory).items()
+    }
+
+
+COLLECTIONS = ("corpus.jsonl", "collection.tsv", "psgs_w100.tsv", "msmarco-docs.tsv")
+"""Published file names of passage collections."""
+
+
+def collection_files(directory: str, *, named: bool = False) -> _Splits:
+    """Return the files of a collection of passages, with the same list for both splits.
+
+    The passages, not the files, are divided between the splits.
+
+    Args:
+      directory: one file, or a directory with one of `COLLECTIONS`, or else with *.jsonl and *.tsv.
+      named: True to find only the names of `COLLECTIONS`, in directories that also hold queries.
+    """
+    root = data_path(directory)
+    if directory and root.is_file():
+        return _one_list([root])
+    if directory and root.is_dir():
+        there = [file for file in sorted(root.glob("*")) if file.is_file()]
+        for name in COLLECTIONS:
+            if found := [file for file in there if plain_name(file.name) == name]:
+                return _one_list(found[:1])
+        suffixes = () if named else (".jsonl", ".tsv")
+        if found := [file for file in there if plain_name(file.name).endswith(suffixes)]:
+            return _one_list(found)
+    raise InputError(
+        f"data.directory {directory!r} is not a collection: it must be a file of passages, or a "
+        f"directory with {', '.join(COLLECTIONS)}, or other *.jsonl or *.tsv"
+    )
+
+
+def _one_list(files: Sequence[Any]) -> _Splits:
+    return {"train": files, "validation": files}
+
+
+def _text_files(
+    directory: DataPath, *, suffixes: tuple[str, ...], pattern: str = "*"
+) -> list[DataPath]:
+    found = sorted(directory.glob(pattern))
+    found = [f for f in found if plain_name(f).endswith(suffixes) and f.is_file()]
+    return [f for f in found if not _METADATA.fullmatch(f.name)]
+
+
+def files_matching(directory: str, pattern: str) -> list[str]:
+    """Return the sorted paths of the files directly in a directory with matching names.
+
+    TensorFlow lists a bucket if the package that reads the bucket is not installed, and raises
+    tf.errors.OpError if it cannot.
+    """
+    if not _by_tensorflow(directory):
+        return sorted(map(str, data_path(directory).glob(pattern)))
+    from t5x_lite.data.elements import tf
+
+    return sorted(tf.io.gfile.glob(f"{directory}/{pattern}"))
+
+
+def is_there(directory: str, name: str) -> bool:
+    """Return True if a directory contains a file or directory with this name."""
+    if not _by_tensorflow(directory):
+        return (data_path(directory) / name).exists()
+    from t5x_lite.data.elements import tf
+
+    return tf.io.gfile.exists(f"{directory}/{name}")
+
+
+def _by_tensorflow(directory: str) -> bool:
+    return is_remote(directory) and not can_read(directory)
+
+
+def numbered_shards(found: Sequence[str], *, name: str, directory: str) -> list[str]:
+    """Return the existing shards of one release; warn if some shards are missing.
+
+    Args:
+      found: paths that end in "NUMBER-of-TOTAL" and suffixes, such as "c4-train.00000-of-01024".
+      name: pattern of the names, for messages.
+      directory: directory of the shards, for messages.
+    """
+    names = [re.search(r"\.(?:tfrecord-)?(\d+)-of-(\d+)\.[^/]*$", shard) for shard in found]
+    numbers = {int(match[1]) for match in names if match}
+    totals = {int(match[2]) for match in names if match}
+    if not found:
+        return []
+    if None in names or len(totals) > 1 or max(numbers) >= max(totals) or len(numbers) < len(found):
+        raise InputError(
+            f"data.directory {directory}: {len(found)} shards {name} are not from one release, "
+            f"with numbers from 00000-of-{max(totals, default=0):05}"
+        )
+    if len(found) < max(totals):
+        _tell_of_missing(directory, name, len(found), max(totals))
+    return list(found)
+
+
+@functools.cache
+def _tell_of_missing(directory: str, name: str, there: int, total: int) -> None:
+    _logger.warning(
+        "data.directory %s: %d of %d shards %s are missing; reading only the other %d shards",
+        directory,
+        total - there,
+        total,
+        name,
+        there,
+    )
+
 
 Corruption = Callable[..., Mapping[str, np.ndarray]]
 """Function from tokens, int32 [n], and the options seed, epoch and index to {"inputs", "targets"},

@@ -33,8 +33,7 @@ from typing import Any, TypeAlias
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import reason
 from t5x_lite.core.object_store import DataPath, data_path
-from t5x_lite.core.progress import counting, waiting
-from t5x_lite.core.workers import WorkerContext
+from t5x_lite.core.workers import WorkerContext, counting, waiting
 from t5x_lite.data.vocabularies.added_tokens import (
     BPE_NAME,
     BYTES_NAME,
@@ -60,8 +59,9 @@ from t5x_lite.data.vocabularies.byte_level import (
     read_added,
     read_bytes_vocabulary,
     read_layout,
+    read_spm,
+    read_xlm_spm,
 )
-from t5x_lite.data.vocabularies.spm import read_spm, read_xlm_spm
 from t5x_lite.data.vocabularies.tokenizer import Tokenizer, encoded, load_tokenizer, read_byte_level
 
 MAX_LINE_BYTES = 4192

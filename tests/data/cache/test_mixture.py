@@ -12,8 +12,8 @@ from t5x_lite.data.cache.recipe import Recipe
 from t5x_lite.data.config import Data, own_negative_caches
 from t5x_lite.data.mixing import Mixing
 from t5x_lite.data.mixtures import Member, Mixture
-from t5x_lite.data.positions import identity_of
 from t5x_lite.data.scheduled import each_cache, mixed_sources
+from t5x_lite.data.sources import identity_of
 from t5x_lite.layouts import Groups
 
 

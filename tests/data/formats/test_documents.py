@@ -8,6 +8,7 @@ import pytest
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.formats.documents import (
+    Files,
     Groups,
     as_template,
     is_named,
@@ -15,7 +16,6 @@ from t5x_lite.data.formats.documents import (
     read_documents,
     read_fields,
 )
-from t5x_lite.data.formats.line_blocks import Files
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.formats import line_blocks
-from t5x_lite.data.formats.line_blocks import Files, line_of
+from t5x_lite.data.formats import documents
+from t5x_lite.data.formats.documents import Files, line_of
 
 
 def write(path, content):
@@ -48,7 +48,7 @@ def test_an_empty_file_and_one_line(tmp_path):
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    monkeypatch.setattr(line_blocks, "PART_BYTES", 16)
+    monkeypatch.setattr(documents, "PART_BYTES", 16)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -71,7 +71,7 @@ def test_parts_have_each_line_once(tmp_path, end):
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("read", [in_order, by_parts])
 def test_a_line_that_is_too_long_is_refused(tmp_path, monkeypatch, read):
-    monkeypatch.setattr(line_blocks, "LONGEST_LINE", 20)
+    monkeypatch.setattr(documents, "LONGEST_LINE", 20)
     file = write(tmp_path / "a.txt", "0123456789\n" * 4 + "x" * 19 + "\n" + "y" * 20 + "\n")
     with pytest.raises(
         InputError, match=r"a\.txt:6: the line has more than 20 bytes; divide the line"

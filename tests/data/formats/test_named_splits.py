@@ -3,7 +3,7 @@
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.formats.table_splits import split_files
+from t5x_lite.data.formats.tables import split_files
 
 
 def test_names_say_the_split(tmp_path):

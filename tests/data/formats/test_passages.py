@@ -6,7 +6,7 @@ import json
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.formats.passages import Passage, line_reader, read_passages, titled_text
+from t5x_lite.data.formats.pairs import Passage, line_reader, read_passages, titled_text
 
 DPR = 'id\ttext\ttitle\n1\t"Aaron ( or ; ""Ahärôn"") is a prophet"\tAaron\n2\tplain\t"the ""T"""\n'
 MARCO = '0\tsay "a"\n7\t"b" c\n'

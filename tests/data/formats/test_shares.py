@@ -3,7 +3,7 @@ import itertools
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.formats.passages import Share
+from t5x_lite.data.formats.pairs import Share
 
 
 @pytest.mark.parametrize(("total", "of"), [(1000, 3), (64, 1), (641, 10), (640, 10)])

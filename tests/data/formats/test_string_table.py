@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.formats.string_table import StringTable, create_array, open_array, save_array
+from t5x_lite.data.formats.vectors import StringTable, create_array, open_array, save_array
 
 STRINGS = ["d7", "", "é 日", "NA"]
 

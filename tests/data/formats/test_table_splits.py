@@ -7,8 +7,8 @@ import types
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.formats import table_splits as module
-from t5x_lite.data.formats.table_splits import read_rows, table_splits
+from t5x_lite.data.formats import tables as module
+from t5x_lite.data.formats.tables import read_rows, table_splits
 
 
 def write(root, *names):

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.formats.passages import read_texts
+from t5x_lite.data.formats.pairs import read_texts
 
 
 @pytest.fixture

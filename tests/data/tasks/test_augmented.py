@@ -8,9 +8,9 @@ import pytest
 from t5x_lite import layouts
 from t5x_lite.config.file import from_json, to_json
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.columns import Columns
 from t5x_lite.data.config import Augment, Data
-from t5x_lite.data.positions import identity_of
+from t5x_lite.data.preprocessors import Columns
+from t5x_lite.data.sources import identity_of
 from tests import tokenizer_files
 
 pytest.importorskip("seqio")

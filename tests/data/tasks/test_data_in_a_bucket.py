@@ -82,11 +82,11 @@ def packed(lines):
 @pytest.mark.parametrize("fill", [plain, packed])
 def test_texts(vocabulary, places, english_lines, monkeypatch, fill):
     """By parts or from the front, in the same order; killed and resumed."""
-    from t5x_lite.data.formats import line_blocks
-    from t5x_lite.data.tasks import shuffling
+    from t5x_lite.data.formats import documents
+    from t5x_lite.data.tasks import text_source
 
-    monkeypatch.setattr(shuffling, "IN_MEMORY_BYTES", 0)
-    monkeypatch.setattr(line_blocks, "PART_BYTES", 2000)
+    monkeypatch.setattr(text_source, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(documents, "PART_BYTES", 2000)
     here, there = places(fill(english_lines))
     local = data_batches.train_batches(data(here), vocabulary, seed=3)
     expected = take(local, 12)
@@ -103,9 +103,9 @@ def test_texts(vocabulary, places, english_lines, monkeypatch, fill):
 @pytest.mark.exhaustive
 def test_a_few_batches_read_a_part_of_a_text(vocabulary, places, monkeypatch):
     """And list the directory only when the task begins."""
-    from t5x_lite.data.tasks import shuffling
+    from t5x_lite.data.tasks import text_source
 
-    monkeypatch.setattr(shuffling, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(text_source, "IN_MEMORY_BYTES", 0)
 
     def fill(directory):
         texts = (f"{number} rivers of stones went by the house" for number in range(400_000))
@@ -148,7 +148,7 @@ def test_c4s_shards(vocabulary, places, english_lines):
 
 @pytest.mark.exhaustive
 def test_ones_own_files_and_benchmarks(vocabulary, places):
-    from t5x_lite.data.columns import Columns
+    from t5x_lite.data.preprocessors import Columns
 
     def fill(directory):
         (directory / "train.csv").write_text("text,label\n" + "a word,good\nnone,bad\n" * 9)
@@ -189,9 +189,9 @@ def test_a_mixtures_members_are_in_their_folders(tmp_path, store):  # noqa: F811
 @pytest.mark.usefixtures("quick")
 @pytest.mark.slow
 def test_a_bucket_that_stays_away_is_one_line(vocabulary, places, english_lines, monkeypatch):
-    from t5x_lite.data.tasks import shuffling
+    from t5x_lite.data.tasks import text_source
 
-    monkeypatch.setattr(shuffling, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(text_source, "IN_MEMORY_BYTES", 0)
     _, there = places(plain(english_lines))
     fake_store.trouble.errors = [OSError("502")] * 3
     batches = data_batches.train_batches(data(there), vocabulary, seed=3)

@@ -5,7 +5,7 @@ import pytest
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.data.formats.pairs import Pairs, to_json
-from t5x_lite.data.tasks import pairs as pair_task
+from t5x_lite.data.tasks import encoder as pair_task
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
 from t5x_lite.layouts import Groups
 from t5x_lite.layouts.base import separate

@@ -51,9 +51,9 @@ def test_a_task_is_the_registered_one(arguments):
 
 
 def test_metrics_and_postprocess_are_the_tasks_own(arguments, caplog):
-    from t5x_lite.data.tasks import seqio_registry
+    from t5x_lite.data.tasks import names
 
-    seqio_registry._tell_of_others.cache_clear()
+    names._tell_of_others.cache_clear()
     with caplog.at_level(logging.WARNING):
         task = find_task(NAME + "count_length")(arguments)
         find_task(NAME + "count_length")(arguments)
@@ -149,7 +149,7 @@ def test_one_of_two_vocabularies_is_not_enough(arguments, vocabulary):
     task = find_task(NAME + "count_length")(arguments)
     features = dict(task.output_features)
     features["targets"] = seqio.Feature(vocabulary=seqio.ByteVocabulary())
-    from t5x_lite.data.tasks.seqio_registry import OtherVocabulary, check_vocabularies
+    from t5x_lite.data.tasks.names import OtherVocabulary, check_vocabularies
 
     with pytest.raises(OtherVocabulary, match="different vocabularies for inputs and targets"):
         check_vocabularies(task.replace(output_features=features), vocabulary)
@@ -162,7 +162,7 @@ def test_one_of_two_vocabularies_is_not_enough(arguments, vocabulary):
 
 def test_bytes_are_compared_by_their_sentinels(arguments):
     from t5x_lite.data.elements import seqio
-    from t5x_lite.data.tasks.seqio_registry import check_vocabularies
+    from t5x_lite.data.tasks.names import check_vocabularies
 
     task = find_task(NAME + "count_length")(arguments)
     plain = task.replace(output_features={"targets": seqio.Feature(seqio.ByteVocabulary())})
@@ -174,9 +174,9 @@ def test_bytes_are_compared_by_their_sentinels(arguments):
 
 def test_a_task_of_seqios_own_cache_alone_is_refused(arguments):
     from t5x_lite.data.elements import seqio
-    from t5x_lite.data.tasks import seqio_registry
+    from t5x_lite.data.tasks import names
 
     task = find_task(NAME + "count_length")(arguments)
     steps = [seqio.preprocessors.tokenize, seqio.CacheDatasetPlaceholder(required=True)]
     with pytest.raises(InputError, match="requires seqio's own cache"):
-        seqio_registry._task(task.replace(preprocessors=steps), arguments)
+        names._task(task.replace(preprocessors=steps), arguments)

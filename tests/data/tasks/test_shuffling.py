@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from t5x_lite.data.tasks import shuffling
+from t5x_lite.data.tasks import text_source
 
 
 def numbers(dataset, count):
@@ -11,8 +11,9 @@ def numbers(dataset, count):
 
 def passes(size, seed):
     """Passes over the numbers below a size."""
-    return shuffling.Passes(
-        lambda epoch: shuffling.permuted_range(size, shuffling.Shuffle(seed, epoch)), size="numbers"
+    return text_source.Passes(
+        lambda epoch: text_source.permuted_range(size, text_source.Shuffle(seed, epoch)),
+        size="numbers",
     )
 
 
@@ -31,7 +32,7 @@ def test_a_saved_iterator_goes_on(tf, tmp_path, before):
         return dataset.map(lambda number: {"number": number + seed}, num_parallel_calls=4)
 
     def iterator():
-        examples = shuffling.endless(passes(30, seed=1), preprocess, seed=100, epoch="epoch")
+        examples = text_source.endless(passes(30, seed=1), preprocess, seed=100, epoch="epoch")
         found = iter(examples)
         return found, tf.train.Checkpoint(iterator=found)
 
@@ -53,24 +54,24 @@ def test_a_saved_iterator_goes_on(tf, tmp_path, before):
 
 def test_what_can_be_permuted(tf):
     tensors = tf.data.Dataset.from_tensor_slices({"text": ["a", "b"]})
-    assert shuffling.can_be_permuted(tensors.map(lambda example: example["text"]))
-    assert not shuffling.can_be_permuted(tensors.filter(lambda example: True))
-    assert not shuffling.can_be_permuted(tensors.take(0))
+    assert text_source.can_be_permuted(tensors.map(lambda example: example["text"]))
+    assert not text_source.can_be_permuted(tensors.filter(lambda example: True))
+    assert not text_source.can_be_permuted(tensors.take(0))
     counted = tensors.filter(lambda example: True).apply(tf.data.experimental.assert_cardinality(2))
-    assert not shuffling.can_be_permuted(counted)
+    assert not text_source.can_be_permuted(counted)
 
 
 def test_what_fits_in_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(shuffling, "IN_MEMORY_BYTES", 10)
+    monkeypatch.setattr(text_source, "IN_MEMORY_BYTES", 10)
     small, large, packed = tmp_path / "a.txt", tmp_path / "b.txt", tmp_path / "c.txt.gz"
     small.write_bytes(b"x" * 10)
     large.write_bytes(b"x" * 11)
     packed.write_bytes(b"xx")
-    assert shuffling.fit_in_memory([small])
-    assert not shuffling.fit_in_memory([large])
-    assert not shuffling.fit_in_memory([small, small])
-    assert not shuffling.fit_in_memory([packed])  # eight times as much
-    assert not shuffling.fit_in_memory(["train[0shard]"])
-    assert shuffling.sizes_of([small, large]) == "21 bytes (368cd477)"
-    assert shuffling.sizes_of([large, small]) != shuffling.sizes_of([small, large])
-    assert shuffling.sizes_of(["gs://bucket/file"]) is None
+    assert text_source.fit_in_memory([small])
+    assert not text_source.fit_in_memory([large])
+    assert not text_source.fit_in_memory([small, small])
+    assert not text_source.fit_in_memory([packed])  # eight times as much
+    assert not text_source.fit_in_memory(["train[0shard]"])
+    assert text_source.sizes_of([small, large]) == "21 bytes (368cd477)"
+    assert text_source.sizes_of([large, small]) != text_source.sizes_of([small, large])
+    assert text_source.sizes_of(["gs://bucket/file"]) is None

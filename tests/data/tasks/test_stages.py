@@ -212,7 +212,7 @@ def test_passes_over_files(stages, tf, tmp_path, monkeypatch):
 
     source = stages.FileSource(["train"], lambda split: [file], dataset_of, shuffled=dataset_of)
     assert source.fits_in_memory("train")
-    monkeypatch.setattr("t5x_lite.data.tasks.shuffling.IN_MEMORY_BYTES", 2)
+    monkeypatch.setattr("t5x_lite.data.tasks.text_source.IN_MEMORY_BYTES", 2)
     assert not source.fits_in_memory("train")
     passes = source.passes("train", seed=0)
     assert [int(e["epoch"]) for e in passes.of_epoch(6).as_numpy_iterator()] == [7, 7, 7]

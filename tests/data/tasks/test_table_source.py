@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.columns import Columns
 from t5x_lite.data.config import Data
+from t5x_lite.data.preprocessors import Columns
 
 COLUMNS = {"inputs": "review: {text}", "targets": "{stars}"}
 NUM_ROWS = 600
@@ -147,12 +147,12 @@ def test_a_bad_row_of_a_stream_is_named(tmp_path, tiny_vocabulary):
 
 
 def test_what_is_held_in_memory(tmp_path, monkeypatch):
-    from t5x_lite.data.formats.table_splits import HubSplit
-    from t5x_lite.data.tasks import shuffling, table_source
+    from t5x_lite.data.formats.tables import HubSplit
+    from t5x_lite.data.tasks import table_source, text_source
 
     (tmp_path / "a.csv").write_bytes(b"x" * 80)
     (tmp_path / "a.parquet").write_bytes(b"x" * 80)
-    monkeypatch.setattr(shuffling, "IN_MEMORY_BYTES", 100)
+    monkeypatch.setattr(text_source, "IN_MEMORY_BYTES", 100)
     assert table_source.fits_in_memory([tmp_path / "a.csv"])
     assert not table_source.fits_in_memory([tmp_path / "a.csv"] * 2)
     assert not table_source.fits_in_memory([tmp_path / "a.parquet"])

@@ -7,15 +7,15 @@ import fsspec
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.formats.line_blocks import Files
-from t5x_lite.data.tasks.text_files import (
+from t5x_lite.data.formats.documents import Files
+from t5x_lite.data.tasks.text_source import texts_of
+from t5x_lite.data.tasks.unsupervised import (
     check_columns,
     collection_files,
     language_sizes,
     numbered_shards,
     split_files,
 )
-from t5x_lite.data.tasks.text_source import texts_of
 
 
 def make(directory: Path, *names: str) -> str:

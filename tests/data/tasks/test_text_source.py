@@ -8,10 +8,10 @@ import pytest
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.data import elements
-from t5x_lite.data.columns import Columns
-from t5x_lite.data.formats import table_splits
-from t5x_lite.data.tasks.shuffling import Shuffle
+from t5x_lite.data.formats import tables
+from t5x_lite.data.preprocessors import Columns
 from t5x_lite.data.tasks.text_source import (
+    Shuffle,
     document_source,
     json_objects,
     text_documents,
@@ -340,7 +340,7 @@ def test_documents_that_cannot_be_read(stages, tmp_path, make, message):
 
 @pytest.mark.parametrize("place", ["hf://own/pages", "hf://own/pages:train", "tfds://no_such_data"])
 def test_data_sets_that_are_not_there(stages, monkeypatch, place):
-    monkeypatch.setattr(table_splits, "_hub", {})
+    monkeypatch.setattr(tables, "_hub", {})
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(
         InputError, match=r"datasets, which is not installed|TFDS has no no_such_da"
@@ -381,7 +381,7 @@ def hub(monkeypatch):
 
     fake = types.ModuleType("datasets")
     fake.load_dataset = load_dataset  # pyright: ignore[reportAttributeAccessIssue]
-    monkeypatch.setattr(table_splits, "_hub", {})
+    monkeypatch.setattr(tables, "_hub", {})
     monkeypatch.setitem(sys.modules, "datasets", fake)
     return many
 

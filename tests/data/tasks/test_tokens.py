@@ -8,8 +8,8 @@ import pytest
 
 from t5x_lite import layouts
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.columns import Columns
 from t5x_lite.data.config import Data
+from t5x_lite.data.preprocessors import Columns
 from t5x_lite.data.tasks.labelled import WordTags, encode, iob2, words_of
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
 from t5x_lite.data.vocabularies.loading import load_vocabulary

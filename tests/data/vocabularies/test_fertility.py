@@ -1,7 +1,7 @@
 """Pieces a word."""
 
+from t5x_lite.data.vocabularies.encoder_tokens import Fertility, fertility
 from t5x_lite.data.vocabularies.loading import Bytes
-from t5x_lite.data.vocabularies.unknown_tokens import Fertility, fertility
 
 
 def test_bytes_of_words():

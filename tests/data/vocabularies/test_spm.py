@@ -11,9 +11,9 @@ import tokenizers
 from sentencepiece import sentencepiece_model_pb2
 
 from t5x_lite.core.errors import InputError
+from t5x_lite.data.vocabularies.byte_level import read_spm
 from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
 from t5x_lite.data.vocabularies.loading import load_vocabulary
-from t5x_lite.data.vocabularies.spm import read_spm
 from tests.tokenizer_files import write_spm, write_xlm_spm
 
 STRANGE = [

@@ -6,7 +6,7 @@ import pytest
 from t5x_lite.data import batches as data_batches
 from t5x_lite.data.cache.making import write_cache
 from t5x_lite.data.config import Data
-from t5x_lite.data.vocabularies import unknown_tokens
+from t5x_lite.data.vocabularies import encoder_tokens
 from t5x_lite.data.vocabularies.loading import load_vocabulary, train_sentencepiece
 
 BYTES = load_vocabulary("bytes")  # 2 is unknown, and "a" is 100
@@ -30,7 +30,7 @@ BYTES = load_vocabulary("bytes")  # 2 is unknown, and "a" is 100
     ],
 )
 def test_shares(examples, told, caplog):
-    unknown_tokens.tell("a_task", iter(examples), BYTES)
+    encoder_tokens.tell("a_task", iter(examples), BYTES)
     assert len(caplog.messages) == len(told)
     for message, beginning in zip(caplog.messages, told, strict=True):
         assert message.startswith(beginning)
@@ -51,13 +51,13 @@ def test_unknown_characters_are_named(ascii_vocabulary, caplog):
         "inputs": ascii_vocabulary.encode(text),
         "inputs_pretokenized": np.array(text.encode(), object),
     }
-    unknown_tokens.tell("a_task", [example], ascii_vocabulary)
+    encoder_tokens.tell("a_task", [example], ascii_vocabulary)
     assert "; characters without a token: ” “ —; train a vocabulary" in caplog.text
 
 
 def test_the_first_examples_alone_are_read(caplog):
-    examples = iter([{"targets": [5]}] * unknown_tokens.FIRST + [{"targets": [2]}])
-    unknown_tokens.tell("a_task", examples, BYTES)
+    examples = iter([{"targets": [5]}] * encoder_tokens.FIRST + [{"targets": [2]}])
+    encoder_tokens.tell("a_task", examples, BYTES)
     assert next(examples) == {"targets": [2]}
 
 

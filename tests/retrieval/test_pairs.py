@@ -2,7 +2,7 @@
 
 import pytest
 
-from t5x_lite.retrieval.pair_rules import RULES, Document
+from t5x_lite.retrieval.pairs import RULES, Document
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ from jax.test_util import check_grads
 
 from t5x_lite.nn import masks
 from t5x_lite.nn.attention import dot_product_attention, softmax_attention
-from t5x_lite.nn.attention_pattern import Pattern
-from t5x_lite.nn.blocked_attention import blocked_attention
-from t5x_lite.nn.dropout import WeightDropout, kept_keys
-from t5x_lite.nn.positions import RelativeBias, RelativeTable
+from t5x_lite.nn.attention_pattern import Pattern, RelativeBias, RelativeTable
+from t5x_lite.nn.dense import WeightDropout, kept_keys
+from t5x_lite.nn.fused_attention import blocked_attention
 
 B, H, K = 2, 3, 4
 BUCKETS, MAX_DISTANCE = 8, 6
