@@ -136,12 +136,12 @@ def test_the_step_may_be_the_best(line, capsys):
     [
         (
             "",
-            "missing command; give one of init, train, finetune, glue, evaluate, predict",
+            "missing command; give one of init, train, finetune, glue, sweep, evaluate, predict",
         ),
         ("trian tiny.py", "unknown command trian; did you mean train?"),
         (
             "zzz",
-            "unknown command zzz; the commands are init, train, finetune, glue, evaluate, predict",
+            "unknown command zzz; the commands are init, train, finetune, glue, sweep, evaluate",
         ),
         (
             "import",

@@ -29,6 +29,7 @@ MISSING_FILE = {
     "train": "absent.py",
     "finetune": "--init absent --table table.csv --inputs {text} --targets {label} --workdir work",
     "glue": "--init absent --directory full --workdir work",
+    "sweep": "absent.py --workdir out",
     "evaluate": "absent.py --checkpoint absent",
     "predict": "--checkpoint absent --input table.jsonl --output out",
     "score": "--checkpoint absent --input table.jsonl --output out",
@@ -75,6 +76,7 @@ MISSING_FILE = {
 
 WRONG_OPTION = {
     "train": "config.py --data.pak False",
+    "sweep": "config.py --workdir out --data.pak False",
     "evaluate": "config.py --checkpoint absent --data.pak False",
     "cache": "config.py --output out --data.pak False",
     "plan": "config.py --data.pak False",

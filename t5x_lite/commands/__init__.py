@@ -26,6 +26,7 @@ _GROUPS = {
         "train": "runs:train",
         "finetune": "runs:finetune",
         "glue": "runs:glue",
+        "sweep": "runs:sweep",
         "evaluate": "runs:evaluate",
     },
     "use and inspect a model": {

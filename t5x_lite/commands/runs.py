@@ -1,7 +1,8 @@
-"""Commands on training runs: train, finetune, glue, evaluate, plan, report, info."""
+"""Commands on training runs: train, finetune, glue, sweep, evaluate, plan, report, info."""
 
 import logging
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,6 +14,7 @@ from t5x_lite.core.option_types import (
     Config,
     Directories,
     Directory,
+    Grid,
     Modules,
     Natural,
     OptionalDirectory,
@@ -21,13 +23,14 @@ from t5x_lite.core.option_types import (
     OptionalPositive,
     OptionalText,
     Overrides,
+    Positive,
     SomeDirectory,
     Step,
     Text,
     Texts,
     Workdirs,
 )
-from t5x_lite.core.options import Above, OptionError, given_options
+from t5x_lite.core.options import Above, OptionError, given_options, option_names
 from t5x_lite.core.project import trusting_checkpoints
 from t5x_lite.core.remote import is_remote
 
@@ -238,6 +241,103 @@ def glue(
             print(f"{', '.join(task.name for task in run.tasks)}\n{rehearse(run.experiment)}\n")
         return {}
     return train_all(runs, suite, Path(output or workdir))
+
+
+@command
+def sweep(
+    config: Config,
+    overrides: Overrides = (),
+    *,
+    workdir: Directory,
+    grid: Grid = (),
+    seeds: Positive = 1,
+    metric: OptionalText = None,
+    trust_project: bool = False,
+) -> dict[str, Any]:
+    r"""Train a config with every combination of some settings and seeds, and rank the settings.
+
+    Each run has a work directory in WORKDIR, named by its settings and seed. Runs train one after
+    the other. The command prints mean and standard deviation of the metric over the seeds, best
+    settings first, and writes sweep.json and compare.html. The same command resumes and retries
+    failed runs; more values or seeds add runs. Exit code 1 if a run failed. --FIELD VALUE changes a
+    field of the config in all runs.
+
+    Example:
+        t5x-lite sweep configs/tiny_pretrain.py --grid optimizer.schedule.warmup-steps=100,1000 \
+            --grid model.dropout-rate=0,0.1 --seeds 3 --steps 200 --workdir work/sweep
+
+    Args:
+      config: a Python file that defines `experiment`, or the config.json of a work directory.
+      workdir: parent directory of the runs.
+      grid: field of the config and its values, in quotes if a value has a comma; give the option
+        once for each field.
+      seeds: number of runs of each combination, with consecutive seeds from the config's seed on.
+      metric: metric at the best step of each run, such as validation/accuracy; default: the metric
+        of --step best.
+      trust_project: allows a checkpoint's config to import any class; default: only classes of
+        t5x_lite and of packages that CONFIG names.
+      overrides: fields of the config as --FIELD VALUE.
+
+    Returns:
+      The printed result: the metric, and the settings with their runs, best first.
+
+    Raises:
+      InputError: the config, the grid or an option is wrong, or WORKDIR holds something else.
+      Interrupted: a signal came; the same command resumes.
+      RunsFailed: some runs failed, after the others and the table.
+    """
+    from t5x_lite import config as configs
+    from t5x_lite.core.devices import keep_freed_memory
+    from t5x_lite.metrics.benchmarks import refuse_test
+
+    refuse_test("--metric", metric)
+    with trusting_checkpoints(trust_project):
+        keep_freed_memory()
+        from t5x_lite.train.sweeps import RunsFailed, Sweep, arms_of
+
+        base, arms = arms_of(
+            configs.load(config), grid, overrides, other_options=option_names(sweep.options)
+        )
+        with Sweep.open(base, arms, seeds=seeds, workdir=workdir, metric=metric) as found:
+            found.train()
+            result = found.result()
+            _show_arms(result, workdir)
+        failed = [run for run in found.runs.values() if run["state"] == "failed"]
+        if failed:
+            raise RunsFailed(
+                f"{len(failed)} of {len(found.runs)} runs failed, such as {failed[0]['workdir']}: "
+                f"{failed[0]['error']}; the same command tries them again"
+            ) from found.error
+        return result
+
+
+def _show_arms(result: Mapping[str, Any], workdir: str) -> None:
+    """Print the arms of a sweep, and write the page of its finished runs."""
+    import jax
+
+    from t5x_lite.core.workers import as_table, print_result
+    from t5x_lite.report.compare import PAGE, compare_seeds
+
+    if jax.process_index():
+        return
+    metric = result["metric"] or "metric"
+    rows = []
+    for arm in result["arms"]:
+        row = {"arm": arm["arm"], "seeds": arm["n"], metric: arm["mean"], "sd": arm["sd"]}
+        failed = sum(run["state"] == "failed" for run in arm["runs"])
+        rows.append(row | ({"failed": failed} if failed else {}))
+    if not sys.stdout.isatty():
+        _logger.info("%s", as_table(rows))
+    print_result(result, rows)
+    runs = [run for arm in result["arms"] for run in arm["runs"] if run["state"] == "finished"]
+    if not runs or is_remote(workdir):
+        return
+    try:
+        paths = [os.path.join(workdir, run["workdir"]) for run in runs]
+        page, _ = compare_seeds(paths, os.path.join(workdir, PAGE))
+        _logger.info("wrote %s and %s", os.path.join(workdir, "sweep.json"), page)
+    except InputError as error:
+        _logger.warning("%s is not written: %s", PAGE, error)
 
 
 @command

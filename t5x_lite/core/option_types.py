@@ -80,6 +80,12 @@ Number = Annotated[float, tyro.conf.arg(metavar="X")]
 OptionalNumber = Annotated[float | None, tyro.conf.arg(metavar="X")]
 
 
+Grid = Annotated[
+    Sequence[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME=VALUE[,VALUE...]")
+]
+"""An option that may be given several times, with one field of a config each."""
+
+
 Text = Annotated[str, tyro.conf.arg(metavar="TEXT")]
 
 

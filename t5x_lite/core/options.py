@@ -353,7 +353,7 @@ def parse(
     import tyro
 
     args = _with_names_of_today(args, former_names(target))
-    _refuse_repeated(args)
+    _refuse_repeated(args, target)
     if other_options is not None:
         known = option_names(target if default is None else default)
         _refuse_unknown(args, known=known, others=other_options, prog=prog)
@@ -411,12 +411,20 @@ def _with_names_of_today(args: Sequence[str], renamed: Mapping[str, str]) -> lis
     return [options.get(name, name) + equals + value for name, equals, value in parts]
 
 
-def _refuse_repeated(args: Sequence[str]) -> None:
+def _refuse_repeated(args: Sequence[str], target: Any) -> None:
     """Raise OptionError for a repeated option, because tyro would silently use the last value."""
+    import tyro
+
+    hints = typing.get_type_hints(target, include_extras=True)
+    appended = {
+        f"--{name.replace('_', '-')}"
+        for name, hint in hints.items()
+        if tyro.conf.UseAppendAction in getattr(hint, "__metadata__", ())
+    }
     seen: set[str] = set()
     for arg in args:
         name = arg.partition("=")[0].replace("_", "-")
-        if not name.startswith("--") or name == "--":
+        if not name.startswith("--") or name == "--" or name in appended:
             continue
         if name in seen:
             raise OptionError(f"{name} is given twice; give it once, followed by all of its values")

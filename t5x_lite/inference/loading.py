@@ -151,11 +151,12 @@ class Measured:
     values: Mapping[int, float]
 
     @classmethod
-    def of(cls, directory: AnyPath) -> "Measured | None":
+    def of(cls, directory: AnyPath, *, metric: str | None = None) -> "Measured | None":
         """Read the evaluation results of a run; return None if they do not determine a best step.
 
         Args:
           directory: directory checkpoints/ of a work directory, with at least one checkpoint.
+          metric: name of the metric to read; None reads the main metric of the run.
 
         Raises:
           InputError: if metrics.jsonl is damaged.
@@ -169,7 +170,7 @@ class Measured:
             name for one in evaluations.values() for name in one if math.isfinite(one[name])
         )
         config = _config(directory, saved[-1])
-        metric, is_configured = _metric(config, list(names))
+        metric, is_configured = _metric(config, list(names), named=metric)
         if metric is None:
             return None
         mode = _section(config, "checkpoints").get("best_mode") if is_configured else None
@@ -233,9 +234,13 @@ def told_at_end(directory: AnyPath) -> str | None:
     return f"{measured.told(best)}, but its checkpoint was deleted; {measured.remedy}{less}"
 
 
-def _metric(config: Mapping[str, Any], names: Sequence[str]) -> tuple[str | None, bool]:
+def _metric(
+    config: Mapping[str, Any], names: Sequence[str], *, named: str | None = None
+) -> tuple[str | None, bool]:
     best = _section(config, "checkpoints").get("best")
     pattern = best if isinstance(best, str) else ""
+    if named is not None:
+        return named if named in names else None, bool(matching(pattern, [named]))
     found = [name for name in matching(pattern, names) if not is_test(name.partition("/")[0])]
     if len(found) == 1:
         return found[0], True

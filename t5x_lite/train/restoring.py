@@ -149,7 +149,7 @@ class WorkDirectory:
 
     def check(self, experiment: Experiment) -> None:
         """Raise InputError unless the directory is new or has a run of the same experiment."""
-        self._lock()
+        self.lock()
         saved = self.path / checkpointing.CONFIG_FILE
         earlier = self.earlier()
         if earlier is not None:
@@ -201,7 +201,7 @@ class WorkDirectory:
         content = {checkpointing.CONFIG_FILE: to_json(experiment).encode(), **files}
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock()
+            self.lock()
             for name, data in content.items():
                 (self.path / name).parent.mkdir(parents=True, exist_ok=True)
                 remote.write_whole(self.path / name, data)
@@ -219,7 +219,8 @@ class WorkDirectory:
         except OSError as error:
             _logger.warning("%s cannot be written (%s)", self.path / RUN_FILE, error)
 
-    def _lock(self) -> None:
+    def lock(self) -> None:
+        """Lock a local directory against other runs, until this run ends."""
         if self.locks or jax.process_index() or self.path != self.local or not self.path.is_dir():
             return
         descriptor = os.open(self.path, os.O_RDONLY)

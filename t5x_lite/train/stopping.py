@@ -72,7 +72,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -105,7 +105,10 @@ class StopSignals:
     Attributes:
       received: signal that this process received, or None.
       notices: number of maintenance notices that this process received.
+      latest: number of the signal that the newest instance received, or None.
     """
+
+    latest: ClassVar[int | None] = None
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.received: int | None = None
@@ -202,6 +205,7 @@ class StopSignals:
         return self._answer.signal or None
 
     def __enter__(self) -> "StopSignals":
+        StopSignals.latest = None
         if threading.current_thread() is threading.main_thread():
             for signum in SIGNALS:
                 if signum == signal.SIGHUP and signal.getsignal(signum) == signal.SIG_IGN:
@@ -227,7 +231,7 @@ class StopSignals:
         if self.received is not None and signum == signal.SIGINT:
             raise KeyboardInterrupt
         leave_terminal(signum)
-        self.received = signum
+        self.received = StopSignals.latest = signum
         if jax.process_count() == 1:  # several processes first agree on the last step
             ending.set()
 
