@@ -181,6 +181,7 @@ def test_arms_are_ranked_and_finished_runs_are_skipped(sweep):
     assert (code, "would choose a model by a test split" in message) == (2, True)
 
 
+@pytest.mark.slow
 def test_only_new_arms_and_seeds_may_join(sweep):
     assert sweep(*grid(0.1, 0.2), "--seeds", "1")[0] == 0
     code, printed, trained = sweep(*grid(0.2, 0.1, 0.3), "--seeds", "2")
@@ -208,6 +209,7 @@ def test_only_new_arms_and_seeds_may_join(sweep):
     assert (code, "is not a file of `t5x-lite sweep`; use another" in error) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_reported_and_tried_again(sweep):
     sweep.errors |= {
         "value=0.1,seed=0": RuntimeError("out of memory\nand more"),
