@@ -153,12 +153,12 @@ def code_lines(path: pathlib.Path) -> tuple[int, int]:
 def test_the_package_has_few_files_and_no_small_ones():
     """The goals of docs/adr/0014; a number here is lowered, never raised."""
     counted = {package_path(path): code_lines(path) for path in python_files("t5x_lite")}
-    assert len(counted) <= 322
+    assert len(counted) <= 251
     small = {name for name, (code, _) in counted.items() if code < 40}
     small = {name for name in small if not name.endswith("__init__.py")}
     assert small == {"__main__.py", "core/beam.py"}
     code, imports = map(sum, zip(*counted.values(), strict=True))
-    assert imports <= 0.087 * code
+    assert imports <= 0.077 * code
 
 
 def test_one_step_is_read_in_twelve_files():
