@@ -88,8 +88,8 @@ def load(
         None uses the maximum length in training.
       base: directory of the base model, for a checkpoint that stores only its trained parameters.
         None uses the base directory recorded in the checkpoint.
-      use: adapters of the checkpoint to use, in the syntax of `Model.use`. None uses all adapters,
-        composed as in training. `Model.add_adapter` loads adapters of other checkpoints.
+      use: adapters of the checkpoint to use, in the syntax of `Model.use`. None uses the
+        adapters that the run used. `Model.add_adapter` loads adapters of other checkpoints.
       trust_project: True to let a checkpoint's config import classes outside of t5x_lite, such as
         your project in the current directory. Their code runs when the config is read.
 

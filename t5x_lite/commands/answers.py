@@ -125,7 +125,7 @@ def predict(
         checkpoint with the best evaluation result; default: the newest checkpoint.
       base: directory of the base model, for a checkpoint that stores only its trained parameters;
         default: the base directory recorded in the checkpoint.
-      adapters: adapters of the checkpoint to use; default: all adapters.
+      adapters: adapters of the checkpoint to use; default: the adapters of its run.
       prompt: text that every prediction begins with; a field "prompt" of an input line replaces it.
       batch_size: number of inputs per batch.
       inputs_length: maximum number of tokens of an input or prompt; default: the length used in
@@ -280,11 +280,12 @@ def score(
         checkpoint with the best evaluation result; default: the newest checkpoint.
       base: directory of the base model, for a checkpoint that stores only its trained parameters;
         default: the base directory recorded in the checkpoint.
-      adapters: adapters of the checkpoint to use; default: all adapters.
+      adapters: adapters of the checkpoint to use; default: the adapters of its run.
       candidates: file with one candidate target per line; each input line {"inputs"} then gets
         "prediction", the most likely candidate, and "scores", the log-likelihood of each candidate.
       batch_size: number of examples per batch.
-      inputs_length: maximum number of tokens of an input; default: the length used in training.
+      inputs_length: maximum number of tokens of an input; default: the length in the checkpoint's
+        config.
       targets_length: maximum number of tokens of a target, including EOS; the log-likelihood of a
         truncated target covers only the kept tokens; default: unlimited.
       long_inputs: treatment of inputs and targets that are too long: "cut" truncates them with a
@@ -411,7 +412,7 @@ def serve(
         checkpoint with the best evaluation result; default: the newest checkpoint.
       base: directory of the base model, for a checkpoint that stores only its trained parameters;
         default: the base directory recorded in the checkpoint.
-      adapters: adapters of the checkpoint to use; default: all adapters.
+      adapters: adapters of the checkpoint to use; default: the adapters of its run.
       endpoints: endpoints to serve, some of predict, score, embed and rerank; default: predict and
         score for a T5, predict for an encoder with a task head, rerank for a cross-encoder, and
         embed for other encoders.
@@ -419,7 +420,8 @@ def serve(
       lengths: input lengths in tokens, powers of two, to which inputs are padded; each length has
         one compiled program; default: the maximum length, a quarter of it, and so on.
       wait_ms: maximum time in milliseconds that a text waits for other texts to fill its batch.
-      inputs_length: maximum number of tokens of an input; default: the length used in training.
+      inputs_length: maximum number of tokens of an input; default: the length in the checkpoint's
+        config.
       targets_length: maximum number of tokens of a target or candidate to score, including EOS.
       long_inputs: treatment of inputs longer than --inputs-length: "cut" truncates them and marks
         their answers, "refuse" answers with an error.
@@ -597,7 +599,7 @@ def embed(
         checkpoint with the best evaluation result; default: the newest checkpoint.
       base: directory of the base model, for a checkpoint that stores only its trained parameters;
         default: the base directory recorded in the checkpoint.
-      adapters: adapters of the checkpoint to use; default: all adapters.
+      adapters: adapters of the checkpoint to use; default: the adapters of its run.
       format: format of the input file; "auto" infers the format from the file name.
       pooling: pooling of hidden states into a vector: "cls" takes the [CLS] hidden state, "mean"
         averages all hidden states; default: the checkpoint's setting, or mean with a warning.
@@ -612,7 +614,8 @@ def embed(
       role: kind of the texts, query or passage; a retriever with a separate passage encoder or
         projection uses it for passages.
       batch_size: number of texts per batch.
-      inputs_length: maximum number of tokens of a text; default: the length used in training.
+      inputs_length: maximum number of tokens of a text; default: the length in the checkpoint's
+        config.
       long_inputs: treatment of texts longer than --inputs-length: "cut" truncates them with a
         warning, "refuse" stops with an error.
       longest_line: maximum length of an input line in bytes; a longer line is an error.

@@ -103,8 +103,9 @@ def rerank(
       adapters: adapters of the checkpoint to use; default: all adapters.
       batch_size: number of query-passage pairs per batch.
       inputs_length: maximum number of tokens of query and passage together; only the passage is
-        truncated; default: the length used in training.
-      query_length: maximum number of tokens of a query; default: the length used in training.
+        truncated; default: the length in the checkpoint's config.
+      query_length: maximum number of tokens of a query; default: the length in the checkpoint's
+        config.
       trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
     """
     from t5x_lite.checkpoints.init import base_at
@@ -267,8 +268,9 @@ def score_pairs(
       adapters: adapters of the checkpoint to use; default: all adapters.
       batch_size: number of query-passage pairs per batch; with --heads, number of texts per batch.
       inputs_length: maximum number of tokens of query and passage together, or with --heads of a
-        passage; longer passages are truncated; default: the length used in training.
-      query_length: maximum number of tokens of a query; default: the length used in training.
+        passage; longer passages are truncated; default: the length in the checkpoint's config.
+      query_length: maximum number of tokens of a query; default: the length in the checkpoint's
+        config.
       heads: BGE-M3 heads to score with: dense, lexical, multi_vector; default: a cross-encoder.
       weights: weights of the dense, lexical and multi-vector scores in their weighted mean.
       trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.

@@ -122,8 +122,10 @@ def evaluate_suite(
       query_prefix: text put before every query; default: the prompt of the checkpoint.
       document_prefix: text put before every document; default: the prompt of the checkpoint.
       batch_size: number of texts per batch.
-      query_length: maximum number of tokens of a query; default: the length used in training.
-      document_length: maximum number of tokens of a document; default: the length used in training.
+      query_length: maximum number of tokens of a query; default: the length in the checkpoint's
+        config.
+      document_length: maximum number of tokens of a document; default: the length in the
+        checkpoint's config.
       depth: maximum number of documents per query.
       trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
 
@@ -386,7 +388,8 @@ def evaluate_sts(
       prompt: name of the checkpoint's prompt to put before every sentence; default: the
         checkpoint's default prompt, if any.
       batch_size: number of sentences per batch.
-      inputs_length: maximum number of tokens of a sentence; default: the length used in training.
+      inputs_length: maximum number of tokens of a sentence; default: the length in the checkpoint's
+        config.
       trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
 
     Returns:

@@ -321,8 +321,8 @@ def vocab(
 
     Args:
       input: training text: text files, JSON lines, Parquet, Arrow, directories and patterns of such
-        files, hf://NAME or tfds://NAME; "-" reads standard input. FILE=WEIGHT sets a file's
-        fraction of the training text.
+        files (local, gs:// or s3://), hf://NAME or tfds://NAME; "-" reads standard input.
+        FILE=WEIGHT sets a file's fraction of the training text.
       output: output directory of the vocabulary, for the file sentencepiece.model.
       size: number of pieces in the vocabulary, not counting the sentinels.
       no_ascii: omit digits, ASCII letters and punctuation that are rare in the text.

@@ -120,8 +120,9 @@ class Modules:
     """Options that select adapters of a checkpoint.
 
     Attributes:
-      use: names of the adapters to use, separated by commas; "" uses only the base model. Default:
-        all adapters of the checkpoint; for evaluate, the config's adapters.use.
+      use: names of adapters, separated by commas, or a block such as Stack(a, b); "" uses only the
+        base model. Default: the adapters that the checkpoint's run used; for evaluate, the config's
+        adapters.use.
     """
 
     use: Annotated[OptionalText, tyro.conf.arg(help_behavior_hint="")] = None
@@ -136,8 +137,9 @@ class RowModules(Modules):
     """Adapters of a checkpoint, and adapters that a line or a request may name.
 
     Attributes:
-      use: names of the adapters to use, separated by commas; "" uses only the base model. Default:
-        all adapters of the checkpoint. A text that names an adapter uses only that one.
+      use: names of adapters, separated by commas, or a block such as Stack(a, b); "" uses only the
+        base model. Default: the adapters that the checkpoint's run used. A text that names an
+        adapter uses only this adapter.
       load: trained adapters of the same base, NAME=DIR, for texts with the field "adapter": "NAME".
         DIR is a work directory with the adapter NAME or with a single adapter.
     """

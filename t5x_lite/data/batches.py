@@ -317,8 +317,7 @@ def open_sources(
     if data.task and data.task not in tasks and not _are_members(data, tasks):
         raise InputError(
             f"data.task is {data.task!r}, but the caches in data.cache are of "
-            f"""{", ".join(tasks)}; change one of them, or set data.task to """
-            ""
+            f"{', '.join(tasks)}; change one of them, or give --data.task ''"
         )
     return found
 

@@ -304,7 +304,7 @@ class QueryEncoder:
         checkpoint with the best evaluation result; default: the newest checkpoint.
       base: directory of the base model, for a checkpoint that stores only its trained parameters;
         default: the base directory recorded in the checkpoint.
-      adapters: adapters of the checkpoint to use; default: all adapters.
+      adapters: adapters of the checkpoint to use; default: the adapters of its run.
       pooling: pooling of hidden states into a vector: "cls" takes the [CLS] hidden state, "mean"
         averages all hidden states; default: the checkpoint's setting.
       normalize: scale vectors to length 1; default: the checkpoint's setting.
@@ -312,7 +312,8 @@ class QueryEncoder:
       prefix: text put before every query; default: the prompt of the checkpoint.
       prompt: name of the prompt to put before every query; default: "query", if it exists.
       batch_size: number of queries per batch.
-      inputs_length: maximum number of tokens of a query; default: the length used in training.
+      inputs_length: maximum number of tokens of a query; default: the length in the checkpoint's
+        config.
       trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
     """
 
@@ -404,15 +405,17 @@ class PairEncoder:
         checkpoint with the best evaluation result; default: the newest checkpoint.
       base: directory of the base model, for a checkpoint that stores only its trained parameters;
         default: the base directory recorded in the checkpoint.
-      adapters: adapters of the checkpoint to use; default: all adapters.
+      adapters: adapters of the checkpoint to use; default: the adapters of its run.
       pooling: pooling of hidden states into a vector: "cls" takes the [CLS] hidden state, "mean"
         averages all hidden states; default: the checkpoint's setting.
       normalize: scale vectors to length 1; default: the checkpoint's setting.
       query_prefix: text put before every query; default: the prompt of the checkpoint.
       passage_prefix: text put before every passage; default: the prompt of the checkpoint.
       batch_size: number of texts per batch.
-      query_length: maximum number of tokens of a query; default: the length used in training.
-      passage_length: maximum number of tokens of a passage; default: the length used in training.
+      query_length: maximum number of tokens of a query; default: the length in the checkpoint's
+        config.
+      passage_length: maximum number of tokens of a passage; default: the length in the checkpoint's
+        config.
       trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
     """
 
