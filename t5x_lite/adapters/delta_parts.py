@@ -639,7 +639,7 @@ def folded(z: Float[Array, " d"], length: int) -> Float[Array, " L"]:
 
 
 def hadamard(x: Float[Array, " L"]) -> Float[Array, " L"]:
-    """Apply the unnormalized Walsh-Hadamard transform to a vector whose length is a power of 2.
+    """Apply the unnormalized Walsh-Hadamard transform to a vector with a power of 2 as its length.
 
     The transform is a sequence of matrix products with small Hadamard matrices.
     """

@@ -15,9 +15,9 @@ truncated.
 
 If data.task is a mixture, the tasks with available data are read, at the mixture's rates:
 
-found = members(data, vocabulary)       # found.present: tasks; found.absent: reasons, by name
-trained_members(data, vocabulary)       # tasks to train on; an error names all missing ones
-rates_of(data, trained, anew=True)      # [1.0] of one task
+    found = members(data, vocabulary)       # found.present: tasks; found.absent: reasons, by name
+    trained_members(data, vocabulary)       # tasks to train on; an error names all missing ones
+    rates_of(data, trained, anew=True)      # [1.0] of one task
 """
 
 import itertools

@@ -374,7 +374,7 @@ def check_updates(updates: Sequence[Update], paths: Sequence[str]) -> None:
 
 
 def joint_optimizer(updates: Sequence[Update]) -> optax.GradientTransformation:
-    """Return an optimizer whose state contains the states of the optimizers of all updates."""
+    """Return the joint optimizer; its state has the optimizer states of all updates."""
     first = updates[0]
     if not first.name and first.trains is None:
         return first.optimizer

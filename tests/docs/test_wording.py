@@ -7,6 +7,7 @@ A pattern is a rule of the sheet on English with its remedy. `COUNTS` holds the 
 import ast
 import collections
 import functools
+import inspect
 import io
 import pathlib
 import re
@@ -50,25 +51,21 @@ PATTERNS = {
 }
 
 TABLE = """
-of which: adapters 1, optim 1
-is no: adapters 1, checkpoints 1, nn 1
-anew: data 1
-alone: layouts 1
-stands: metrics 1
-fresh: checkpoints 1
 """
 """Pattern: hits in each room of the package."""
 
 COUNTS = {
     pattern: {room: int(count) for room, count in (row.split() for row in rooms.split(","))}
     for pattern, rooms in (
-        line.split(":") for line in TABLE.replace("\n    ", " ").strip().splitlines()
+        line.split(":") for line in TABLE.replace("\n    ", " ").strip().splitlines() if line
     )
 }
 
 ANY = re.compile("|".join(f"({pattern})" for pattern, _ in PATTERNS.values()), re.IGNORECASE)
 SECTION = re.compile(r"(Args|Attributes|Returns|Raises|Yields|Example|Examples|Note):")
-API = re.compile(r"`[^`]*`|\"[\w./ -]*\"|'[\w./-]*'|--[\w.-]+|\b\w+\.\w+\b|\b\w+_\w+\b")
+API = re.compile(
+    r"`[^`]*`|\"[\w./ -]*\"|'[\w./-]*'|--[\w.-]+|\b\w+\.\w+\b|\b\w+_\w+\b|\bNone\b|\b[A-Z]{4,}\b"
+)
 
 
 def is_string(node: ast.AST | None) -> bool:
@@ -78,8 +75,10 @@ def is_string(node: ast.AST | None) -> bool:
 def paragraphs(docstring: str) -> list[str]:
     """Paragraphs and fields of a docstring, without headings, examples and names of fields."""
     found, indent = [""], 0
-    for line in docstring.expandtabs().splitlines():
+    for line in inspect.cleandoc(docstring).splitlines():
         text = line.strip()
+        if not indent and line.startswith("    "):
+            continue  # an example
         begins_field = re.match(r"\*{0,2}[\w., *]+: ", text) if indent else None
         if not text or SECTION.fullmatch(text):
             found.append("")
@@ -223,7 +222,7 @@ def main() -> None:
         f"{pattern} in {room}: {COUNTS[pattern].get(room, 0)} -> {count}"
         for pattern, rooms in today.items()
         for room, count in rooms.items()
-        if COUNTS and count > COUNTS.get(pattern, {}).get(room, 0)
+        if count > COUNTS.get(pattern, {}).get(room, 0)
     ]
     if raised:
         sys.exit("\n".join(raised))
