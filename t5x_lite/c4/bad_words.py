@@ -256,7 +256,7 @@ def load_bad_words(path: str | os.PathLike[str]) -> list[str]:
     if capitals:
         _LOGGER.warning(
             "%s: %d entries have capital letters and are never found in the lower-cased text, "
-            "as in the reference",
+            "as in the original C4 code",
             path,
             capitals,
         )

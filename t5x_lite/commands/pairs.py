@@ -245,7 +245,7 @@ def synthesize_requests(
       output: output file with JSON lines {"id", "lang", "text", "prompt"}, one request per article.
       prompt: file with the template of the request, in which {text} is replaced by an excerpt of
         the article; default: a built-in template.
-      excerpts: options that select the articles and the excerpts of articles.
+      excerpts: selection of articles and of their excerpts: numbers, lengths and languages.
     """
     from t5x_lite.data.formats.lines import writer
 
@@ -415,7 +415,7 @@ def mine(
         positives.
       rules: settings of the rules that choose negatives (`mining.Rules`), one option each.
       rescore: replace the "pos_scores" of the input by scores of the search; default: keep them.
-      encoder: options that encode the queries and the passages, such as lengths and batch size.
+      encoder: encoding of the queries and passages: prefixes, lengths and batch size.
     """
     from t5x_lite.checkpoints.init import base_at
     from t5x_lite.data.formats.lines import writer

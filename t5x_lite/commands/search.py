@@ -104,8 +104,8 @@ def search(
       output: run file to write, with the ranked documents of each query.
       encoder: settings of the encoder of query texts (`QueryEncoder`), one option each.
       depth: maximum number of documents per query.
-      rescore: vector files of the same corpus in float32 or float16, in the same order, which
-        rescore the documents found with binary --vectors; default: no rescoring.
+      rescore: float32 or float16 vector files of the same corpus, in the same order as --vectors; the
+        documents found with binary --vectors are ranked again by these vectors; default: none.
       rescore_factor: number of candidates to search for each returned document, if --rescore is
         given.
       same_ids: treatment of documents with the same id as the query: "keep" keeps them in the
@@ -244,8 +244,8 @@ def index_search(
       output: run file to write, with the ranked documents of each query.
       encoder: settings of the encoder of query texts (`QueryEncoder`), one option each.
       depth: maximum number of documents per query.
-      rescore: vector files of the same corpus in float32 or float16, in the same order, which
-        rescore the documents found with a compressed index (SQ8, PQ); default: no rescoring.
+      rescore: float32 or float16 vector files of the same corpus, in the same order; the documents
+        found with a compressed index (SQ8, PQ) are ranked again by these vectors; default: none.
       rescore_factor: number of candidates to search for each returned document, if --rescore is
         given.
       nprobe: number of lists of an IVF index to search per query; default: 1/64 of the lists.

@@ -190,7 +190,7 @@ def check_base(opened: Opened, arrays: Arrays, where: Path, *, allowed: bool) ->
     )
     if not allowed:
         raise InputError(f"{text}; give the recorded base, or set --allow-other-base")
-    _logger.warning("%s; using this base because of --allow-other-base", text)
+    _logger.warning("%s; using this base model, because --allow-other-base is given", text)
 
 
 def digests_of(arrays: Arrays) -> dict[str, str]:

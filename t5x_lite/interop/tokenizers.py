@@ -415,8 +415,8 @@ def read_encoder_tokenizer(directory: Path, *, vocab_size: int, pad_id: int) -> 
     vocabulary = ENCODER_FORMS[path.name](path)
     if path.name == TOKENIZER_NAME and _cuts_decomposed(vocabulary):
         _logger.info(
-            "%s: this tokenizer splits decomposed text (NFD) unlike SentencePiece, as in "
-            "transformers' fast tokenizers; pass texts in NFC",
+            "%s: this tokenizer splits decomposed text (NFD) as transformers' fast tokenizers do, "
+            "but SentencePiece does not; pass texts in NFC",
             path,
         )
     if vocabulary.size > vocab_size:

@@ -302,14 +302,16 @@ def _chosen_task(asked: Experiment, found: Measured, task: Task, *, is_encoder: 
     if few:
         shown = ", ".join(sorted(found.labels)[:6]) + (", ..." if len(found.labels) > 6 else "")
         _logger.info(
-            "found %d distinct targets; training as classify (%s)", len(found.labels), shown
+            "found %d distinct targets; training with --task classify (%s)",
+            len(found.labels),
+            shown,
         )
         return "classify"
     if not is_encoder:
-        _logger.info("found many distinct targets; training as text_to_text")
+        _logger.info("found many distinct targets; training with --task text_to_text")
         return "text_to_text"
     if all(map(_is_number, found.labels)):
-        _logger.info("found many distinct numbers; training as regress")
+        _logger.info("found many distinct numbers; training with --task regress")
         return "regress"
     number = len(found.labels) or f"more than {MOST_LABELS}"
     raise InputError(

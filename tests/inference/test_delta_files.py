@@ -162,7 +162,7 @@ def test_another_base_is_refused_with_both_digests(base, lora, tmp_path, caplog)
     with pytest.raises(InputError, match=message):
         load(lora[0], base=where)
     allowed = load(lora[0], base=where, allow_other_base=True)
-    assert "using this base because of --allow-other-base" in caplog.text
+    assert "using this base model, because --allow-other-base is given" in caplog.text
     assert allowed.parts.keys() == load(lora[0]).parts.keys()
     assert load(lora[0], base=base[0]).base == load(lora[0]).base
     # As other commands have it: the recorded base does not stand in for what --base names.

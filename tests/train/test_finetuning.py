@@ -58,7 +58,7 @@ def test_a_t5_and_a_table_of_few_labels(t5, table, caplog):
     assert 4 * 160 / 32 <= experiment.steps <= 4 * 200 / 32
     assert type(experiment.optimizer).__name__ == "Adafactor"
     assert "tokens per text of inputs: median" in caplog.text
-    assert "found 2 distinct targets; training as classify (0, 1)" in caplog.text
+    assert "found 2 distinct targets; training with --task classify (0, 1)" in caplog.text
 
 
 def test_options_win_and_adapters_have_their_optimizer(t5, table):
