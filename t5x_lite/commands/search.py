@@ -104,8 +104,8 @@ def search(
       output: run file to write, with the ranked documents of each query.
       encoder: settings of the encoder of query texts (`QueryEncoder`), one option each.
       depth: maximum number of documents per query.
-      rescore: float32 or float16 vector files of the same corpus, in the same order as --vectors; the
-        documents found with binary --vectors are ranked again by these vectors; default: none.
+      rescore: float32 or float16 vector files of the same corpus, in the same order as --vectors;
+        documents found with binary --vectors are ranked again by them; default: none.
       rescore_factor: number of candidates to search for each returned document, if --rescore is
         given.
       same_ids: treatment of documents with the same id as the query: "keep" keeps them in the
