@@ -178,7 +178,7 @@ def test_arms_are_ranked_and_finished_runs_are_skipped(sweep):
     assert "error: --metric validation/f is not a metric of value=0." in message
     assert "did you mean validation/f1?" in message
     code, message, _ = sweep("--metric", "test/f1")
-    assert (code, "would choose a model by a test split" in message) == (2, True)
+    assert (code, "selects a model by a test split" in message) == (2, True)
 
 
 @pytest.mark.slow
@@ -268,7 +268,7 @@ def test_other_directories(sweep):
     lock = WorkDirectory(sweep.directory, sweep.directory)
     lock.lock()
     code, error, _ = sweep()
-    assert (code, "is in use: another process trains in it" in error) == (2, True)
+    assert (code, "is in use by another training process" in error) == (2, True)
     os.close(lock.locks[0])
     (sweep.directory / "config.json").write_text("{}")
     code, error, trained = sweep()
