@@ -24,6 +24,7 @@ def test_what_is_no_part(text):
 
 def test_more_parts_than_blocks():
     with pytest.raises(
-        InputError, match=r"65 texts are only 2 blocks of 64.*use 2 shards or fewer"
+        InputError,
+        match=r"a block of 64 texts for each shard, but 65 texts are 2 blocks; use 2 shards or fewer",
     ):
         Share(1, 3).bounds(65, whole=64, what="texts")
