@@ -472,7 +472,7 @@ PLACES = [
     ("m", "m has the languages af, de; choose languages by --data.languages"),
     ("no/such/*.parquet", "no/such/*.parquet: no file matches"),
     ("hf://own/pages", "hf://own/pages needs the package datasets, which is not installed"),
-    ("tfds://no_such_data", "TFDS has no no_such_data in its place"),
+    ("tfds://no_such_data", "TFDS has no no_such_data in its default directory"),
 ]
 
 

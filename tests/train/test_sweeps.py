@@ -197,7 +197,7 @@ def test_only_new_arms_and_seeds_may_join(sweep):
         (*grid(0.1, 0.2, 0.3),): "with value=0.1,seed=1, which is not in this grid and its seeds; ",
         ("--seeds", "2"): "which is not in this grid and its seeds; use another --workdir, or",
         (*grid(0.1, 0.2, 0.3), "--seeds", "2", "--steps", "5"): (
-            "holds a sweep with other settings: steps is 10 there and 5 here; "
+            "holds a sweep with other settings: steps is 10 in the saved config and 5 now; "
         ),
         (*grid(0.1, 0.2, 0.3), "--seeds", "2", "--seed", "1"): "seed is 0 there and 1 here",
     }.items():
