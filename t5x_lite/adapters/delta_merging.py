@@ -111,7 +111,7 @@ class HasParts(Protocol):
     """Protocol of adapter modules that change the kernel or bias of one dense layer."""
 
     def parts(self) -> dict[str, Part]:
-        """Return the changes of the dense layer, as "kernel" or "bias" -> delta part."""
+        """Return the changes of the dense layer's "kernel" and "bias", by name."""
         ...
 
 
@@ -126,7 +126,7 @@ def delta_form(
       model: model with a method `stacks`; its arrays may be jax.ShapeDtypeStructs.
 
     Returns:
-      Changes (delta parts) by path in the model, and the configs of the adapters that cannot be
+      Changes by path in the model, and the configs of the adapters that cannot be
       converted.
 
     Raises:
@@ -213,7 +213,7 @@ class Union(Adapter):
         """Build the modules of all methods.
 
         Raises:
-          InputError: if two methods share a site.
+          InputError: if two methods share a layer position.
         """
         return UnionModules(
             self.name,
@@ -231,7 +231,7 @@ class UnionModules(adapter_tree_Modules):
       members: modules of the methods.
 
     Raises:
-      InputError: if two methods share a site.
+      InputError: if two methods share a layer position.
     """
 
     def __init__(self, name: str, methods: Sequence[str], members: Sequence[adapter_tree_Modules]):
@@ -501,7 +501,7 @@ def _of_factors(
     what: str,
     roots: bool = False,
 ) -> Delta:
-    """Merge LoRA factors by weights; `roots` weights by the square roots of weight times scale."""
+    """Return a delta with LoRA factors merged by weights."""
     whole = together(deltas)
     parts: dict[str, Part] = {}
     for path in sorted({path for delta in deltas for path in delta.parts}):
