@@ -348,7 +348,7 @@ class Modules(nnx.Module):
         return tuple(f"{stack}/{site}" for stack, site in self.places)
 
     def copied(self) -> tuple[str, ...]:
-        """Return the paths of the model arrays that `read` replaces."""
+        """Return the paths of the model arrays that this adapter replaces."""
         return ()
 
     def read(self, model: Mapping[str, Any], *, key: Key | None = None) -> dict[str, Any]:

@@ -73,8 +73,8 @@ class Site:
     Attributes:
       stack: "encoder" or "decoder".
       name: name of the position, such as "attention/query" or "after_mlp".
-      dense: dense layer at the position. For a hidden state, it is the layer that reads the hidden
-        state; for a position after a block, it is the first dense layer of the encoder or decoder.
+      dense: dense layer at the position; for a hidden state, the next dense layer; after a block,
+        the first dense layer of the encoder or decoder.
       first: number of the first layer of `stack`; decoder layers are numbered after encoder layers.
       heads: number of attention heads if the position holds attention keys and values, where
         `dense` is the key projection; otherwise None.
@@ -212,12 +212,12 @@ class Adapter:
           hidden: function for the input of a block's last dense layer.
           block: function for the output of an attention or feed-forward block.
           key: function for the keys and values of an attention layer.
-          sites: site names or regular expressions instead of `self.sites`.
+          sites: names of layer positions, or regular expressions; None uses the adapter's `sites`.
           where: function that returns False for each layer position to skip.
           rngs: random streams; "params" is used.
 
         Raises:
-          InputError: if an entry of `sites` matches no position, or only skipped positions.
+          InputError: if an entry of `sites` matches no layer position.
         """
         patterns = self.sites if sites is None else tuple(sites)
         found: dict[str, dict[str, nnx.Module]] = {}
@@ -453,7 +453,7 @@ class AdapterModules(nnx.Module):
         return {name: getattr(self, name) for name in self._names}
 
     def copied(self) -> tuple[str, ...]:
-        """Return the paths of the model arrays that `read` replaces."""
+        """Return the paths of the model arrays that adapters replace."""
         return tuple(path for modules in self._modules().values() for path in modules.copied())
 
     def read(self, model: Params, *, key: Key | None = None) -> Params:

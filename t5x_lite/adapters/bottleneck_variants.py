@@ -250,7 +250,7 @@ class Invertible(Adapter):
     """Configuration of an invertible adapter (NICE) after an encoder's embeddings, as in MAD-X.
 
     Attributes:
-      sites: always "invertible".
+      sites: layer position of the adapter; always "invertible".
       reduction: half the embedding size divided by the width of the coupling networks.
     """
 
@@ -671,7 +671,7 @@ class Experts(Adapter):
     """Configuration of a mixture of experts made from copies of each feed-forward block.
 
     Attributes:
-      sites: always "after_mlp", in encoder and decoder.
+      sites: layer position of the adapter; always "after_mlp", in encoder and decoder.
       num: number E of experts.
       top: number K of experts that each token uses.
       balance: loss weight of the load-balancing term (Fedus et al. 2022); 0 disables the term.

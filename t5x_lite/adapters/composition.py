@@ -482,7 +482,7 @@ def gates_of(
 
     Args:
       dense: dense layer of the gate.
-      read: gate input x.
+      read: input of the gate.
       seen: attention mask: the positions that each position attends to.
       kind: tokens over which gate values are averaged: "real_tokens" (without padding) or
         "all_tokens".

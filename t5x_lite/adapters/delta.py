@@ -186,7 +186,7 @@ class Delta:
     Attributes:
       parts: path in the base model -> change of the array.
       extra: path -> array that the base model lacks, such as heads.
-      base: identity of the base model; None is compatible with every base.
+      base: identity of the base model; None is compatible with every model.
       config: configs of the adapters in `extra`.
     """
 

@@ -300,14 +300,14 @@ class How:
         check_bounds(self)
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """Return a single delta, merged from several deltas by this method."""
+        """Merge several deltas (changes of one base model's arrays) into one delta."""
         raise TypeError(f"{type(self).__name__} does not define merged")
 
 
 def merge(
     deltas: Sequence[Delta], how: How | None = None, *, weights: Sequence[float | int] = ()
 ) -> Delta:
-    """Merge several deltas of one base model into one delta.
+    """Merge several deltas (changes of one base model's arrays) into one delta.
 
     Args:
       deltas: at least one delta; heads of the same name must be equal.
@@ -332,7 +332,7 @@ def merge(
 
 @dataclasses.dataclass(frozen=True)
 class Linear(How):
-    """Merge method: weighted sum of the deltas; low-rank products remain low-rank and exact."""
+    """Merge method: weighted sum of the deltas; low-rank products remain exact."""
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
         terms = [weight * delta for delta, weight in zip(deltas, weights, strict=True)]
@@ -528,7 +528,7 @@ def _of_factors(
 
 
 def together(deltas: Sequence[Delta]) -> Delta:
-    """Return a delta with the heads and adapters of several deltas, but without array changes.
+    """Return a delta with the heads and adapters of several deltas, without array changes.
 
     Raises:
       InputError: if the base models differ, one of several deltas has adapters, or heads conflict.
@@ -548,7 +548,7 @@ def together(deltas: Sequence[Delta]) -> Delta:
 def by_path(
     deltas: Sequence[Delta], combined: Callable[[str, Sequence[np.ndarray]], np.ndarray]
 ) -> Delta:
-    """Return a delta in which each array's change is computed from the changes of all deltas."""
+    """Merge several deltas array by array with the function `combined`."""
     whole = together(deltas)
     parts: dict[str, Part] = {}
     for path in sorted({path for delta in deltas for path in delta.parts}):

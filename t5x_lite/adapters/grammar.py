@@ -197,7 +197,7 @@ def _error(text: str, node: ast.AST, why: str) -> InputError:
 
 
 class _Evaluator:
-    """Evaluator of one parsed expression of deltas."""
+    """Evaluator of one parsed expression of `t5x-lite compose`."""
 
     def __init__(self, text: str, names: Names):
         self._text = text

@@ -123,7 +123,7 @@ class Factors(nnx.Module):
     """Base class of LoRA modules: low-rank factors A and B of a dense layer; B starts as 0.
 
     Args:
-      host: dense layer, for one layer or stacked over layers.
+      host: dense layer that the product is added to.
       rank: rank of the product A B.
       scale: scale s of the product.
       rngs: random streams; "params" is used.
@@ -182,7 +182,7 @@ class GatedBranch(Factors):
     """LoRA module with a gate g: adds g s (x A) B to the output of a dense layer.
 
     Args:
-      host: dense layer, for one layer or stacked over layers.
+      host: dense layer that the product is added to.
       rank: rank of the product A B.
       scale: scale s of the product.
       gate: kind of the gate g.

@@ -386,7 +386,7 @@ class Prompt(Adapter):
     """Configuration of prompt tuning: trained vectors before the tokens of an encoder.
 
     Attributes:
-      sites: always "prompt".
+      sites: layer position of the adapter; always "prompt".
       length: number P of vectors.
       init: initializer: "uniform", from -0.5 to 0.5; or "vocab", embeddings of randomly sampled
         tokens. The parameters of "vocab" are differences from these embeddings, which start as 0.

@@ -647,7 +647,7 @@ class Projected(ArrayModule):
     """Adapter module that adds a random projection of a trained vector z to one array.
 
     Args:
-      space: projection from z to the array.
+      space: random projection from z to the array.
       has_lambda: True if each layer has a trained factor.
     """
 
@@ -668,7 +668,7 @@ class FastfoodModules(ArrayModules):
 
     Args:
       leaves: path in the model -> shape and axes of the array.
-      spaces: path -> projection from z to the array.
+      spaces: path -> random projection from z to the array.
       size: number of dimensions of z.
       lambdas: True if each layer has a trained factor.
     """

@@ -175,7 +175,7 @@ class ArrayModule(nnx.Module):
 
 
 class ArrayModules(Modules):
-    """Adapter modules that change arrays of a model, stored at the paths of the arrays.
+    """Adapter modules that change whole arrays of a model.
 
     Args:
       leaves: path in the model -> shape and axes of the array.
@@ -354,7 +354,7 @@ def _places(model: nnx.Module) -> dict[int, str]:
 
 
 class Copies(Modules):
-    """Trained differences between copied arrays and base arrays, stored at the arrays' paths.
+    """Trained differences between copied arrays and the base model's arrays.
 
     Args:
       arrays: path in the model -> shape and axes of the array, and the layer numbers to copy.

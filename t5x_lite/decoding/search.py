@@ -170,7 +170,7 @@ class Preparation:
         self._model: Any = None
 
     def __call__(self, params: Params) -> Any:
-        """Return the model for decoding; reuse the last one if the parameters did not change."""
+        """Return the model for decoding; convert it only if the parameters changed."""
         leaves = jax.tree.leaves(params)
         if self._model is None or [*map(id, leaves)] != [*map(id, self._leaves)]:
             self._model = None  # its arrays go before new ones come
@@ -185,7 +185,7 @@ class T5XRule:
     Attributes:
       penalty: length penalty (alpha).
       max_length: maximum number of new tokens.
-      nothing: score of a finished output that does not exist yet.
+      nothing: score of missing outputs while fewer than num_beams outputs are finished.
     """
 
     penalty: float

@@ -210,7 +210,6 @@ def _sides(
 def _layout(
     settings: Hyperparameters, names: Sequence[str | None], shape: Sequence[int]
 ) -> dict[str, Dims]:
-    """Return the parameter axes that each statistic keeps, including the layer axis."""
     lead = int(is_stacked(names))
     every = tuple(range(len(shape)))
     sides = _sides(settings, names[lead:], shape[lead:])

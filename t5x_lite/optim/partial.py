@@ -372,7 +372,7 @@ def check_updates(updates: Sequence[Update], paths: Sequence[str]) -> None:
 
 
 def joint_optimizer(updates: Sequence[Update]) -> optax.GradientTransformation:
-    """Return the joint optimizer; its state has the optimizer states of all updates."""
+    """Combine the optimizers of several updates into one optimizer."""
     first = updates[0]
     if not first.name and first.trains is None:
         return first.optimizer
@@ -392,12 +392,12 @@ def joint_optimizer(updates: Sequence[Update]) -> optax.GradientTransformation:
 
 
 def state_of(update: Update, states: Any) -> Any:
-    """Return the optimizer state of one update from the state of `joint_optimizer`."""
+    """Return the optimizer state of one update from the joint optimizer state."""
     return states[update.name] if update.name else states
 
 
 def joint_state(updates: Sequence[Update], states: Sequence[Any]) -> Any:
-    """Return the state of `joint_optimizer` from the optimizer state of each update."""
+    """Combine the optimizer states of several updates into one joint state."""
     if not updates[0].name:
         return states[0]
     return {update.name: state for update, state in zip(updates, states, strict=True)}
