@@ -69,8 +69,8 @@ class Bottleneck(Adapter):
       ln_before: True to apply a layer norm to a.
       ln_after: layer norm after the adapter: "none", "branch" for b(a), or "sum" for b(a) + r.
       original_ln_after: True to add x and apply the layer's norm; if False, the result is b(a) + r.
-      gate: gate g: "none", "real_tokens", or "all_tokens" (as in the library `adapters`, only for
-        encoders).
+      gate: gate g: "none", or the mean over "real_tokens" (no padding) or over "all_tokens" (as in
+        the library `adapters`, only for encoders).
     """
 
     name: str = "bottleneck"

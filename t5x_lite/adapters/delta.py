@@ -305,7 +305,7 @@ class Delta:
         return dataclasses.replace(self, parts=parts)
 
     def then(self, other: "Delta") -> "Delta":
-        """Return a delta that applies this delta first and the other delta second."""
+        """Return a delta that applies this delta and then the other delta."""
         parts = dict(self.parts)
         for path, part in other.parts.items():
             parts[path] = parts[path].then(part) if path in parts else part

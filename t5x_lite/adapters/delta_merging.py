@@ -396,7 +396,7 @@ class Dare(How):
 def dare_mask(
     path: str, shape: tuple[int, ...], *, p: float, seed: int, number: int = 0
 ) -> np.ndarray:
-    """Return the boolean mask of the entries that DARE keeps, for one array of delta `number`."""
+    """Return a random boolean mask of the array entries that DARE keeps."""
     key = jax.random.key(seed)
     if number:
         key = jax.random.fold_in(key, number)

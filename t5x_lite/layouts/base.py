@@ -224,7 +224,7 @@ class Layout:
         return tuple(lengths[name] for name in self.features)
 
     def packed_lengths(self, lengths: Int[np.ndarray, "n F"]) -> Int[np.ndarray, "n G"]:
-        """Return the number of tokens of each example in a row, for each packed feature."""
+        """Return the number of tokens of each example, for each packed feature."""
         return lengths
 
     def longest(self, example: Example) -> int:
@@ -313,7 +313,7 @@ class Layout:
         return {}
 
     def check_fixed(self, fixed: Mapping[str, Any]) -> None:
-        """Raise InputError if a cache was written with other values of the settings in `fixed`."""
+        """Raise InputError if a cache was written with other settings."""
         own = self.fixed()
         fields = {field.name for field in dataclasses.fields(self)}
         for name in dict.fromkeys([*own, *fixed]):

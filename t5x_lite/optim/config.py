@@ -376,7 +376,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def _build(self, axes: Axes, *, starts: Starts | None) -> optax.GradientTransformation:
-        """Return the optax optimizer, to which `build` adds clipping and learning-rate factors."""
+        """Return the optax optimizer without clipping and learning-rate factors."""
 
     @abstractmethod
     def state_axes(self, axes: Axes, shapes: Params) -> dict[str, Any]:

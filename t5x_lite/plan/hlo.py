@@ -138,7 +138,7 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """Cost on one device of all compiled instructions of one JAX operation.
+    """Cost of one JAX operation in a compiled program, on one device.
 
     Attributes:
       source: name of the JAX operation, such as "jit(step)/jvp()/while/body/dot_general"; for a
