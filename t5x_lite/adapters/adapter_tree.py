@@ -72,8 +72,8 @@ class SlotTree(nnx.Module):
     Args:
       tree: composition of the adapters, such as Stack(a, b).
       leaves: composed adapter modules by name, for one layer or stacked over layers.
-      own: trained layers of the composition itself, such as routers, by `Trained.key`.
-      layers: layer numbers, counted over encoder and decoder, for Drop, which skips layers.
+      own: trained layers of the composition, such as routers, by key.
+      layers: layer numbers; decoder layers come after encoder layers.
     """
 
     ids: nnx.Variable | None = None  # [B], from `see`
@@ -95,7 +95,7 @@ class SlotTree(nnx.Module):
 
     @property
     def per_row(self) -> bool:
-        """True if the adapters in use, or their gates, depend on the row or token of the batch."""
+        """True if the adapters in use differ between rows or tokens of the batch."""
         return self._has_rows or any(map(is_per_row, self.leaves.all().values()))
 
     @property
@@ -104,7 +104,7 @@ class SlotTree(nnx.Module):
         return any(block.of_rows or block.by_content for block in blocks)
 
     def see(self, ids: Array) -> None:
-        """Store which of the composed adapters each batch row uses, in place."""
+        """Store the index of the adapter that each batch row uses."""
         num = jax.tree.leaves(nnx.state(self.leaves))[0].shape[0]
         layers = jnp.broadcast_to(ids, (num, *ids.shape))
         self.ids = nnx.Variable(layers, logical=("layers", None))
@@ -127,7 +127,7 @@ class BlockTree(SlotTree):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the residual sum of the block after all adapters, after `norm` if given."""
+        """Apply all adapters to a block's output, and return the residual sum."""
         total = x + self._run(BlockState(f, x, norm, around, self._ids())).h
         return total if norm is None else norm(total)
 
@@ -143,7 +143,7 @@ class DenseTree(SlotTree):
         bias: Float[Array, " O"] | None,
         seen: Any,
     ) -> Float[Array, "*batch O"]:
-        """Return the output of the dense layer after all adapters in float32, including the bias.
+        """Return the dense layer's output with all adapters and the bias, in float32.
 
         Raises:
           InputError: if rows use different adapters, but the layer's input is shared by all rows.
@@ -193,7 +193,7 @@ class KeyTree(SlotTree):
         return _one_after_the_other([leaf() for leaf in self.leaves.all().values()])
 
     def gated(self, x: Float[Array, "B T D"], seen: Any) -> Prefix:
-        """Return the concatenated prefix keys and values; per row if a prefix has a gate."""
+        """Return the concatenated keys and values of all prefixes."""
         leaves = self.leaves.all().values()
         if not any(isinstance(leaf, GatedKeySlot) for leaf in leaves):
             return self()
@@ -228,7 +228,8 @@ class FusionLayer(nnx.Module):
     """AdapterFusion layer: attention over the outputs u_i of adapters, sum_i p_i Wv u_i.
 
     p_i is the softmax over i of (Wq q + bq) . (Wk u_i + bk) / T. Scores have no factor 1 / sqrt(d),
-    and T is constant. (The library `adapters` decreases T at each call, also in evaluation.)
+    and the temperature T is constant. (The library `adapters` decreases T at each call, also in
+    evaluation.)
 
     Args:
       d_model: hidden size of the model.
@@ -303,7 +304,8 @@ class Modules(nnx.Module):
     """Modules of one adapter, as nested attributes such as `encoder.attention.query`.
 
     Args:
-      found: stack ("encoder" or "decoder") -> site, such as "attention/query" -> adapter module.
+      found: adapter modules by stack ("encoder" or "decoder") and layer position, such as
+        "attention/query".
     """
 
     def __init__(self, found: Mapping[str, Mapping[str, nnx.Module]] | None = None):
@@ -346,7 +348,7 @@ class Modules(nnx.Module):
         return tuple(f"{stack}/{site}" for stack, site in self.places)
 
     def copied(self) -> tuple[str, ...]:
-        """Return the paths of the model arrays that `read` replaces."""
+        """Return the paths of the model arrays that this adapter replaces."""
         return ()
 
     def read(self, model: Mapping[str, Any], *, key: Key | None = None) -> dict[str, Any]:
@@ -363,7 +365,7 @@ class Modules(nnx.Module):
         return None
 
     def array_parts(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Part]:
-        """Return the adapter's changes of complete model arrays as delta parts, by path.
+        """Return this adapter's changes of complete model arrays, by path.
 
         Args:
           shapes: path -> shape of the model's array.
@@ -383,16 +385,16 @@ class Modules(nnx.Module):
 
 
 class BlockLayers(nnx.Module):
-    """Trained layers of Fuse and Route compositions, stored at adapters/PART/NAME/STACK/SITE.
+    """Trained layers of the Fuse and Route compositions of a model.
 
     Args:
-      blocks: Fuse or Route configs, by NAME.
-      places: sites of the adapters, by adapter name.
+      blocks: Fuse or Route configs by name.
+      places: layer positions of the adapters, such as "mlp/out", by adapter name.
       stacks: stacked layers of the model by name.
       rngs: random streams; "params" is used.
 
     Raises:
-      InputError: if a NAME is reserved or not an identifier.
+      InputError: if a name is reserved or not an identifier.
     """
 
     def __init__(
@@ -420,11 +422,11 @@ class BlockLayers(nnx.Module):
             setattr(self, title, Modules(made))
 
     def at(self, title: str, stack: str, site: str) -> Any:
-        """Return the trained layers of a Fuse or Route config at a layer position (site)."""
+        """Return the trained layers of a Fuse or Route config at a layer position."""
         return getattr(self, title).at(stack, site)
 
     def stands_at(self, title: str, stack: str, site: str) -> bool:
-        """Return True if a Fuse or Route config has trained layers at a layer position (site)."""
+        """Return True if a Fuse or Route config has trained layers at a layer position."""
         return (stack, site) in getattr(self, title).places
 
     def penalty(self) -> Array:
@@ -448,7 +450,7 @@ def _layer_of(block: Trained, host: Dense, rngs: nnx.Rngs) -> FusionLayer | Rout
 
 
 def places_of(tree: str | Block, places: Places) -> list[tuple[str, str]]:
-    """Return the (stack, site) pairs, such as ("encoder", "mlp/out"), of composed adapters."""
+    """Return the layer positions of composed adapters, such as ("encoder", "mlp/out")."""
     return list(dict.fromkeys(place for name in names_of((tree,)) for place in places[name]))
 
 
@@ -487,7 +489,7 @@ def check_layers(use: Sequence[str | Block], layers: Mapping[str, range]) -> Non
 
 
 def tree_class(site: str) -> type[SlotTree]:
-    """Return the `SlotTree` subclass for a position in the layers, such as "mlp/out"."""
+    """Return the class that composes adapters at a layer position, such as "mlp/out"."""
     if site.startswith(_BLOCK):
         return BlockTree
     if site.endswith(_PREFIX):
@@ -498,7 +500,7 @@ def tree_class(site: str) -> type[SlotTree]:
 
 
 def check_tasks(use: Sequence[str | Block], modules: Mapping[str, Modules]) -> None:
-    """Raise InputError if a hypernetwork is used without a valid Task(NAME, of=TASK).
+    """Raise InputError if a hypernetwork is used without a valid task number.
 
     Args:
       use: compositions of adapters.
@@ -524,8 +526,8 @@ def check_places(use: Sequence[str | Block], places: Places, kinds: Mapping[str,
 
     Args:
       use: compositions of adapters.
-      places: sites of the adapters, by adapter name.
-      kinds: name of an adapter -> name of its method.
+      places: layer positions of the adapters, such as "mlp/out", by adapter name.
+      kinds: method of each adapter, such as "lora", by adapter name.
     """
     prompt = next((n for n in names_of(use) if ("encoder", "prompt") in places[n]), None)
     for node, above in (pair for tree in use for pair in walk(tree)):

@@ -73,8 +73,8 @@ class Site:
     Attributes:
       stack: "encoder" or "decoder".
       name: name of the position, such as "attention/query" or "after_mlp".
-      dense: dense layer at the position. For a hidden state, it is the layer that reads the hidden
-        state; for a position after a block, it is the first dense layer of the encoder or decoder.
+      dense: dense layer at the position; for a hidden state, the next dense layer; after a block,
+        the first dense layer of the encoder or decoder.
       first: number of the first layer of `stack`; decoder layers are numbered after encoder layers.
       heads: number of attention heads if the position holds attention keys and values, where
         `dense` is the key projection; otherwise None.
@@ -132,7 +132,7 @@ class Adapter:
 
     @property
     def unpackable(self) -> str:
-        """Reason why the adapter does not support packed rows; "" if it does."""
+        """Reason why packed rows are not supported; "" if they are supported."""
         return ""
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
@@ -169,7 +169,7 @@ class Adapter:
         raise TypeError(f"{type(self).__name__} does not define build")
 
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
-        """Return the parameters, by path, that give `factor` times the adapter's output.
+        """Multiply the adapter's output by a factor, and return the new parameters by path.
 
         Raises:
           InputError: if the adapter method does not support scaling.
@@ -182,7 +182,7 @@ class Adapter:
     def joined(
         self, params: Mapping[str, Any], other: "Adapter", others: Mapping[str, Any]
     ) -> "tuple[Adapter, dict[str, Any]]":
-        """Return one adapter config and its parameters that compute the sum of two adapters.
+        """Add two adapters, and return the config and parameters of the sum.
 
         Raises:
           InputError: if the adapter method does not support addition.
@@ -204,21 +204,20 @@ class Adapter:
         where: Callable[[Site], bool] = lambda site: True,
         rngs: nnx.Rngs,
     ) -> dict[str, dict[str, nnx.Module]]:
-        """Build the adapter modules of all layers, stacked, as stack -> site -> module.
+        """Build the adapter modules of all layers of a model.
 
         Args:
-          model: as for `build`.
-          dense: function that builds the module of one dense layer; None skips dense layers, and
-            likewise for `hidden`, `block` and `key`.
+          model: model with a method `stacks`.
+          dense: function that builds the module of one dense layer; None skips dense layers.
           hidden: function for the input of a block's last dense layer.
           block: function for the output of an attention or feed-forward block.
           key: function for the keys and values of an attention layer.
-          sites: site names or regular expressions instead of `self.sites`.
-          where: function that returns False for each position (site) to skip.
+          sites: names of layer positions, or regular expressions; None uses the adapter's `sites`.
+          where: function that returns False for each layer position to skip.
           rngs: random streams; "params" is used.
 
         Raises:
-          InputError: if an entry of `sites` matches no position, or only skipped positions.
+          InputError: if an entry of `sites` matches no layer position.
         """
         patterns = self.sites if sites is None else tuple(sites)
         found: dict[str, dict[str, nnx.Module]] = {}
@@ -280,7 +279,7 @@ class AdapterModules(nnx.Module):
       adapters: configs of the adapters.
       model: model that the modules are built for.
       use: compositions of adapters, such as Stack(a, b); two compositions must not use the same
-        site. () uses each adapter without composition.
+        layer position. () uses each adapter without composition.
       rngs: random streams; "params" is used.
     """
 
@@ -330,7 +329,7 @@ class AdapterModules(nnx.Module):
                 setattr(host, slot, self._slot(tree, stack, site, layers[stack]))
 
     def attach_output(self, model: nnx.Module, head: Any) -> None:
-        """Set the output head's `inverse` to the model's invertible adapter, in place."""
+        """Connect the model's invertible adapter to the output head, in place."""
         if isinstance(model, TokenHost) and isinstance(head, OutputHost):
             head.inverse = model.invertible
 
@@ -348,7 +347,7 @@ class AdapterModules(nnx.Module):
         return tree_class(site)(tree, leaves, own, layers=layers)
 
     def see(self, model: nnx.Module, ids: Array | None) -> None:
-        """Store in the model's adapter modules which adapter each batch row uses, in place.
+        """Store the index of each batch row's adapter in the model's adapter modules.
 
         Args:
           model: model with attached adapter modules.
@@ -371,13 +370,13 @@ class AdapterModules(nnx.Module):
     def of_batch(
         self, models: Sequence[nnx.Module], batch: Batch, *, keep_ids: bool = False
     ) -> Batch:
-        """Return the batch without `adapter_ids`, which this method stores in the adapter modules.
+        """Store the batch's `adapter_ids` in the adapter modules, and return the other features.
 
         Args:
           models: the model and any further encoders, with attached adapter modules.
           batch: batch features; a Parallel composition repeats the rows once for each adapter.
-          keep_ids: True to keep `adapter_ids` in the batch for the loss. In the copy of the rows
-            for adapter i of Parallel, ids other than i become -1 (no task).
+          keep_ids: True to keep `adapter_ids` in the batch for the loss. In Parallel's copy of the
+            rows for adapter i, other ids become -1.
         """
         if self.repeats > 1:
             batch = {name: jnp.concatenate([x] * self.repeats) for name, x in batch.items()}
@@ -402,7 +401,7 @@ class AdapterModules(nnx.Module):
         return parallel_of(self._use)
 
     def penalties(self) -> dict[str, tuple[Array, float]]:
-        """Return the regularization losses of all adapters: name -> (value, scale)."""
+        """Return the regularization losses of all adapters as (value, scale), by name."""
         each = {name: modules.penalty() for name, modules in self._modules().items()}
         found = {f"{name}_penalty": (x, 1.0) for name, x in each.items() if x is not None}
         if hasattr(self, "fusion"):  # |I - Wv|^2
@@ -437,11 +436,7 @@ class AdapterModules(nnx.Module):
             taken |= own
 
     def check_sum(self, rest: Sequence[Adapter]) -> None:
-        """Raise InputError if the adapters cannot be merged into the model's arrays.
-
-        Args:
-          rest: adapters that cannot be merged into kernels.
-        """
+        """Raise InputError if the adapters cannot be merged into the model's arrays."""
         blocks = [node for node in self._nodes() if isinstance(node, Block)]
         other = next((block for block in blocks if rest or not isinstance(block, Stack)), None)
         if other is not None:
@@ -458,7 +453,7 @@ class AdapterModules(nnx.Module):
         return {name: getattr(self, name) for name in self._names}
 
     def copied(self) -> tuple[str, ...]:
-        """Return the paths of the model arrays that `read` replaces."""
+        """Return the paths of the model arrays that adapters replace."""
         return tuple(path for modules in self._modules().values() for path in modules.copied())
 
     def read(self, model: Params, *, key: Key | None = None) -> Params:
@@ -487,7 +482,7 @@ class AdapterModules(nnx.Module):
 
 
 def at_step(adapters: Sequence[Adapter]) -> Callable[[Array], dict[str, Array]] | None:
-    """Return a function from step to scheduled parameters by path; None without adapters."""
+    """Return a function that computes the adapters' scheduled parameters at a step, or None."""
     if not adapters:
         return None
     return lambda step: {path: x for one in adapters for path, x in one.scheduled(step).items()}

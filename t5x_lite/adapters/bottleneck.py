@@ -69,8 +69,8 @@ class Bottleneck(Adapter):
       ln_before: True to apply a layer norm to a.
       ln_after: layer norm after the adapter: "none", "branch" for b(a), or "sum" for b(a) + r.
       original_ln_after: True to add x and apply the layer's norm; if False, the result is b(a) + r.
-      gate: gate g: "none", "real_tokens", or "all_tokens" (as in the library `adapters`, only for
-        encoders).
+      gate: gate g: "none", or the mean over "real_tokens" (no padding) or over "all_tokens" (as in
+        the library `adapters`, only for encoders).
     """
 
     name: str = "bottleneck"
@@ -263,7 +263,8 @@ class BottleneckBlock(nnx.Module):
     Args:
       config: config of the adapter.
       d_model: hidden size of the model.
-      widths: bottleneck width in each layer of the encoder or decoder; arrays have the maximum.
+      widths: bottleneck width in each layer of the encoder or decoder; arrays have the maximum
+        width.
       rngs: random streams; "params" is used.
     """
 
@@ -337,9 +338,9 @@ class BottleneckBlock(nnx.Module):
 
         Args:
           h: block output before the adapter, possibly after other adapters.
-          x: input of the block, as in `__call__`.
-          norm: norm of a post-norm block, as in `__call__`.
-          around: attention mask and dropout key, as in `__call__`.
+          x: input of the block.
+          norm: layer norm of a post-norm block, or None.
+          around: attention mask and dropout key.
 
         Raises:
           InputError: if the adapter replaces the layer's norm.
@@ -400,7 +401,7 @@ class BottleneckBlock(nnx.Module):
 
     @property
     def is_here(self) -> Bool[Array, ""] | bool:
-        """True if the layer has this adapter; an array if layers differ."""
+        """True if the layer has this adapter; a boolean array if layers differ."""
         return True if self.mask is None or all(self.widths) else self.mask[...][0] > 0
 
     def _where_it_is(self, state: Array, other: Array) -> Float[Array, "B T D"]:
@@ -423,7 +424,7 @@ class BottleneckBlock(nnx.Module):
         return added * gates_of(self.gate, read, around.mask, config.gate).astype(dtype)
 
     def make_mask(self) -> nnx.Variable | None:
-        """Return 0/1 masks [N, R] of the bottleneck columns that each of N layers uses, or None."""
+        """Return a 0/1 mask of the used bottleneck columns of each layer, or None."""
         width = max(1, *self.widths)
         if all(each == width for each in self.widths):
             return None

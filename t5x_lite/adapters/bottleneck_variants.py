@@ -152,10 +152,10 @@ def _of(like: Bottleneck, name: str, changes: dict[str, Any]) -> Compacter:
 
 
 class CompacterModules(BottleneckModules):
-    """Modules of a Compacter adapter, with shared Kronecker factors at adapters/NAME/rule.
+    """Modules of a Compacter adapter, with Kronecker factors that all layers share.
 
     Args:
-      found: stack ("encoder" or "decoder") -> site -> adapter module.
+      found: adapter modules by stack ("encoder" or "decoder") and layer position.
       dim: number n of Kronecker products.
       rngs: random streams; "params" is used.
     """
@@ -177,7 +177,7 @@ class CompacterModules(BottleneckModules):
 
 
 class CompacterBlock(BottleneckBlock):
-    """Bottleneck adapter module with sums of Kronecker products (`PHM`) as projections."""
+    """Bottleneck adapter module with sums of Kronecker products as projections."""
 
     config: Compacter
 
@@ -250,7 +250,7 @@ class Invertible(Adapter):
     """Configuration of an invertible adapter (NICE) after an encoder's embeddings, as in MAD-X.
 
     Attributes:
-      sites: always "invertible".
+      sites: layer position of the adapter; always "invertible".
       reduction: half the embedding size divided by the width of the coupling networks.
     """
 
@@ -372,7 +372,7 @@ class T5Adapter(Adapter):
     dropout_rate: Rate = 0.1
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Return regular expressions for trained paths; norms="all" includes the model's norms."""
+        """Return regular expressions for the paths of the trained parameters."""
         paths = tuple(paths)
         return (*super().trains(paths), *(norms_of(paths) if self.norms == "all" else ()))
 
@@ -507,7 +507,7 @@ class Hyper(Bottleneck):
         return False
 
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
-        """Raise InputError; use `ejected`, because only its bottlenecks support a factor."""
+        """Raise InputError, because a hypernetwork does not support scaling."""
         raise InputError(
             f"hypernetwork {self.name} cannot be multiplied by {factor}; convert a task's adapter "
             "to a bottleneck first (ejected)"
@@ -528,11 +528,11 @@ def plain(config: Hyper) -> Bottleneck:
 
 
 class HyperModules(BottleneckModules):
-    """Bottleneck modules that a hypernetwork generates, and the network, at adapters/NAME.
+    """Hypernetwork, and the bottleneck modules that it generates.
 
     Args:
       config: config of the adapter.
-      found: stack ("encoder" or "decoder") -> site -> adapter module.
+      found: adapter modules by stack ("encoder" or "decoder") and layer position.
       rngs: random streams; "params" is used.
     """
 
@@ -671,7 +671,7 @@ class Experts(Adapter):
     """Configuration of a mixture of experts made from copies of each feed-forward block.
 
     Attributes:
-      sites: always "after_mlp", in encoder and decoder.
+      sites: layer position of the adapter; always "after_mlp", in encoder and decoder.
       num: number E of experts.
       top: number K of experts that each token uses.
       balance: loss weight of the load-balancing term (Fedus et al. 2022); 0 disables the term.
@@ -701,7 +701,7 @@ class Experts(Adapter):
         return self.balance
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "ExpertModules":
-        """Build the routers, and the experts as differences from the block, which start as 0."""
+        """Build the routers and the experts, which start as copies of the feed-forward block."""
         stacks: dict[str, Any] = stacks_of(model)
 
         def layer(site: Site, rngs: nnx.Rngs) -> ExpertLayer:
@@ -720,7 +720,6 @@ class ExpertModules(Modules):
     alone = "replaces the feed-forward block"
 
     def claims(self) -> tuple[str, ...]:
-        """Return the layer positions that no other adapter may use, as stack/site."""
         stacks = dict.fromkeys(stack for stack, _ in self.places)
         return (*super().claims(), *(f"{stack}/{site}" for stack in stacks for site in _BLOCK))
 

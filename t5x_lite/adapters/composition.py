@@ -70,8 +70,7 @@ class Block:
     """Base class of the expressions that compose adapters, such as Stack(a, b).
 
     Attributes:
-      children: names of adapters, or nested compositions. None, the model without an adapter, is
-        allowed if `bare` is set.
+      children: names of adapters, or nested compositions; None is the model without an adapter.
     """
 
     children: "tuple[str | Block | None, ...]"
@@ -87,7 +86,7 @@ class Block:
 
     @property
     def unpackable(self) -> str:
-        """Reason why the composition does not support packed rows; "" if it does."""
+        """Reason why packed rows are not supported; "" if they are supported."""
         return ""
 
     def __post_init__(self) -> None:
@@ -188,8 +187,7 @@ class Trained(Block):
     """Base class of composition blocks with trained parameters.
 
     Attributes:
-      name: NAME in the paths of the parameters, adapters/PART/NAME; "" joins the names of the
-        adapters with "_".
+      name: name of the block in parameter paths; "" joins the names of the adapters with "_".
     """
 
     part: ClassVar[str]
@@ -199,12 +197,12 @@ class Trained(Block):
 
     @property
     def title(self) -> str:
-        """NAME in the paths of the parameters, adapters/PART/NAME."""
+        """Name of the block in parameter paths."""
         return self.name or "_".join(names_of((self,)))
 
     @property
     def key(self) -> str:
-        """Key of the trained layers among all compositions at one layer position."""
+        """Key that identifies the block's trained layers at one layer position."""
         return f"{self.part}__{self.title}"
 
 
@@ -225,7 +223,7 @@ class Fuse(Trained):
 
 @dataclasses.dataclass(frozen=True)
 class Route(Trained):
-    """Composition block that mixes adapters by router weights: h + sum_k w_k (h_k - h).
+    """Composition block that mixes the outputs of several adapters by router weights w_k.
 
     Attributes:
       by: "example" to compute one set of weights per row from the mean of its tokens (in a decoder,
@@ -233,8 +231,8 @@ class Route(Trained):
       kind: "soft", a softmax; "hard", only the likeliest adapter, with the gradient of its
         probability; or "free", trained weights with any sum, equal for all tokens.
       temperature: temperature of the softmax.
-      balance: loss weight of the load-balancing term K sum_k f_k P_k at each site (Fedus et al.
-        2022, arXiv:2101.03961, section 2.2, use 0.01). f_k is the fraction of tokens (with
+      balance: loss weight of the load-balancing term K sum_k f_k P_k at each layer position (Fedus
+        et al. 2022, arXiv:2101.03961, section 2.2, use 0.01). f_k is the fraction of tokens (with
         by="example", of rows) with adapter k as the likeliest, and P_k is the mean of w_k. The term
         is 1 if all adapters are used equally.
     """
@@ -391,7 +389,7 @@ def names_of(use: "Sequence[str | Block]") -> tuple[str, ...]:
 
 
 def trained_of(use: "Sequence[str | Block]") -> dict[str, dict[str, Trained]]:
-    """Return all Fuse and Route configs as "fusion" or "router" -> parameter name -> config.
+    """Return all Fuse and Route configs by kind ("fusion" or "router") and name.
 
     Raises:
       InputError: if two different configs have the same name.
@@ -452,7 +450,7 @@ def check_nesting(use: "Sequence[str | Block]") -> None:
 
 
 def path_of(above: Sequence[Block], last: str) -> str:
-    """Return the place of an adapter in a composition, such as "Fuse > Stack > lora 'x'"."""
+    """Return the position of an adapter in a composition, such as "Fuse > Stack > lora 'x'"."""
     return " > ".join([*(type(block).__name__ for block in above), last])
 
 
@@ -484,7 +482,7 @@ def gates_of(
 
     Args:
       dense: dense layer of the gate.
-      read: gate input x.
+      read: input of the gate.
       seen: attention mask: the positions that each position attends to.
       kind: tokens over which gate values are averaged: "real_tokens" (without padding) or
         "all_tokens".
@@ -569,7 +567,7 @@ class RouterLayer(nnx.Module):
 
 
 def told(weights: Float[Array, "B _ K"], seen: Any, *, length: int) -> Float[Array, " _"]:
-    """Return router statistics: a count of 1, load balance, entropy, each adapter's mean weight.
+    """Return statistics of router weights: load balance, entropy, and mean weight of each adapter.
 
     Args:
       weights: router weights of each token or row; they add up to 1.
@@ -610,7 +608,7 @@ def routers_of(adapters: Sequence[Any], use: Sequence[str | Block]) -> dict[str,
 def metrics_of(
     found: Mapping[str, Array], routers: Mapping[str, float]
 ) -> dict[str, tuple[Array, Array]]:
-    """Return the entropy and mean weights of all routers as metrics: name -> (total, weight).
+    """Return the entropy and mean weights of all routers as metrics, by name.
 
     Args:
       found: router statistics that were collected while the loss was computed.
@@ -626,7 +624,7 @@ def metrics_of(
 def penalties_of(
     found: Mapping[str, Array], routers: Mapping[str, float]
 ) -> dict[str, tuple[Array, float]]:
-    """Return the load-balancing losses of all routers: name -> (total, scale)."""
+    """Return the load-balancing losses of all routers as (total, scale), by name."""
     said = _said(found, routers)
     return {f"{title}_balance": (each[1], routers[title]) for title, each in said.items()
             if routers[title]}  # fmt: skip

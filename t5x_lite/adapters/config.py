@@ -146,7 +146,7 @@ class Adapters:
 
     @property
     def loaded(self) -> dict[str, str]:
-        """Checkpoint directories of the adapters in `load`, by the adapter names of this run.
+        """Checkpoint directories of the adapters in `load`, by adapter name.
 
         Raises:
           InputError: if an entry is not NAME=DIR, or two adapters have the same name.
@@ -180,7 +180,7 @@ class Adapters:
 
     @property
     def unpackable(self) -> str:
-        """Reason why the adapters do not support packed rows; "" if they do."""
+        """Reason why packed rows are not supported; "" if they are supported."""
         blocks = [b for tree in self.composition for b, _ in walk(tree) if isinstance(b, Block)]
         return next((why for one in (*self.added.values(), *blocks) if (why := one.unpackable)), "")
 
@@ -218,6 +218,6 @@ class Adapters:
         return (HEAD, *composing, *(f"{ADAPTERS}{name}" for name in fresh))
 
     def canonical(self) -> "Adapters":
-        """Return an equal config in canonical form, in which equal settings have equal strings."""
+        """Return this config with its strings in canonical form."""
         use = write_trees(parse_trees(self.use))
         return dataclasses.replace(self, add=tuple(map(write_module, self.added.values())), use=use)

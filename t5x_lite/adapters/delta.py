@@ -87,7 +87,6 @@ def _bits(array: np.ndarray) -> np.ndarray:
 
 
 def _limit(arrays: Lazy, k: int) -> tuple[int, int]:
-    """Return the bits of the K-th largest magnitude, and the number of equal entries to select."""
     high = np.zeros(_HALF, np.int64)
     for make in arrays.values():
         high += np.bincount(_bits(make()) >> 16, minlength=_HALF)
@@ -116,19 +115,19 @@ MODULES = "adapters/"
 
 @runtime_checkable
 class Module(Protocol):
-    """Protocol of the adapter configs in a delta (a stored change of a model's arrays)."""
+    """Protocol of adapter configs that can be scaled and added."""
 
     @property
     def name(self) -> str: ...
 
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
-        """Return the adapter parameters, by path, that give `factor` times the adapter's output."""
+        """Multiply the adapter's output by a factor, and return the new parameters by path."""
         ...
 
     def joined(
         self, params: Mapping[str, Any], other: Any, others: Mapping[str, Any]
     ) -> tuple[Any, dict[str, Any]]:
-        """Return one adapter config and its parameters that compute the sum of two adapters."""
+        """Add two adapters, and return the config and parameters of the sum."""
         ...
 
 
@@ -139,7 +138,7 @@ class Identity:
     Attributes:
       checkpoint: checkpoint directory of the base model.
       arrays: path -> digest of the array's values.
-      sources: path in the model -> path in the checkpoint, for arrays at which they differ.
+      sources: path in the model -> path in the checkpoint, for arrays with different paths.
     """
 
     checkpoint: str
@@ -167,7 +166,7 @@ class Identity:
             )
 
     def with_(self, other: "Identity | None") -> "Identity":
-        """Return an identity with the array digests of both, for the same base model.
+        """Merge the array digests of two identities of the same base model.
 
         Raises:
           InputError: if the identities belong to different base models.
@@ -187,7 +186,7 @@ class Delta:
     Attributes:
       parts: path in the base model -> change of the array.
       extra: path -> array that the base model lacks, such as heads.
-      base: identity of the base model; None is compatible with every base.
+      base: identity of the base model; None is compatible with every model.
       config: configs of the adapters in `extra`.
     """
 
@@ -242,7 +241,7 @@ class Delta:
         return trees.unflatten({**flat, **self.extra})
 
     def changed(self, path: str, array: Any, *, keep_float32: bool = False) -> Any:
-        """Return one array of the base model with this delta applied; see `apply`."""
+        """Return one array of the base model with this delta applied."""
         if path not in self.parts:
             return array
         part = self.parts[path]
@@ -306,7 +305,7 @@ class Delta:
         return dataclasses.replace(self, parts=parts)
 
     def then(self, other: "Delta") -> "Delta":
-        """Return a delta that applies this delta first and the other delta second."""
+        """Return a delta that applies this delta and then the other delta."""
         parts = dict(self.parts)
         for path, part in other.parts.items():
             parts[path] = parts[path].then(part) if path in parts else part
@@ -439,7 +438,7 @@ class Delta:
     def stored(
         self, shapes: Mapping[str, Any], axes: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return shapes and axes unchanged, because checkpoints have the base model's arrays.
+        """Check that the base model has the changed arrays, and return shapes and axes unchanged.
 
         Raises:
           InputError: if the base model lacks an array that the delta changes.
@@ -450,7 +449,6 @@ class Delta:
         return dict(shapes), dict(axes)
 
     def fresh(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return newly initialized arrays unchanged, as arrays of the base model."""
         return dict(seen)
 
     def read(self, stored: Mapping[str, Any]) -> dict[str, Any]:
@@ -459,7 +457,7 @@ class Delta:
         return {**stored, **changed}
 
     def write(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arrays with this delta subtracted, up to rounding: the inverse of `read`."""
+        """Return the arrays with this delta subtracted: the inverse of `read`."""
         return (-self).read(seen)
 
     def mentions(self, path: str) -> bool:
@@ -500,7 +498,7 @@ def _at(module: Module) -> str:
 
 
 def _modules(one: Delta, two: Delta) -> tuple[tuple[Module, ...], dict[str, Any]]:
-    """Return the adapter configs and arrays of two deltas, added if they use the same layers."""
+    """Combine the adapters of two deltas, and return their configs and arrays."""
     modules = {module.name: module for module in one.config}
     arrays = {path: x for path, x in one.extra.items() if path.startswith(MODULES)}
     for module in two.config:

@@ -111,7 +111,7 @@ class HasParts(Protocol):
     """Protocol of adapter modules that change the kernel or bias of one dense layer."""
 
     def parts(self) -> dict[str, Part]:
-        """Return the changes of the dense layer, as "kernel" or "bias" -> delta part."""
+        """Return the changes of the dense layer's "kernel" and "bias", by name."""
         ...
 
 
@@ -126,7 +126,7 @@ def delta_form(
       model: model with a method `stacks`; its arrays may be jax.ShapeDtypeStructs.
 
     Returns:
-      Changes (delta parts) by path in the model, and the configs of the adapters that cannot be
+      Changes by path in the model, and the configs of the adapters that cannot be
       converted.
 
     Raises:
@@ -213,7 +213,7 @@ class Union(Adapter):
         """Build the modules of all methods.
 
         Raises:
-          InputError: if two methods share a site.
+          InputError: if two methods share a layer position.
         """
         return UnionModules(
             self.name,
@@ -231,7 +231,7 @@ class UnionModules(adapter_tree_Modules):
       members: modules of the methods.
 
     Raises:
-      InputError: if two methods share a site.
+      InputError: if two methods share a layer position.
     """
 
     def __init__(self, name: str, methods: Sequence[str], members: Sequence[adapter_tree_Modules]):
@@ -300,14 +300,14 @@ class How:
         check_bounds(self)
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """Return a single delta, merged from several deltas by this method."""
+        """Merge several deltas (changes of one base model's arrays) into one delta."""
         raise TypeError(f"{type(self).__name__} does not define merged")
 
 
 def merge(
     deltas: Sequence[Delta], how: How | None = None, *, weights: Sequence[float | int] = ()
 ) -> Delta:
-    """Merge several deltas of one base model into one delta.
+    """Merge several deltas (changes of one base model's arrays) into one delta.
 
     Args:
       deltas: at least one delta; heads of the same name must be equal.
@@ -332,7 +332,7 @@ def merge(
 
 @dataclasses.dataclass(frozen=True)
 class Linear(How):
-    """Merge method: weighted sum of the deltas; low-rank products remain low-rank and exact."""
+    """Merge method: weighted sum of the deltas; low-rank products remain exact."""
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
         terms = [weight * delta for delta, weight in zip(deltas, weights, strict=True)]
@@ -396,7 +396,7 @@ class Dare(How):
 def dare_mask(
     path: str, shape: tuple[int, ...], *, p: float, seed: int, number: int = 0
 ) -> np.ndarray:
-    """Return the boolean mask of the entries that DARE keeps, for one array of delta `number`."""
+    """Return a random boolean mask of the array entries that DARE keeps."""
     key = jax.random.key(seed)
     if number:
         key = jax.random.fold_in(key, number)
@@ -501,7 +501,7 @@ def _of_factors(
     what: str,
     roots: bool = False,
 ) -> Delta:
-    """Merge LoRA factors by weights; `roots` weights by the square roots of weight times scale."""
+    """Return a delta with LoRA factors merged by weights."""
     whole = together(deltas)
     parts: dict[str, Part] = {}
     for path in sorted({path for delta in deltas for path in delta.parts}):
@@ -528,7 +528,7 @@ def _of_factors(
 
 
 def together(deltas: Sequence[Delta]) -> Delta:
-    """Return a delta with the heads and adapters of several deltas, but without array changes.
+    """Return a delta with the heads and adapters of several deltas, without array changes.
 
     Raises:
       InputError: if the base models differ, one of several deltas has adapters, or heads conflict.
@@ -548,7 +548,7 @@ def together(deltas: Sequence[Delta]) -> Delta:
 def by_path(
     deltas: Sequence[Delta], combined: Callable[[str, Sequence[np.ndarray]], np.ndarray]
 ) -> Delta:
-    """Return a delta in which each array's change is computed from the changes of all deltas."""
+    """Merge several deltas array by array with the function `combined`."""
     whole = together(deltas)
     parts: dict[str, Part] = {}
     for path in sorted({path for delta in deltas for path in delta.parts}):

@@ -59,7 +59,7 @@ _REMEDY = "convert it to a difference first with delta.materialise(base) or `mat
 
 
 class Part:
-    """Base class of the delta parts; a delta part is a change of one array of a base model.
+    """Base class of the changes of one array of a base model, such as `LowRank`.
 
     Attributes:
       order: rank in the order of application to one array: replace 0, add 1, scale 2, mask 3.
@@ -90,7 +90,7 @@ class Part:
         raise InputError(f"a {_name(self)} delta part cannot be multiplied by a number; {_REMEDY}")
 
     def plus(self, other: "Part") -> "Part":
-        """Return the sum of two changes of one array, as a dense array if their classes differ.
+        """Return the sum of two changes of one array.
 
         Raises:
           InputError: if one of the changes, such as a mask, cannot be added, or the shapes differ.
@@ -134,7 +134,7 @@ class Part:
         return sum(np.asarray(x).nbytes for x in self.arrays().values())
 
     def arrays(self) -> dict[str, Any]:
-        """Return the arrays that a delta stores for this change, by name."""
+        """Return the arrays of this change by name."""
         raise NotImplementedError
 
 
@@ -148,7 +148,7 @@ def _all(part: Part) -> tuple[Part, ...]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dense(Part):
-    """Delta part: adds a dense array to an array of the base model.
+    """Change that adds a dense array to an array of the base model.
 
     Attributes:
       value: float32 array of the base array's shape.
@@ -175,7 +175,7 @@ class Dense(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Sparse(Part):
-    """Delta part: adds values to some entries of an array of the base model.
+    """Change that adds values to some entries of an array of the base model.
 
     Attributes:
       indices: flat indices [K] in C order, sorted and unique; int32, or int64 for larger arrays.
@@ -231,7 +231,7 @@ class Sparse(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LowRank(Part):
-    """Delta part: adds a low-rank product scale * a b, as in LoRA, to a kernel of the base model.
+    """Change that adds a low-rank product scale * a b, as in LoRA, to a kernel of the base model.
 
     Attributes:
       a: float32 factor [..., I, R].
@@ -279,10 +279,10 @@ class LowRank(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scale(Part):
-    """Delta part: multiplies an array of the base model by factors along one axis, as in (IA)^3.
+    """Change that multiplies an array of the base model by factors along one axis, as in (IA)^3.
 
     Attributes:
-      value: factors, [..., size of the axis]; the leading axes are the leading axes of the array.
+      value: factors, [..., size of the axis], with the leading axes of the array.
       axis: -1 for the columns of a kernel and for a bias, -2 for the rows of a kernel.
     """
 
@@ -311,7 +311,6 @@ class Scale(Part):
         return base * value.reshape(shape)
 
     def then(self, other: "Part") -> "Part":
-        """Return the product of the factors if both changes scale one axis, else a `Several`."""
         if isinstance(other, Scale) and other.axis == self.axis:
             return Scale(np.asarray(self.value) * np.asarray(other.value), self.axis)
         return super().then(other)
@@ -322,7 +321,7 @@ class Scale(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dora(Part):
-    """Delta part of DoRA (arXiv:2402.09353): W + scale a b, with columns rescaled to length m.
+    """DoRA change of a kernel W (arXiv:2402.09353): W + scale a b, columns rescaled to length m.
 
     Attributes:
       a: float32 factor [..., I, R].
@@ -358,7 +357,7 @@ class Dora(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Replace(Part):
-    """Delta part: replaces an array of the base model.
+    """Change that replaces an array of the base model.
 
     Attributes:
       value: new array, of the base array's shape.
@@ -383,7 +382,7 @@ class Replace(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Several(Part):
-    """Delta part: applies several changes to one array, one after the other.
+    """Change that applies several changes to one array, one after the other.
 
     Attributes:
       parts: changes in order of application.
@@ -427,7 +426,7 @@ jax.tree_util.register_dataclass(Several, data_fields=["parts"], meta_fields=[])
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mask(Part):
-    """Delta part: keeps some entries of an array of the base model and sets the rest to 0.
+    """Change that keeps some entries of an array of the base model and sets the rest to 0.
 
     Attributes:
       bits: packed mask, uint8 [ceil(entries / 8)]; entries in C order, the highest bit first.
@@ -454,7 +453,6 @@ class Mask(Part):
         return jnp.where(unpacked(jnp.asarray(self.bits), self.size), base, 0.0)
 
     def then(self, other: "Part") -> "Part":
-        """Return the intersection of two masks, or this mask followed by another change."""
         if not isinstance(other, Mask):
             return super().then(other)
         if other.size != self.size:
@@ -537,7 +535,7 @@ class Subspace:
 
     @property
     def rows(self) -> tuple[int, int]:
-        """Number of layers (1 if not stacked), and number D of entries of one layer."""
+        """Number of layers (1 if not stacked), and number of entries of one layer."""
         layers = self.shape[0] if self.stacked else 1
         return layers, math.prod(self.shape[1:] if self.stacked else self.shape)
 
@@ -560,7 +558,7 @@ class Subspace:
 def project_all(
     spaces: Mapping[str, Subspace], z: Float[Array, " d"], scales: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Project z to several arrays of the model, and return the scaled projections by path.
+    """Project a vector z to several arrays of a model, and return the projections by path.
 
     Arrays with equal padded length share a compiled function, which runs once for each layer.
     """
@@ -587,20 +585,20 @@ def project_all(
 
 
 def fastfood(z: Float[Array, " d"], key: Key, *, size: int) -> Float[Array, " D"]:
-    """Return the Fastfood projection of z to an array with `size` entries."""
+    """Return the Fastfood projection of a vector z to an array with `size` entries."""
     length = padded(size)
     return transformed(z, key, length=length)[:size] / math.sqrt(size / length)
 
 
 def transformed(z: Float[Array, " d"], key: Key, *, length: int) -> Float[Array, " L"]:
-    """Return the Fastfood projection of z at its padded length, a power of 2."""
+    """Return the Fastfood projection of a vector z to a length that is a power of 2."""
     signs, order, normal = draws(key, length)
     x = hadamard(hadamard(folded(z, length) * signs)[order] * normal)
     return x / jnp.sqrt(length * jnp.sum(normal**2))
 
 
 def dense(z: Float[Array, " d"], key: Key, *, size: int) -> Float[Array, " D"]:
-    """Return z multiplied by a random dense matrix with entries from N(0, 0.01^2)."""
+    """Return a vector z multiplied by a random dense matrix with entries from N(0, 0.01^2)."""
     matrix = _DENSE_DEVIATION * jax.random.normal(key, (size, z.shape[0]), jnp.float32)
     return jnp.matmul(matrix, z, precision="highest")
 
@@ -620,8 +618,8 @@ def draws(key: Key, length: int) -> tuple[Array, Array, Array]:
 def shuffled(key: Key, length: int) -> Int32[Array, " L"]:
     """Return a random permutation of 0 .. length - 1 without sorting, for powers of 2.
 
-    Each round multiplies by an odd number and adds a number, modulo L, and then adds the high bits
-    to the low bits modulo 2. All three steps are invertible.
+    Each round multiplies by an odd number and adds a number, modulo the length, and then adds the
+    high bits to the low bits modulo 2. All three steps are invertible.
     """
     bits = max(0, length.bit_length() - 1)
     numbers = jax.random.bits(key, (_ROUNDS, 2), jnp.uint32)
@@ -633,7 +631,7 @@ def shuffled(key: Key, length: int) -> Int32[Array, " L"]:
 
 
 def folded(z: Float[Array, " d"], length: int) -> Float[Array, " L"]:
-    """Zero-pad z to a length, or sum its chunks of this length if z is longer."""
+    """Zero-pad a vector z to a length, or sum its chunks of this length if z is longer."""
     times = max(1, -(-z.shape[0] // length))
     return jnp.sum(jnp.pad(z, (0, times * length - z.shape[0])).reshape(times, length), axis=0)
 
@@ -663,11 +661,11 @@ def _matrix(size: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Fastfood(Part):
-    """Delta part: adds a scaled random projection of a vector z of few dimensions.
+    """Change that adds a scaled random projection of a vector z of few dimensions.
 
     Attributes:
       z: float32 vector [d].
-      scale: float32 factors, [N] for a stacked array, else a scalar.
+      scale: float32 factors, one for each layer of a stacked array, else a scalar.
       of: shape of the base array, and its random projection.
     """
 

@@ -77,7 +77,7 @@ def with_changes(array: Array, others: Sequence[Array], weights: Float[Array, "#
 
 @runtime_checkable
 class Alike(Protocol):
-    """Protocol of adapter modules that can run row by row, each row with its adapter's arrays."""
+    """Protocol of adapter modules that can run with different arrays for each batch row."""
 
     def kind(self) -> Hashable:
         """Return a key that is equal for modules with interchangeable arrays, or None."""
@@ -165,7 +165,7 @@ def kind_of(module: Any) -> Hashable:
 
 
 def on_one_device() -> bool:
-    """Return True if the program runs on a single device, which has the tokens of all rows."""
+    """Return True if the program runs on a single device."""
     mesh = jax.sharding.get_abstract_mesh()
     return mesh.empty or mesh.size == 1
 
@@ -183,7 +183,7 @@ def wide_bias(bias: Array | None, y: Array) -> Array:
 
 
 def chosen_rows(state: RowStates, arrays: Sequence[Array]) -> Array:
-    """Return for each row the array of the adapter that it uses; zeros for an unknown index."""
+    """Return the array of each row's adapter, or zeros for an unknown adapter index."""
     made = jnp.zeros_like(arrays[0])
     for number, array in enumerate(arrays):
         made = jnp.where(state.is_task(number, array.ndim), array, made)
@@ -193,7 +193,7 @@ def chosen_rows(state: RowStates, arrays: Sequence[Array]) -> Array:
 def by_row(
     modules: Sequence[Any], ids: Array | None, call: Callable[[Any, Any], Array], rows: Any
 ) -> Array:
-    """Apply to each row the adapter module with its index, by gathering the modules' arrays."""
+    """Apply to each batch row the adapter module with the row's index."""
     graphdef, _ = nnx.split(modules[0])
     each = [nnx.to_pure_dict(nnx.split(module)[1]) for module in modules]
     assert ids is not None
@@ -251,8 +251,8 @@ class Evaluation:
 
     Attributes:
       leaves: composed adapter modules by name.
-      own: trained layers of the composition itself, such as routers, by `Trained.key`.
-      layer: number of the layer, counted over encoder and decoder; or the layer numbers of a stack.
+      own: trained layers of the composition, such as routers, by key.
+      layer: number of the layer, counted over encoder and decoder; or several layer numbers.
     """
 
     leaves: Mapping[str, Any]
@@ -439,7 +439,6 @@ class BlockState(RowStates):
         return self.around.source, self.around.mask
 
     def plus(self, states: Sequence["BlockState"], weights: Array) -> "BlockState":
-        """Add a weighted sum of the changes in other activations; weights are [B, T, K]."""
         return dataclasses.replace(self, h=with_changes(self.h, [s.h for s in states], weights))
 
     def parts(self, sizes: Sequence[int]) -> list["BlockState"]:

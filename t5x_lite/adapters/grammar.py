@@ -107,13 +107,12 @@ class Function:
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """Deltas by the names that an expression of `t5x-lite compose` may use.
+    """Named deltas (changes of a model's arrays) for an expression of `t5x-lite compose`.
 
     Attributes:
       deltas: name -> delta.
-      diagonals: name -> Fisher diagonal by path, for `fisher`.
-      materialise: function from a delta's name to the delta as dense differences; needs the base
-        model.
+      diagonals: name -> diagonal of the Fisher information of each array, by path.
+      materialise: function from a delta's name to the delta as dense arrays.
     """
 
     deltas: Mapping[str, Delta]
@@ -198,7 +197,7 @@ def _error(text: str, node: ast.AST, why: str) -> InputError:
 
 
 class _Evaluator:
-    """Evaluator of one parsed expression of deltas."""
+    """Evaluator of one parsed expression of `t5x-lite compose`."""
 
     def __init__(self, text: str, names: Names):
         self._text = text
@@ -803,7 +802,7 @@ def parse_use(text: str) -> tuple[str, ...]:
     """Return the names of the adapters in a string of `adapters.use`, without duplicates.
 
     Raises:
-      InputError: as for `parse_trees`.
+      InputError: if the string is invalid.
     """
     return names_of(parse_trees(text))
 

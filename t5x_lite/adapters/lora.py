@@ -123,7 +123,7 @@ class Factors(nnx.Module):
     """Base class of LoRA modules: low-rank factors A and B of a dense layer; B starts as 0.
 
     Args:
-      host: dense layer, for one layer or stacked over layers.
+      host: dense layer that the product is added to.
       rank: rank of the product A B.
       scale: scale s of the product.
       rngs: random streams; "params" is used.
@@ -182,7 +182,7 @@ class GatedBranch(Factors):
     """LoRA module with a gate g: adds g s (x A) B to the output of a dense layer.
 
     Args:
-      host: dense layer, for one layer or stacked over layers.
+      host: dense layer that the product is added to.
       rank: rank of the product A B.
       scale: scale s of the product.
       gate: kind of the gate g.
@@ -303,7 +303,7 @@ class TableModules(Modules):
     """LoRA modules of a model, including a low-rank change of the token embedding.
 
     Args:
-      found: stack ("encoder" or "decoder") -> site -> LoRA module of a dense layer.
+      found: LoRA modules by stack ("encoder" or "decoder") and layer position.
       path: path of the token embedding in the model.
       table: shape and axes of the token embedding.
       rank: rank of the product A B.
@@ -332,7 +332,7 @@ class TableModules(Modules):
         return (self.path,)
 
     def read(self, model: Mapping[str, Any], *, key: Key | None = None) -> dict[str, Any]:
-        """Return {path: token embedding plus its low-rank change}, in float32."""
+        """Return the token embedding plus its low-rank change, by path, in float32."""
         del key
         a, b = (array.astype(jnp.float32) for array in self._factors())
         both = jnp.matmul(a, b, preferred_element_type=jnp.float32, precision="highest")
@@ -410,7 +410,7 @@ class OutputScale(nnx.Module):
         return (type(self), self.scale.shape)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return the kernel with its columns multiplied by the factors l, in the dtype of W."""
+        """Return the kernel with its columns multiplied by the factors l, in its dtype."""
         scale = self.scale[...].astype(jnp.float32)
         return (kernel.astype(jnp.float32) * scale[..., None, :]).astype(kernel.dtype)
 

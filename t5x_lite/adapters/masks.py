@@ -386,7 +386,7 @@ class Scored(ArrayModule):
         return moved * straight_through(self.kept(share), self._scores())
 
     def masked_part(self, shape: tuple[int, ...], share: Array) -> Part:
-        """Return this change as a delta part: the trained difference, if any, and then the mask."""
+        """Return this adapter's change of the array: the difference, if any, and then the mask."""
         mask = Mask.of(np.asarray(self.kept(share)).reshape(shape))
         if not self.moves:
             return mask
@@ -455,10 +455,10 @@ class Heads(Adapter):
     sites: tuple[str, ...] = ("(cross_)?attention/hidden",)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the trained factors of the attention heads.
+        """Build one trained factor for each attention head of the model.
 
         Raises:
-          InputError: if `sites` selects no attention layer.
+          InputError: if no attention layer matches `sites`.
         """
         stacks: dict[str, Any] = stacks_of(model)
 

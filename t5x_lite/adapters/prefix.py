@@ -161,8 +161,8 @@ class PrefixModules(Modules):
     """Prefix modules of a model, and the networks that generate prefixes in training.
 
     Args:
-      found: stack ("encoder" or "decoder") -> site -> prefix module.
-      widths: (stack, site) of each prefix with a network -> hidden size D of the model.
+      found: prefix modules by stack ("encoder" or "decoder") and layer position.
+      widths: hidden size of the model for each prefix with a network, by stack and position.
       config: config of the adapter.
       rngs: random streams; "params" is used.
     """
@@ -187,7 +187,7 @@ class PrefixModules(Modules):
             self.network = Modules(made)
 
     def complete(self) -> None:
-        """Compute the states of the networks and store them in the prefix modules, in place."""
+        """Run the prefix networks, and store their hidden states in the prefix modules."""
         if not self.has_networks:
             return
         for place in self.places:
@@ -257,7 +257,7 @@ class LayerPrefix(nnx.Module):
 
 
 class PlacedPrefix(LayerPrefix):
-    """Prefix module with positions to the left of the tokens, which T5's relative bias uses."""
+    """Prefix module with positions to the left of the tokens, for T5's relative position bias."""
 
     @property
     def num_before(self) -> int:
@@ -386,7 +386,7 @@ class Prompt(Adapter):
     """Configuration of prompt tuning: trained vectors before the tokens of an encoder.
 
     Attributes:
-      sites: always "prompt".
+      sites: layer position of the adapter; always "prompt".
       length: number P of vectors.
       init: initializer: "uniform", from -0.5 to 0.5; or "vocab", embeddings of randomly sampled
         tokens. The parameters of "vocab" are differences from these embeddings, which start as 0.

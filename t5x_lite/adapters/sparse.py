@@ -138,8 +138,8 @@ class SparseTuning(Chosen):
     Attributes:
       select: score by which entries are selected.
       full_steps: number of steps of a first phase that trains all arrays to compute scores; its
-        changes are then undone. 0 means the number of steps of the run if the score needs this
-        phase, and no such phase otherwise.
+        changes are then undone. 0 means the number of steps of the run, or no first phase if the
+        score does not need it.
       rounds: number of selection rounds, for `lottery`; each round selects K / rounds more entries.
       sparse_steps: number of sparse training steps in each round before the last; 0 is the number
         of steps of the run.
@@ -241,7 +241,7 @@ class Diff(Chosen):
             raise InputError(f"l must be below 0 and r above 1, got l {self.l} and r {self.r}")
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Return regular expressions: all parameters in the relaxed phase, then only the values."""
+        """Return regular expressions for the parameters that the current phase trains."""
         if self.entries:
             return super().trains(paths)
         return (f"adapters/{self.name}",)
@@ -509,7 +509,7 @@ class AddedBias(nnx.Module):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """Return y unchanged, because the layer itself adds the bias (see `of_bias`)."""
+        """Return y unchanged; the dense layer adds the bias."""
         return y
 
     def kind(self) -> Hashable:
@@ -590,9 +590,9 @@ class Fastfood(ArrayAdapter):
       d: total number of trained values, without heads.
       lambdas: True to also train a factor ("lambda") for each layer of each array; d includes the
         number of factors.
-      seed: random seed of the subspace.
-      fold: True to sum the chunks of a vector z that is longer than an array; False to raise
-        InputError for such an array.
+      seed: random seed of the projection.
+      fold: True to sum chunks of the vector if it is longer than an array; False to raise
+        InputError.
       projection: "fastfood", or "dense", a dense matrix for few and small arrays.
     """
 
@@ -604,10 +604,11 @@ class Fastfood(ArrayAdapter):
     projection: Projection = "fastfood"
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the trained vector z, which starts as 0, and the factors, which start as 1.
+        """Build the trained vector, which starts as 0, and the factors, which start as 1.
 
         Raises:
-          InputError: if d does not exceed the number of factors, or z is longer than an array.
+          InputError: if d does not exceed the number of factors, or the vector is longer than an
+            array.
         """
         leaves = self.leaves(model)
         num = sum(leaf.rows[0] for leaf in leaves.values()) if self.lambdas else 0
@@ -646,7 +647,7 @@ class Projected(ArrayModule):
     """Adapter module that adds a random projection of a trained vector z to one array.
 
     Args:
-      space: projection from z to the array.
+      space: random projection from z to the array.
       has_lambda: True if each layer has a trained factor.
     """
 
@@ -667,7 +668,7 @@ class FastfoodModules(ArrayModules):
 
     Args:
       leaves: path in the model -> shape and axes of the array.
-      spaces: path -> projection from z to the array.
+      spaces: path -> random projection from z to the array.
       size: number of dimensions of z.
       lambdas: True if each layer has a trained factor.
     """

@@ -149,7 +149,7 @@ class ArrayAdapter(Adapter):
         return meant
 
     def trains_leaves(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return regular expressions for parameters of this adapter, by last path component."""
+        """Return regular expressions for this adapter's parameters with the given names."""
         return tuple(rf"{ADAPTERS}{self.name}/(?:.*/)?{name}" for name in names)
 
 
@@ -166,7 +166,7 @@ class ArrayModule(nnx.Module):
         raise NotImplementedError
 
     def part(self, shape: tuple[int, ...]) -> Part:
-        """Return this module's change of the array, for a delta."""
+        """Return this module's change of the array."""
         raise NotImplementedError
 
     def penalty(self) -> Array | None:
@@ -175,7 +175,7 @@ class ArrayModule(nnx.Module):
 
 
 class ArrayModules(Modules):
-    """Adapter modules that change arrays of a model, stored at the paths of the arrays.
+    """Adapter modules that change whole arrays of a model.
 
     Args:
       leaves: path in the model -> shape and axes of the array.
@@ -204,7 +204,7 @@ class ArrayModules(Modules):
             setattr(node, last, module)
 
     def claims(self) -> tuple[str, ...]:
-        """Return the masked arrays' paths if `exclusive`, so that no other adapter masks them."""
+        """Return the paths of the arrays that no other adapter may mask."""
         return tuple(MODEL + path for path in self.arrays) if self.exclusive else ()
 
     @property
@@ -354,7 +354,7 @@ def _places(model: nnx.Module) -> dict[int, str]:
 
 
 class Copies(Modules):
-    """Trained differences between copied arrays and base arrays, stored at the arrays' paths.
+    """Trained differences between copied arrays and the base model's arrays.
 
     Args:
       arrays: path in the model -> shape and axes of the array, and the layer numbers to copy.
@@ -376,7 +376,7 @@ class Copies(Modules):
             setattr(node, last, nnx.Param(jnp.zeros(shape, jnp.float32), logical=leaf.axes))
 
     def claims(self) -> tuple[str, ...]:
-        """Return the paths of the copied arrays, or of their copied layers, to detect conflicts."""
+        """Return the paths of the copied arrays or layers, to detect conflicts."""
         return tuple(
             f"{_MODEL}{path}" + ("" if row is None else f", layer {row}")
             for path, rows in self.rows
@@ -387,7 +387,7 @@ class Copies(Modules):
         return tuple(path for path, _ in self.rows)
 
     def read(self, model: Mapping[str, Array], *, key: Key | None = None) -> dict[str, Array]:
-        """Return the copied arrays by path, in float32; other layers keep their original values."""
+        """Return the trained copies of the model's arrays, by path, in float32."""
         copies = {}
         for path, rows in self.rows:
             base = model[path].astype(jnp.float32)

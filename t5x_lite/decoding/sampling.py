@@ -71,9 +71,8 @@ class Decoding:
       length_rule: length normalization of beam search, "t5x" or "hf" (see
         `t5x_lite.decoding.search`).
       length_penalty: exponent of the length normalization; None is 0.6 for "t5x" and 1.0 for "hf".
-      early_stopping: stopping rule of beam search with length_rule "hf", as in transformers: True
-        stops at num_beams finished outputs, False if the best live beam would score worse than all
-        finished outputs if it ended now, "never" if it could not score better by max_decode_length.
+      early_stopping: stopping rule of beam search with length_rule "hf": True, False or "never", as
+        in transformers.
       num_return: number of outputs for each input, best first.
       temperature: sampling temperature, at least 1e-6; 0 for greedy decoding.
       top_k: number of likeliest tokens to sample from; 0 for all tokens.
@@ -264,7 +263,7 @@ def request_keys(seed: int | UInt32[Array, " B"], numbers: UInt32[Array, " B"]) 
 
 
 def sample_keys(keys: Key[Array, " B"], num: int) -> Key[Array, " R"]:
-    """Return `num` random keys per request, as one axis; the first keys do not depend on `num`."""
+    """Return `num` random keys for each request, concatenated along one axis."""
     folded = jax.vmap(
         lambda key: jax.vmap(lambda sample: jax.random.fold_in(key, sample))(jnp.arange(num))
     )(keys)

@@ -87,7 +87,7 @@ class Start(NamedTuple):
 
     Attributes:
       logits: logits of the first new token, float32 [R, V].
-      history: decoder sequence, int32 [R, H] with H = 1 + P + max_length.
+      history: decoder sequence, int32 [R, H]: start token, prompt, and max_length new tokens.
       prompt_lengths: number of prompt tokens, int32 [B].
       cache: decoding cache of the model.
     """
@@ -136,7 +136,7 @@ def left_padded(prompt: Int[Array, "B P"]) -> Int[Array, "B Q"]:
 
 
 def log_normaliser(logits: Float[Array, "R V"]) -> tuple[Float[Array, "R 1"], Float[Array, "R 1"]]:
-    """Return m, s so that logit x has log-probability (x - m) - s, where m is the maximum logit."""
+    """Return the maximum logit m of each row, and the log-sum-exp of the logits minus m."""
     by_token = logits.T  # so a model laid out for decoding computes them
     largest = jnp.max(by_token, axis=0)
     total = jnp.sum(jnp.exp(by_token - largest), axis=0)
@@ -170,7 +170,7 @@ class Preparation:
         self._model: Any = None
 
     def __call__(self, params: Params) -> Any:
-        """Return the model for decoding; reuse the last one if the parameters did not change."""
+        """Return the model for decoding; convert it only if the parameters changed."""
         leaves = jax.tree.leaves(params)
         if self._model is None or [*map(id, leaves)] != [*map(id, self._leaves)]:
             self._model = None  # its arrays go before new ones come
@@ -185,7 +185,7 @@ class T5XRule:
     Attributes:
       penalty: length penalty (alpha).
       max_length: maximum number of new tokens.
-      nothing: score for each of the num_beams finished outputs that does not exist yet.
+      nothing: score of missing outputs while fewer than num_beams outputs are finished.
     """
 
     penalty: float
@@ -207,7 +207,7 @@ class T5XRule:
     def finishing(
         self, eos: Bool[Array, "B K"], *, last: Bool[Array, ""]
     ) -> tuple[Bool[Array, "B K"], Bool[Array, "B K"]]:
-        """Return masks of the continuations that end, and that may become finished outputs.
+        """Return two masks: continuations that end, and candidates for the finished outputs.
 
         Args:
           eos: True for continuations that end with EOS.
@@ -261,7 +261,7 @@ class HuggingFaceRule:
     def finishing(
         self, eos: Bool[Array, "B K"], *, last: Bool[Array, ""]
     ) -> tuple[Bool[Array, "B K"], Bool[Array, "B K"]]:
-        """Return masks of the continuations that end, and that may become finished outputs.
+        """Return two masks: continuations that end, and candidates for the finished outputs.
 
         An EOS among the worse half of the continuations is dropped. At max_length, all
         continuations end.

@@ -92,7 +92,7 @@ SPECIAL, BEGINS, CONTINUES, ALONE = range(4)
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class EncoderTokens:
-    """Special token ids of a vocabulary, and the kind of each token, for encoder rows.
+    """Special token ids of an encoder's vocabulary, and the kind of every token.
 
     Attributes:
       cls_id: id of [CLS], the first token of each row.
@@ -100,7 +100,7 @@ class EncoderTokens:
       mask_id: id of [MASK], which replaces masked tokens.
       pad_id: id of the padding token.
       unk_id: id of the unknown token.
-      kinds: kind of each token id: SPECIAL, BEGINS, CONTINUES or ALONE.
+      kinds: kind of each token id, such as SPECIAL or BEGINS (beginning of a word).
       separators: number of [SEP] tokens between two texts; 2 for RoBERTa and XLM-R.
     """
 
@@ -146,10 +146,10 @@ class Layout:
         truncated.
       of_encoder: True for rows of an encoder, which need [CLS], [SEP] and padding ids.
       packs: True if several examples may share a row.
-      draws: True if the layout samples at random, with the seed in the feature `KEY`.
-      ends: True if inputs end with EOS or with the words of a separator (see `ending`).
-      grouped: field of `Data` that limits the text length for which batches group texts of similar
-        length (`shapes.Bucketed`); "" without grouping.
+      draws: True if the layout samples at random.
+      ends: True if inputs end with EOS or with the words of a separator.
+      grouped: field of the data config with the maximum length of texts that are grouped by length;
+        "" without grouping.
       task: example of a task with the required features, for error messages.
     """
 
@@ -175,7 +175,7 @@ class Layout:
         return "labels" in self.features
 
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """Return the maximum number of tokens of each feature, or of each text in it if `joined`.
+        """Return the maximum number of tokens of a text, for each feature.
 
         Args:
           inputs: the value of data.inputs_length.
@@ -197,7 +197,7 @@ class Layout:
         return (vocabulary.eos_id,) if self.ends else ()
 
     def text_lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
-        """Return the maximum number of tokens of queries and of documents; {} for other tasks.
+        """Return the maximum number of tokens of queries and of documents, for retrieval tasks.
 
         Args:
           inputs: the value of data.inputs_length.
@@ -207,7 +207,7 @@ class Layout:
         return {}
 
     def pair_lengths(self, *, inputs: int, targets: int) -> tuple[int, int | None]:
-        """Return the maximum numbers of tokens of a text pair and of its first text (or None)."""
+        """Return the maximum number of tokens of a text pair, and of the pair's first text."""
         del targets
         return inputs, None
 
@@ -224,7 +224,7 @@ class Layout:
         return tuple(lengths[name] for name in self.features)
 
     def packed_lengths(self, lengths: Int[np.ndarray, "n F"]) -> Int[np.ndarray, "n G"]:
-        """Return the number of tokens of each example in a row, for each packed feature."""
+        """Return the number of tokens of each example, for each packed feature."""
         return lengths
 
     def longest(self, example: Example) -> int:
@@ -234,10 +234,10 @@ class Layout:
     def longest_stored(
         self, joined: Int[np.ndarray, " n"], lengths: Mapping[str, Int[np.ndarray, " n"]]
     ) -> Int[np.ndarray, " n"]:
-        """Return an upper bound of `longest` for each cached example, over all random samples.
+        """Return the maximum number of tokens of a text for each cached example.
 
         Args:
-          joined: number of tokens of the longest text in the `joined` features of each example.
+          joined: number of tokens of the longest among the concatenated texts of each example.
           lengths: number of tokens of each feature in the cache.
         """
         del lengths
@@ -253,7 +253,7 @@ class Layout:
         pack: bool,
         tokens: EncoderTokens | None = None,
     ) -> dict[str, Shaped[np.ndarray, "B *_"]]:
-        """Convert examples to the rows of a batch, in order within each row.
+        """Convert examples to the rows of a batch.
 
         Args:
           examples: features by name: truncated int32 token ids including EOS, or other numbers.
@@ -313,7 +313,7 @@ class Layout:
         return {}
 
     def check_fixed(self, fixed: Mapping[str, Any]) -> None:
-        """Raise InputError if a cache was written with other values of the settings in `fixed`."""
+        """Raise InputError if a cache was written with other settings."""
         own = self.fixed()
         fields = {field.name for field in dataclasses.fields(self)}
         for name in dict.fromkeys([*own, *fixed]):
@@ -336,14 +336,14 @@ class Layout:
 
 
 def separate(joined: Int[np.ndarray, " n"]) -> list[Int[np.ndarray, " _"]]:
-    """Split a feature with several concatenated texts into its texts, which begin with [CLS]."""
+    """Split concatenated texts at their [CLS] tokens."""
     if not len(joined):
         return []
     return np.split(joined, np.flatnonzero(joined == joined[0])[1:])
 
 
 def longest_joined(layout: Layout, example: Example) -> int:
-    """Return the number of tokens of the longest text in the `joined` features of an example."""
+    """Return the number of tokens of the longest text in an example's concatenated features."""
     texts = [text for name in layout.joined for text in separate(example[name])]
     return max(map(len, texts), default=0)
 
@@ -474,7 +474,7 @@ def first_fit(lengths: Int[np.ndarray, "n F"], *, capacity: Sequence[int]) -> In
       capacity: number of tokens of a row, for each packed feature.
 
     Returns:
-      Row numbers, int64, without gaps, ascending with the first example of each row.
+      Row numbers, int64, without gaps, in order of each row's first example.
 
     Raises:
       ValueError: if an example is longer than a row.

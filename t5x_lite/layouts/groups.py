@@ -91,8 +91,8 @@ class Groups(Layout):
       positives: "each" for one example per positive passage; "sample" to sample one positive per
         query in each epoch.
       teacher: True to include teacher scores in the rows.
-      known_positives: maximum number of the query's positives that are named in a row, to recognize
-        them among other rows' passages; 0 for no names.
+      known_positives: maximum number of the query's other positives to recognize among the passages
+        of other rows; 0 disables the check.
       shuffle_segments: probability of splitting a positive passage of at least 25 tokens at word
         boundaries into three segments and shuffling them; BGE-M3 uses 0.002.
       begins_with_cls: True if each text begins with [CLS]; texts for a T5 encoder do not.
@@ -132,7 +132,6 @@ class Groups(Layout):
         return {**texts, "passage_ids": most, "positive_ids": self.known_positives * ID_WIDTH}
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings as JSON; fields of later versions only if they are not default."""
         found = super().identity()
         return {name: x for name, x in found.items() if name not in _ADDED or x != _ADDED[name]}
 
@@ -239,7 +238,7 @@ class Groups(Layout):
 
         Args:
           rows: row index of each example.
-          examples: as for `lay_out`.
+          examples: features of each example, by name.
           num_rows: total number of rows.
         """
         num = 1 + self.negatives
@@ -263,8 +262,8 @@ class Groups(Layout):
         """Sample the passages of a row; return them, positive first, with their teacher scores.
 
         Args:
-          example: concatenated int32 tokens "positives" and "negatives", the feature `base.KEY` for
-            sampling, and optionally float32 "scores".
+          example: concatenated int32 tokens "positives" and "negatives", the random key `base.KEY`,
+            and optionally float32 "scores".
         """
         texts = [text for name in self.joined for text in separate(example[name])]
         places = self._places(example)
@@ -286,7 +285,7 @@ class Groups(Layout):
     def _perhaps_shuffled(
         self, text: np.ndarray, example: Example, tokens: EncoderTokens | None
     ) -> np.ndarray:
-        """Return a passage, with its three segments in random order if `shuffle_segments` applies.
+        """Return a passage, possibly with its three segments in random order.
 
         The passage is split at the word boundaries nearest to its thirds. (FlagEmbedding splits
         inside words and joins the segments with spaces.)

@@ -150,7 +150,7 @@ class Labelled(Layout):
     """Layout with one text or text pair per row, together with its class label or score.
 
     Attributes:
-      scores: True if rows have regression scores; None follows the task.
+      scores: True for regression scores, False for class labels; None depends on the task.
     """
 
     scores: bool | None = None

@@ -125,7 +125,7 @@ NUM = 2
 
 
 def _cut(span: Int[np.ndarray, " n"], length: int | None, place: float) -> np.ndarray:
-    """Return at most `length` tokens of a span, at a relative position from 0 to 1."""
+    """Return a part of a span with at most `length` tokens, at a relative position `place`."""
     if length is None or len(span) <= length:
         return span
     inner = length - 2
@@ -328,7 +328,7 @@ class Spans(Layout):
         """Sample two spans of a document for one row.
 
         Args:
-          example: concatenated int32 tokens "spans", and the feature `base.KEY` for sampling.
+          example: concatenated int32 tokens "spans", and the random key `base.KEY`.
           length: maximum number of tokens of a span, including [CLS] and [SEP]; None for unlimited.
 
         Raises:

@@ -94,8 +94,8 @@ def adafactor(
       learning_rate: function from step (int32) to learning rate.
       axes: nested dict of tuples of logical axis names, one tuple per parameter.
       settings: hyperparameters.
-      starts: function from parameters to the first training step of each parameter (or each layer),
-        from which its t counts. None means that all start at step 0.
+      starts: function from parameters to the first training step of each parameter or layer; None
+        is step 0 for all parameters.
 
     Returns:
       An optax transformation; update(grads, state, params) returns float32 updates to add to the
@@ -210,7 +210,6 @@ def _sides(
 def _layout(
     settings: Hyperparameters, names: Sequence[str | None], shape: Sequence[int]
 ) -> dict[str, Dims]:
-    """Return the parameter axes that each statistic keeps, including the layer axis."""
     lead = int(is_stacked(names))
     every = tuple(range(len(shape)))
     sides = _sides(settings, names[lead:], shape[lead:])

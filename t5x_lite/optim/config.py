@@ -235,7 +235,7 @@ class LinearDecayTail(Schedule):
 
 
 def _after_warmup(decay: Callable[[Any], Any], peak: float, steps: int) -> Callable[[Any], Any]:
-    """Prepend a linear warm-up of `steps` steps to a schedule, which then starts at its step 0."""
+    """Prepend a linear warm-up of `steps` steps to a schedule."""
     if steps == 0:
         return decay
     return optax.join_schedules([optax.linear_schedule(0.0, peak, steps), decay], [steps])
@@ -376,7 +376,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def _build(self, axes: Axes, *, starts: Starts | None) -> optax.GradientTransformation:
-        """Return the optax optimizer, to which `build` adds clipping and learning-rate factors."""
+        """Return the optax optimizer without clipping and learning-rate factors."""
 
     @abstractmethod
     def state_axes(self, axes: Axes, shapes: Params) -> dict[str, Any]:

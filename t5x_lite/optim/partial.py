@@ -131,7 +131,7 @@ def scaled_by_path(
       axes: logical axes of the parameters, by path.
 
     Raises:
-      InputError: if a regular expression matches no path, apart from paths that earlier ones match.
+      InputError: if a regular expression matches no path, or only paths of earlier expressions.
     """
     factors: dict[str, float] = {}
     for pattern, factor in rates:
@@ -297,12 +297,10 @@ class Update:
       schedule: function from step to learning rate, for metrics.
       name: name of the update's optimizer state; "" for a single update.
       trains: predicate of the paths to train; None trains all parameters.
-      joint: function (rows, batch, step=) -> Loss for the loss terms across the rows of the global
-        batch, or None.
+      joint: function that computes the loss terms between rows of the global batch, or None.
       live: function (gradient, optimizer state) that sets gradients of frozen layers to 0; None
         without frozen layers.
-      scheduled: function from the step to parameters by path that follow a schedule instead of
-        being trained; None without such parameters.
+      scheduled: function from the step to the parameters that follow a schedule, by path, or None.
     """
 
     loss_function: LossFunction
@@ -337,7 +335,7 @@ class Update:
         return trees.partition(tree, lambda path, _: trains(path))[0]
 
     def loss_of(self, params: Params) -> LossFunction:
-        """Return the loss as a function of the trained parameters; `params` has the others."""
+        """Return the loss as a function of only the trained parameters."""
         if self.trains is None:
             return self.loss_function
 
@@ -374,7 +372,7 @@ def check_updates(updates: Sequence[Update], paths: Sequence[str]) -> None:
 
 
 def joint_optimizer(updates: Sequence[Update]) -> optax.GradientTransformation:
-    """Return the joint optimizer; its state has the optimizer states of all updates."""
+    """Combine the optimizers of several updates into one optimizer."""
     first = updates[0]
     if not first.name and first.trains is None:
         return first.optimizer
@@ -394,12 +392,12 @@ def joint_optimizer(updates: Sequence[Update]) -> optax.GradientTransformation:
 
 
 def state_of(update: Update, states: Any) -> Any:
-    """Return the optimizer state of one update from the state of `joint_optimizer`."""
+    """Return the optimizer state of one update from the joint optimizer state."""
     return states[update.name] if update.name else states
 
 
 def joint_state(updates: Sequence[Update], states: Sequence[Any]) -> Any:
-    """Return the state of `joint_optimizer` from the optimizer state of each update."""
+    """Combine the optimizer states of several updates into one joint state."""
     if not updates[0].name:
         return states[0]
     return {update.name: state for update, state in zip(updates, states, strict=True)}

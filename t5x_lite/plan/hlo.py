@@ -103,7 +103,7 @@ class Collective:
       kind: kind of the collective, one of `COLLECTIVES`; an all-reduce is a reduce-scatter if only
         the device's shard of the result is kept.
       count: number of executions.
-      bytes: bytes of one execution, as in `Traffic`.
+      bytes: bytes of one execution: the larger of operand and result.
       devices: number of participating devices.
       asynchronous: True if other operations run between its start and its end.
       looped: True if the collective is in the body of a loop.
@@ -138,7 +138,7 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """Cost on one device of all compiled instructions of one JAX operation.
+    """Cost of one JAX operation in a compiled program, on one device.
 
     Attributes:
       source: name of the JAX operation, such as "jit(step)/jvp()/while/body/dot_general"; for a
@@ -441,7 +441,7 @@ class RingTime:
     asynchronous: float
 
     def added_to(self, work: float) -> float:
-        """Return the seconds per step, given `work` seconds of other operations."""
+        """Return the time of a step with these collectives and `work` seconds of computation."""
         return max(work, self.asynchronous) + self.synchronous
 
 
@@ -458,7 +458,7 @@ def moved(traffic: Iterable[Collective]) -> Moved:
 
 
 def ring_time(traffic: Iterable[Collective], links: float) -> RingTime:
-    """Return the minimum time of collectives over links with `links` bytes per second."""
+    """Return the minimum time of collectives for a link speed (`links`) in bytes per second."""
     seconds = {True: 0.0, False: 0.0}
     for one in traffic:
         seconds[one.asynchronous] += ring_bytes(one) / links

@@ -350,7 +350,7 @@ def narrow_shards(mesh: Mapping[str, int], axes: Axes, shapes: Any) -> list[str]
 
 
 def widest_fsdp(axes: Axes, shapes: Any, parts: int) -> int:
-    """Return the largest divisor of `parts` that is an fsdp size without too narrow shards."""
+    """Return the largest fsdp mesh size, among the divisors of `parts`, without narrow shards."""
     divisors = [parts]
 
     def look(logical: tuple[str | None, ...], leaf: Any) -> None:
@@ -497,7 +497,7 @@ class Sheet:
         )
 
     def costliest(self) -> list[dict[str, Any]]:
-        """Return the most expensive operations of the estimate, as JSON."""
+        """Return the most expensive operations of the step, as JSON."""
         clock = self.chip.clock
         if self.reading is None or clock is None:
             return []
@@ -678,7 +678,7 @@ class Sheet:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sheets:
-    """Reports for all static batch shapes of a run, with one compiled program per shape.
+    """Reports on the memory and time of a train step, for all batch shapes of a run.
 
     Attributes:
       sheets: report of each shape.
@@ -690,7 +690,7 @@ class Sheets:
 
     @property
     def largest(self) -> Sheet:
-        """Report of the batch shape that needs the most memory; the last one of equal shapes."""
+        """Report of the batch shape that needs the most memory."""
         unknown = float("inf")
         needs = [unknown if one.needed is None else one.needed for one in self.sheets]
         return self.sheets[max(range(len(needs)), key=lambda place: (needs[place], place))]
@@ -699,7 +699,7 @@ class Sheets:
         return self.largest.verdict()
 
     def record(self) -> dict[str, Any]:
-        """Return the report of the largest shape as JSON, with all reports in "shapes"."""
+        """Return the reports of all batch shapes as JSON."""
         record = self.largest.record()
         if not self.lengths:
             return record
@@ -707,7 +707,7 @@ class Sheets:
         return {**record, "shapes": [{"length": n, **one.record()} for n, one in shapes]}
 
     def text(self) -> str:
-        """Return a table of all shapes, and the report of the largest shape, as text."""
+        """Return a table of all batch shapes, and the report of the largest shape, as text."""
         if not self.lengths:
             return self.largest.text()
         columns = f"{'rows':>8}{'tokens':>8}{'peak, GiB':>12}{'FLOPs':>12}{'compiled in':>13}"
