@@ -198,7 +198,7 @@ class Release:
 
 
 def pooler_file(checkpoint: EncoderCheckpoint) -> bytes:
-    """Return a safetensors file with BERT's pooler, for a checkpoint whose heads do not use it."""
+    """Return a safetensors file with BERT's pooler."""
     arrays = {f"{POOLER}.{leaf}": value_of(array) for leaf, array in checkpoint.pooler.items()}
     for name, array in arrays.items():
         check_finite(checkpoint.where, name, array)
@@ -519,7 +519,7 @@ class Hosts:
         return {_body(name): name for name in self.places}
 
     def find(self, name: str) -> tuple[str, str] | None:
-        """Split a tensor name into a dense layer's name and the prefix before it; None if unknown."""
+        """Split a tensor name into a dense layer's name and the prefix before it."""
         parts = name.split(".")
         for start in range(len(parts)):
             body = ".".join(parts[start:])

@@ -129,7 +129,7 @@ class Family:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderCheckpoint(Source):
-    """Hugging Face encoder directory whose tensor names match its config.
+    """Hugging Face encoder directory with tensor names that match its config.
 
     Attributes:
       model: config of the encoder.

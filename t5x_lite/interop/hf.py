@@ -382,7 +382,7 @@ def model_pieces(config: StackConfig) -> tuple[dict[str, tuple[int, ...]], list[
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HFCheckpoint(Source):
-    """Hugging Face T5 directory whose tensor names match its config.
+    """Hugging Face T5 directory with tensor names that match its config.
 
     Attributes:
       config: config of the model.

@@ -564,7 +564,7 @@ class Module:
       adapter: config of the adapter.
       arrays: float32 arrays of the adapters, and of a head in the directory, by path.
       others: configs of further adapters.
-      use: composition of the adapters, such as "stack(a, b)".
+      use: composition of the adapters, such as "Stack(a, b)".
       head: config of a task head in the directory, or None.
     """
 
