@@ -278,7 +278,7 @@ class Init:
         None for the newest step.
       take: parameter groups of the checkpoint to use, such as model or heads/mlm; () means all.
       rename: rules "checkpoint path -> model path" for names that differ; see `checkpoints.init`.
-      fresh: parameter groups, or regular expressions that match complete paths, to initialize
+      fresh: parts of the model, or regular expressions that match complete paths, to initialize
         randomly from the seed.
     """
 
