@@ -74,7 +74,10 @@ _elsewhere: contextvars.ContextVar[str | None] = contextvars.ContextVar("base", 
 
 @contextlib.contextmanager
 def base_at(directory: str | None) -> Iterator[None]:
-    """Return a context in which base checkpoints are read from a directory (option `--base`)."""
+    """Return a context in which base checkpoints are read from a directory (option `--base`).
+
+    If `directory` is None, the recorded paths of base checkpoints are used.
+    """
     if directory is not None and not remote.open_path(directory).is_dir():
         raise InputError(f"base {directory}: no such directory")
     token = _elsewhere.set(directory)

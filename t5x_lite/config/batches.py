@@ -136,7 +136,7 @@ def with_choices(
 
     Args:
       experiment: experiment with model configs that may contain "auto".
-      kind: JAX's name of the devices, such as "NVIDIA H100".
+      kind: JAX's name of the devices, such as "TPU v4".
       earlier: config of the run to resume, which already contains choices, or None.
 
     Returns:

@@ -173,11 +173,10 @@ class _Fitted:
 
     Attributes:
       experiment: config of the base model with the adapter.
-      module: adapter config and arrays, including a head's arrays and replaced arrays of the base
-        model.
+      module: config and arrays of the adapter.
       left: paths of arrays that are stored only in the base checkpoint.
       vocabulary: vocabulary that replaces the base's vocabulary, or None.
-      sources: path in the base checkpoint of each array in `left` that has a different path there.
+      sources: paths in the base checkpoint of arrays with a different path.
     """
 
     experiment: Experiment
@@ -188,7 +187,7 @@ class _Fitted:
 
 
 def _sides_of(directory: Path) -> dict[Role, Path]:
-    """Return the adapter directories of a retriever's two encoders, or {} for one adapter."""
+    """Return the adapter directories of a retriever's two encoders; {} for a single adapter."""
     found: dict[Role, Path] = {role: directory / role for role in get_args(Role)}
     if not any(path.is_dir() for path in found.values()):
         return {}
@@ -204,7 +203,7 @@ def _sides_of(directory: Path) -> dict[Role, Path]:
 
 
 def _with_towers(params: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
-    """Add a passage encoder to the base model's arrays: by default a copy of the model."""
+    """Add a passage encoder to the base model's arrays, by default a copy of the model."""
     model = {in_tower(p, "passage"): a for p, a in params.items() if p.startswith(MODEL)}
     return {**model, **params}
 
@@ -631,10 +630,11 @@ def export_sum(
     rank: int | None,
     role: Role | None = None,
 ) -> Path:
-    """Export the kernel changes of several adapters or of a delta as a single LoRA of PEFT.
+    """Export adapters or other weight changes of a model as a single LoRA of PEFT.
 
     Without `rank`, the LoRA factors are concatenated, which is exact. Otherwise a singular value
-    decomposition reduces each change to that rank. alpha equals the rank, so PEFT's scale is 1.
+    decomposition reduces the change of each kernel to that rank. alpha equals the rank, so PEFT's
+    scale is 1.
     """
     opened = open_delta(where, use=use)
     base, params = opened.base()
@@ -824,7 +824,7 @@ def _chosen(experiment: Experiment, name: str | None, *, where: Path) -> Adapter
 def _refuse_trained(
     experiment: Experiment, params: Mapping[str, LazyArray], left: Base | None, *, where: Path
 ) -> None:
-    """Raise InputError if arrays of the base model were trained together with the adapter."""
+    """Raise InputError if arrays of the base model were trained with the adapter."""
     if changed := _changed(experiment, params, left):
         raise InputError(
             f"checkpoint {where}: {changed[0]} was trained together with the adapter, but the "

@@ -168,7 +168,7 @@ def read_library(directory: Path) -> LibraryDirectory:
 def with_head(
     module: peft.Module, head: LibraryHead | ClassHeadFile | None, hosts: Hosts
 ) -> peft.Module:
-    """Add a head that was saved with an adapter to the converted adapter."""
+    """Add a task head to an imported adapter."""
     if isinstance(head, LibraryHead):
         return head.beside(module)
     if head is None:
@@ -720,7 +720,7 @@ def _ia3_files(
 
 
 def _lora_places(sites: set[str], hosts: Hosts, *, said: str) -> dict[str, Any]:
-    """Return the LoRA config fields that select layers in the library `adapters`."""
+    """Return the config fields of the library `adapters` that select the layers of a LoRA."""
     names = {site.partition("/")[2].removeprefix("cross_") for site in sites}
     wanted = {
         f"{stack}/{site}" for stack, site in hosts.kernels if site.removeprefix("cross_") in names

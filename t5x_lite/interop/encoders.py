@@ -135,8 +135,7 @@ class EncoderCheckpoint(Source):
       model: config of the encoder.
       head: head on the encoder, or None.
       hf_config: content of config.json.
-      pooler: weight and bias of BERT's pooler if no head reads it; a classifier that PEFT or
-        `adapters` trained starts from this pooler.
+      pooler: weight and bias of BERT's pooler if the head does not use it, else {}.
     """
 
     model: EncoderConfig
@@ -248,7 +247,7 @@ def with_kept(
     model: EncoderConfig,
     head: Head | None,
 ) -> dict[str, Any]:
-    """Add the other fields of the imported config.json to an exported config.json."""
+    """Return an exported config.json with additional fields of the imported config.json."""
     if kept.get("model_type") != config["model_type"]:
         return dict(config)
     rest = {name: value for name, value in kept.items() if name not in NOT_KEPT}

@@ -251,7 +251,7 @@ _OF_OUTPUT = ("tie_word_embeddings", "scale_decoder_outputs", "is_encoder_decode
 def with_kept(
     config: Mapping[str, Any], kept: Mapping[str, Any], *, model: T5Config | T5EncoderConfig
 ) -> dict[str, Any]:
-    """Add the other fields of the imported config.json to an exported config.json."""
+    """Return an exported config.json with additional fields of the imported config.json."""
     if kept.get("model_type") != config["model_type"]:
         return dict(config)
     rest = {name: value for name, value in kept.items() if name not in NOT_KEPT}

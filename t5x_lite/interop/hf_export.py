@@ -150,7 +150,7 @@ def write_sentences(
     *,
     dtype: Dtype,
 ) -> None:
-    """Write the config files of sentence-transformers next to an exported T5 encoder."""
+    """Write the config files of sentence-transformers for an exported T5 encoder."""
     d_model = hf.written(experiment.model, where=directory).d_model
     length = trained_length(experiment)
     for name, content in sentence_files(head, d_model=d_model, max_length=length).items():

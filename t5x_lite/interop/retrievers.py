@@ -173,7 +173,7 @@ def condenser_files(
     *,
     where: object,
 ) -> dict[str, dict[str, LazyArray]]:
-    """Return the files of a Condenser's head for an export, by name."""
+    """Return the tensor files of a Condenser's head for an export, by file name."""
     if not isinstance(objective, Condenser) or not isinstance(model, EncoderConfig):
         return {}
     if head != Mlm():
@@ -291,7 +291,7 @@ def m3_files(
     *,
     where: object,
 ) -> dict[str, dict[str, LazyArray]]:
-    """Return the files of BGE-M3's heads for an export, by name."""
+    """Return the tensor files of BGE-M3's heads for an export, by file name."""
     vectors = heads.get("multi_vector")
     if not isinstance(vectors, MultiVector) or not isinstance(heads.get("lexical"), Lexical):
         return {}

@@ -54,13 +54,12 @@ class Rule:
 
     Attributes:
       ours: parameter path, such as "encoder/layers/mlp/wo/kernel".
-      theirs: tensor name; with "{layer}" it names one tensor for each index of the parameter's axis
-        0.
+      theirs: tensor name; "{layer}" in the name is replaced by the layer index.
       transpose: True to swap the last two axes of the tensor.
       stack_axis: layer axis of a tensor that contains all layers; it becomes axis 0.
       shape: shape of one layer of the tensor, if its elements are divided into other axes, such as
         heads and head size; None if it follows from the parameter's shape.
-      aliases: other names that a file may use for the same tensor.
+      aliases: alternative names of the tensor in files.
     """
 
     ours: str
@@ -84,12 +83,11 @@ class Piece:
 
     Attributes:
       path: path of the parameter.
-      layer: index on the parameter's axis 0; None if the tensor is the complete parameter.
+      layer: layer index on axis 0 of the parameter; None if the tensor is the complete parameter.
       name: tensor name.
-      aliases: other names of the tensor.
+      aliases: alternative names of the tensor.
       shape: required shape of the tensor.
-      target: shape after the conversion to t5x_lite's layout, of one layer or of the complete
-        parameter.
+      target: shape of the tensor after the conversion to t5x_lite's layout.
       rule: rule that defines the conversion.
     """
 
@@ -273,7 +271,7 @@ class Source:
         raise TypeError(f"{type(self).__name__} does not define read")
 
     def lazy_arrays(self, prefix: str = "") -> dict[str, LazyArray]:
-        """Return all parameters as lazy arrays, by path after a prefix."""
+        """Return all parameters as lazy arrays, by path; each path begins with `prefix`."""
         return {
             prefix + path: LazyArray(shape, self.dtype(path), functools.partial(self.array, path))
             for path, shape in self.shapes.items()

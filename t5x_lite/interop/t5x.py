@@ -88,8 +88,7 @@ class StoredTensor:
       shape: shape in the checkpoint.
       dtype: dtype of the array that `read` returns.
       read: function that reads the array; raises InputError if its files are damaged. Its argument
-        is the axis that should be outermost in memory, for a later `numpy.moveaxis`, or None. This
-        hint is ignored if it has a cost.
+        is the preferred outermost axis in memory, or None.
     """
 
     shape: tuple[int, ...]
