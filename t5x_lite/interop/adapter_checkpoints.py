@@ -110,7 +110,7 @@ def import_module(
     name: str,
     revision: str | None,
 ) -> Path:
-    """Import an adapter of PEFT or the library `adapters` as a checkpoint that refers to its base.
+    """Import an adapter of PEFT or the library `adapters` as a checkpoint of a base model.
 
     See `commands.weights` for the arguments.
     """
@@ -175,7 +175,7 @@ class _Fitted:
       experiment: config of the base model with the adapter.
       module: config and arrays of the adapter.
       left: paths of arrays that are stored only in the base checkpoint.
-      vocabulary: vocabulary that replaces the base's vocabulary, or None.
+      vocabulary: vocabulary of the adapter, or None for the vocabulary of the base model.
       sources: paths in the base checkpoint of arrays with a different path.
     """
 
@@ -844,7 +844,7 @@ def head_for_export(experiment: Experiment, *, where: Path) -> Head | None:
 def _trained_head(
     experiment: Experiment, params: Mapping[str, LazyArray], base: Base | None, *, where: Path
 ) -> Head | None:
-    """Return the head that was trained with an adapter, or None."""
+    """Return the task head that was trained with an adapter, or None."""
     head = head_for_export(experiment, where=where)
     if head is None:
         return None

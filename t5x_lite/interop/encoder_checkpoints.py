@@ -494,7 +494,7 @@ class Hosts:
     """Dense layers of a model to which adapters can be attached.
 
     Attributes:
-      places: stack, site and layer of each dense layer, by Hugging Face's exported name.
+      places: position of each dense layer, by Hugging Face's name.
       kernels: shapes [layers, inputs, outputs] of the kernels, by (stack, site).
       num_heads: number of attention heads per layer.
       paths: parameter paths of the kernels, by (stack, site).

@@ -477,7 +477,7 @@ class Leaf:
       theirs: suffix of the tensor name in PEFT.
       axes: names of the axes in PEFT; t5x_lite has them in reverse order.
       scaled: True to scale the array if the layer has its own rank or alpha.
-      less_norms: True to store the difference from the column norms of the base's kernel.
+      less_norms: True to subtract the column norms of the base model's kernel.
     """
 
     ours: str

@@ -271,7 +271,7 @@ class Source:
         raise TypeError(f"{type(self).__name__} does not define read")
 
     def lazy_arrays(self, prefix: str = "") -> dict[str, LazyArray]:
-        """Return all parameters as lazy arrays, by path; each path begins with `prefix`."""
+        """Return all parameters by path as lazy arrays."""
         return {
             prefix + path: LazyArray(shape, self.dtype(path), functools.partial(self.array, path))
             for path, shape in self.shapes.items()

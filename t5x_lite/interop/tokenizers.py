@@ -187,7 +187,7 @@ def _json_tokens(fast: Path) -> list[AddedToken]:
 
 
 def _check_pieces(loaded: Any, pieces: list[str], *, fast: Path, spiece: Path) -> None:
-    """Raise InputError if tokenizer.json and the SentencePiece model have different pieces."""
+    """Raise InputError if tokenizer.json and the SentencePiece model have different tokens."""
     vocabulary = json.loads(loaded.to_str())["model"].get("vocab")
     theirs = [entry[0] for entry in vocabulary] if isinstance(vocabulary, list) else []
     for i, piece in enumerate(pieces):
@@ -263,7 +263,7 @@ def _content(token: Any) -> str | None:
 
 
 def _from_tokenizer_json(path: Path) -> bytes:
-    """Convert a tokenizer.json to a SentencePiece model with the same pieces and normalizer."""
+    """Convert a tokenizer.json to a SentencePiece model."""
     from sentencepiece import sentencepiece_model_pb2
 
     model_pb2: Any = sentencepiece_model_pb2
