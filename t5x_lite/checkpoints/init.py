@@ -74,9 +74,9 @@ _elsewhere: contextvars.ContextVar[str | None] = contextvars.ContextVar("base", 
 
 @contextlib.contextmanager
 def base_at(directory: str | None) -> Iterator[None]:
-    """Return a context in which every checkpoint's base is read from a directory (`--base DIR`).
+    """Return a context in which base checkpoints are read from a directory (option `--base`).
 
-    If `directory` is None, bases are read from their recorded paths.
+    If `directory` is None, the recorded paths of base checkpoints are used.
     """
     if directory is not None and not remote.open_path(directory).is_dir():
         raise InputError(f"base {directory}: no such directory")
@@ -89,7 +89,7 @@ def base_at(directory: str | None) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """Frozen array that a checkpoint does not store, but takes from its base checkpoint.
+    """Frozen array that is stored only in the base checkpoint.
 
     Attributes:
       path: path of the array in the base.
@@ -102,7 +102,7 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class Base:
-    """Record of the base checkpoint that a checkpoint takes its frozen arrays from.
+    """Reference to the base checkpoint that stores the frozen arrays of a checkpoint.
 
     Attributes:
       checkpoint: checkpoint directory of the base when the run started.
@@ -118,7 +118,7 @@ class Base:
     def of(
         cls, params: Mapping[str, Any], sources: Mapping[str, str], *, base: AnyPath, steps: AnyPath
     ) -> "Base":
-        """Return the record of a base, with a digest of each array that a run takes from it."""
+        """Return the record of a base checkpoint, with a digest of each frozen array."""
         flat = trees.flatten(params)
         found = digests({path: flat[path] for path in sources})
         where = os.fspath(base) if remote.is_remote(base) else os.path.abspath(base)
@@ -168,20 +168,16 @@ class Base:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the paths and digests of all arrays; equal bases have equal digests."""
+        """SHA-256 of the paths and digests of all arrays."""
         lines = (f"{path} {leaf.digest}\n" for path, leaf in sorted(self.arrays.items()))
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def rest(self, tree: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameter tree without the arrays that the base checkpoint stores."""
+        """Return the parameter tree without the arrays of the base checkpoint."""
         return trees.partition(tree, lambda path, _: path not in self.arrays)[0]
 
     def candidates(self, step_directory: AnyPath) -> Iterator[AnyPath]:
-        """Yield the directories where the base checkpoint may be, in order of priority.
-
-        A candidate in a work directory is the recorded step, or else the newest step. If `base_at`
-        sets a directory, it is the only candidate, except for checkpoints inside this directory.
-        """
+        """Yield the directories in which the base checkpoint may be, in order of priority."""
         elsewhere = _elsewhere.get()
         if elsewhere is not None and not _is_inside(step_directory, elsewhere):
             yield remote.open_path(elsewhere)
@@ -197,7 +193,7 @@ class Base:
             yield remote.open_path(os.path.normpath(step / self.relative))
 
     def missing(self, step_directory: AnyPath) -> InputError:
-        """Return the error for a base that was not found."""
+        """Return the InputError for a missing base checkpoint."""
         elsewhere = _elsewhere.get()
         if elsewhere is not None and not _is_inside(step_directory, elsewhere):
             return InputError(
@@ -214,7 +210,7 @@ class Base:
         )
 
     def other(self, found: Mapping[str, Any]) -> str | None:
-        """Return the path of the base's first array with a wrong digest, or None."""
+        """Return the path of the first array with a wrong digest, or None."""
         for path, digest in digests(found).items():
             if digest != self.arrays[path].digest:
                 return self.arrays[path].path
@@ -232,10 +228,9 @@ def _is_inside(step_directory: AnyPath, directory: str) -> bool:
 
 
 def digests(arrays: Mapping[str, Any]) -> dict[str, str]:
-    """Return a 64-bit digest of each array, computed from its float32 values, indices and shape.
+    """Return a 64-bit digest of each array, which does not depend on the sharding.
 
-    Digests are sums of hashes, so they do not depend on the sharding. They detect mistakes, not
-    attacks.
+    Digests are sums of hashes of float32 values and indices. They detect mistakes, not attacks.
     """
     lanes = jax.device_get(_all_lanes(list(arrays.values())))
     found = {}
@@ -251,7 +246,7 @@ def _all_lanes(arrays: list[Array]) -> list[Array]:
 
 
 def _lanes(array: Float[Array, "*axes"]) -> UInt32[Array, " 2"]:
-    """Return two 32-bit checksums of an array: sums of hashes of each value's bits and index."""
+    """Return two 32-bit checksums of an array."""
     bits = jax.lax.bitcast_convert_type(array, jnp.uint32)
     place, stride = jnp.zeros((), jnp.uint32), 1
     for axis in reversed(range(array.ndim)):
@@ -308,12 +303,11 @@ class Init:
         self.rules()
 
     def rules(self, bare: Collection[str] = ()) -> "InitRules":
-        """Parse `take`, `rename` and `fresh` into `InitRules`."""
         rules = InitRules.of(take=self.take, rename=self.rename, fresh=self.fresh, by_part=True)
         return dataclasses.replace(rules, bare=tuple(bare))
 
     def keeps(self, part: str, paths: Collection[str]) -> bool:
-        """Return True if a parameter group, such as a head, is loaded without a rename."""
+        """Return True if a parameter group, such as "heads/mlm", is loaded under its own name."""
         if any(trees.covers(entry, part) for entry in self.fresh):
             return False
         taken = not self.take or any(trees.covers(entry, part) for entry in self.take)
@@ -322,15 +316,14 @@ class Init:
 
 @dataclasses.dataclass(frozen=True)
 class InitRules:
-    """Rules that map the weights of a checkpoint to the model's weights that they initialize.
+    """Rules that select and rename the weights of a checkpoint to initialize a model.
 
     Attributes:
       rename: (pattern, replacement) pairs; the replacement "" skips a path.
-      fresh: parts of the model, or patterns of paths, to initialize randomly.
-      take: parts of the checkpoint to use; () means all.
-      by_part: True to skip heads and objectives that only the checkpoint has, and to initialize
-        heads and objectives that only the model has.
-      bare: parameter groups that are empty, but that `take` and `fresh` may name without an error.
+      fresh: parameter groups, or patterns of paths, to initialize randomly.
+      take: parameter groups of the checkpoint to use; () means all.
+      by_part: True to allow different heads and objectives in the checkpoint and in the model.
+      bare: parameter groups without parameters that `take` and `fresh` may name.
     """
 
     rename: tuple[tuple[str, str], ...] = ()
@@ -425,7 +418,7 @@ class InitRules:
         return bool(self.take) and not any(trees.covers(entry, path) for entry in self.take)
 
     def renamed(self, path: str) -> str | None:
-        """Return the model path for a path of the checkpoint, or None if a rule skips it."""
+        """Return the model path for a path of the checkpoint, or None to skip the parameter."""
         for pattern, replacement in self.rename:
             match = trees.groups(pattern, path)
             if match:
@@ -434,7 +427,7 @@ class InitRules:
 
 
 def summary(saved: Iterable[str], wanted: Iterable[str], sources: dict[str, str]) -> str:
-    """Describe the skipped and the newly initialized parameter groups for the log; "" if none."""
+    """Return a log message about skipped and randomly initialized parameters, or ""."""
     used = set(sources.values())
     left = _parts(path for path in saved if path not in used)
     anew = _parts(path for path in wanted if path not in sources)
@@ -448,7 +441,7 @@ def summary(saved: Iterable[str], wanted: Iterable[str], sources: dict[str, str]
 
 
 def part_of(path: str) -> str:
-    """Return a path's group (part): model, objective, heads/mlm or adapters/NAME/towers/passage."""
+    """Return the parameter group of a path, such as "model", "objective" or "heads/mlm"."""
     first, _, rest = path.partition("/")
     if (own := tower_of(path)) is not None and first != "towers":
         return f"{part_of(own[1])}/towers/{own[0]}"
@@ -456,7 +449,7 @@ def part_of(path: str) -> str:
 
 
 def _of_towers(wanted: Iterable[str], renamed: Mapping[str, str]) -> dict[str, str]:
-    """Return the model path that initializes each parameter of a new second encoder (tower)."""
+    """Return the model's path that initializes each parameter of a new passage encoder."""
     there = {part_of(path) for path in renamed}
     found = {}
     for path in wanted:
@@ -479,7 +472,7 @@ def _alone(needed: Iterable[str], renamed: Iterable[str]) -> set[str]:
 
 
 def _check(pattern: str, replacement: str | None = None, *, where: str) -> None:
-    """Raise InputError if a regular expression is invalid or a replacement uses unknown groups."""
+    """Raise InputError if a rename rule has an invalid regular expression."""
     try:
         if replacement is None:
             trees.check(where, pattern)

@@ -88,12 +88,11 @@ def write(
     processes: int = 1,
     hurried: Callable[[], bool] = _never,
 ) -> None:
-    """Write the manifest of the files that one process wrote; all files must be complete.
+    """Write the manifest of the checkpoint files that one process wrote.
 
-    In a bucket, process 0 writes the manifest of all files, and the other processes write none. On
-    a disk, hashing uses one core, at about 1.5 GB/s with SHA instructions, and releases the GIL. It
-    ends early if `hurried` returns True. The files, their directories and the manifest are flushed
-    to disk before the function returns, so they survive a loss of power.
+    In a bucket, process 0 writes the manifest of all files. On a disk, hashing uses one core, at
+    about 1.5 GB/s with SHA instructions. It ends early if `hurried` returns True. All files are
+    flushed to disk before the function returns, so they survive a loss of power.
     """
     directory = remote.open_path(step_directory)
     number = {} if step is None else {"step": step}
@@ -125,7 +124,7 @@ def write(
 
 
 def add(step_directory: str | os.PathLike[str], name: str) -> None:
-    """Add a new or replaced file of process 0 to an existing manifest."""
+    """Add a file to the manifest of process 0."""
     directory = remote.open_path(step_directory)
     content = _read(directory, 0)
     del content["sha256"]
@@ -139,7 +138,6 @@ def add(step_directory: str | os.PathLike[str], name: str) -> None:
 
 
 def _put(directory: AnyPath, content: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Flush the named files to disk, then write the manifest and flush it."""
     _sync(directory, names)
     # No newline at the end, so any truncation makes the JSON invalid.
     text = json.dumps({**content, "sha256": _own_digest(content)}, indent=1)
@@ -148,7 +146,7 @@ def _put(directory: AnyPath, content: Mapping[str, Any], names: Iterable[str]) -
 
 
 def _sync(directory: AnyPath, names: Iterable[str]) -> None:
-    """Flush files and their directories to disk; do nothing in a bucket."""
+    """Flush files and their directories to disk."""
     if remote.is_remote(directory):
         return
     top = os.path.abspath(directory)
@@ -171,7 +169,7 @@ def saved_step(step_directory: AnyPath) -> int | None:
 
 
 def is_hurried(step_directory: AnyPath) -> bool:
-    """Return True if a signal ended the save before all files were hashed."""
+    """Return True if a signal ended the save before all files had a checksum."""
     try:
         first = _read(step_directory, 0)
         others = (_read(step_directory, process) for process in range(1, first["processes"]))
@@ -181,7 +179,7 @@ def is_hurried(step_directory: AnyPath) -> bool:
 
 
 def is_complete(step_directory: AnyPath) -> bool:
-    """Return True if the manifests of all processes exist; their contents are not checked."""
+    """Return True if the manifests of all processes exist."""
     try:
         processes = _read(step_directory, 0)["processes"]
     except FileNotFoundError:
@@ -206,9 +204,8 @@ def find_damage(
 ) -> str | None:
     """Compare a checkpoint's files with its manifests; return the first damage, or None.
 
-    In a bucket, process 0 compares sizes and checksums from the store's metadata. It reads a file
-    only if the manifest has a SHA-256 of it, as for files copied from a disk. `parts` limits the
-    check to folders such as "params".
+    In a bucket, process 0 compares sizes and checksums from the store's metadata. `parts` limits
+    the check to folders such as "params".
     """
     directory = remote.open_path(step_directory)
     try:
@@ -258,7 +255,7 @@ def verify(step_directory: str | os.PathLike[str], *parts: str) -> None:
 
 
 def digest(step_directory: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 (hex) of a checkpoint's first manifest, which identifies all files."""
+    """Return the SHA-256 of a checkpoint's manifest, which identifies the checkpoint."""
     directory = remote.open_path(step_directory)
     try:
         return _own_digest(_read(directory, 0))
@@ -273,7 +270,6 @@ def _file_name(process: int) -> str:
 
 
 def _writer(name: str, processes: int) -> int:
-    """Return the index of the process that wrote a file, derived from the file's path."""
     for part in name.split("/"):
         match = _OF_A_PROCESS.fullmatch(part)
         if match and int(match.group(1)) < processes:
@@ -282,12 +278,11 @@ def _writer(name: str, processes: int) -> int:
 
 
 def _own_digest(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a manifest's content, independent of whitespace."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _describe(path: AnyPath, hurried: Callable[[], bool] = _never) -> dict[str, Any]:
-    """Return the size and the SHA-256 of a file; only the size if `hurried` becomes true."""
+    """Return the size and the SHA-256 of a file."""
     size, digest = 0, hashlib.sha256()
     if hurried():
         return {"size": remote.size_of(path)}
@@ -307,7 +302,7 @@ def _entry(stored: remote.StoredObject) -> dict[str, Any]:
 def _damage_by_metadata(
     directory: AnyPath, parts: set[str] | None, files: Mapping[str, Any]
 ) -> str | None:
-    """Compare a manifest with a bucket's metadata; return the first difference, or None."""
+    """Compare a manifest with a bucket's metadata; return the first difference."""
 
     def below(path: AnyPath) -> dict[str, remote.StoredObject]:
         return ask_if_remote(path, lambda: remote.objects_below(path))
@@ -363,7 +358,7 @@ def _all_files(directory: AnyPath) -> dict[str, Any]:
 
 
 def _another_step(directory: AnyPath) -> str | None:
-    """Return an error text if the directory's name differs from its manifest's step, or None."""
+    """Return an error text if a directory's name differs from the step in its manifest."""
     path = directory if remote.is_remote(directory) else Path(os.path.abspath(directory))
     if path.parent.name != DIRECTORY or not path.name.isdecimal():
         return None
@@ -407,7 +402,7 @@ _CHUNK_BYTES = 1 << 27
 
 
 class _OneAtATime(ocp.type_handlers.NumpyHandler):
-    """Orbax handler that saves memory: it computes and writes lazy arrays one after another."""
+    """Orbax handler that writes one array at a time to save memory."""
 
     async def serialize(self, values: Any, infos: Any, args: Any = None) -> Any:
         for value, info, arg in zip(values, infos, args, strict=True):
@@ -417,7 +412,7 @@ class _OneAtATime(ocp.type_handlers.NumpyHandler):
 
 
 def write_params(directory: Path, arrays: Mapping[str, LazyArray]) -> None:
-    """Write parameters one at a time, in the format that `checkpoints.restore_params` reads."""
+    """Write parameters one at a time in Orbax's format."""
     # jax.Array is registered because Orbax warns about a registry without it.
     registry = ocp.type_handlers.create_type_handler_registry(
         (LazyArray, _OneAtATime(deepcopy_host_arrays=False)),
@@ -448,7 +443,7 @@ def write_step(
 
 
 def lazy_params(directory: Path) -> dict[str, LazyArray]:
-    """Return the parameters in params/ by path as lazy arrays; each is read when it is needed."""
+    """Return the parameters of a checkpoint directory by path as lazy arrays."""
     handler = ocp.PyTreeCheckpointHandler()
     where = absolute(directory)
 
@@ -483,7 +478,7 @@ def lazy_params(directory: Path) -> dict[str, LazyArray]:
 
 
 def check_chunks(path: str, leaf: Any) -> None:
-    """Raise ValueError if the compression chunks of a stored array are larger than the array."""
+    """Raise ValueError if the chunks of a stored array are larger than the array."""
     chunk = getattr(getattr(leaf, "storage", None), "chunk_shape", None) or ()
     shape = getattr(leaf, "shape", None) or ()
     if math.prod(chunk) > max(1, math.prod(shape)):
@@ -504,11 +499,11 @@ _ORBAX_MARK = "commit_success.txt"
 
 @dataclasses.dataclass
 class FilesSave(ocp.args.CheckpointArgs):
-    """Orbax save arguments: contents of a checkpoint's small files, by relative path.
+    """Orbax save arguments for the small files of a checkpoint.
 
     Attributes:
-      item: files that process 0 writes.
-      own: files that this process writes; no other process has these names.
+      item: contents of the files that process 0 writes, by path.
+      own: contents of the files that only this process writes, by path.
     """
 
     item: Mapping[str, bytes]
@@ -575,7 +570,7 @@ def saved_leaves(directory: AnyPath) -> dict[str, Any]:
 
 
 def restore_item(directory: AnyPath, abstract: Any) -> Any:
-    """Restore the arrays of a directory such as params/ onto given shapes, dtypes and shardings."""
+    """Restore the arrays of a directory such as params/ with given shapes and shardings."""
     # A Checkpointer would warn that params/ lacks the metadata of a complete step.
     handler = ocp.StandardCheckpointHandler()
     try:
@@ -598,7 +593,7 @@ def _saved_paths(handler: Any, directory: AnyPath) -> dict[str, str]:
 
 
 def restore_leaves(directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Restore selected arrays of a directory such as params/, without reading the other arrays."""
+    """Restore selected arrays of a directory such as params/."""
     handler = ocp.PyTreeCheckpointHandler()
     try:
         with _ignoring_late_reads():
@@ -625,7 +620,7 @@ def restore_leaves(directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, A
 def _replaced(
     tree: Mapping[str, Any], leaves: Mapping[str, Any], other: Any, prefix: str = ""
 ) -> dict[str, Any]:
-    """Return a nested dict with replaced values; keep empty dicts, which Orbax compares."""
+    """Return a nested dict with replaced values; keep empty dicts."""
     return {
         key: _replaced(value, leaves, other, f"{prefix}{key}/")
         if isinstance(value, Mapping)
@@ -649,10 +644,10 @@ def _on_device(leaf: Any) -> Any:
 
 @contextlib.contextmanager
 def quiet_saving() -> Iterator[None]:
-    """Suppress the errors that Orbax's threads print to standard error about a failed save.
+    """Suppress the errors that Orbax's threads print about a failed save.
 
-    The caller that waits for the save gets the error. Later writes may fail until the end of the
-    process, so the filter for their errors is never removed.
+    The caller that waits for the save gets the error. The filter is never removed, because later
+    writes may also fail.
     """
     logger = logging.getLogger("absl")
     logger.addFilter(_is_not_orbax)
@@ -670,7 +665,7 @@ def _is_not_orbax(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def _ignoring_late_reads() -> Iterator[None]:
-    """Suppress "Event loop is closed" errors, which parallel reads print after one has failed."""
+    """Suppress the "Event loop is closed" errors of parallel reads."""
     report = sys.unraisablehook
     sys.unraisablehook = _Unraisable(report)
     yield

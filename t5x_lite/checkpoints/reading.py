@@ -125,7 +125,7 @@ _HUB_NAME = re.compile(r"(?!\.)[\w.-]+(/[\w.-]+)?")
 
 
 def _hub_remedy(name: str) -> str:
-    """Return a hint to import a model if its name may be from the Hugging Face Hub, else ""."""
+    """Return a hint that a name may be a model of the Hugging Face Hub, or ""."""
     owner, _, model = name.partition("/")
     if not _HUB_NAME.fullmatch(name) or (model and os.path.exists(owner)):
         return ""
@@ -135,7 +135,7 @@ def _hub_remedy(name: str) -> str:
 
 
 def _remedy(directory: AnyPath, name: object) -> str:
-    """Return an error text for a directory without a checkpoint, with a hint for other formats."""
+    """Return an error text for a directory without a checkpoint."""
     try:
         config = json.loads((directory / CONFIG_FILE).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -173,7 +173,7 @@ def step_directories(directory: AnyPath) -> list[int]:
 
 
 def step_files(step_directory: AnyPath) -> dict[str, bytes]:
-    """Read and verify the small files of a checkpoint: config, vocabulary and data position."""
+    """Read the small files of a checkpoint, such as its config and vocabulary."""
     items.verify(step_directory, "files")
     files = items.read_files(step_directory / "files")
     if CONFIG_FILE not in files and DELTA_FILE in files:
@@ -189,7 +189,7 @@ def step_files(step_directory: AnyPath) -> dict[str, bytes]:
 def restore_params(
     step_directory: AnyPath, abstract: Any, *, rules: InitRules | None = None
 ) -> dict[str, Any]:
-    """Restore the parameters of a checkpoint onto given shapes, dtypes and shardings.
+    """Restore the parameters of a checkpoint with given shapes, dtypes and shardings.
 
     Only params/ is verified, so a damaged optimizer/ raises no error.
     """
@@ -206,14 +206,14 @@ def restore_params(
 
 
 def saved_arrays(step_directory: AnyPath) -> dict[str, Any]:
-    """Return shapes and dtypes of a checkpoint's own arrays by path, without its base's arrays."""
+    """Return shapes and dtypes of a checkpoint's arrays, without its base checkpoint's arrays."""
     items.verify(step_directory, "params")
     with _readable(step_directory):
         return items.saved_leaves(step_directory / "params")
 
 
 def restore_arrays(step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Restore selected arrays that a checkpoint itself stores, such as an adapter's arrays."""
+    """Restore selected arrays of a checkpoint, such as an adapter's arrays."""
     saved = saved_arrays(step_directory)
     sources_of(step_directory, {p: saved[p] for p in wanted if p in saved}, wanted, InitRules())
     with _readable(step_directory):
@@ -221,7 +221,7 @@ def restore_arrays(step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[s
 
 
 def restore_base(base: Base, step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Restore arrays that a checkpoint takes from its base checkpoint, and check their digests."""
+    """Restore arrays of a checkpoint's base checkpoint, and check their digests."""
     there = _found(base, step_directory)
     with base_at(None):  # a base of the base is at its recorded path
         theirs = there.restore({base.arrays[path].path: leaf for path, leaf in wanted.items()})
@@ -235,9 +235,9 @@ def restore_base(base: Base, step_directory: AnyPath, wanted: Mapping[str, Any])
 
 
 def lazy_params(step_directory: Path) -> dict[str, LazyArray]:
-    """Return all parameters of a checkpoint, including its base, by path as lazy arrays.
+    """Return all parameters of a checkpoint and its base checkpoint by path as lazy arrays.
 
-    Each array is read when it is needed. Arrays of the base are float32, the dtype in training.
+    Arrays of the base checkpoint are float32, the dtype in training.
     """
     found = items.lazy_params(step_directory / "params")
     base = base_of(step_directory)
@@ -260,13 +260,13 @@ def lazy_params(step_directory: Path) -> dict[str, LazyArray]:
 
 
 def base_directory(step_directory: AnyPath) -> AnyPath | None:
-    """Return the verified directory of a checkpoint's base, or None if it has no base."""
+    """Return the verified directory of a checkpoint's base checkpoint, or None."""
     base = base_of(step_directory)
     return None if base is None else _found(base, step_directory).directory
 
 
 def base_of(step_directory: AnyPath) -> Base | None:
-    """Read the record of a checkpoint's base; return None if the checkpoint contains all arrays."""
+    """Return a checkpoint's reference to its base checkpoint, or None."""
     path = step_directory / "files" / BASE_FILE
     if not path.exists():
         return None
@@ -275,7 +275,7 @@ def base_of(step_directory: AnyPath) -> Base | None:
 
 
 class _Saved:
-    """Arrays of a checkpoint, including arrays of its base.
+    """Arrays of a checkpoint and its base checkpoint.
 
     Attributes:
       directory: checkpoint directory.
@@ -308,10 +308,7 @@ class _Saved:
 
 
 def _found(base: Base, step_directory: AnyPath) -> _Saved:
-    """Return the first possible base checkpoint that is complete and has correct checksums.
-
-    Only the smallest array is compared with its recorded digest here.
-    """
+    """Return the first directory that contains the base checkpoint."""
     wrong = None
     for candidate in base.candidates(step_directory):
         if not ((candidate / "params").is_dir() or (candidate / DIRECTORY).is_dir()):
@@ -331,7 +328,7 @@ def _found(base: Base, step_directory: AnyPath) -> _Saved:
 
 
 def _check_first(base: Base, there: _Saved, step_directory: AnyPath) -> None:
-    """Raise InputError if a possible base lacks an array, or if its smallest array differs."""
+    """Raise InputError if a directory does not contain the base checkpoint."""
     for leaf in base.arrays.values():
         if leaf.path not in there.leaves:
             raise InputError(
@@ -357,7 +354,6 @@ def _check(base: Base, found: Mapping[str, Any], where: AnyPath, step_directory:
 
 @contextlib.contextmanager
 def _readable(step_directory: AnyPath) -> Iterator[None]:
-    """Convert Orbax's exceptions into InputErrors that name the checkpoint."""
     try:
         yield
     except InputError:
@@ -385,7 +381,7 @@ def sources_of(
     *,
     optional: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return the checkpoint path that initializes each model path; raise if shapes differ."""
+    """Return for each parameter path of the model the checkpoint path that initializes it."""
     try:
         sources = rules.sources(saved, wanted, optional=optional)
     except InputError as error:
@@ -443,7 +439,7 @@ class Checkpoints:
         timeout: int = items.TIMEOUT_SECONDS,
         hurried: Callable[[], bool] = lambda: False,
     ):
-        """Set up the checkpointer without reading or writing files; see `config.Checkpoints`."""
+        """Prepare saving without reading or writing files; see `config.Checkpoints`."""
         self._timeout = timeout
         self._hurried = hurried
         self._ending = threading.Event()
@@ -486,10 +482,7 @@ class Checkpoints:
         metrics: Mapping[str, float] | None = None,
         hurried: bool = False,
     ) -> None:
-        """Start to save a checkpoint in the background; return when the arrays are copied.
-
-        The previous save and its manifest are completed first.
-        """
+        """Start to save a checkpoint in the background; return as soon as the arrays are copied."""
         if metrics is not None and self._best is not None and not matching(self._best, metrics):
             raise InputError(
                 f"checkpoints.best is {self._best!r}, but the evaluation has the metrics "
@@ -516,10 +509,7 @@ class Checkpoints:
         self._saving = self._thread.submit(self._finish, step)
 
     def add_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Add the metrics of a later evaluation to a saved step, and update the best checkpoint.
-
-        If the process is killed meanwhile, the checkpoint stays unchanged.
-        """
+        """Add metrics to a saved checkpoint, and update the best checkpoint."""
         if jax.process_index():
             return
         directory, name = self._directory / str(step), f"files/{METRICS_FILE}"
@@ -529,7 +519,7 @@ class Checkpoints:
         self._prune()
 
     def _finish(self, step: int) -> None:
-        """Wait for Orbax, write the manifest and delete old checkpoints; runs in the background."""
+        """Complete a save in the background, and delete old checkpoints."""
         self._checkpointer.wait_until_finished()
         directory = self._directory / str(step)
         process, processes = jax.process_index(), jax.process_count()
@@ -559,11 +549,10 @@ class Checkpoints:
             time.sleep(_AGAIN_SECONDS)
 
     def _mark(self, step: int) -> epath.Path:
-        """Return the marker file that exists while a step is written or deleted."""
         return self._directory / f"{step}.incomplete"
 
     def _prune(self) -> None:
-        """Delete checkpoints that are neither among the newest nor the best, manifests first."""
+        """Delete old checkpoints, except the newest and the best; delete the manifests first."""
         steps = saved_steps(self._directory)
         stay = set(steps[-self._keep :])
         names = {name for step in steps for name in self._best_names(step)}
@@ -581,7 +570,6 @@ class Checkpoints:
                 self._mark(step).unlink()
 
     def _best_names(self, step: int) -> list[str]:
-        """Return the names of a step's metrics that match the pattern `best`."""
         return [] if self._best is None else matching(self._best, self._measured(step))
 
     def _measured(self, step: int) -> Mapping[str, float]:
@@ -612,10 +600,9 @@ class Checkpoints:
     def resume_point(
         self, *, foreign: Callable[[Mapping[str, bytes]], str] | None = None
     ) -> tuple[int | None, list[Rejected]]:
-        """Return the newest complete step, and newer checkpoints that are damaged or unfinished.
+        """Return the newest complete checkpoint's step, and the damaged checkpoints after it.
 
-        `foreign` returns a reason to reject a checkpoint by its files, or "". Nothing changes on
-        disk.
+        `foreign` returns a reason to reject a checkpoint by its files, or "".
         """
         rejected = []
         # A save that was killed early has left only its mark, and no directory.
@@ -636,10 +623,9 @@ class Checkpoints:
         return None, rejected
 
     def set_aside(self, rejected: Sequence[Rejected]) -> list[str]:
-        """Rename or delete rejected checkpoints, so that their steps can be saved again.
+        """Rename damaged checkpoints and delete unfinished checkpoints; return log messages.
 
-        A damaged checkpoint directory 200 is renamed to 200.damaged, or 200.damaged-2 and so on. An
-        unfinished directory is deleted. Return one log message for each checkpoint.
+        A damaged checkpoint directory 200 is renamed to 200.damaged, or 200.damaged-2 and so on.
         """
         told, moves = [], []
         for found in rejected:
@@ -662,7 +648,7 @@ class Checkpoints:
         return told
 
     def restore(self, step: int, *, params: Any, optimizer: Any) -> tuple[Any, Any]:
-        """Restore parameters and optimizer of a step onto given shapes, dtypes and shardings."""
+        """Restore the parameters and the optimizer state of a step."""
         self._check(step)
         try:
             return (
@@ -678,7 +664,7 @@ class Checkpoints:
         return items.read_files(self._directory / str(step) / "files")
 
     def is_hurried(self, step: int) -> bool:
-        """Return True if a signal interrupted the save, so that some files have no checksum."""
+        """Return True if a signal ended the save before all files had a checksum."""
         return items.is_hurried(self._directory / str(step))
 
     def damaged(self, step: int, reason: str) -> InputError:
@@ -695,7 +681,7 @@ class Checkpoints:
             raise self.damaged(step, reason)
 
     def _damage(self, step: int) -> str:
-        """Return a description of a checkpoint's damage, the same in all processes, or ""."""
+        """Return a description of a checkpoint's damage, equal in all processes, or ""."""
         if step in self._good:
             return ""
         directory = self._directory / str(step)
@@ -714,7 +700,7 @@ class Checkpoints:
         return damage
 
     def _another_step(self, step: int) -> str:
-        """Return an error text if the optimizer's step differs from the directory's name, or ""."""
+        """Return an error text if the optimizer state is of another step, or ""."""
         number = {"step": jax.ShapeDtypeStruct((), np.int32)}
         try:
             saved = items.restore_leaves(self._directory / str(step) / "optimizer", number)["step"]
@@ -723,7 +709,6 @@ class Checkpoints:
         return "" if int(saved) == step else f"it holds step {int(saved)}: it was copied or renamed"
 
     def _marked(self) -> list[int]:
-        """Return the steps with a marker file, which exists during a save or deletion."""
         if not self._directory.is_dir():
             return []
         found = (_INCOMPLETE.fullmatch(path.name) for path in self._directory.iterdir())
@@ -767,7 +752,7 @@ def _metrics_file(metrics: Mapping[str, float]) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    """Return an error's text in up to 300 characters, with the system's message first."""
+    """Return an error's text, shortened to 300 characters."""
     text, system = str(error), system_reason(error)
     if system is None or system in text[:80]:
         return textwrap.shorten(text, 300)

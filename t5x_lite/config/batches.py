@@ -31,7 +31,7 @@ def empty_row(data: Data, *, num_tasks: int = 0) -> dict[str, np.ndarray]:
 
     Args:
       data: data config.
-      num_tasks: number of tasks of the objective; above 0, the batch also has a task index.
+      num_tasks: number of tasks of the objective; if positive, the batch has a task index.
     """
     none = np.zeros(0, np.int64)
     made = data.layout.lay_out([], none, num_rows=1, lengths=lengths_of(data), pack=data.pack)
@@ -40,13 +40,13 @@ def empty_row(data: Data, *, num_tasks: int = 0) -> dict[str, np.ndarray]:
 
 
 def batch_row(experiment: Experiment) -> dict[str, np.ndarray]:
-    """Return a batch of one padding example with the longest shape of a run; see `empty_row`."""
+    """Return a batch of one padding example with the maximum lengths of a run."""
     longest = max(shapes_of(experiment.data), key=lambda data: data.inputs_length)
     return empty_row(longest, num_tasks=experiment.objective.num_tasks)
 
 
 def row_shapes(data: Data, *, num_tasks: int = 0) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each feature of one example, without the batch axis; no data is read."""
+    """Return the shape of each feature of one example, without the batch axis."""
     row = empty_row(data, num_tasks=num_tasks)
     return {name: value.shape[1:] for name, value in row.items()}
 
@@ -57,7 +57,7 @@ def row_lengths(data: Data) -> dict[str, int]:
 
 
 def step_flops(experiment: Experiment) -> int | None:
-    """Return the estimated FLOPs of one train step over all devices, for the longest batch shape.
+    """Return the estimated FLOPs of one train step over all devices, for the longest batch.
 
     The estimate is three forward passes. None if the objective does not count FLOPs.
     """
@@ -89,7 +89,7 @@ LONGEST = 1 << 24
 
 
 def check_batch(experiment: Experiment, mesh: Mesh) -> None:
-    """Raise InputError if batches do not divide among the devices or exceed the model's length."""
+    """Raise InputError if the devices or the model do not support the batch size or length."""
     check_lengths(experiment)
     data, parts = experiment.data, sharding.data_parallelism(mesh)
     grouped = bool(data.batches.buckets())
@@ -114,7 +114,7 @@ def check_batch(experiment: Experiment, mesh: Mesh) -> None:
 
 
 def num_parts(experiment: Experiment, shape: Data, mesh: Mesh) -> int:
-    """Return the number of microbatches into which a batch of one static shape is divided."""
+    """Return the number of microbatches for a batch of the given shape."""
     whole = {
         name: jax.ShapeDtypeStruct((shape.batch_size, *value.shape[1:]), value.dtype)
         for name, value in empty_row(shape, num_tasks=experiment.objective.num_tasks).items()
@@ -123,7 +123,7 @@ def num_parts(experiment: Experiment, shape: Data, mesh: Mesh) -> int:
 
 
 def check_devices(experiment: Experiment, mesh: Mesh) -> None:
-    """Raise InputError if the devices do not support a model of the config."""
+    """Raise InputError if a model of the config does not support the device mesh."""
     kind = mesh.devices.flat[0].device_kind
     for model in (experiment.model, *experiment.objective.models().values()):
         model.check_devices(kind, dtype=experiment.compute_dtype)
@@ -136,8 +136,8 @@ def with_choices(
 
     Args:
       experiment: experiment with model configs that may contain "auto".
-      kind: kind of the devices, as JAX names it.
-      earlier: experiment of the run that is resumed; its choices are reused.
+      kind: JAX's name of the devices, such as "TPU v4".
+      earlier: config of the run to resume, which already contains choices, or None.
 
     Returns:
       The experiment, and a log line for each model with a new choice.

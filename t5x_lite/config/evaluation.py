@@ -167,7 +167,7 @@ class Line:
     values: Mapping[str, Any]
 
     def matches(self, names: Sequence[str]) -> bool:
-        """Return True if the line's pattern matches one of a task's names."""
+        """Return True if the pattern matches one of the names."""
         return any(fnmatch.fnmatchcase(name, self.pattern) for name in names)
 
 
@@ -256,10 +256,7 @@ class Patience:
     """Counter of consecutive evaluations without improvement, for early stopping."""
 
     def __init__(self, config: EarlyStopping, history: Iterable[Mapping[str, float]] = ()) -> None:
-        """Replay the metrics of earlier evaluations of the run, oldest first.
-
-        Evaluations without the watched metric are skipped.
-        """
+        """Count the earlier evaluations of a resumed run, oldest first."""
         self._config = config
         self._sign = 1 if mode_of(config.metric or "", config.mode) == "min" else -1
         self._best = math.inf
@@ -269,7 +266,7 @@ class Patience:
                 self.add(metrics)
 
     def add(self, metrics: Mapping[str, float]) -> None:
-        """Count the metrics of an evaluation; a value that is not finite is not an improvement.
+        """Count an evaluation with or without improvement of the watched metric.
 
         Raises:
           InputError: if the watched metric is missing.
@@ -296,7 +293,7 @@ class Patience:
 
     @property
     def reason(self) -> str:
-        """Message about the reason to end training, or "" if training should continue."""
+        """Log message with the reason to end training early, or ""."""
         return str(self) if self.exhausted else ""
 
     def __str__(self) -> str:
@@ -321,7 +318,7 @@ class Profile:
 
 
 class Capture:
-    """Context manager that traces the steps of a `Profile`, and ends an open trace on exit."""
+    """Context manager that traces steps of a run with JAX's profiler."""
 
     def __init__(self, profile: Profile, directory: str | os.PathLike) -> None:
         """Prepare the trace without starting it.
@@ -344,14 +341,14 @@ class Capture:
             self._stop()
 
     def before(self, step: int) -> None:
-        """Start the trace before a step if it is the first traced step."""
+        """Start the trace if the given step is the first step to trace."""
         if step in self._steps and self._local is None:
             remote = is_remote(self.directory)
             self._local = tempfile.mkdtemp() if remote else self.directory
             jax.profiler.start_trace(self._local)
 
     def after(self, step: int, results: Any) -> bool:
-        """End the trace after a step if it is the last traced step.
+        """End the trace if the given step is the last step to trace.
 
         Args:
           step: number of the step that was just dispatched to the devices.
@@ -394,7 +391,7 @@ SameIds = Literal["auto", "keep", "drop"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ways:
-    """Rankings of a retrieval evaluation, each by the score of one head or by a weighted sum.
+    """Rankings of a retrieval evaluation, such as "dense", "lexical" and "all" (a weighted sum).
 
     Attributes:
       names: names of the rankings.
@@ -418,7 +415,7 @@ class Ways:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Names of the encoder heads that the rankings need."""
+        """Names of the encoder heads that compute the scores of the rankings."""
         needed = {head for name in self.names for head in _NEEDS.get(name, (name,))}
         return tuple(head for head in NAMES[:3] if head in needed)
 
@@ -568,20 +565,20 @@ class Evaluation:
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """Parsed lines of `per_task`, with the settings of single tasks."""
+        """Parsed lines of `per_task`."""
         return tuple(map(parse_line, self.per_task))
 
     def changed(self, values: Mapping[str, Any]) -> "Evaluation":
-        """Return the config with one task's evaluation settings from `per_task` applied."""
+        """Return the config with the settings of a single task."""
         own = {name: value for name, value in values.items() if name not in OF_DATA}
         return dataclasses.replace(self, per_task=(), **own)
 
     @property
     def ranks(self) -> bool:
-        """True if labels are ranked instead of decoded for any task."""
+        """True if labels are ranked instead of decoded for at least one task."""
         return self.rank or any(line.values.get("rank", False) for line in self.lines)
 
     @property
     def retrieval_alone(self) -> bool:
-        """True if only retrieval is evaluated, so no split of the task is read."""
+        """True if the evaluation consists only of retrieval."""
         return bool(self.retrieval.directory) and not (self.loss or self.task_metrics)

@@ -311,7 +311,7 @@ class Experiment:
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """Paths of the trained parameters, from `train` or `adapters.train`; () if unset."""
+        """Paths of the parameters to train, or () for all parameters."""
         return self.train or self.adapters.trained
 
 
@@ -369,7 +369,7 @@ def with_options(
     prog: str = "t5x-lite train CONFIG",
     other_options: Iterable[str] = (),
 ) -> Experiment:
-    """Return the experiment with fields changed by command-line options; see `load`."""
+    """Return the experiment with values changed by command-line options; see `load`."""
     if not overrides:
         return experiment
     options = _current_options(overrides)
@@ -475,10 +475,7 @@ def with_length(
 def _of_length(
     schedule: Schedule, ratio: float, *, first: int, where: str, fixed: frozenset[str]
 ) -> Schedule:
-    """Return a schedule with its lengths scaled by `ratio`.
-
-    A schedule without an end, such as T5's inverse square root, keeps its lengths.
-    """
+    """Return a learning-rate schedule with its lengths scaled by a factor."""
     changed: dict[str, Any] = {}
     names = [field.name for field in dataclasses.fields(schedule)]
     for name in ("body", "then"):
@@ -512,7 +509,6 @@ _OF_TRAINING = (
 
 
 def _without_model_init(options: Sequence[str]) -> tuple[list[str], bool]:
-    """Return the options without `--model init`, and True if it was among them."""
     rest: list[str] = []
     values: list[str] = []
     remaining = iter(options)
@@ -531,11 +527,10 @@ def _without_model_init(options: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def _with_model_of_init(experiment: Experiment, options: Sequence[str]) -> Experiment:
-    """Return the experiment with the model family and sizes of the checkpoint in `init`.
+    """Return the experiment with the model's family and sizes from the checkpoint in `init`.
 
-    If the checkpoint is missing, use the config in the work directory, if its run started from it.
-    Dropout and attention settings of the config are kept if the family has these fields. Options of
-    the model are applied later.
+    If the checkpoint is missing, use the config in the work directory. Dropout and attention
+    settings of the config are kept if the family has these fields.
     """
     checkpoint = _value_of("--init.checkpoint", options) or experiment.init.checkpoint
     if not checkpoint:
@@ -567,7 +562,7 @@ def _with_model_of_init(experiment: Experiment, options: Sequence[str]) -> Exper
 
 
 def begun_with(checkpoint: str, workdir: str) -> Experiment | None:
-    """Return the saved experiment of a work directory if its run started from this checkpoint."""
+    """Return the saved config of a work directory if its run started from a given checkpoint."""
     if not workdir:
         return None
     source = remote.open_path(workdir) / checkpointing.CONFIG_FILE
@@ -603,14 +598,14 @@ def _value_of(option: str, options: Sequence[str]) -> str | None:
 
 
 def save(experiment: Experiment, path: str | Path) -> None:
-    """Write the experiment as JSON that `load` reads, atomically."""
+    """Write the experiment as a JSON file that `load` can read."""
     content = to_json(experiment).encode()
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, content)
 
 
 def check_same_experiment(saved: Experiment, current: Experiment, workdir: str | Path) -> None:
-    """Raise InputError if a work directory was written by a different experiment.
+    """Raise InputError if a work directory contains a run of a different config.
 
     The error lists each field of MATCHING_FIELDS that differs, with both values.
     """
@@ -623,7 +618,7 @@ def check_same_experiment(saved: Experiment, current: Experiment, workdir: str |
 
 
 def differences(saved: Experiment, current: Experiment, *, fields: Sequence[str]) -> list[str]:
-    """Return a phrase for each difference between two experiments in the given fields."""
+    """Return a message for each field that differs between two configs."""
     found: list[str] = []
     for name in fields:
         there, here = (encode(_resolved(part, name), where=name) for part in (saved, current))
@@ -632,7 +627,7 @@ def differences(saved: Experiment, current: Experiment, *, fields: Sequence[str]
 
 
 def unequal(first: Any, other: Any, *, where: str = "") -> list[str]:
-    """Return a phrase for each difference between two decoded JSON values, with its dotted name."""
+    """Return a message for each difference between two JSON values."""
     pairs: list[tuple[str, Any, Any]]
     if isinstance(first, dict) and isinstance(other, dict):
         pairs = [(key, first.get(key), other.get(key)) for key in dict.fromkeys([*first, *other])]
@@ -676,7 +671,7 @@ def _shown(node: Any) -> str:
 
 
 def _cause(error: BaseException | None) -> InputError | None:
-    """Return the InputError that caused a parsing error, or None."""
+    """Return the InputError inside another exception, or None."""
     while error is not None and not isinstance(error, InputError):
         error = error.__cause__ or error.__context__
     return error

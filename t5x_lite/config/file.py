@@ -50,9 +50,8 @@ def to_json(config: Any) -> str:
 def from_json(text: str, *, source: str, any_module: bool = False) -> Any:
     """Build the config dataclass from JSON text that `to_json` wrote.
 
-    Building a config imports the modules of its classes, and importing runs code. So a checkpoint
-    may name only classes of t5x_lite, of the packages of the command's config, or of modules that
-    `project` trusts.
+    Importing the modules of config classes runs code. So a checkpoint may contain only classes of
+    t5x_lite, of the packages of the command's config, and of modules that `project` trusts.
 
     Args:
       text: the JSON text.
@@ -115,7 +114,7 @@ def encode(value: Any, *, where: str) -> Any:
 
 
 def _type_name(cls: type, *, where: str) -> str:
-    """Return "module:Class", or raise InputError if another process cannot import the class."""
+    """Return the name "module:Class" of a class."""
     module = sys.modules.get(cls.__module__)
     if cls.__module__ == "__main__" or not hasattr(module, cls.__qualname__):
         raise InputError(
@@ -158,7 +157,7 @@ def _decode(node: Any, *, where: str) -> Any:
 
 
 def _refuse_untrusted(node: Any, *, where: str) -> None:
-    """Raise InputError if JSON of a checkpoint names a class of an untrusted module."""
+    """Raise InputError if the JSON of a checkpoint names a class of an untrusted module."""
     name = node.get("type") if isinstance(node, dict) else None
     if isinstance(name, str) and name != "float" and not project.trusts(name.partition(":")[0]):
         raise InputError(
@@ -196,9 +195,9 @@ def _find_class(name: Any, *, where: str) -> Any:
 def read_config(path: str | Path) -> Any:
     """Read the object that a config file defines.
 
-    The config, its task and the modules that they import are found in the current directory, in the
-    config's project and next to a Python config. sys.path does not change: see `project`. The
-    project's root is the nearest parent directory with a pyproject.toml, a .git or a tasks folder.
+    A config file can import modules from the current directory, from its project's root and from
+    its own directory. The project's root is the nearest parent directory with a pyproject.toml, a
+    .git or a tasks folder. sys.path does not change: see `project`.
 
     Args:
       path: a Python file that defines `experiment`, or a config.json.
@@ -219,11 +218,7 @@ def read_config(path: str | Path) -> Any:
 
 
 def _existing_file(file: Path) -> Path:
-    """Return the path of a .py or .json config; if it does not exist, use a shipped config.
-
-    So configs/tiny_pretrain.py is found from any directory, and a local file of that name has
-    priority.
-    """
+    """Return the path of a config file: a local file, or else a config shipped with t5x_lite."""
     shipped = project.shipped()
     if shipped is not None and not file.is_absolute() and not file.exists():
         file = next((f for f in [shipped / file] if f.is_file() and _is_config(f)), file)
@@ -247,7 +242,7 @@ def _is_config(file: Path) -> bool:
 
 
 def _configs_like(file: Path, shipped: Path | None) -> list[str]:
-    """Return local and shipped configs with a name similar to a missing file's."""
+    """Return existing config files with similar names."""
     here = [str(other) for other in sorted(file.parent.glob("*.py"))]
     if shipped is None or file.is_absolute():
         return here
@@ -264,11 +259,7 @@ def _from_json_file(file: Path) -> Any:
 
 
 def _from_python_file(file: Path) -> Any:
-    """Run a config file and return its `experiment`.
-
-    The module gets the name by which it can be imported from its project root, so that a saved
-    config can name classes that the config file defines.
-    """
+    """Run a Python config file and return its `experiment`."""
     module = types.ModuleType(_module_name(file))
     module.__file__ = str(file)
     sys.modules[module.__name__] = module
@@ -291,7 +282,7 @@ def _from_python_file(file: Path) -> Any:
 
 
 def _module_name(file: Path) -> str:
-    """Return a config file's dotted module name in its project; another name if it is taken."""
+    """Return the dotted module name of a config file in its project."""
     resolved = file.resolve()
     for directory in filter(None, [*project.opened().directories, project.shipped()]):
         if not resolved.is_relative_to(directory):
@@ -306,7 +297,7 @@ def _module_name(file: Path) -> str:
 
 
 def _where_and_what(error: Exception, *, file: Path) -> str:
-    """Describe an exception in a config file in one line, with the line number."""
+    """Return the message of an exception in a config file, with the line number."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == str(file)]
     where = f"{file}:{lines[-1]}" if lines else str(file)

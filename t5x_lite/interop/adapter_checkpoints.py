@@ -110,7 +110,7 @@ def import_module(
     name: str,
     revision: str | None,
 ) -> Path:
-    """Import an adapter of PEFT or the library `adapters` as a checkpoint that refers to its base.
+    """Import an adapter of PEFT or the library `adapters` as a checkpoint of a base model.
 
     See `commands.weights` for the arguments.
     """
@@ -173,11 +173,10 @@ class _Fitted:
 
     Attributes:
       experiment: config of the base model with the adapter.
-      module: adapter config and arrays, including a head's arrays and replaced arrays of the base
-        model.
+      module: config and arrays of the adapter.
       left: paths of arrays that are stored only in the base checkpoint.
-      vocabulary: vocabulary that replaces the base's vocabulary, or None.
-      sources: path in the base checkpoint of each array in `left` that has a different path there.
+      vocabulary: vocabulary of the adapter, or None for the vocabulary of the base model.
+      sources: paths in the base checkpoint of arrays with a different path.
     """
 
     experiment: Experiment
@@ -188,7 +187,7 @@ class _Fitted:
 
 
 def _sides_of(directory: Path) -> dict[Role, Path]:
-    """Return the adapter directories of a retriever's two encoders, or {} for one adapter."""
+    """Return the adapter directories of a retriever's two encoders; {} for a single adapter."""
     found: dict[Role, Path] = {role: directory / role for role in get_args(Role)}
     if not any(path.is_dir() for path in found.values()):
         return {}
@@ -204,13 +203,13 @@ def _sides_of(directory: Path) -> dict[Role, Path]:
 
 
 def _with_towers(params: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
-    """Add a passage encoder to the base model's arrays: by default a copy of the model."""
+    """Add a passage encoder to the base model's arrays, by default a copy of the model."""
     model = {in_tower(p, "passage"): a for p, a in params.items() if p.startswith(MODEL)}
     return {**model, **params}
 
 
 def _two_towers(experiment: Experiment, *, where: Path) -> Experiment:
-    """Return the base's config as a retriever of two encoders, with the base's pooling."""
+    """Return the config of a retriever with two encoders that are copies of the base model."""
     objective = experiment.objective.with_two_towers()
     if objective.more_towers():
         return dataclasses.replace(experiment, objective=objective)
@@ -240,7 +239,7 @@ def _fitted_towers(
     source: Path,
     where: Path,
 ) -> _Fitted:
-    """Combine the adapters of two encoders with their base model; both must be of the same kind."""
+    """Combine the adapters of a retriever's two encoders with their base model."""
     found: dict[Role, _Fitted] = {}
     for role, directory in sides.items():
         alone, own = of_role(experiment, params, role)
@@ -300,11 +299,7 @@ def _fitted(
     source: Path,
     where: Path,
 ) -> _Fitted:
-    """Combine the adapter in a directory with its base model.
-
-    The library `adapters` may save the head of a transformers class with an adapter. A head without
-    a counterpart in t5x_lite is skipped with a warning.
-    """
+    """Combine the adapter in a directory with its base model."""
     options: dict[str, Any] = {"files": files, "params": params, "name": name}
     options |= {"source": source, "where": where}
     if file.library != "adapters" or not file.kept():
@@ -327,7 +322,6 @@ def _fit(
     source: Path,
     where: Path,
 ) -> _Fitted:
-    """Combine an imported adapter, its head and replaced base arrays with the base model."""
     kind, kept = model_type_of(files), file.kept()
     options: dict[str, Any] = {"model": experiment.model, "model_type": kind}
     heads = heads_of(experiment.objective, experiment.heads)
@@ -365,7 +359,7 @@ def _fit(
 def _pooler_arrays(
     files: Mapping[str, bytes], params: Mapping[str, LazyArray], hosts: Hosts
 ) -> dict[str, np.ndarray]:
-    """Return BERT's pooler as the first layer of a new head; {} if it was not imported."""
+    """Return BERT's pooler as the first layer of a new classification head; {} without a pooler."""
     name = f"huggingface/{POOLER_FILE}"
     if name not in files:
         return {}
@@ -389,7 +383,7 @@ def _is_scaled(files: Mapping[str, bytes], model: ModelConfig) -> bool:
 def _vocabulary_of(
     source: Path, files: Mapping[str, bytes], experiment: Experiment, *, rows: int
 ) -> Vocabulary | None:
-    """Return the vocabulary of an adapter's tokenizer, or None if it equals the base model's."""
+    """Return the vocabulary of an adapter's tokenizer, or None for the base model's vocabulary."""
     resized = rows != experiment.model.vocab_size
     own = any((source / file).is_file() for file in _TOKENIZERS)
     if not own:
@@ -487,7 +481,7 @@ def left_to_base(
     source: Path,
     where: Path,
 ) -> list[str]:
-    """Check that an adapter fits its base; return the paths of arrays that only the base stores."""
+    """Check that an adapter fits its base model; return the paths of arrays of the base model."""
     wanted = trees.flatten(learner_of(made).shapes)
     for path, array in arrays.items():
         shape = tuple(wanted[path].shape) if path in wanted else None
@@ -520,12 +514,12 @@ def left_to_base(
 
 
 def leaf_of(path: str, array: LazyArray) -> Leaf:
-    """Return the record of a base checkpoint's array: its path and the digest of its values."""
+    """Return the path of a base checkpoint's array with a digest of its values."""
     return Leaf(path, digests({path: array.read()})[path])
 
 
 def _norms(hosts: Hosts, params: Mapping[str, LazyArray], site: Site) -> np.ndarray:
-    """Return the column norms of a base model's kernel in all layers, float32 [N, out]."""
+    """Return the column norms of a dense kernel in each layer, float32 [layers, outputs]."""
     kernel = params[hosts.paths[site]].read().astype(np.float32)
     return np.sqrt(np.sum(np.square(kernel), axis=-2))
 
@@ -542,7 +536,7 @@ def export_module(
     base_name: str | None,
     rank: int | None,
 ) -> Path:
-    """Export the adapters of an encoder; `role` selects a retriever's query or passage encoder."""
+    """Export the adapters of a model, or of one encoder of a retriever, to a directory."""
     experiment = read_experiment(where, files)
     if form == "peft" and (rank is not None or _is_sum(experiment, name)):
         options: dict[str, Any] = {"base_name": base_name, "rank": rank, "role": role}
@@ -607,7 +601,7 @@ def export_module(
 
 
 def _warn_of_projection(experiment: Experiment, form: Format, *, where: Path) -> None:
-    """Log a warning if an exported adapter lacks the projection of a retriever's vectors."""
+    """Log a warning if the exported format omits the projection of a retriever's vectors."""
     head = dense_of(heads_of(experiment.objective, experiment.heads))
     if head is not None and head.projection is not None:
         _logger.warning(
@@ -636,10 +630,11 @@ def export_sum(
     rank: int | None,
     role: Role | None = None,
 ) -> Path:
-    """Export the kernel changes of several adapters or of a delta as a single LoRA of PEFT.
+    """Export adapters or other weight changes of a model as a single LoRA of PEFT.
 
     Without `rank`, the LoRA factors are concatenated, which is exact. Otherwise a singular value
-    decomposition reduces each change to that rank. alpha equals the rank, so PEFT's scale is 1.
+    decomposition reduces the change of each kernel to that rank. alpha equals the rank, so PEFT's
+    scale is 1.
     """
     opened = open_delta(where, use=use)
     base, params = opened.base()
@@ -733,7 +728,7 @@ def export_sum(
 def _changed(
     experiment: Experiment, params: Mapping[str, LazyArray], left: Base | None
 ) -> list[str]:
-    """Return the paths of model arrays that were trained or differ from the base checkpoint."""
+    """Return the paths of model arrays that differ from the base checkpoint."""
     learner = learner_of(experiment)
     of_base = params if left is None else left.arrays
     return [
@@ -756,7 +751,6 @@ def _export_library(
     base: str,
     where: Path,
 ) -> Path:
-    """Write a directory of the library `adapters` with one adapter or a composition."""
     kind = model_type_of(files)
     hosts = hosts_of(experiment.model, None, model_type=kind, where=where)
     starts = [f"{ADAPTERS}{adapter.name}/" for adapter in adapters]
@@ -800,7 +794,7 @@ def _export_library(
 
 
 def _composition(experiment: Experiment) -> Block | None:
-    """Return the composition of adapters that the run uses, or None without a composition."""
+    """Return the composition of a run's adapters, or None."""
     match experiment.adapters.composition:
         case (Block() as tree,):
             return tree
@@ -830,7 +824,7 @@ def _chosen(experiment: Experiment, name: str | None, *, where: Path) -> Adapter
 def _refuse_trained(
     experiment: Experiment, params: Mapping[str, LazyArray], left: Base | None, *, where: Path
 ) -> None:
-    """Raise InputError if arrays of the base model were trained together with the adapter."""
+    """Raise InputError if arrays of the base model were trained with the adapter."""
     if changed := _changed(experiment, params, left):
         raise InputError(
             f"checkpoint {where}: {changed[0]} was trained together with the adapter, but the "
@@ -840,7 +834,7 @@ def _refuse_trained(
 
 
 def head_for_export(experiment: Experiment, *, where: Path) -> Head | None:
-    """Return the head that `export hf` would write; it determines the prefix of tensor names."""
+    """Return the head that `t5x-lite export hf` would write with the base model."""
     if not is_encoder(experiment.model):
         return None
     _, family = with_family(experiment.model, where=where)
@@ -850,7 +844,7 @@ def head_for_export(experiment: Experiment, *, where: Path) -> Head | None:
 def _trained_head(
     experiment: Experiment, params: Mapping[str, LazyArray], base: Base | None, *, where: Path
 ) -> Head | None:
-    """Return the head that was trained with an adapter, or None."""
+    """Return the task head that was trained with an adapter, or None."""
     head = head_for_export(experiment, where=where)
     if head is None:
         return None
@@ -873,7 +867,7 @@ def _own_modules(hosts: Hosts, base: Base | None) -> list[str]:
 
 
 def _base_name(files: Mapping[str, bytes], base: Base | None, experiment: Experiment) -> str:
-    """Return PEFT's base_model_name_or_path: as imported, or the source of the base model."""
+    """Return base_model_name_or_path of PEFT: the hub name or the path of the base model."""
     said = _of_json(files.get(f"{PeftFile.library}/{CONFIG}", b"{}")).get("base_model_name_or_path")
     if isinstance(said, str) and said:
         return said

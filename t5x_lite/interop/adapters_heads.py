@@ -328,7 +328,7 @@ class LibraryHead:
     tensors: Mapping[str, np.ndarray]
 
     def beside(self, module: Module) -> Module:
-        """Add this head to an adapter; log a warning if t5x_lite has no counterpart of the head."""
+        """Add this head to an imported adapter; log a warning if t5x_lite has no such head."""
         head = self._head()
         if head is None:
             said = {name: self.config.get(name) for name in ("head_type", "layers", "use_pooler")}
@@ -479,7 +479,7 @@ def write_head(
     said: Mapping[str, Any],
     where: object,
 ) -> bool:
-    """Write head_config.json and pytorch_model_head.bin; return False for an unsupported head."""
+    """Write a head in the format of the library `adapters`; return False if it has no such head."""
     config = _config_of(head)
     if config is None:
         return False
@@ -499,7 +499,7 @@ def write_head(
 
 
 def _config_of(head: Head) -> dict[str, Any] | None:
-    """Convert a head's config for the library `adapters`; return None without a counterpart."""
+    """Return a head's config for the library `adapters`, or None if it has no such head."""
     common = {"dropout_prob": None, "bias": True}
     if isinstance(head, Classifier):
         kind = {"head_type": "classification", "num_labels": head.num_classes, "layers": 2}
@@ -650,7 +650,7 @@ def prompt(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
 def prefix_files(
     adapter: Prefix, own: Mapping[str, np.ndarray], hosts: Hosts, *, said: str
 ) -> tuple[dict[str, Any], Tensors]:
-    """Convert a prefix (`Prefix` adapter) for the library `adapters`; return config and tensors."""
+    """Convert a prefix tuning for the library `adapters`; return its config and its tensors."""
     _check_encoder(said, hosts)
     if adapter.place != "none" or adapter.gate == "real_tokens":
         what = "place='left'" if adapter.place != "none" else "gate='real_tokens'"
@@ -692,7 +692,7 @@ def prefix_files(
 def prompt_files(
     adapter: Prompt, own: Mapping[str, np.ndarray], hosts: Hosts, *, said: str
 ) -> tuple[dict[str, Any], Tensors]:
-    """Convert a prompt (`Prompt` adapter) for the library `adapters`; return config and tensor."""
+    """Convert a prompt tuning for the library `adapters`; return its config and its tensors."""
     _check_encoder(said, hosts)
     if adapter.init == "vocab":
         raise InputError(
@@ -710,7 +710,7 @@ def prompt_files(
 
 
 def _check_encoder(where: object, hosts: Hosts) -> None:
-    """Raise InputError if the base model is a T5, because its prefixes and prompts differ."""
+    """Raise InputError if the base model is a T5."""
     if any(stack == "decoder" for stack, _ in hosts.kernels):
         raise InputError(
             f"{where}: prefixes and prompts of the library `adapters` can be converted only for "

@@ -118,12 +118,12 @@ _MARKERS = {
 
 
 def site_of(stack: str, above: str) -> str | None:
-    """Return the adapter site of a module of the library `adapters`, or None if it has none."""
+    """Return the adapter site, such as `mlp`, for a module of the library `adapters`, or None."""
     return _SITES.get(above) or _SITES.get(f"{stack} {above}")
 
 
 def holders(hosts: Hosts) -> dict[tuple[str, str], str]:
-    """Return module names in the library `adapters` by (stack, site); "{}" is the layer index."""
+    """Return the names of the library `adapters` for the modules that can have an adapter."""
     is_t5 = any(stack == "decoder" for stack, _ in hosts.kernels)
     body = "block" if is_t5 else "layer"
     found = {}
@@ -152,11 +152,10 @@ class LibraryDirectory(LibraryFile):
         return self.head.said() if isinstance(self.head, ClassHeadFile) else {}
 
     def without_kept(self) -> "LibraryDirectory":
-        """Return a copy without the head that was saved with the adapter."""
         return dataclasses.replace(self, head=None)
 
     def module(self, hosts: Hosts, *, name: str, norms: peft.Norms) -> peft.Module:
-        """Convert the adapter and its head to t5x_lite; `norms` is ignored."""
+        """Convert the adapter and its head to t5x_lite's layout."""
         del norms
         return with_head(to_module(self, hosts, name=name), self.head, hosts)
 
@@ -169,7 +168,7 @@ def read_library(directory: Path) -> LibraryDirectory:
 def with_head(
     module: peft.Module, head: LibraryHead | ClassHeadFile | None, hosts: Hosts
 ) -> peft.Module:
-    """Add a head that was saved with an adapter to the converted adapter."""
+    """Add a task head to an imported adapter."""
     if isinstance(head, LibraryHead):
         return head.beside(module)
     if head is None:
@@ -284,7 +283,7 @@ def _bottleneck(file: LibraryFile, sites: set[str], *, name: str) -> Bottleneck:
 
 
 def _bottleneck_arrays(file: LibraryFile, hosts: Hosts) -> dict[str, np.ndarray]:
-    """Return a bottleneck's arrays by path, padded with zeros for narrower or missing layers."""
+    """Return a bottleneck's arrays by path, with zeros for layers without an adapter."""
     found: dict[str, dict[int, np.ndarray]] = {}
     rule = {}
     pattern = re.compile(
@@ -348,7 +347,7 @@ def _bottleneck_arrays(file: LibraryFile, hosts: Hosts) -> dict[str, np.ndarray]
 
 
 def _invertible_arrays(file: LibraryFile) -> dict[str, np.ndarray]:
-    """Return an invertible adapter's arrays by path, or {} without one."""
+    """Return the arrays of an invertible adapter by path; {} if the file has none."""
     kind = file.config["inv_adapter"]
     if not kind:
         return {}
@@ -372,7 +371,7 @@ def _invertible_arrays(file: LibraryFile) -> dict[str, np.ndarray]:
 
 
 def _lora(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
-    """Convert a LoRA or (IA)^3 of the library `adapters`; a LoRA first gets PEFT's names."""
+    """Convert a LoRA or (IA)^3 of the library `adapters`."""
     config = file.config
     mode, is_gated = config["composition_mode"], bool(config["use_gating"])
     if mode not in ("add", "scale") or (is_gated and mode == "scale"):
@@ -440,7 +439,7 @@ def _no_norms(site: peft.Site) -> np.ndarray:
 def _ia3(
     file: LibraryFile, tensors: Mapping[str, np.ndarray], hosts: Hosts, *, name: str
 ) -> peft.Module:
-    """Convert an (IA)^3 of the library `adapters`, which scales before the activation."""
+    """Convert an (IA)^3 of the library `adapters`."""
     arrays: dict[str, np.ndarray] = {}
     there: dict[str, set[int]] = {}
     for tensor, array in tensors.items():
@@ -519,7 +518,7 @@ def write_library(
 
 
 def about(hosts: Hosts, *, base: str) -> dict[str, Any]:
-    """Return the fields about model and version in every config of the library `adapters`."""
+    """Return the config fields of the library `adapters` that describe the base model."""
     _, d_model, _ = next(iter(hosts.kernels.values()))
     return {
         "hidden_size": d_model,
@@ -614,7 +613,7 @@ def _bottleneck_files(
 
 
 def _block_tensors(adapter: Bottleneck, own: Mapping[str, np.ndarray], hosts: Hosts) -> Tensors:
-    """Return a bottleneck's tensors by name, without the zeros that pad narrower layers."""
+    """Return a bottleneck's tensors by name, without padding."""
     num = {stack: shape[0] for (stack, _), shape in hosts.kernels.items()}
     first = {"encoder": 0, "decoder": num.get("encoder", 0)}
     names = {leaf: name for name, leaf in _LEAVES.items()}
@@ -654,7 +653,6 @@ def _with_inverse(
     *,
     said: str,
 ) -> tuple[dict[str, Any], Tensors]:
-    """Convert a bottleneck with an invertible adapter for the library `adapters`."""
     if block.activation != "relu":
         raise InputError(
             f"{said}: the invertible adapter has the activation relu, but in the library "
@@ -722,7 +720,7 @@ def _ia3_files(
 
 
 def _lora_places(sites: set[str], hosts: Hosts, *, said: str) -> dict[str, Any]:
-    """Return the LoRA config fields that select layers in the library `adapters`."""
+    """Return the config fields of the library `adapters` that select the layers of a LoRA."""
     names = {site.partition("/")[2].removeprefix("cross_") for site in sites}
     wanted = {
         f"{stack}/{site}" for stack, site in hosts.kernels if site.removeprefix("cross_") in names

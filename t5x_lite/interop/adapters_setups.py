@@ -147,7 +147,7 @@ class SetupFile:
         return dataclasses.replace(self, class_head=None)
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> Module:
-        """Convert the adapters and fusions under their own names; ignore `name` and `norms`."""
+        """Convert all adapters and fusions to t5x_lite's layout."""
         del name, norms
         made = {own: to_module(file, hosts, name=own) for own, file in self.modules.items()}
         adapters = [each.adapter for each in made.values()]
@@ -239,7 +239,7 @@ def _library_head(head: object) -> LibraryHead | None:
 
 
 def _class_head(directory: Path, modules: Mapping[str, LibraryDirectory]) -> ClassHeadFile | None:
-    """Return the head of the model's transformers class, or None if it is missing or ambiguous."""
+    """Return the task head that was saved with a composition of adapters, or None."""
     heads = [read_head(directory), *(file.head for file in modules.values())]
     found = [head for head in heads if isinstance(head, ClassHeadFile)]
     for head in found[1:]:
@@ -257,7 +257,7 @@ def _class_head(directory: Path, modules: Mapping[str, LibraryDirectory]) -> Cla
 
 
 def _tree(where: Path, node: Any, names: dict[str, str], static: dict[str, bool]) -> str | Block:
-    """Parse a composition; add the t5x_lite name of each adapter to `names`, by original name."""
+    """Parse a composition of adapters from JSON, and collect the names of its adapters."""
     if not isinstance(node, dict) or not isinstance(node.get("children"), list):
         raise InputError(
             f"{where}: each node of adapter_setup must have a type and children, got "
@@ -316,7 +316,7 @@ def _fusions(tree: str | Block) -> list[Fuse]:
 
 
 def _fusion_name(block: Fuse, theirs: Mapping[str, str]) -> str:
-    """Return a fusion's name in `adapters`: the last adapter of each member, joined by commas."""
+    """Return a fusion's name in the library `adapters`: adapter names joined by commas."""
     return ",".join(theirs[names_of((child,))[-1]] for child in block.children if child is not None)
 
 

@@ -100,7 +100,7 @@ def family_of(hf_config: Mapping[str, Any]) -> Family | None:
 
 
 def with_family(model: ModelConfig, *, where: object) -> tuple[EncoderConfig, Family]:
-    """Return an encoder's config and family; raise InputError if transformers has no such model."""
+    """Return an encoder's config and its family, such as BERT."""
     for family in FAMILIES:
         # A subclass may compute something else, which transformers cannot represent.
         if isinstance(model, EncoderConfig) and type(model) is family.config:
@@ -111,7 +111,7 @@ def with_family(model: ModelConfig, *, where: object) -> tuple[EncoderConfig, Fa
 
 
 def classifier_kind(model: EncoderConfig, heads: Iterable[Head]) -> ClassifierKind:
-    """Return the kind of classification head to fine-tune on a checkpoint with these heads."""
+    """Return the kind of classification head for fine-tuning, such as "bert" or "roberta"."""
     named = by_name(heads)
     if isinstance(classifier := named.get("classifier"), Classifier):
         return classifier.kind
@@ -198,7 +198,7 @@ class Release:
 
 
 def pooler_file(checkpoint: EncoderCheckpoint) -> bytes:
-    """Return a safetensors file with the pooler that no head of the checkpoint reads."""
+    """Return a safetensors file with BERT's pooler."""
     arrays = {f"{POOLER}.{leaf}": value_of(array) for leaf, array in checkpoint.pooler.items()}
     for name, array in arrays.items():
         check_finite(checkpoint.where, name, array)
@@ -213,7 +213,7 @@ def pooler_file(checkpoint: EncoderCheckpoint) -> bytes:
 
 
 def read_pooler_file(content: bytes) -> dict[str, np.ndarray]:
-    """Return the tensors of a file that `pooler_file` made, by transformers' names."""
+    """Return the tensors of a file that `pooler_file` made, by name."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / POOLER_FILE
         path.write_bytes(content)
@@ -221,7 +221,7 @@ def read_pooler_file(content: bytes) -> dict[str, np.ndarray]:
 
 
 def generator_config(source: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config of a DeBERTaV3 generator: generator_config.json or else config.json."""
+    """Return the config of the generator that was trained with a DeBERTaV3 model."""
     if not (source / _GENERATOR).is_file():
         raise InputError(
             f"{source}: contains no {_GENERATOR}, the generator of a DeBERTaV3 release; remove "
@@ -240,7 +240,7 @@ def read_release(
     part: Part = "model",
     skip_from: int | None = None,
 ) -> Release:
-    """Read a Hugging Face encoder directory; large arrays are read later."""
+    """Read a Hugging Face encoder directory; load large arrays only when they are needed."""
     where = source / CONFIG
     if part == "generator" and (source / _GENERATOR_CONFIG).is_file():
         where = source / _GENERATOR_CONFIG
@@ -271,7 +271,7 @@ def read_release(
 def _vectors(
     source: Path, model: EncoderConfig, vocabulary: Tokenizer
 ) -> tuple[Dense | None, Source | None]:
-    """Return the head for text vectors and the file of its projection, each None if missing."""
+    """Return the head that computes text vectors, and the file of its projection, or None."""
     own = read_sentences(source, d_model=model.d_model, lowers=_lowers(vocabulary))
     pooler = read_pooler(source, d_model=model.d_model)
     if pooler is None:
@@ -290,7 +290,7 @@ def _specials(vocabulary: Tokenizer) -> tuple[int, ...]:
 
 
 def _lowers(vocabulary: Tokenizer) -> bool:
-    """Return True if a tokenizer lower-cases text, tested on the alphabet."""
+    """Return True if a tokenizer lower-cases text."""
     letters = " ".join("abcdefghijklmnopqrstuvwxyz")
     return vocabulary.encode(letters.upper()) == vocabulary.encode(letters)
 
@@ -424,7 +424,7 @@ def exported_head(
 def _generator(
     experiment: Experiment, params: Mapping[str, LazyArray], *, where: object
 ) -> tuple[ModelConfig, Head | None, dict[str, LazyArray]]:
-    """Return the generator of replaced-token detection: its model config, head and parameters."""
+    """Return the config, head and parameters of the generator of replaced-token detection."""
     generator = experiment.objective.models().get("generator")
     if generator is None:
         raise InputError(
@@ -448,7 +448,7 @@ def _own(
 def seen_params(
     experiment: Experiment, params: Mapping[str, LazyArray], *, where: object
 ) -> dict[str, LazyArray]:
-    """Return all parameters by path, with a copy of a shared parameter for each of its layers."""
+    """Return all parameters by path; repeat parameters that several layers share."""
     try:
         return tied_parameters.read_lazily(views_of(experiment.model, experiment.objective), params)
     except ValueError as error:
@@ -476,11 +476,11 @@ _ATTENTION = ("query", "key", "value", "out")
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Position of a dense layer (a possible adapter site) in a model.
+    """Position of a dense layer in a model.
 
     Attributes:
       stack: "encoder" or "decoder".
-      site: name of the dense layer within its layer, as in `nn.slots`, such as "attention/query".
+      site: name of the dense layer within a transformer layer, such as "attention/query".
       layer: index of the layer in its stack.
     """
 
@@ -491,11 +491,11 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hosts:
-    """Dense layers of a model that adapters can be attached to, under Hugging Face's names.
+    """Dense layers of a model to which adapters can be attached.
 
     Attributes:
-      places: stack, site and layer of each dense layer, by Hugging Face's exported name.
-      kernels: shapes [N, in, out] of the stacked kernels, by (stack, site).
+      places: position of each dense layer, by Hugging Face's name.
+      kernels: shapes [layers, inputs, outputs] of the kernels, by (stack, site).
       num_heads: number of attention heads per layer.
       paths: parameter paths of the kernels, by (stack, site).
       model_type: `model_type` of config.json.
@@ -515,11 +515,11 @@ class Hosts:
 
     @functools.cached_property
     def bodies(self) -> dict[str, str]:
-        """Hugging Face's name of each dense layer, by the name without the model class's prefix."""
+        """Names of the dense layers in Hugging Face's model, by name without the class's prefix."""
         return {_body(name): name for name in self.places}
 
     def find(self, name: str) -> tuple[str, str] | None:
-        """Split a dense layer's name; return Hugging Face's name, and the prefix before it."""
+        """Split a tensor name into a dense layer's name and the prefix before it."""
         parts = name.split(".")
         for start in range(len(parts)):
             body = ".".join(parts[start:])
@@ -531,7 +531,7 @@ class Hosts:
 def hosts_of(
     model: ModelConfig, head: Head | None, *, model_type: str | None = None, where: object
 ) -> Hosts:
-    """Return the dense layers that adapters can be attached to, under Hugging Face's names."""
+    """Return the dense layers of a model to which adapters can be attached."""
     if is_encoder(model):
         config, family = with_family(model, where=where)
         num_heads = config.num_heads

@@ -129,14 +129,13 @@ class Family:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderCheckpoint(Source):
-    """Hugging Face encoder directory with tensors that match its config; arrays are read later.
+    """Hugging Face encoder directory with tensor names that match its config.
 
     Attributes:
       model: config of the encoder.
       head: head on the encoder, or None.
       hf_config: content of config.json.
-      pooler: weight and bias of BERT's pooler if no head reads it; a classifier that PEFT or
-        `adapters` trained starts from this pooler.
+      pooler: weight and bias of BERT's pooler if the head does not use it, else {}.
     """
 
     model: EncoderConfig
@@ -170,7 +169,7 @@ def read_encoder(
     where: Path,
     weights: Path | None = None,
 ) -> EncoderCheckpoint:
-    """Read and check the config and tensor names of a directory; large arrays are read later."""
+    """Read the config and the tensor names of an encoder; load large arrays only when needed."""
     model = family.to_model(where, hf_config)
     tensors = read_tensors(directory) if weights is None else Tensors(weights, read_torch(weights))
     check_layers(where, {"num_hidden_layers": model.num_layers}, tensors.arrays)
@@ -248,11 +247,7 @@ def with_kept(
     model: EncoderConfig,
     head: Head | None,
 ) -> dict[str, Any]:
-    """Add the other fields of the imported config.json to an exported config.json.
-
-    An import rejects unsupported fields that would change outputs, so all other fields can be kept.
-    If the model is unchanged, its fields keep their imported spelling.
-    """
+    """Return an exported config.json with additional fields of the imported config.json."""
     if kept.get("model_type") != config["model_type"]:
         return dict(config)
     rest = {name: value for name, value in kept.items() if name not in NOT_KEPT}
@@ -300,7 +295,7 @@ def norm_rules(ours: str, theirs: str) -> list[Rule]:
 
 
 def with_prefix(rules: Iterable[Rule], prefix: str, *, written: bool) -> list[Rule]:
-    """Add a prefix to the tensor names of rules, as main name if `written`, else as alias."""
+    """Add a prefix to the tensor names of conversion rules."""
     changed = []
     for rule in rules:
         names = (rule.theirs, *rule.aliases)
@@ -311,7 +306,7 @@ def with_prefix(rules: Iterable[Rule], prefix: str, *, written: bool) -> list[Ru
 
 
 def check_fixed(where: Path, config: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
-    """Raise InputError if a field of config.json does not have the only supported value."""
+    """Raise InputError if config.json has an unsupported value."""
     for name, value in fixed.items():
         if config.get(name, value) not in (value, None):
             raise InputError(
@@ -322,7 +317,7 @@ def check_fixed(where: Path, config: Mapping[str, Any], fixed: Mapping[str, Any]
 def number(
     where: Path, config: Mapping[str, Any], name: str, *, default: int | float | None = None
 ) -> Any:
-    """Return a number from config.json; without a default it is required and must be an integer."""
+    """Return a number from config.json, or the default if the field is missing."""
     value = config.get(name)
     value = default if value is None else value
     if value is None:
@@ -392,7 +387,7 @@ def task_head(
 
 
 def _name(config: Mapping[str, Any], tensors: Mapping[str, Any]) -> str | None:
-    """Return the task head's name from the class in config.json, or else from the tensor names."""
+    """Return the name of a directory's task head, such as "classifier" or "span"."""
     classes = config.get("architectures")
     for architecture in classes if isinstance(classes, list) else ():
         for name, suffix in SUFFIXES.items():
@@ -410,7 +405,7 @@ def _name(config: Mapping[str, Any], tensors: Mapping[str, Any]) -> str | None:
 
 
 def problem_of(where: Path, config: Mapping[str, Any], number: int) -> Problem:
-    """Return the problem_type of a classifier; "auto" if the number of classes implies it."""
+    """Return the problem_type of a classifier, such as "regression"."""
     found = config.get("problem_type")
     if found is None:
         return "auto"
@@ -424,7 +419,7 @@ def problem_of(where: Path, config: Mapping[str, Any], number: int) -> Problem:
 
 
 def labels_of(where: Path, config: Mapping[str, Any], number: int) -> tuple[str, ...]:
-    """Return the class names in id2label; () if they are missing or default names."""
+    """Return the class names of a classifier, or () for default names such as LABEL_0."""
     table = config.get("id2label")
     if table is None:
         stated = config.get("num_labels")
@@ -465,7 +460,7 @@ def task_config(head: Head | None, *, dropout: str) -> dict[str, Any]:
 
 
 def check_activation(head: Head | None, *, wanted: str, architecture: str) -> None:
-    """Raise InputError if a head's activation differs from the activation in transformers."""
+    """Raise InputError if transformers does not support the activation of a task head."""
     if isinstance(head, Classifier | Choice) and head.activation != wanted:
         raise InputError(
             f"transformers' {architecture} has the activation {wanted} in its head, but this "
@@ -600,7 +595,7 @@ def _from_model(model: BertConfig, head: Head | None, model_type: str | None) ->
 
 
 def _kind(model: BertConfig, head: Head | None, model_type: str | None) -> str:
-    """Return the model_type to export: the imported model_type if it still fits the model."""
+    """Return the model_type to write to config.json, such as "roberta"."""
     if model.positions != "learned":
         raise InputError(
             "transformers has no BERT with relative positions (model.positions), so this model "
@@ -632,7 +627,7 @@ def _kind(model: BertConfig, head: Head | None, model_type: str | None) -> str:
 def _fitted(
     model: BertConfig, arrays: dict[str, LazyArray]
 ) -> tuple[BertConfig, dict[str, LazyArray]]:
-    """Add a token type embedding with one row of zeros if the model has none."""
+    """Add a token type embedding of zeros if the model has none."""
     if model.token_types:
         return model, arrays
     shape, dtype = (1, model.table_size), arrays[f"{MODEL}embedding/token"].dtype

@@ -102,7 +102,7 @@ _FIXED = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Output:
-    """Computation of the logits in transformers, which depends on its version.
+    """Differences between versions of transformers in how T5's logits are computed.
 
     Attributes:
       declared_tied: True if transformers 4 shares the embedding with the output layer.
@@ -161,7 +161,7 @@ def to_model(
 def to_model(
     where: Path, config: Mapping[str, Any], *, encoder: bool = False
 ) -> T5Config | T5EncoderConfig:
-    """Convert config.json to a T5 config; `tie_embeddings` is taken from config.json."""
+    """Convert config.json to a T5 config."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in _ARCHITECTURES:
         raise InputError(
@@ -234,7 +234,6 @@ def _number(
 
 
 def output(config: Mapping[str, Any]) -> Output:
-    """Return the computation of a model's logits, derived from its config.json."""
     version = re.match(r"\d{1,9}", str(config.get("transformers_version")))
     lenient = version is not None and int(version[0]) >= 5
     declared = config.get("tie_word_embeddings", True) is not False
@@ -252,7 +251,7 @@ _OF_OUTPUT = ("tie_word_embeddings", "scale_decoder_outputs", "is_encoder_decode
 def with_kept(
     config: Mapping[str, Any], kept: Mapping[str, Any], *, model: T5Config | T5EncoderConfig
 ) -> dict[str, Any]:
-    """Add the other fields of the imported config.json to an exported config.json."""
+    """Return an exported config.json with additional fields of the imported config.json."""
     if kept.get("model_type") != config["model_type"]:
         return dict(config)
     rest = {name: value for name, value in kept.items() if name not in NOT_KEPT}
@@ -267,7 +266,7 @@ def with_kept(
 
 
 def written(model: ModelConfig, *, where: object) -> T5Config | T5EncoderConfig:
-    """Return the T5 config to export; layers that share weights become separate layers."""
+    """Return the T5 config to export, without shared layers."""
     if isinstance(model, T5EncoderConfig):
         return model
     if not isinstance(model, T5Config):
@@ -375,7 +374,7 @@ def _sublayer_rules(config: StackConfig, ours: str, stack: str, theirs: str) -> 
 
 
 def model_pieces(config: StackConfig) -> tuple[dict[str, tuple[int, ...]], list[Piece]]:
-    """Return the parameter shapes of a T5 by path, and the tensors of each parameter."""
+    """Return T5's parameter shapes by path, and the Hugging Face tensors of each parameter."""
     abstract = shapes(lambda rngs: config.build(rngs=rngs))[1]
     ours = {path: tuple(leaf.shape) for path, leaf in trees.flatten(abstract).items()}
     return ours, pieces(table(config), ours)
@@ -383,7 +382,7 @@ def model_pieces(config: StackConfig) -> tuple[dict[str, tuple[int, ...]], list[
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HFCheckpoint(Source):
-    """Hugging Face T5 directory with tensors that match its config; arrays are read later.
+    """Hugging Face T5 directory with tensor names that match its config.
 
     Attributes:
       config: config of the model.
@@ -400,7 +399,7 @@ class HFCheckpoint(Source):
 
 
 def read_hf(source: str | Path) -> HFCheckpoint:
-    """Read and check the config and the tensor names of a T5 directory; arrays are read later."""
+    """Read the config and the tensor names of a T5 directory; load arrays only when needed."""
     directory = Path(source)
     hf_config = read_config(directory)
     tensors = read_tensors(directory)
@@ -452,11 +451,6 @@ def _is_encoder(hf_config: Mapping[str, Any], arrays: Arrays) -> bool:
 def _with_output(
     where: Path, config: T5Config, hf_config: Mapping[str, Any], arrays: Arrays
 ) -> tuple[T5Config, Arrays]:
-    """Decide whether the output layer is tied; if not, add its tensor.
-
-    t5x_lite does not scale the logits of an untied output layer, so transformers' scale is
-    multiplied into its weights, in float32.
-    """
     how = output(hf_config)
     arrays = dict(arrays)
     embedding = next((arrays[name] for name in (EMBEDDING, *COPIES) if name in arrays), None)
@@ -495,7 +489,7 @@ def their_tensors(
 
 
 def common_dtype(arrays: Iterable[LazyArray]) -> str:
-    """Return the name of the dtype that most elements have, for config.json."""
+    """Return the most frequent dtype of a model's parameters, for config.json."""
     sizes: dict[str, int] = {}
     for array in arrays:
         sizes[array.dtype.name] = sizes.get(array.dtype.name, 0) + array.size

@@ -71,7 +71,7 @@ _logger = logging.getLogger(__name__)
 
 
 def roles_of(experiment: Experiment, *, projections: bool) -> tuple[Role, ...]:
-    """Return the roles ("query", "passage") to export to own directories, or () for one model."""
+    """Return ("query", "passage") for a retriever with two encoders, else ()."""
     head = dense_of(heads_of(experiment.objective, experiment.heads))
     apart = head is not None and head.projection is not None and not head.tied
     two = experiment.objective.more_towers() or (projections and apart)
@@ -81,21 +81,21 @@ def roles_of(experiment: Experiment, *, projections: bool) -> tuple[Role, ...]:
 def of_role(
     experiment: Experiment, params: Mapping[str, LazyArray], role: Role
 ) -> tuple[Experiment, dict[str, LazyArray]]:
-    """Return config and parameters of only the query encoder or passage encoder of a retriever."""
+    """Return the config and the parameters of one encoder of a retriever."""
     objective = experiment.objective.with_one_tower()
     found = as_model(params, tower_named(experiment, role))
     return dataclasses.replace(experiment, objective=objective), found
 
 
 def tower_named(experiment: Experiment, role: Role) -> str:
-    """Return the name of the encoder (tower) for queries or passages, or "" for the main model."""
+    """Return the name of a retriever's encoder for queries or passages; "" for the main model."""
     return role if role in experiment.objective.more_towers() else ""
 
 
 def projection_of(
     head: Dense, params: Mapping[str, LazyArray], role: Role
 ) -> tuple[LazyArray, LazyArray | None] | None:
-    """Return kernel [D, K] and bias (or None) of the vectors' projection, or None without one."""
+    """Return the kernel and the bias of the projection of text vectors, or None without one."""
     if head.projection is None:
         return None
     start = f"{HEADS}{head.name}/{'query' if head.tied else role}"
@@ -120,7 +120,7 @@ def refuse_of_t5(
     part: encoder_checkpoints.Part,
     head: str | None,
 ) -> None:
-    """Raise InputError if an export option that applies only to encoders is set for a T5."""
+    """Raise InputError if an export option does not apply to a T5."""
     name = type(experiment.model).__name__
     if sentence_transformers and not hf.is_t5_encoder(experiment.model):
         raise InputError(
@@ -150,7 +150,7 @@ def write_sentences(
     *,
     dtype: Dtype,
 ) -> None:
-    """Write the config files of sentence-transformers next to an exported T5 encoder."""
+    """Write the config files of sentence-transformers for an exported T5 encoder."""
     d_model = hf.written(experiment.model, where=directory).d_model
     length = trained_length(experiment)
     for name, content in sentence_files(head, d_model=d_model, max_length=length).items():
@@ -279,7 +279,7 @@ def _earlier_type(source: AnyPath, files: Mapping[str, bytes]) -> str | None:
 
 
 def _earlier_config(source: AnyPath, files: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return the content of the config.json that was imported with the model, or {}."""
+    """Return the imported config.json, or {} if the model was not imported."""
     name = f"{HUGGINGFACE}/{hf.CONFIG}"
     try:
         kept = json.loads(files.get(name, b"{}"))
@@ -289,7 +289,7 @@ def _earlier_config(source: AnyPath, files: Mapping[str, bytes]) -> dict[str, An
 
 
 def cast(array: LazyArray, dtype: Dtype) -> LazyArray:
-    """Convert an array to the requested dtype; "keep" converts only float64, to float32."""
+    """Convert an array to a dtype; "keep" keeps its dtype, but converts float64 to float32."""
     if dtype == "keep":
         wanted = np.dtype(np.float32) if array.dtype == np.float64 else array.dtype
     else:
@@ -339,7 +339,7 @@ class Origin:
 
 
 def source_file(source: Found) -> dict[str, bytes]:
-    """Return a file with the hub name and commit of an imported model; {} without a hub name."""
+    """Return a JSON file with the hub name and commit of an imported model."""
     if not source.repository:
         return {}
     content = {"repository": source.repository, "revision": source.revision}
@@ -347,7 +347,7 @@ def source_file(source: Found) -> dict[str, bytes]:
 
 
 def directory_file(source: Found) -> dict[str, bytes]:
-    """Return the file that records where weights were imported from: a hub model or a directory."""
+    """Return a JSON file with the directory or hub name from which a model was imported."""
     if source.repository:
         return source_file(source)
     content = {"directory": str(source.directory.absolute())}
@@ -355,7 +355,7 @@ def directory_file(source: Found) -> dict[str, bytes]:
 
 
 def origin_name(files: Mapping[str, bytes]) -> str:
-    """Return the hub name or the directory that weights were imported from, or ""."""
+    """Return the hub name or the directory from which a model was imported, or ""."""
     found = _json_of(files.get(SOURCE_FILE, b"{}"))
     named = [found.get(key) for key in ("repository", "directory")]
     return next((name for name in named if isinstance(name, str) and name), "")

@@ -136,7 +136,7 @@ class TwoTowers:
 
 
 def read_towers(source: Path, directories: Mapping[Role, Path]) -> TwoTowers:
-    """Read the two encoder directories of a retriever, and compare their weights one by one."""
+    """Read the two encoder directories of a retriever."""
     configs: dict[Role, dict[str, Any]] = {
         role: read_config(path) for role, path in directories.items()
     }
@@ -168,7 +168,7 @@ def read_towers(source: Path, directories: Mapping[Role, Path]) -> TwoTowers:
 def _head(
     source: Path, releases: Mapping[Role, Release], pooler: Pooler | None, *, is_one: bool
 ) -> Dense:
-    """Return the head that computes the vectors of queries and passages."""
+    """Return the head that computes the vectors of a retriever."""
     query, passage = (releases[role].vectors for role in get_args(Role))
     if pooler is not None:
         if query is not None or passage is not None:
@@ -211,7 +211,7 @@ def _are_equal(one: Source, other: Source) -> bool:
 
 
 def _warn_of_others(directory: Path, release: Release) -> None:
-    """Log a warning about heads in an encoder directory that are not used in a retriever."""
+    """Log a warning about heads of an encoder that a retriever does not use."""
     paths = [path for source in release.sources for path in source.shapes]
     left = sorted({path.split("/")[1] for path in paths if not path.startswith((_MODEL, _HEAD))})
     if left:
@@ -262,7 +262,7 @@ def import_towers(
     dtype: Dtype,
     more: Mapping[str, bytes],
 ) -> None:
-    """Import a retriever of two directories, with the query encoder's config and tokenizer."""
+    """Import a retriever with two encoder directories as a checkpoint directory."""
     query = found.releases["query"]
     kept = {hf.CONFIG: as_json(found.configs["query"]), **query.tokenizer}
     _write(
@@ -316,7 +316,6 @@ def _import_t5(
 
 
 def tell_what_was_made(destination: str | Path) -> Path:
-    """Log the class, size and vocabulary of an imported model; return its directory."""
     files = Path(destination) / "files"
     experiment = read_experiment(
         Path(destination), {c: (files / c).read_bytes() for c in (checkpointing.CONFIG_FILE,)}
@@ -389,10 +388,7 @@ def import_t5x_model(
 
 
 def _warn_of_few_tokens(source: str | Path, vocabulary: Vocabulary, *, vocab_size: int) -> None:
-    """Warn if a vocabulary is too small to be the model's; padding adds less than 128 rows.
-
-    A byte vocabulary with sentinels that share ids with bytes is smaller than ByT5's; no warning.
-    """
+    """Log a warning if a vocabulary is much smaller than the model's token embedding."""
     without = isinstance(vocabulary, Bytes) and vocabulary.layout == "seqio"
     if vocab_size - vocabulary.size >= _PADDING and not without:
         _logger.warning(
@@ -442,10 +438,7 @@ def _experiment(
     *,
     trained_steps: int = 0,
 ) -> Experiment:
-    """Return a config to fine-tune an imported model, with the optimizer of the T5 paper.
-
-    The task is span corruption. A model without a decoder gets no loss.
-    """
+    """Return a config to fine-tune an imported T5 with span corruption."""
     is_bytes = isinstance(vocabulary, Bytes)
     named = isinstance(vocabulary, Bytes) and not vocabulary.added
     return Experiment(

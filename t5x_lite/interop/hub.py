@@ -105,7 +105,7 @@ def find_source(
 
 
 def download_command(repository: str, revision: str | None = None) -> str:
-    """Return the shell command that downloads a repository with huggingface_hub."""
+    """Return the shell command that downloads a model from the Hugging Face Hub."""
     words = ["hf", "download", repository]
     words += [] if revision is None else ["--revision", revision]
     return shlex.join([*words, "--local-dir", repository.rpartition("/")[2]])
@@ -121,7 +121,7 @@ def cache_directory() -> Path:
 
 
 def find_cached(repository: str, revision: str | None = None) -> Path | None:
-    """Return the cached snapshot of a revision, or None if no files are cached."""
+    """Return the directory of a model in the local cache of the Hugging Face Hub, or None."""
     folder = cache_directory() / f"models--{repository.replace('/', '--')}"
     wanted = revision or "main"
     reference = folder / "refs" / wanted
@@ -134,7 +134,7 @@ def find_cached(repository: str, revision: str | None = None) -> Path | None:
 
 
 def wanted_files(names: Sequence[str], *, generator: bool = False) -> list[str]:
-    """Return the files of a repository to download, with weights in only one format."""
+    """Return the names of a model's files to download, with weights in only one format."""
     weights = next(
         (
             patterns
@@ -156,7 +156,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def why_unreachable(endpoint: str) -> str:
-    """Return the error of a test connection to a server; "" on success or if a proxy is set."""
+    """Return the reason why a server cannot be reached, or "" if a test connection succeeds."""
     address = urllib.parse.urlsplit(endpoint)
     if address.scheme in urllib.request.getproxies():
         return ""
@@ -169,7 +169,6 @@ def why_unreachable(endpoint: str) -> str:
 
 
 def _download(repository: str, revision: str | None, *, generator: bool) -> Path | str:
-    """Download a repository; return its snapshot, or the reason why the hub is unreachable."""
     import huggingface_hub
     from huggingface_hub import constants, errors
 

@@ -137,7 +137,7 @@ def number_of(where: object, name: str, value: Any, *, least: int | float) -> An
 def of_pattern(
     where: object, config: Mapping[str, Any], field: str, name: str, default: Any
 ) -> Any:
-    """Return a layer's rank or alpha from rank_pattern or alpha_pattern; the first match counts."""
+    """Return the rank or alpha of one layer from PEFT's rank_pattern or alpha_pattern."""
     patterns = config.get(field) or {}
     if not isinstance(patterns, dict):
         raise InputError(f"{where}: {field} must be an object, got {str(patterns)[:60]!r}")
@@ -182,7 +182,7 @@ def _matches(where: object, field: str, pattern: str, name: str, *, start: str =
 
 
 def targets_of(chosen: Iterable[str], known: Iterable[str]) -> list[str] | str:
-    """Return PEFT's target_modules for exactly the chosen layers: short names or an expression."""
+    """Return PEFT's target_modules for the chosen layers."""
     wanted, all_names = set(chosen), set(known)
     short = sorted({_short(name) for name in wanted})
     if {n for n in all_names if n.endswith(tuple(f".{end}" for end in short))} == wanted:
@@ -229,7 +229,7 @@ def head_of(
     model_type: str | None,
     heads: Mapping[str, Head],
 ) -> Head | None:
-    """Return the head that PEFT's modules_to_save contains, or None."""
+    """Return the task head in the modules_to_save of a PEFT directory, or None."""
     if not kept or not is_encoder(model):
         return None
     encoder, family = with_family(model, where=where)
@@ -317,11 +317,7 @@ def base_change(
     scaled: bool,
     read: Callable[[str], np.ndarray],
 ) -> BaseChange:
-    """Return the arrays of the base model that a PEFT directory replaces (modules_to_save).
-
-    PEFT replaces one module at a time. If it replaces the embedding of a tied T5, the output layer
-    keeps the old embedding, so the imported model gets an untied output layer.
-    """
+    """Return the arrays of the base model that a PEFT directory replaces (modules_to_save)."""
     own = {name for piece in hosts.pieces for name in (piece.name, *piece.aliases)}
     left = {name: x for name, x in kept.items() if name not in own}
     if not left:
@@ -351,7 +347,7 @@ def _t5_tables(
     scaled: bool,
     read: Callable[[str], np.ndarray],
 ) -> tuple[T5Config, dict[str, np.ndarray]]:
-    """Remove a T5's embedding and output layer from `left`; return them as parameters."""
+    """Convert the embedding and the output layer of a T5 that a PEFT directory replaces."""
     d_model, arrays = model.d_model, {}
     shared, head = left.pop(hf.EMBEDDING, None), left.pop(hf.HEAD, None)
     copies = [left.pop(name) for name in hf.COPIES if name in left]
@@ -410,7 +406,7 @@ def _encoder_table(
     *,
     read: Callable[[str], np.ndarray],
 ) -> tuple[ModelConfig, dict[str, np.ndarray]]:
-    """Remove an encoder's embedding and its copy from `left`; return the parameter."""
+    """Convert the embedding of an encoder that a PEFT directory replaces."""
     path = f"{MODEL}embedding/token"
     names = [name for p in hosts.base if p.path == path for name in (p.name, *p.aliases)]
     found = [left.pop(name) for name in names if name in left]
@@ -441,7 +437,7 @@ def _encoder_table(
 def changed_base(
     arrays: Mapping[str, np.ndarray], hosts: Hosts, *, scaled: bool, where: object
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return the base model's changed tensors, and the module names for PEFT's modules_to_save."""
+    """Return the trained tensors of the base model, and the module names for modules_to_save."""
     tensors: dict[str, np.ndarray] = {}
     modules: list[str] = []
     by_path = {piece.path: piece for piece in hosts.base}
@@ -476,15 +472,12 @@ MAGNITUDE, SCALE = "lora_magnitude_vector", "ia3_l"
 class Leaf:
     """One array of a LoRA layer (A, B or magnitude), with its conversion to and from PEFT.
 
-    The t5x_lite array is PEFT's tensor transposed, and maybe scaled or minus the column norms of
-    the base model's kernel.
-
     Attributes:
       ours: name of the array in t5x_lite.
       theirs: suffix of the tensor name in PEFT.
       axes: names of the axes in PEFT; t5x_lite has them in reverse order.
-      scaled: True to multiply by the ratio of the layer's alpha / r to the adapter's alpha / r.
-      less_norms: True to store the difference from the column norms of the base's kernel.
+      scaled: True to scale the array if the layer has its own rank or alpha.
+      less_norms: True to subtract the column norms of the base model's kernel.
     """
 
     ours: str
@@ -494,11 +487,10 @@ class Leaf:
     less_norms: bool = False
 
     def shape(self, **sizes: int) -> tuple[int, ...]:
-        """Return the shape of the PEFT tensor for the given sizes of the axes."""
         return tuple(sizes[axis] for axis in self.axes)
 
     def to_ours(self, tensor: np.ndarray, *, factor: np.float32, norms: Any) -> np.ndarray:
-        """Convert a layer's PEFT tensor; `norms` [out] are the column norms of the base kernel."""
+        """Convert a layer's PEFT tensor to t5x_lite's layout."""
         array = tensor.T * factor if self.scaled else tensor.T
         return array - norms if self.less_norms else array
 
@@ -572,9 +564,8 @@ class Module:
       adapter: config of the adapter.
       arrays: float32 arrays of the adapters, and of a head in the directory, by path.
       others: configs of further adapters.
-      use: composition of the adapters, as in the config field `adapters.use`.
-      head: config of a head in the directory that has no class in transformers for the base, or
-        None.
+      use: composition of the adapters, such as "Stack(a, b)".
+      head: config of a task head in the directory, or None.
     """
 
     adapter: Adapter
@@ -673,7 +664,7 @@ def _by_place(
 def _check_targets(
     file: PeftFile, hosts: Hosts, by_layer: Mapping[str, Any], *, prefix: str
 ) -> None:
-    """Raise InputError if a file's layers do not match target_modules in its config."""
+    """Raise InputError if the layers with tensors do not match target_modules."""
     config, where = file.config, file.config_file
     if config.get("target_modules") is None:
         return
@@ -745,7 +736,7 @@ def _check_lora(
     by_layer: Mapping[str, Mapping[str, np.ndarray]],
     ranks: Mapping[str, int | float],
 ) -> None:
-    """Raise InputError if LoRA tensors have wrong shapes, or DoRA is missing in some layers."""
+    """Raise InputError if LoRA tensors have wrong shapes or are missing."""
     dora = bool(file.config.get("use_dora"))
     if dora:
         _check_everywhere(file, hosts, by_layer)
@@ -820,7 +811,7 @@ def _named_sites(hosts: Hosts, sites: set[str], *, default: tuple[str, ...]) -> 
 
 
 def _check_everywhere(file: PeftFile, hosts: Hosts, by_layer: Mapping[str, Any]) -> None:
-    """Raise InputError if an adapter that is required in all layers is missing in some."""
+    """Raise InputError if the adapter is missing in some layers."""
     sites = {hosts.places[written].site for written in by_layer}
     wanted = [written for written, place in hosts.places.items() if place.site in sites]
     if difference := trees.difference(wanted, by_layer):

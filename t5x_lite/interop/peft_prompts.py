@@ -80,8 +80,8 @@ class Table:
       where: file of the tensors.
       config_file: adapter_config.json.
       config: content of adapter_config.json.
-      number: number of virtual tokens, P.
-      rows: float32 rows of the virtual tokens, [P, N], or [2 P, N] for two prompts.
+      number: number of virtual tokens.
+      rows: float32 vectors of the virtual tokens, one row per token.
       others: other float32 tensors by name.
     """
 
@@ -94,7 +94,7 @@ class Table:
 
 
 def read_table(directory: Path, *, may_be_double: bool = False) -> Table:
-    """Read a PEFT directory with virtual tokens; `may_be_double` allows two prompts."""
+    """Read the virtual tokens of a prefix or prompt tuning from a PEFT directory."""
     where = directory / CONFIG
     config = read_json(where)
     number = number_of(where, "num_virtual_tokens", config.get("num_virtual_tokens"), least=1)
@@ -124,7 +124,7 @@ _PREFIX = "attention/prefix"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrefixFile:
-    """PEFT directory of a prefix tuning: `rows` [P, 2 N J], and tensors of a trained head."""
+    """PEFT directory of a prefix tuning."""
 
     where: Path
     config_file: Path
@@ -141,7 +141,7 @@ class PrefixFile:
         return {"task_type": self.config.get("task_type")}
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> Module:
-        """Convert the prefixes into a t5x_lite adapter; `norms` is ignored."""
+        """Convert the prefixes into a t5x_lite adapter."""
         del norms
         stack, num_layers = _stack(hosts, where=self.where)
         config, where = self.config, self.config_file
@@ -207,7 +207,7 @@ def read_prefix(directory: Path) -> PrefixFile:
 def prefix_of(
     adapter: Prefix, arrays: Mapping[str, np.ndarray], hosts: Hosts, *, where: object
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Convert a prefix tuning to PEFT; return the fields of adapter_config.json, and the tensor."""
+    """Convert a prefix tuning for PEFT; return config fields and the tensor."""
     said = f"checkpoint {where}: adapter {adapter.name!r}"
     stack, num_layers = _stack(hosts, where=said)
     several = stack == "decoder"
@@ -253,12 +253,11 @@ def prefix_of(
 
 
 def _pairs(num_layers: int, *, several: bool) -> list[int]:
-    """Return for each layer the index of its keys and values in PEFT's prefix tensor."""
     return [2 * layer % num_layers if several else layer for layer in range(num_layers)]
 
 
 def _stack(hosts: Hosts, *, where: object) -> tuple[str, int]:
-    """Return the stack ("encoder" or "decoder") with the prefixes, and its number of layers."""
+    """Return the name and the number of layers of the stack with the prefixes."""
     if hosts.model_type.startswith("deberta"):
         raise InputError(f"{where}: PEFT does not support prefixes for {hosts.model_type}")
     stack = "decoder" if ("decoder", "attention/key") in hosts.kernels else "encoder"
@@ -270,7 +269,7 @@ PROMPT_KIND = "PROMPT_TUNING"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PromptFile:
-    """PEFT directory of a prompt tuning; `rows` is the first prompt, float32 [P, D]."""
+    """PEFT directory of a prompt tuning."""
 
     where: Path
     config_file: Path
@@ -280,14 +279,13 @@ class PromptFile:
     library: ClassVar[str] = "peft"
 
     def kept(self) -> dict[str, np.ndarray]:
-        """Return {}, because a prompt directory contains no head."""
         return {}
 
     def head_config(self) -> Mapping[str, Any]:
         return {"task_type": self.config.get("task_type")}
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> Module:
-        """Convert the prompt into a t5x_lite adapter; `norms` is ignored."""
+        """Convert the prompt into a t5x_lite adapter."""
         del norms
         check_t5(self.where, hosts)
         d_model = hosts.kernels["encoder", "attention/query"][1]
@@ -324,7 +322,7 @@ def read_prompt(directory: Path) -> PromptFile:
 def prompt_of(
     adapter: Prompt, arrays: Mapping[str, np.ndarray], hosts: Hosts, *, where: object
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Convert a prompt tuning to PEFT; return the fields of adapter_config.json, and the tensor."""
+    """Convert a prompt tuning for PEFT; return config fields and the tensor."""
     check_t5(where, hosts)
     if adapter.init == "vocab":
         raise InputError(
@@ -450,7 +448,7 @@ def _check_written(
     *,
     module: str,
 ) -> None:
-    """Raise InputError if PEFT does not support an adapter or one of its sites (adapted layers)."""
+    """Raise InputError if PEFT does not support the adapter."""
     if not tensors:
         raise InputError(
             f"{module} changes no layer, because all its weights are 0 or it has no layers"
@@ -462,7 +460,7 @@ def _check_written(
 
 
 def _task(hosts: Hosts) -> str | None:
-    """Return PEFT's task_type, which selects PEFT's model class, or None without a task."""
+    """Return PEFT's task_type, such as "SEQ_CLS", or None."""
     if hosts.head is None:
         return "SEQ_2_SEQ_LM" if any(stack == "decoder" for stack, _ in hosts.kernels) else None
     return next((task for task, name in TASKS.items() if name == hosts.head.name), None)
@@ -475,7 +473,7 @@ def _lora(
     *,
     norms: Norms,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the PEFT config fields and tensors of a LoRA, without layers with only zeros."""
+    """Return the PEFT config fields and tensors of a LoRA."""
     tensors: dict[str, np.ndarray] = {}
     chosen, table = [], lora_leaves(dora=adapter.dora)
     for written, place in hosts.places.items():

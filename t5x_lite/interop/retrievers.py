@@ -115,7 +115,7 @@ _LAYER = re.compile(r"c_head\.(\d+)\.")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CondenserHead(Source):
-    """Layers of a Condenser's head in a Hugging Face directory; large arrays are read later.
+    """Layers of a Condenser's head in a Hugging Face directory.
 
     Attributes:
       objective: config of the objective that trains the layers.
@@ -137,7 +137,7 @@ def read_condenser(
     mask_id: int,
     skip_from: int | None,
 ) -> CondenserHead | None:
-    """Read the layers of a Condenser's head, or return None if a directory has none."""
+    """Read the layers of a Condenser's head from a directory; return None without a head."""
     where, arrays = _read(directory, needed=skip_from is not None)
     if where is None:
         return None
@@ -173,7 +173,7 @@ def condenser_files(
     *,
     where: object,
 ) -> dict[str, dict[str, LazyArray]]:
-    """Return the tensors of a Condenser's head to export next to an encoder, by file name."""
+    """Return the tensor files of a Condenser's head for an export, by file name."""
     if not isinstance(objective, Condenser) or not isinstance(model, EncoderConfig):
         return {}
     if head != Mlm():
@@ -196,7 +196,7 @@ def _shapes(objective: Condenser, model: EncoderConfig) -> dict[str, tuple[int, 
 
 
 def _read(directory: Path, *, needed: bool) -> tuple[Path | None, Mapping[str, np.ndarray]]:
-    """Return the file of a Condenser's head and its tensors, or (None, {}) without a file."""
+    """Return the file of a Condenser's head and its tensors; (None, {}) without a file."""
     if (path := directory / SAFETENSORS).is_file():
         return path, read_safetensors(path)
     path = directory / TORCH
@@ -253,7 +253,7 @@ class M3Heads(Source):
 
 
 def read_m3(directory: Path, model: EncoderConfig, *, specials: tuple[int, ...]) -> M3Heads | None:
-    """Read the heads of a BGE-M3, or return None if a directory has none."""
+    """Read the heads of a BGE-M3 from a directory; return None without heads."""
     places = {name: _place(directory, stem) for name, stem in FILES.items()}
     if not any(places.values()):
         return None
@@ -291,7 +291,7 @@ def m3_files(
     *,
     where: object,
 ) -> dict[str, dict[str, LazyArray]]:
-    """Return the tensors of BGE-M3 heads to export next to an encoder, by file name."""
+    """Return the tensor files of BGE-M3's heads for an export, by file name."""
     vectors = heads.get("multi_vector")
     if not isinstance(vectors, MultiVector) or not isinstance(heads.get("lexical"), Lexical):
         return {}
@@ -326,7 +326,7 @@ def flag_tokenizer(
 
 
 def flag_embedding(heads: Mapping[str, Head], model: EncoderConfig) -> str:
-    """Return Python code that loads an export with FlagEmbedding; "" without BGE-M3 heads."""
+    """Return Python code that loads an exported BGE-M3 with FlagEmbedding."""
     vectors = heads.get("multi_vector")
     if not isinstance(vectors, MultiVector) or not isinstance(heads.get("lexical"), Lexical):
         return ""
@@ -371,7 +371,7 @@ _LAYERS: dict[Role, str] = {"query": "linear_q", "passage": "linear_p"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pooler(Source):
-    """Projection of retrieval vectors in pooler.pt, one or separate for queries and passages.
+    """Projection of a retriever's vectors in the file pooler.pt.
 
     Attributes:
       head: config of the head that computes vectors with this projection.
@@ -386,7 +386,7 @@ class Pooler(Source):
 
 
 def read_pooler(directory: Path, *, d_model: int) -> Pooler | None:
-    """Read the pooler (projection of vectors) of a retriever directory; return None without one."""
+    """Read the projection of text vectors (pooler.pt) of a retriever; return None without one."""
     path, where = directory / POOLER, directory / _CONFIG
     if not path.is_file() and not where.is_file():
         return None
@@ -452,7 +452,7 @@ class Projection(Source):
     """Projection of text vectors in a directory of sentence-transformers.
 
     Attributes:
-      size: output size, k.
+      size: output size.
       activation: activation of the output.
       bias: True if the projection has a bias.
     """
@@ -537,7 +537,7 @@ _LENGTHS = tuple(
 
 
 def read_sentences(directory: Path, *, d_model: int, lowers: bool) -> Dense | None:
-    """Read a `Dense` head from sentence-transformers' config files; None without modules.json."""
+    """Read the head for text vectors from sentence-transformers' config files."""
     if not (directory / _LIST).is_file():
         return None
     modules = _modules(directory)
@@ -580,7 +580,7 @@ def read_sentences(directory: Path, *, d_model: int, lowers: bool) -> Dense | No
 
 
 def projection_of(directory: Path, *, d_model: int) -> Projection | None:
-    """Return the projection of text vectors of a directory, or None if modules.json has none."""
+    """Return the projection of text vectors in a directory, or None."""
     if not (directory / _LIST).is_file():
         return None
     place = next((path for kind, path in _modules(directory) if kind == "Dense"), None)
@@ -588,7 +588,7 @@ def projection_of(directory: Path, *, d_model: int) -> Projection | None:
 
 
 def _modules(directory: Path) -> list[tuple[str, str]]:
-    """Return type and path of each sentence-transformers module in modules.json."""
+    """Return the type and the path of each module in sentence-transformers' modules.json."""
     path = directory / _LIST
     try:
         content = plain_json(path.read_bytes())
@@ -632,7 +632,7 @@ def _pooling(path: Path, *, d_model: int, prompts: tuple[Prompt, ...]) -> Poolin
 
 
 def _longest(directory: Path, *, lowers: bool) -> int | None:
-    """Return the maximum text length in tokens, or None if no config file sets it."""
+    """Return the maximum text length in tokens of a sentence-transformers model, or None."""
     path = next((directory / name for name in _LENGTHS if (directory / name).is_file()), None)
     if path is not None:
         config = read_json(path)
@@ -654,7 +654,7 @@ def _longest(directory: Path, *, lowers: bool) -> int | None:
 
 
 def _prompts(directory: Path) -> tuple[tuple[Prompt, ...], str]:
-    """Return the prompts that are not empty, and the name of the default prompt, or ""."""
+    """Return the prompts of a sentence-transformers model, and the name of the default prompt."""
     path = directory / _PROMPTS
     if not path.is_file():
         return (), ""
@@ -670,7 +670,7 @@ def _prompts(directory: Path) -> tuple[tuple[Prompt, ...], str]:
 
 
 def sentence_files(head: Dense, *, d_model: int, max_length: int) -> dict[str, bytes]:
-    """Return the contents of sentence-transformers' config files for a `Dense` head, by path."""
+    """Return sentence-transformers' config files for a head with text vectors, by path."""
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     if head.projection is not None:
         modules.append((PROJECTION, "Dense"))

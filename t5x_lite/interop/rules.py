@@ -36,7 +36,7 @@ def value_of(array: np.ndarray | LazyArray) -> np.ndarray:
 
 
 def is_same(a: np.ndarray | LazyArray, b: np.ndarray | LazyArray) -> bool:
-    """Return True if two tensors are equal; compare blocks of rows to save memory."""
+    """Return True if two tensors are equal, compared in blocks to save memory."""
     if tuple(a.shape) != tuple(b.shape) or a.dtype != b.dtype:
         return False
     first, second = value_of(a), value_of(b)
@@ -54,13 +54,12 @@ class Rule:
 
     Attributes:
       ours: parameter path, such as "encoder/layers/mlp/wo/kernel".
-      theirs: tensor name; with "{layer}" it names one tensor for each index of the parameter's axis
-        0.
+      theirs: tensor name; "{layer}" in the name is replaced by the layer index.
       transpose: True to swap the last two axes of the tensor.
       stack_axis: layer axis of a tensor that contains all layers; it becomes axis 0.
       shape: shape of one layer of the tensor, if its elements are divided into other axes, such as
         heads and head size; None if it follows from the parameter's shape.
-      aliases: other names that a file may use for the same tensor.
+      aliases: alternative names of the tensor in files.
     """
 
     ours: str
@@ -84,12 +83,11 @@ class Piece:
 
     Attributes:
       path: path of the parameter.
-      layer: index on the parameter's axis 0; None if the tensor is the complete parameter.
+      layer: layer index on axis 0 of the parameter; None if the tensor is the complete parameter.
       name: tensor name.
-      aliases: other names of the tensor.
+      aliases: alternative names of the tensor.
       shape: required shape of the tensor.
-      target: shape after the conversion to t5x_lite's layout, of one layer or of the complete
-        parameter.
+      target: shape of the tensor after the conversion to t5x_lite's layout.
       rule: rule that defines the conversion.
     """
 
@@ -102,7 +100,7 @@ class Piece:
     rule: Rule
 
     def to_ours(self, tensor: np.ndarray) -> np.ndarray:
-        """Convert a tensor to t5x_lite's layout, as a view if NumPy can make one."""
+        """Convert a tensor to t5x_lite's layout."""
         stack_axis = self.rule.stack_axis
         if stack_axis is not None:
             tensor = np.moveaxis(tensor, stack_axis, 0)
@@ -111,7 +109,7 @@ class Piece:
         return tensor.reshape(self.target)
 
     def to_theirs(self, array: np.ndarray) -> np.ndarray:
-        """Convert a parameter, or one layer of it, to the layout of the other library's tensor."""
+        """Convert a parameter to the layout of the other library's tensor."""
         if self.rule.stack_axis is None:
             return self._layout(array.reshape(_swapped(self.shape, self.rule.transpose)))
         rest = _without(self.shape, self.rule.stack_axis)
@@ -120,7 +118,7 @@ class Piece:
         return np.moveaxis(self._layout(stacked), 0, self.rule.stack_axis)
 
     def of(self, array: np.ndarray) -> np.ndarray:
-        """Select the layer of this tensor from a parameter with stacked layers."""
+        """Select one layer from a parameter with stacked layers."""
         return array if self.layer is None else array[self.layer]
 
     def _layout(self, array: np.ndarray) -> np.ndarray:
@@ -128,14 +126,14 @@ class Piece:
 
 
 def check_layers(where: object, counts: Mapping[str, int], tensors: Mapping[str, Any]) -> None:
-    """Raise InputError if a config has more layers than the file has tensors."""
+    """Raise InputError if a config has more layers than the tensor file."""
     for name, count in counts.items():
         if count > len(tensors):
             raise InputError(f"{where}: {name} is {count}, but the file has {len(tensors)} tensors")
 
 
 def pieces(table: Iterable[Rule], shapes: Mapping[str, tuple[int, ...]]) -> list[Piece]:
-    """Expand rules into pieces (tensors); raise ValueError unless each parameter has one rule."""
+    """Return the tensors of another library for each parameter."""
     rules = list(table)
     paths = [rule.ours for rule in rules]
     twice = sorted({path for path in paths if paths.count(path) > 1})
@@ -187,7 +185,7 @@ def _without(shape: Sequence[int], axis: int) -> tuple[int, ...]:
 def lazy_tensors(
     wanted: Iterable[Piece], arrays: Mapping[str, LazyArray], *, where: object
 ) -> dict[str, LazyArray]:
-    """Return the tensors to export by name; each is computed from its parameter when it is read."""
+    """Return the tensors to export by name, as lazy arrays."""
 
     @functools.lru_cache(maxsize=1)
     def array(path: str) -> np.ndarray:
@@ -209,7 +207,7 @@ def lazy_tensors(
 def check_names(
     where: object, wanted: Iterable[Piece], found: Iterable[str], *, ignored: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return each tensor's name in the file; raise InputError for missing or extra tensors."""
+    """Raise InputError if a file has missing or extra tensors; return the tensors' names."""
     there = set(found)
     names: dict[str, str] = {}
     known: set[str] = set()
@@ -241,7 +239,7 @@ def check_shape(where: object, piece: Piece, shape: Sequence[int]) -> None:
 
 
 def check_finite(where: object, name: str, tensor: np.ndarray) -> None:
-    """Raise InputError if weights are NaN or infinite; integers always pass."""
+    """Raise InputError if weights are NaN or infinite."""
     flat = np.ravel(tensor, order="K")  # does not copy a transposed tensor
     bad = sum(
         int(np.count_nonzero(~np.isfinite(flat[start : start + _CHUNK])))
@@ -255,12 +253,12 @@ def check_finite(where: object, name: str, tensor: np.ndarray) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """Base class of another library's checkpoints, which are read as t5x_lite parameters.
+    """Base class for reading the checkpoints of another library as t5x_lite parameters.
 
     Attributes:
       where: file or directory of the tensors, for errors.
       shapes: shapes of the t5x_lite parameters by path.
-      pieces: position of each tensor of the file in the parameters.
+      pieces: tensors of the file, with their positions in the t5x_lite parameters.
       tensors: tensors of the file by name; this class reads only their dtypes.
     """
 
@@ -270,23 +268,22 @@ class Source:
     tensors: Mapping[str, Any]
 
     def read(self, piece: Piece) -> np.ndarray:
-        """Read one tensor of the file, converted to t5x_lite's layout."""
         raise TypeError(f"{type(self).__name__} does not define read")
 
     def lazy_arrays(self, prefix: str = "") -> dict[str, LazyArray]:
-        """Return all parameters as lazy arrays, by path after a prefix."""
+        """Return all parameters by path as lazy arrays."""
         return {
             prefix + path: LazyArray(shape, self.dtype(path), functools.partial(self.array, path))
             for path, shape in self.shapes.items()
         }
 
     def dtype(self, path: str) -> np.dtype:
-        """Return the dtype of a parameter in the file, or the widest dtype if its layers differ."""
+        """Return the dtype of a parameter in the file."""
         dtypes = [self.tensors[piece.name].dtype for piece in self._pieces(path)]
         return np.dtype(functools.reduce(jnp.promote_types, dtypes))
 
     def array(self, path: str) -> np.ndarray:
-        """Read a parameter by path, one tensor of the file at a time."""
+        """Read a parameter by its path."""
         found = self._pieces(path)
         if found[0].layer is None:
             return self.read(found[0])

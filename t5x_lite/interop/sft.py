@@ -70,7 +70,7 @@ _PREFIXES = ("bert.", "roberta.", "deberta.", "electra.", "transformer.")
 def table_of(
     model: ModelConfig, head: Head | None, *, model_type: str | None, where: object
 ) -> tuple[dict[str, tuple[int, ...]], list[Piece]]:
-    """Return the parameter shapes of a model and its head by path, and their tensors in files."""
+    """Return a model's parameter shapes by path, and the names of their tensors in files."""
     if is_encoder(model):
         config, family = with_family(model, where=where)
         kind = str(family.from_model(config, head, model_type)["model_type"])
@@ -83,7 +83,7 @@ def table_of(
 def read_sft(
     directory: Path, shapes: Mapping[str, tuple[int, ...]], table: Sequence[Piece]
 ) -> tuple[dict[str, Sparse], dict[str, np.ndarray]]:
-    """Read a composable-sft directory; return the sparse changes and the head's arrays, by path."""
+    """Read the sparse changes and the head of a model that composable-sft trained."""
     where = directory / FILE
     if not where.is_file():
         raise InputError(
@@ -119,7 +119,7 @@ def _heads(
     by_name: Mapping[str, Piece],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of the head by path; raise InputError if the head is incomplete."""
+    """Return the arrays of a task head by path."""
     arrays: dict[str, np.ndarray] = {}
     for name, tensor in tensors.items():
         piece = _piece(where, name, by_name)
@@ -142,7 +142,6 @@ def _heads(
 
 
 def _by_name(table: Sequence[Piece]) -> dict[str, Piece]:
-    """Map every name that a file may use for a tensor of the model to the tensor."""
     names: dict[str, Piece] = {}
     for piece in table:
         for name in (piece.name, *piece.aliases):
@@ -165,7 +164,7 @@ def _ours(piece: Piece) -> str:
 
 
 def _decoded(where: Path, name: str, one: Any, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
-    """Return the flat indices of a tensor's changed entries, in C order, and their values."""
+    """Return the indices and values of a tensor's changed entries."""
     try:
         size, steps, values = tuple(one["size"]), one["index_steps"], one["values"]
         numbers = np.asarray(steps, np.int64)
@@ -195,7 +194,7 @@ def write_sft(
     heads: Mapping[str, np.ndarray],
     table: Sequence[Piece],
 ) -> None:
-    """Write sparse changes and head arrays as pytorch_diff.bin of composable-sft."""
+    """Write sparse changes and a head in the format of composable-sft."""
     ours = {_ours(piece) for piece in table}
     if missing := sorted({*parts, *heads} - ours):
         raise InputError(
@@ -249,7 +248,7 @@ def import_sft(
     step: Step = None,
     name: str = "sft",
 ) -> Path:
-    """Import composable-sft's sparse changes of a base model as a checkpoint directory."""
+    """Import sparse changes of a base model from composable-sft as a checkpoint directory."""
     where = Path(find_step(local_path(base, what="base"), step=step))
     checkpoint_manifest.verify(where, "params", "files")
     files = checkpointing.step_files(where)
@@ -304,10 +303,7 @@ def import_sft(
 def export_sft(
     checkpoint: str | Path, destination: str | Path, *, step: Step = None, head: bool = True
 ) -> Path:
-    """Export sparse changes of a base model in the format that composable-sft's SFT.apply reads.
-
-    Apply the file to the base model as `t5x-lite export hf` writes it.
-    """
+    """Export sparse changes of a base model in the format of composable-sft."""
     opened = open_delta(checkpoint, step=step)
     delta, where = opened.delta, opened.directory
     if any(path.startswith(TOWERS) for path in delta.parts):

@@ -82,14 +82,13 @@ _TARGETS = (("optimizer", "target"), ("_optimizer", "target"), ("target",), ("pa
 
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
-    """Array of a T5X checkpoint that is read later.
+    """Array of a T5X checkpoint on disk.
 
     Attributes:
       shape: shape in the checkpoint.
       dtype: dtype of the array that `read` returns.
       read: function that reads the array; raises InputError if its files are damaged. Its argument
-        is the axis that should be outermost in memory, for a later `numpy.moveaxis`, or None. This
-        hint is ignored if it has a cost.
+        is the preferred outermost axis in memory, or None.
     """
 
     shape: tuple[int, ...]
@@ -154,7 +153,6 @@ def _content(store: ts.KvStore, name: str, where: str) -> bytes | None:
 
 @contextlib.contextmanager
 def _reading(where: str) -> Iterator[None]:
-    """Convert every exception in the block into an InputError that names the file."""
     try:
         yield
     except InputError:
@@ -165,7 +163,7 @@ def _reading(where: str) -> Iterator[None]:
 
 
 def _target(where: str, contents: Any) -> tuple[tuple[str, ...], Mapping[str, Any]]:
-    """Return the keys that lead to the parameter tree in a T5X index, and the tree."""
+    """Return the parameter tree of a T5X checkpoint's index, and the keys that lead to the tree."""
     for keys in _TARGETS:
         found = contents
         for key in keys:
@@ -215,7 +213,7 @@ def _indexed(directory: str, index: bytes) -> dict[str, StoredTensor]:
 
 
 def _check_stored(stored: ts.TensorStore, dtype: np.dtype) -> None:
-    """Raise ValueError if an array's files are too small for its shape, before allocating it."""
+    """Raise ValueError if an array's files are too small for its shape."""
     spec: Any = stored.spec().to_json()
     metadata = spec.get("metadata", {})
     compressor = (metadata.get("compressor") or {}).get("id")
@@ -230,7 +228,7 @@ def _check_stored(stored: ts.TensorStore, dtype: np.dtype) -> None:
 
 
 def _check_size(size: int, files: int | None, most: int) -> None:
-    """Raise ValueError if an array is too large for the size of its files or for the memory."""
+    """Raise ValueError if an array is too large for its files or for the memory."""
     if files is not None and size > files * most:
         raise ValueError(f"the shape needs {size} bytes, but the files have only {files} bytes")
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -265,7 +263,6 @@ def _is_spec(leaf: Any) -> TypeGuard[Mapping[str, Any]]:
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the path and value of each array, spec and placeholder in a tree, without None."""
     for key, value in tree.items():
         path = f"{prefix}{key}"
         if isinstance(value, Mapping) and not _is_spec(value):
@@ -277,7 +274,7 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _zarr_spec(where: str, path: str, leaf: Any, directory: str) -> dict[str, Any]:
-    """Return TensorStore's spec of the zarr folder of a parameter."""
+    """Return TensorStore's spec to read a parameter."""
     if _is_spec(leaf):
         # TensorStore before 0.1.14 wrote the path outside the kvstore.
         store = leaf["kvstore"] if isinstance(leaf["kvstore"], Mapping) else {}
@@ -383,7 +380,7 @@ _SCAN_AXIS = 1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class T5XCheckpoint(Source):
-    """T5X checkpoint with tensors that match its config; arrays are read later.
+    """T5X checkpoint of a T5 model.
 
     Attributes:
       config: model config, derived from the shapes.
@@ -400,7 +397,7 @@ class T5XCheckpoint(Source):
 
 
 def read_t5x(source: str | Path, *, step: int | None = None, **fields: Any) -> T5XCheckpoint:
-    """Read the names and shapes of a T5X checkpoint; large arrays are read later."""
+    """Read the tensor names and shapes of a T5X checkpoint; load arrays only when needed."""
     directory = find_checkpoint(source, step=step)
     where = f"t5x checkpoint {directory}"
     tensors = read_target(directory)

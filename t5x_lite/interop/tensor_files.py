@@ -100,15 +100,13 @@ _SHORT_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 class _Storage(NamedTuple):
-    """Location of a tensor's elements: a member of the archive, its dtype and its length."""
-
     key: str
     dtype: str
     size: int
 
 
 class _View(NamedTuple):
-    """Tensor of a PyTorch archive, described as a strided view of a storage."""
+    """Tensor of a PyTorch archive: dtype, shape, strides and location of the elements."""
 
     storage: _Storage
     offset: int
@@ -117,7 +115,7 @@ class _View(NamedTuple):
 
 
 def _unpickled(content: bytes, *, where: Path, functions: Mapping[str, Any] = _FUNCTIONS) -> Any:
-    """Return the object of a pickle that contains only dicts, lists, tensors and numbers."""
+    """Return the object of a pickle; allow only dicts, lists, tensors and numbers."""
     stack: list[Any] = []
     memo: dict[int, Any] = {}
     argument: Any
@@ -151,7 +149,6 @@ def _unpickled(content: bytes, *, where: Path, functions: Mapping[str, Any] = _F
 
 
 def _build(operation: str, stack: list[Any]) -> None:
-    """Apply a pickle opcode that combines values on the stack."""
     if operation == "TUPLE":
         stack.append(tuple(_popped(stack)))
     elif operation in _SHORT_TUPLES:
@@ -191,7 +188,6 @@ def _require(condition: bool, what: str) -> None:
 
 
 def _popped(stack: list[Any]) -> list[Any]:
-    """Pop the values above the last MARK of the pickle's stack."""
     values = []
     while (value := stack.pop()) is not _MARK:
         values.append(value)
@@ -249,7 +245,7 @@ def _called(function: Any, arguments: Any) -> Any:
 
 
 def is_archive(path: Path) -> bool:
-    """Return True if a file begins like the zip archives that PyTorch writes since 1.6."""
+    """Return True if a file is a zip archive, the format of PyTorch since 1.6."""
     with open(path, "rb") as file:
         return file.read(len(_ZIP)) == _ZIP
 
@@ -285,7 +281,7 @@ def read_archive(
     functions: Mapping[str, Any] = _FUNCTIONS,
     longest_pickle: int = _LONGEST_PICKLE,
 ) -> Any:
-    """Return the object pickled in a PyTorch archive; `resolve` turns tensors into arrays."""
+    """Return the unpickled object of a PyTorch archive."""
     if not is_archive(path):
         raise InputError(
             f"{path}: not a zip archive, because PyTorch before 1.6 wrote it or the download is "
@@ -316,7 +312,6 @@ def read_archive(
 
 
 def _member(archive: zipfile.ZipFile, name: str, *, longest: int = _LONGEST_PICKLE) -> bytes:
-    """Read a small file of the archive, which must be uncompressed."""
     info = archive.getinfo(name)
     if info.compress_type != zipfile.ZIP_STORED:
         raise ValueError(f"{name} is compressed")
@@ -355,7 +350,6 @@ def _tensor(
 
 
 def _elements(data: np.ndarray, info: zipfile.ZipInfo, storage: _Storage) -> np.ndarray:
-    """Return the elements of a storage as a view of the archive's bytes."""
     dtype = np.dtype(ml_dtypes.bfloat16 if storage.dtype == "bfloat16" else storage.dtype)
     header = data[info.header_offset :][:_LOCAL_HEADER].tobytes()
     name_length, extra_length = (int.from_bytes(header[i : i + 2], "little") for i in (26, 28))
@@ -405,7 +399,7 @@ def write_torch(path: Path, arrays: Mapping[str, np.ndarray], *, keep_dtype: boo
 
 
 def write_archive(path: Path, pickled: bytes, storages: Sequence[bytes]) -> None:
-    """Write a pickled value and the storages of its tensors as a PyTorch archive."""
+    """Write a pickled object and its tensors as a PyTorch archive."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr("archive/data.pkl", b"\x80\x02" + pickled + b".")
         archive.writestr("archive/byteorder", b"little")
@@ -415,7 +409,7 @@ def write_archive(path: Path, pickled: bytes, storages: Sequence[bytes]) -> None
 
 
 def tensor(array: np.ndarray, storages: list[bytes], *, keep_dtype: bool = False) -> bytes:
-    """Return the pickled bytes of a tensor, and append its elements to `storages`."""
+    """Return the pickled bytes of a tensor."""
     dtype = array.dtype if keep_dtype and array.dtype in _STORAGE_NAMES else np.dtype(np.float32)
     array = np.ascontiguousarray(array, dtype)
     storages.append(array.tobytes())
@@ -431,7 +425,7 @@ def tensor(array: np.ndarray, storages: list[bytes], *, keep_dtype: bool = False
 
 
 def mapping(items: Sequence[tuple[str, bytes]]) -> bytes:
-    """Return the pickled bytes of a dict from strings to values that are already pickled."""
+    """Return the pickled bytes of a dict of pickled values."""
     return b"}(" + b"".join(text(key) + value for key, value in items) + b"u"
 
 
@@ -573,7 +567,7 @@ def _leaves(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, np.ndarray
 
 
 def _joined(chunked: dict[str, Any]) -> LazyArray:
-    """Return an array that is stored in chunks, as a lazy array that joins them when it is read."""
+    """Return a lazy array that joins the chunks of an array."""
     shape = [chunked["shape"][str(i)] for i in range(len(chunked["shape"]))]
     chunks = [chunked["chunks"][str(i)].reshape(-1) for i in range(len(chunked["chunks"]))]
     dtypes = {chunk.dtype for chunk in chunks}
@@ -726,7 +720,6 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def _entry(entry: Any) -> tuple[np.dtype, tuple[int, ...], int, int]:
-    """Return dtype, shape, begin and end of one tensor in a safetensors header."""
     if entry["dtype"] not in DTYPES:
         raise ValueError(f"dtype {entry['dtype']} is not supported")
     dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
@@ -772,7 +765,7 @@ def write_safetensors(path: Path, arrays: Mapping[str, trees_LazyArray]) -> None
 def write_tensors(
     directory: Path, arrays: Mapping[str, trees_LazyArray], *, shard_bytes: int = _SHARD_BYTES
 ) -> None:
-    """Write model.safetensors, or shards and their index if it would exceed `shard_bytes`."""
+    """Write the weights of a model as model.safetensors, or as several files with an index."""
     shards: list[dict[str, trees_LazyArray]] = [{}]
     for name, array in arrays.items():
         used = sum(other.nbytes for other in shards[-1].values())

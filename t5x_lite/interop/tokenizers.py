@@ -128,7 +128,7 @@ def _bytes(said: Stated, sentinels: Layout, *, vocab_size: int) -> Bytes:
 def _sentencepiece(
     model: Path, said: Stated, sentinels: Layout, *, fast: Path, vocab_size: int
 ) -> SentencePiece:
-    """Return the vocabulary that a SentencePiece model and the other tokenizer files define."""
+    """Return the vocabulary of a SentencePiece model and the other tokenizer files."""
     own = SentencePiece(model, extra_ids=0, layout=sentinels)
     if own.num_sentinels:
         extra_ids, base = 0, own
@@ -187,7 +187,7 @@ def _json_tokens(fast: Path) -> list[AddedToken]:
 
 
 def _check_pieces(loaded: Any, pieces: list[str], *, fast: Path, spiece: Path) -> None:
-    """Raise InputError if tokenizer.json and the SentencePiece model have different pieces."""
+    """Raise InputError if tokenizer.json and the SentencePiece model have different tokens."""
     vocabulary = json.loads(loaded.to_str())["model"].get("vocab")
     theirs = [entry[0] for entry in vocabulary] if isinstance(vocabulary, list) else []
     for i, piece in enumerate(pieces):
@@ -201,7 +201,7 @@ def _check_pieces(loaded: Any, pieces: list[str], *, fast: Path, spiece: Path) -
 
 
 def _check_ending(loaded: Any, *, where: Path) -> None:
-    """Raise InputError if tokenizer.json adds special tokens to a text, except EOS at its end."""
+    """Raise InputError if tokenizer.json adds other special tokens than EOS."""
     around = loaded.encode("", add_special_tokens=True).ids
     if around not in ([EOS_ID], []):
         raise InputError(
@@ -221,7 +221,7 @@ def _check_roles(said: Stated) -> None:
 def _check_ids(
     tokens: Iterable[AddedToken], ids: Mapping[str, int], *, where: object, vocab_size: int
 ) -> None:
-    """Raise InputError if an added token's id exceeds the embedding, or a special id is wrong."""
+    """Raise InputError if a token's id is wrong or exceeds the embedding."""
     fixed = {*_SPECIAL.values(), *(name for name in ids if _EXTRA_ID.fullmatch(name))}
     for token in tokens:
         number = token.id
@@ -257,13 +257,13 @@ def _named_sentinels(settings: Mapping[str, Any]) -> int:
 
 
 def _content(token: Any) -> str | None:
-    """Return the text of a token, which is stored as a string or as {"content": text, ...}."""
+    """Return the text of a token in a tokenizer file."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else None
 
 
 def _from_tokenizer_json(path: Path) -> bytes:
-    """Convert a tokenizer.json to a SentencePiece model with the same pieces and normalizer."""
+    """Convert a tokenizer.json to a SentencePiece model."""
     from sentencepiece import sentencepiece_model_pb2
 
     model_pb2: Any = sentencepiece_model_pb2
@@ -317,10 +317,7 @@ def _charsmap(normalizer: Any) -> bytes:
 
 
 def _is_spacing(step: Mapping[str, Any]) -> bool:
-    """Return True if a normalizer step only handles spaces, as every SentencePiece model does.
-
-    A SentencePiece model strips outer spaces, merges repeated spaces, and writes "▁" for a space.
-    """
+    """Return True if a normalizer step only changes spaces."""
     if step["type"] == "Strip":
         return True
     if step["type"] != "Replace":
@@ -333,7 +330,7 @@ def _is_spacing(step: Mapping[str, Any]) -> bool:
 
 
 def write_tokenizer(vocabulary: Vocabulary, directory: Path) -> None:
-    """Write T5 tokenizer files from which AutoTokenizer makes a tokenizer with the same ids."""
+    """Write the tokenizer files of a T5 in Hugging Face's format."""
     extra_ids = vocabulary.extra_ids
     if isinstance(vocabulary, Bytes) and vocabulary.layout == "seqio":
         extra_ids = 0
@@ -370,7 +367,7 @@ def write_tokenizer(vocabulary: Vocabulary, directory: Path) -> None:
 
 
 def _default_tokens(vocabulary: Vocabulary, extra_ids: int) -> dict[int, AddedToken]:
-    """Return the special tokens of T5Tokenizer or ByT5Tokenizer by id, with their flags."""
+    """Return the default special tokens of T5Tokenizer or ByT5Tokenizer by id."""
     is_bytes = isinstance(vocabulary, Bytes)
     common: dict[str, Any] = {"normalized": False, "special": True}
     found: dict[int, AddedToken] = {}
@@ -433,7 +430,6 @@ def read_encoder_tokenizer(directory: Path, *, vocab_size: int, pad_id: int) -> 
 
 
 def _cuts_decomposed(vocabulary: Tokenizer) -> bool:
-    """Return True if the normalizer has a step "Precompiled" without NFC or NFKC before it."""
     normalizer = vocabulary.description()["normalizer"] or {}
     kinds = [step["type"] for step in normalizer.get("normalizers", [normalizer]) if step]
     before = itertools.takewhile(lambda kind: kind != "Precompiled", kinds)
@@ -441,7 +437,7 @@ def _cuts_decomposed(vocabulary: Tokenizer) -> bool:
 
 
 def kept_files(directory: Path, vocabulary: Tokenizer) -> dict[str, bytes]:
-    """Return the tokenizer files of a directory that an export could not reproduce."""
+    """Return the files of an imported tokenizer to keep unchanged for an export."""
     found = {
         name: (directory / name).read_bytes() for name in _FILES if (directory / name).is_file()
     }
@@ -452,7 +448,7 @@ def kept_files(directory: Path, vocabulary: Tokenizer) -> dict[str, bytes]:
 def tokenizer_files(
     vocabulary: Tokenizer, kept: Mapping[str, bytes], *, max_length: int
 ) -> dict[str, bytes]:
-    """Return encoder tokenizer files from which AutoTokenizer makes the same tokenizer, by name."""
+    """Return the tokenizer files of an encoder in Hugging Face's format, by name."""
     files = vocabulary.files()
     kept = {name: content for name, content in kept.items() if name in _FILES}
     if kept:
@@ -473,7 +469,7 @@ def tokenizer_files(
 
 
 def _with_own_tokens(content: bytes, vocabulary: Tokenizer) -> bytes:
-    """Replace the added tokens in an imported tokenizer_config.json by the vocabulary's tokens."""
+    """Replace the added tokens of tokenizer_config.json."""
     config = json.loads(content)
     if not isinstance(config, dict) or "added_tokens_decoder" not in config:
         return content
@@ -483,7 +479,7 @@ def _with_own_tokens(content: bytes, vocabulary: Tokenizer) -> bytes:
 
 
 def _template(vocabulary: Tokenizer) -> dict[str, Any]:
-    """Return a post_processor for tokenizer.json that adds [CLS] and [SEP] to texts and pairs."""
+    """Return tokenizer.json's post_processor, which adds [CLS] and [SEP]."""
     ids = {vocabulary.names["cls"]: vocabulary.cls_id, vocabulary.names["sep"]: vocabulary.sep_id}
     cls, sep = ids
 

@@ -168,7 +168,7 @@ PAGE_HEADERS = {
 
 
 def page(title: str, examples: Mapping[str, Mapping[str, Any]], *, needs_token: bool) -> str:
-    """Return the HTML of the web page with a form for each endpoint and its example request."""
+    """Return the HTML of the web page with a form for each endpoint."""
     tabs = "".join(
         f'<button type="button" role="tab" data-name="{_text(name)}">{_text(name)}</button>'
         for name in examples
@@ -229,7 +229,7 @@ _CLOSED = 499
 
 @runtime_checkable
 class LiveAdapters(Protocol):
-    """The adapters that requests may name; see `serving.LiveAdapters`."""
+    """Protocol of the adapters that requests may select by name."""
 
     def states(self) -> Mapping[str, str]: ...
     def add(self, name: str, directory: str | None) -> bool: ...
@@ -238,7 +238,7 @@ class LiveAdapters(Protocol):
 
 @runtime_checkable
 class Endpoint(Protocol):
-    """Protocol of an HTTP endpoint, such as predict, that runs a model on rows of requests.
+    """Protocol of an HTTP endpoint, such as `predict`, that runs a model on texts.
 
     Attributes:
       fields: names of the JSON fields that a request may have.
@@ -251,7 +251,7 @@ class Endpoint(Protocol):
     def example(self) -> Mapping[str, Any]: ...
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
-        """Check a request and return one row for each text to batch; called in a thread."""
+        """Check a request, and return its texts as rows of a batch."""
         ...
 
     def answer(
@@ -261,28 +261,26 @@ class Endpoint(Protocol):
         ...
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Combine the outcomes of a request's rows into one result for each text."""
+        """Return the JSON results of a request from the results of its rows."""
         ...
 
 
 class Service:
-    """HTTP service of several endpoints; `app` is its ASGI application.
+    """HTTP service with several endpoints, as an ASGI application.
 
     Args:
       endpoints: endpoints by name; each is served as POST /NAME.
-      batcher: batcher of the rows; the caller starts it.
+      batcher: queue that runs the texts of requests in batches; the caller starts it.
       counts: Prometheus counters of requests and batches.
       is_ready: function that returns True when every endpoint can respond.
       limits: limits of requests.
-      token: access token that requests must have; None serves only this machine, without a token.
-      title: title of the page, such as the checkpoint's name, shown only to admitted requests.
+      token: access token of requests; None serves only this machine, without a token.
+      title: title of the web page, such as the checkpoint's name.
       absent: error message of each endpoint that is not served, by name.
-      programs: function that returns the number of compiled programs, and the number of all
-        programs.
-      answers: function that returns True if an endpoint has a compiled program; if None,
+      programs: function that returns the number of compiled programs and the total number.
+      answers: function that returns True if an endpoint has a compiled program; None uses
         `is_ready`.
-      adapters: adapters that requests may name, and the functions that add and remove them; if
-        None, the server has no /adapters.
+      adapters: adapters that requests may select; None disables the path /adapters.
     """
 
     def __init__(
@@ -363,7 +361,7 @@ class Service:
         return Response(self._counts.text(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _change_adapters(self, request: Request) -> Response:
-        """List the adapters; before that, add one (PUT) or remove one (DELETE)."""
+        """Add (PUT), remove (DELETE) or list (GET) adapters."""
         adapters, status = self._adapters, 200
         assert adapters is not None
         try:
@@ -384,7 +382,7 @@ class Service:
         return _json({"adapters": adapters.states()}, status)
 
     async def _ask(self, name: str, request: Request) -> Response:
-        """Respond to a POST within the time limit, and count the request."""
+        """Respond to a POST request within the time limit."""
         start = time.monotonic()
         try:
             async with asyncio.timeout(self._limits.timeout):
@@ -422,7 +420,7 @@ class Service:
         return endpoint.results(record, outcomes)
 
     def _admit(self, request: Request) -> None:
-        """Raise `Refused` for a wrong token, or if no token is set and the host is not local."""
+        """Raise `Refused` if a request has a wrong access token."""
         if self._token is None:
             host = request.headers.get("host", "")
             name = host.rsplit(":", 1)[0] if host.rpartition(":")[2].isdigit() else host
@@ -470,7 +468,7 @@ class Service:
         return bytes(body)
 
     async def _outcomes(self, name: str, rows: Sequence[Row], request: Request) -> list[Any]:
-        """Wait for the results of a request's rows; dequeue the rows if the client disconnects."""
+        """Return the results of a request's texts."""
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[list[Any]] = loop.create_future()
 
@@ -493,7 +491,7 @@ class Service:
                 self._batcher.drop(ticket)
 
     async def _not_served(self, request: Request, error: Exception) -> Response:
-        """Return the JSON error of an unknown path (404) or method (405)."""
+        """Return the JSON error for an unknown path (404) or method (405)."""
         assert isinstance(error, HTTPException)
         known = ", ".join(f"POST /{name}" for name in self._endpoints)
         sentence = f"{error.detail}; this server has {known}, GET /health, /ready, /metrics and /."

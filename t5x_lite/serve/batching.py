@@ -98,7 +98,7 @@ class Limits:
 
 
 def check_address(host: str, token: str | None) -> None:
-    """Raise InputError if the host is public and no token is set, or if the token is too short."""
+    """Raise InputError if a public host has no access token, or a short one."""
     if token is not None and len(token) < SHORTEST_TOKEN:
         raise InputError(
             f"the access token has {len(token)} characters, but needs at least {SHORTEST_TOKEN}; "
@@ -174,7 +174,7 @@ def check_rows(number: int, *, most: int) -> None:
 
 
 def check_text(text: str, where: str) -> None:
-    """Raise `Refused` with status 400 if a text has half a surrogate pair, which is not UTF-8."""
+    """Raise `Refused` with status 400 if a text is not valid Unicode."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -184,7 +184,7 @@ def check_text(text: str, where: str) -> None:
 
 
 def optional_text(record: Mapping[str, Any], name: str) -> str | None:
-    """Return a string field of a request, or None if it is omitted or null."""
+    """Return a string field of a request, or None if the field is omitted or null."""
     value = record.get(name)
     if value is not None and not isinstance(value, str):
         raise Refused(400, f'"{name}" must be a string, got {_kind(value)}.')
@@ -194,7 +194,7 @@ def optional_text(record: Mapping[str, Any], name: str) -> str | None:
 
 
 def optional_number(record: Mapping[str, Any], name: str, *, below: int) -> int | None:
-    """Return a field of a request that is an integer of at least 0, or None if omitted or null."""
+    """Return an integer field of a request, or None if the field is omitted or null."""
     value = record.get(name)
     if value is None:
         return None
@@ -223,7 +223,7 @@ SHORTEST = 16
 
 
 def sizes(largest: int) -> tuple[int, ...]:
-    """Return the batch sizes to compile: powers of four, and the largest size itself."""
+    """Return the batch sizes to compile: powers of four, and the largest batch size."""
     result = [1]
     while result[-1] * 4 < largest:
         result.append(result[-1] * 4)
@@ -231,7 +231,7 @@ def sizes(largest: int) -> tuple[int, ...]:
 
 
 def lengths(longest: int) -> tuple[int, ...]:
-    """Return the lengths to compile for up to `longest` tokens, each four times the previous."""
+    """Return the lengths to compile, in tokens; each is four times the previous length."""
     result = [1 << (max(longest, SHORTEST) - 1).bit_length()]
     while result[0] // 4 >= SHORTEST:
         result.insert(0, result[0] // 4)
@@ -239,15 +239,15 @@ def lengths(longest: int) -> tuple[int, ...]:
 
 
 def fit(choices: Sequence[int], needed: int) -> int:
-    """Return the smallest of ascending lengths that is at least `needed`, or the last length."""
+    """Return the smallest length that is sufficient, or the largest length."""
     return next((choice for choice in choices if choice >= needed), choices[-1])
 
 
 class Row(NamedTuple):
-    """Tokenized text of a request, to be batched with texts of other requests.
+    """Tokenized text of a request; a row of a batch.
 
     Attributes:
-      lengths: padded lengths of the row, such as one for its input and one for its target.
+      lengths: padded lengths of the text, such as the lengths of input and target.
       payload: value to pass to the endpoint's function.
     """
 
@@ -274,13 +274,13 @@ class Observer(Protocol):
 
 @dataclasses.dataclass
 class Ticket:
-    """State of a request with rows in the queue or in a running batch.
+    """Request with texts in the queue or in a running batch.
 
     Attributes:
-      outcomes: outcomes of the request's rows, in order.
-      missing: number of rows without an outcome.
-      on_done: function that is called when every row has an outcome.
-      dropped: True if the client has disconnected; rows that are still waiting are skipped.
+      outcomes: results of the request's texts, in order.
+      missing: number of texts without a result.
+      on_done: function that is called when every text has a result.
+      dropped: True if the client has disconnected, so that waiting texts are skipped.
     """
 
     outcomes: list[Outcome]
@@ -300,7 +300,7 @@ class Batcher:
     """Queue of texts with a thread that runs them in batches.
 
     Args:
-      functions: function by endpoint name that runs a batch.
+      functions: functions that run a batch, by endpoint name.
       sizes: static batch sizes, ascending.
       queue: maximum number of waiting rows.
       wait: maximum seconds that a text waits for a fuller batch while the device is idle.
@@ -348,7 +348,7 @@ class Batcher:
             self._thread.join()
 
     def learn(self, kind: str, lengths: tuple[int, ...], *, size: int, seconds: float) -> None:
-        """Record the run time of a batch with a compiled shape, to select later batch sizes."""
+        """Record the run time of a batch, to select the size of later batches."""
         key = kind, lengths, size
         with self._changed:
             self._seconds[key] = 0.8 * self._seconds.get(key, seconds) + 0.2 * seconds
@@ -361,13 +361,13 @@ class Batcher:
             return frozenset(kind for kind, _, _ in self._seconds)
 
     def compiling(self, under_way: bool) -> None:
-        """Set whether programs still compile; if so, batches use only shapes with a program."""
+        """Set whether compilation is under way; if so, batches use only compiled shapes."""
         with self._changed:
             self._compiling = under_way
             self._changed.notify_all()
 
     def submit(self, kind: str, rows: Sequence[Row], *, on_done: Done) -> Ticket:
-        """Add the texts of a request to the queue; raise `Refused` if the queue is full."""
+        """Add the texts of a request to the queue."""
         ticket = Ticket([None] * len(rows), len(rows), on_done)
         now = time.monotonic()
         with self._changed:
@@ -387,7 +387,7 @@ class Batcher:
         return ticket
 
     def drop(self, ticket: Ticket) -> None:
-        """Remove a request's texts from the queue; its function `on_done` is not called."""
+        """Remove the texts of a request from the queue."""
         with self._changed:
             ticket.dropped = True
             for line in self._lines.values():
@@ -397,7 +397,7 @@ class Batcher:
                 line.extend(kept)
 
     def _retry_after(self) -> int:
-        """Return the seconds until the queue is probably empty, from 1 to 60."""
+        """Return the estimated seconds until the queue is empty, from 1 to 60."""
         if not self._rows_per_second:
             return 1
         return min(60, max(1, round(self._num_waiting / self._rows_per_second)))

@@ -60,7 +60,7 @@ class Asked:
     adapters: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def adapter_id(self, record: Mapping[str, Any]) -> int:
-        """Return the adapter id of a request; 0, the server's own adapters, if it names none."""
+        """Return the number of the adapter that a request selects; 0 is the server's default."""
         name = batching.optional_text(record, "adapter")
         if not name:
             return 0
@@ -81,10 +81,7 @@ class Asked:
 
 
 class Predict:
-    """Endpoint predict of a text-to-text model; it returns "prediction" and "score" for "inputs".
-
-    If decoding returns several predictions, the result also has "predictions".
-    """
+    """Endpoint `predict` of a text-to-text model, which generates a prediction for each input."""
 
     fields = frozenset({"inputs", "seed", "adapter"})
 
@@ -97,15 +94,13 @@ class Predict:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Static (padded) lengths of the inputs; a program is compiled for each."""
+        """Padded lengths of the inputs; a program is compiled for each length."""
         return [(length,) for length in self._lengths]
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
-        """Return a dummy row of a static shape, to compile its program."""
         return np.ones(shape[0], np.int32), 0, False, 0
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
-        """Tokenize the inputs of a request into one row each."""
         inputs = batching.texts(record, "inputs", most=self._asked.max_rows)
         seed = batching.optional_number(record, "seed", below=NUM_SEEDS)
         adapter_id = self._asked.adapter_id(record)
@@ -146,7 +141,7 @@ class Predict:
 
 
 class PredictByHead:
-    """Endpoint predict of an encoder head, such as a classifier: texts -> {"prediction": label}.
+    """Endpoint `predict` of an encoder head, such as a classifier.
 
     A field holds one text, or a list of texts; all lists of a request have the same length. A
     classifier reads {"inputs", "second"}, a tagger {"inputs"}, and a span head {"question",
@@ -193,7 +188,6 @@ class PredictByHead:
         return np.ones(shape[0], np.int32), shape[0], None, 0
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
-        """Tokenize a request into one row for each text, text pair, choice or context window."""
         adapter_id = self._asked.adapter_id(record)
         encoded = self._encoded({k: x for k, x in record.items() if k != "adapter"})
         cut = [place for place, one in enumerate(encoded) if one.cut]
@@ -208,7 +202,7 @@ class PredictByHead:
     def answer(
         self, payloads: Sequence[Any], *, size: int, lengths: tuple[int, ...]
     ) -> list[tuple[np.ndarray, Encoded | None] | Refused]:
-        """Return for each row of a batch its logits and the encoded record that it belongs to."""
+        """Return the logits of each row of a batch."""
         rows, seconds, encoded, ids = zip(*payloads, strict=True)
         if size not in self._answerers:
             self._answerers[size] = self._model.answerer(
@@ -223,7 +217,6 @@ class PredictByHead:
         return list(zip(found, encoded, strict=True))
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Return the predictions of a request, one for each text or question."""
         listed = record.get("probabilities") is True
         place, results = 0, []
         while place < len(outcomes):
@@ -270,7 +263,7 @@ class PredictByHead:
 
 
 class Score:
-    """Endpoint score: log-likelihood of "targets" given "inputs", or the likeliest candidate."""
+    """Endpoint `score`, which returns the log-likelihood of a target or the likeliest candidate."""
 
     fields = frozenset({"inputs", "targets", "candidates", "adapter"})
 
@@ -284,7 +277,7 @@ class Score:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Static (padded) lengths of inputs and targets; a program is compiled for each pair."""
+        """Padded lengths of inputs and targets; a program is compiled for each pair."""
         return list(itertools.product(self._lengths, self._target_lengths))
 
     def warm_row(self, shape: tuple[int, ...]) -> Any:
@@ -335,7 +328,6 @@ class Score:
         ]
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Return the log-likelihood of each target, or the likeliest candidate of each input."""
         if "candidates" not in record:
             return list(outcomes)
         candidates = batching.texts(record, "candidates", most=self._asked.max_rows)
@@ -362,7 +354,10 @@ class Score:
 
 
 class Embed:
-    """Endpoint embed: {"texts"} -> "vector"; "prompt" names a prompt, "prefix" is any text."""
+    """Endpoint `embed`, which returns a vector for each text.
+
+    A request may select a prompt by its name ("prompt"), or contain any "prefix" of the texts.
+    """
 
     fields = frozenset({"texts", "prompt", "prefix", "adapter"})
 
@@ -386,7 +381,6 @@ class Embed:
         return np.ones(shape[0], np.int32), False, 0
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
-        """Tokenize the texts of a request into one row each, after the prompt or the prefix."""
         texts = batching.texts(record, "texts", most=self._asked.max_rows)
         prompt = batching.optional_text(record, "prompt")
         prefix = batching.optional_text(record, "prefix")
@@ -424,7 +418,7 @@ class Embed:
 
 
 class Rerank:
-    """Endpoint rerank: {"query", "passages"} -> "score", a cross-encoder's logit, and "rank"."""
+    """Endpoint `rerank`, which returns a score and a rank for each passage of a query."""
 
     fields = frozenset({"query", "passages", "adapter"})
 
@@ -450,7 +444,6 @@ class Rerank:
         return np.ones(shape[0], np.int32), False, 0
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
-        """Tokenize a request into one row for each pair of the query and a passage."""
         query = batching.optional_text(record, "query")
         if not query:
             raise Refused(400, 'The request must have "query", a string that is not empty.')
@@ -480,7 +473,6 @@ class Rerank:
         ]
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Return score and rank (1 is best) of each passage, in the order of the request."""
         del record
         order = np.argsort([-outcome["score"] for outcome in outcomes], kind="stable")
         ranks = np.argsort(order, kind="stable") + 1
@@ -491,7 +483,7 @@ class Rerank:
 
 
 def predict(model: Checkpoint, asked: Asked) -> "Predict | PredictByHead":
-    """Return the endpoint predict for the model: with text generation, or with an encoder head."""
+    """Return the endpoint `predict` for a model."""
     by_head = asked.head is not None or answering_heads(model.members[0].experiment)
     return PredictByHead(model, asked) if by_head else Predict(model, asked)
 
@@ -511,7 +503,7 @@ ENDPOINTS: dict[str, Callable[[Checkpoint, Asked], Any]] = {
 
 
 class _BySize:
-    """Cache that creates one object, such as a generator, for each batch size."""
+    """Cache with one object, such as a text generator, for each batch size."""
 
     def __init__(self, make: Callable[[int], Any]):
         self._make, self._made = make, {}
@@ -523,7 +515,6 @@ class _BySize:
 
 
 def _ids(model: Checkpoint, adapter_ids: Sequence[int]) -> Sequence[int] | None:
-    """Return the adapter ids of a batch, or None for a model without adapters of rows."""
     return adapter_ids if model.names else None
 
 
@@ -541,7 +532,7 @@ def _check_cut(cut: Sequence[int], asked: Asked, *, length: int) -> None:
 
 
 def _filled(rows: Sequence[np.ndarray], length: int) -> list[np.ndarray]:
-    """Pad the first row to a static length, so that the batch is padded to the same length."""
+    """Pad the first text of a batch to a static length."""
     first, *others = rows
     return [np.pad(first, (0, length - len(first))), *others]
 
@@ -559,6 +550,6 @@ def _finite(result: dict[str, Any], *values: float) -> dict[str, Any] | Refused:
 
 
 def sentence(error: Exception) -> str:
-    """Return the message of an error as a sentence."""
+    """Return the message of an error with a capital letter and a full stop."""
     message = str(error)
     return f"{message[:1].upper()}{message[1:]}."

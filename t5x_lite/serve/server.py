@@ -69,13 +69,13 @@ _TOO_MANY = "Too many connections are open."
 
 
 class GuardedConnection(H11Protocol):
-    """HTTP connection with time limits, which are set in subclasses (`guarded`).
+    """HTTP connection with time limits.
 
     Attributes:
       header_seconds: maximum seconds to receive the headers of a request.
       request_seconds: maximum seconds from the headers of a request to the end of the response.
-      most: maximum number of connections, without the reserved connections.
-      reserve: connections above the maximum that may only read /health and /ready, oldest first.
+      most: maximum number of connections.
+      reserve: additional connections, which may only read /health and /ready.
     """
 
     header_seconds: float
@@ -135,7 +135,6 @@ class GuardedConnection(H11Protocol):
             self._limit = self.loop.call_later(seconds, self.transport.abort)
 
     def _refuse(self) -> None:
-        """Close a reserved connection, with status 503 if it has not sent a request."""
         self.reserve.pop(self, None)
         if self.cycle is None:
             self.transport.write(_plain_response(503, _TOO_MANY))
@@ -146,10 +145,9 @@ class GuardedConnection(H11Protocol):
 
 
 class _Checked:
-    """ASGI wrapper that rejects requests with two body lengths (RFC 9112, 6.1).
+    """ASGI wrapper that rejects requests with two different body lengths (RFC 9112, 6.1).
 
-    A proxy before the server may use the other length, so an attacker could hide a request in
-    another request's body.
+    With such requests, an attacker could hide a request from a proxy.
     """
 
     def __init__(self, app: Any):
@@ -170,7 +168,7 @@ class _Checked:
 
 
 class _HealthOnly:
-    """ASGI wrapper that serves only /health and /ready, one request per connection."""
+    """ASGI wrapper that serves only the paths /health and /ready."""
 
     def __init__(self, app: Any):
         self._app = app
@@ -201,7 +199,6 @@ async def _answer(send: Any, status: int, sentence: str) -> None:
 
 
 def guarded(*, header_seconds: float, request_seconds: float, most: int) -> type[GuardedConnection]:
-    """Return a subclass of `GuardedConnection` with the given limits."""
     limits = {"header_seconds": header_seconds, "request_seconds": request_seconds, "most": most}
     return type("GuardedConnection", (GuardedConnection,), {**limits, "reserve": {}})
 
@@ -263,7 +260,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def listen(address: socket.socket, *, limits: Limits) -> None:
-    """Start to accept connections, so that clients can connect before `run` serves them."""
+    """Open the server's port, so that clients can connect before `run` serves them."""
     address.listen(_backlog(limits))
 
 
@@ -278,7 +275,7 @@ def run(
     limits: Limits,
     on_start: Callable[[Callable[[], None]], None] | None = None,
 ) -> int:
-    """Serve requests until a signal arrives, finish accepted requests, and return their number."""
+    """Serve requests until a signal arrives; return the number of accepted requests."""
     config = uvicorn.Config(
         app,
         http=guarded(
@@ -453,30 +450,29 @@ def serve(
 
 @dataclasses.dataclass(frozen=True)
 class _Held:
-    """An adapter at an adapter id: its config, and its arrays nested from below adapters/NAME."""
+    """Config and arrays of an adapter that requests can select."""
 
     adapter: Adapter
     arrays: Params
 
 
 class LiveAdapters:
-    """The adapters that requests may name, which are added and removed while the server answers.
+    """Adapters that can be added to a running server and removed from it.
 
-    Each row of a batch has the adapter of its adapter id. An added adapter takes a free id of an
-    adapter with the same method, sites and sizes; then only arrays change, and nothing is compiled.
-    Without such an id, `grow` compiles a model with more ids, while the present model answers. A
-    removed adapter keeps its id until no request can still wait for it.
+    The model has several adapters, numbered by adapter ids, and each request selects one by its
+    name. An added adapter replaces the arrays of a free id if an adapter with the same config
+    fields had this id. Otherwise a model with more ids is compiled in the background.
 
     Attributes:
-      model: the model that answers.
-      ids: name of an adapter -> its adapter id.
-      grow: function that compiles the endpoints of a new model, and then answers by it.
+      model: the model that serves requests.
+      ids: adapter ids by adapter name.
+      grow: function that compiles a new model, and then replaces the served model.
 
     Args:
-      model: the checkpoint, without adapters of rows.
-      by_row: True if requests may name the adapters of `model.modules` from the start.
-      directory: directory with the adapters that may be added; if None, none may be.
-      seconds: maximum seconds that a request waits for its answer.
+      model: the checkpoint to serve.
+      by_row: True if requests may select the checkpoint's own adapters by name.
+      directory: directory with the adapters that may be added; None disables adding.
+      seconds: maximum seconds until a request is answered.
     """
 
     def __init__(self, model: Checkpoint, *, by_row: bool, directory: str | None, seconds: float):
@@ -494,16 +490,16 @@ class LiveAdapters:
             self.model, self._held = self._with_spare(self._held)
 
     def states(self) -> dict[str, str]:
-        """Return "ready" or "compiling" for each adapter, by name."""
+        """Return the state of each adapter by name: "ready" or "compiling"."""
         compiling = {self._compiling: "compiling"} if self._compiling else {}
         return dict.fromkeys(sorted(self.ids.copy()), "ready") | compiling
 
     def add(self, name: str, directory: str | None) -> bool:
-        """Read an adapter; return True if requests may name it, False if it is compiled first.
+        """Add an adapter; return True if it is ready, or False if programs are compiled first.
 
         Args:
           name: name of the adapter in requests.
-          directory: work directory or checkpoint directory; by default, named as the adapter.
+          directory: checkpoint directory of the adapter; None uses the adapter's name.
 
         Raises:
           Refused: if no adapter may be added, or the adapter is wrong.
@@ -535,7 +531,7 @@ class LiveAdapters:
         return False
 
     def remove(self, name: str) -> None:
-        """Reject further requests for an adapter; the accepted requests are answered.
+        """Remove an adapter; requests that were already accepted are still answered.
 
         Raises:
           Refused: if the adapter is unknown, or none may be removed.
@@ -559,7 +555,6 @@ class LiveAdapters:
         return path
 
     def _place_of(self, adapter: Adapter) -> int | None:
-        """Return a free adapter id with an adapter of this form, or None."""
         for number, held in self._held.items():
             same = dataclasses.replace(adapter, name=held.adapter.name) == held.adapter
             if same and self._is_free(number):
@@ -571,13 +566,7 @@ class LiveAdapters:
         return number not in self.ids.values() and removed <= time.monotonic()
 
     def _with_spare(self, held: Mapping[int, _Held]) -> tuple[Checkpoint, dict[int, _Held]]:
-        """Return a model with some adapters and free ids, and all adapters by id.
-
-        The number of ids for adapters like the last one is a power of two; at least one is free.
-
-        Raises:
-          InputError: if an adapter cannot differ between rows.
-        """
+        """Return a model with the adapters and free space for more adapters."""
         held, modules = dict(held), self._plain.modules
         assert modules is not None
         last = [*held.values()][-1:]
@@ -612,7 +601,6 @@ class LiveAdapters:
 
 
 def _place(number: int) -> str:
-    """Return the name of an adapter id's adapter in the model."""
     return f"place_{number}"
 
 
@@ -677,7 +665,7 @@ class _Answering:
         ).app
 
     def replace(self, table: Mapping[str, Any]) -> None:
-        """Compile the programs of other endpoints, and then answer by them."""
+        """Replace the endpoints after compiling the programs of the new endpoints."""
         self._warming.join()
         start = time.monotonic()
         for name, shape, size in self._programs():
@@ -707,11 +695,7 @@ class _Answering:
         return self._batcher.answerable >= set(self._table)
 
     def _programs(self) -> Iterator[tuple[str, tuple[int, ...], int]]:
-        """Yield (endpoint, lengths, batch size) of each program to compile, most urgent first.
-
-        First is a batch of one text of maximum length for each endpoint. Then come the largest
-        programs, which may run out of memory.
-        """
+        """Yield endpoint, lengths and batch size of each program to compile, most urgent first."""
         first = [(name, each.shapes[-1], self._sizes[0]) for name, each in self._table.items()]
         yield from first
         for name, endpoint in self._table.items():
