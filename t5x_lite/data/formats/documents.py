@@ -501,7 +501,7 @@ class Files:
         return self._ends
 
     def read_part(self, part: int, number: int) -> Block | None:
-        """Return block `number` of the texts in a 64 KiB part of a file; None after the last block."""
+        """Return block `number` of the texts in a 64 KiB part of a file; None at the end."""
         ends = self._part_ends()
         file = bisect.bisect_right(ends, part)
         first = ends[file - 1] if file else 0
