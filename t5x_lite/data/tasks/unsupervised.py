@@ -723,7 +723,7 @@ def _check_sentinels(what: str, arguments: TaskArguments, *, spans: int) -> None
 
 
 def _tell_of_sentinels(arguments: TaskArguments, *, spans: int) -> None:
-    """Warn if there are too few sentinels, so that ordinary tokens serve as sentinels."""
+    """Warn if an example may have more spans than the vocabulary has sentinels."""
     vocabulary = arguments.vocabulary
     if vocabulary.sentinel_start - spans < vocabulary.unk_id:
         _check_sentinels("this objective", arguments, spans=spans)
