@@ -244,11 +244,10 @@ def format_of(path: str) -> PassageFormat:
 
 
 def line_reader(path: str) -> Callable[[bytes, str], Passage | None]:
-    """Return a function that parses single lines of one file into passages, in any order.
+    """Return a function that parses single lines of a file of passages, in any order.
 
-    The function takes a line and its location "file:line". It returns None for a header line. A
-    passage has the id "" if the file has no ids. At its first call, the function reads the columns
-    of a tab-separated file from the file's first line.
+    The function takes a line and its location "file:line". It returns None for a header line, and a
+    passage with the id "" if the file has no ids.
     """
     kind = format_of(path)
 

@@ -122,7 +122,7 @@ def format_of(path: str, format: RunFormat | None = None) -> RunFormat:
 
 
 def read_run(path: str, *, format: RunFormat | None = None) -> Iterator[Ranking]:
-    """Yield the rankings of a run file, one per query, in the order of the file."""
+    """Yield the rankings in a file, one per query, in the order of the file."""
     if path != "-" and format_of(path, format) == "jsonl":
         yield from _once(_read_json(path))
         return
@@ -150,7 +150,7 @@ def read_run(path: str, *, format: RunFormat | None = None) -> Iterator[Ranking]
 
 
 def _stand_together(path: str) -> bool:
-    """Return True if the lines of each query are adjacent in a run file."""
+    """Return True if the lines of each query are adjacent in a file of rankings."""
     seen: set[str] = set()
     last = ""
     for line in read_lines([path], longest=LONGEST_COLUMNS):
@@ -272,7 +272,7 @@ def _is_score(value: object) -> bool:
 
 
 def run_lines(rankings: Iterable[Ranking], *, format: RunFormat, tag: str) -> Iterator[str]:
-    """Yield the lines of a run file, each with its line end."""
+    """Yield the lines of a file of rankings, each with its line end."""
     form: Callable[[Ranking], Iterator[str]]
     if format == "jsonl":
         form = _json_lines
@@ -326,7 +326,7 @@ def write_run(
     format: RunFormat | None = None,
     tag: str = "t5x_lite",
 ) -> None:
-    """Write a run file atomically; "-" is standard output."""
+    """Write rankings to a file atomically; "-" is standard output."""
     check_tag(tag)
     with writer(path) as file:
         for line in run_lines(rankings, format=format_of(path, format), tag=tag):

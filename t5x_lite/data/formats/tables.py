@@ -292,7 +292,7 @@ def _parquet_batches(
 
 
 def _batch_size(metadata: Any, group: int, probed: Any, flat: Sequence[str]) -> int:
-    """Return the number of rows per batch that keeps batches near `_BATCH_BYTES`."""
+    """Return the number of rows per batch for batches of about `_BATCH_BYTES`."""
     found = metadata.row_group(group)
     largest = found.total_byte_size // max(1, found.num_rows)
     if flat:

@@ -183,7 +183,7 @@ def example_task(
 
 
 def check_lengths(arguments: TaskArguments, fields: Sequence[str]) -> None:
-    """Raise InputError if one of the named lengths in `Data` is too short for an encoder's rows."""
+    """Raise InputError if one of the given length options is too short for an encoder's rows."""
     for field in fields:
         if getattr(arguments, field) < SHORTEST_ROW:
             raise InputError(

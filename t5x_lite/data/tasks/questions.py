@@ -136,7 +136,7 @@ def questions(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class CandidateText:
-    """Postprocessor that replaces the number of a candidate, "3", by the candidate's text.
+    """Postprocessor that converts the number of a candidate answer, "3", to the answer's text.
 
     Attributes:
       postprocess: postprocessor of the text, which returns the value that metrics compare.

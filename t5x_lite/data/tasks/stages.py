@@ -110,7 +110,7 @@ def stored(task: Any, split: str, *, seed: int) -> tf.data.Dataset:
 def in_blocks(
     dataset: tf.data.Dataset, names: Sequence[str], size: int, *, scalars: Sequence[str] = ()
 ) -> tf.data.Dataset:
-    """Batch examples into blocks, with one flat array per feature and the ends of the examples.
+    """Batch examples into blocks with one flat array per feature.
 
     Args:
       dataset: examples as flat dicts.
@@ -289,7 +289,7 @@ def append_ending(
 
 
 def padded(sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return sequences padded with 0 to one length, [n, longest], and their lengths, int32 [n].
+    """Pad sequences with 0 to equal lengths; return the array [n, longest] and the lengths [n].
 
     There is at least one column, because tf.data's unbatch reads freed memory without columns.
     """

@@ -131,7 +131,7 @@ def endless(
 
 
 def permuted_range(size: int, shuffle: Shuffle) -> Dataset:
-    """Return a dataset of the numbers from 0 to size - 1, int64, in the order of a pass."""
+    """Return a dataset of the numbers from 0 to size - 1, int64, in shuffled order."""
     return _shuffled_blocks(size, shuffle).unbatch()
 
 
@@ -500,7 +500,7 @@ def _made(
     *,
     only: Callable[[str], bool] = lambda file: True,
 ) -> Dataset:
-    """Return a dataset of the results of `make` for each text and its location, "file:line"."""
+    """Return a dataset of the results of a function for each text and its location."""
     from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages
 

@@ -292,7 +292,7 @@ _RELEASE = re.compile(
 
 
 def one_language(languages: Sequence[str]) -> str:
-    """Return the only language of a task's documents, or "" for data without languages."""
+    """Return a task's only language, or ""; raise InputError for several languages."""
     if len(languages) > 1 or "all" in languages:
         raise InputError(
             f"a task reads one language, but data.languages has {', '.join(languages)}"

@@ -353,10 +353,10 @@ class SpecialTokens:
 
     Args:
       sentinels: ids of the sentinels by their text.
-      strip: True if the tokens of `NAMES` include the spaces around them, as in ByT5.
+      strip: True if <pad>, </s> and <unk> include the spaces around them, as in ByT5.
       strip_sentinels: True if sentinels include the spaces around them, as in T5.
       added: added tokens, and sentinels or special tokens with changed flags, such as `lstrip`.
-      plain: True if the tokens of `NAMES` are ordinary text.
+      plain: True if <pad>, </s> and <unk> are ordinary text.
 
     Attributes:
       changed: tokens of `added` that are new or differ from the default in their flags.

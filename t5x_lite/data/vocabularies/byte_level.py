@@ -169,7 +169,7 @@ class Bytes:
         """Id of the first sentinel for span corruption; the next sentinels have descending ids.
 
         Raises:
-          InputError: if the ids of the sentinels ascend.
+          InputError: if the ids of the sentinels ascend, as with layout "hf".
         """
         if self.layout == "hf":
             raise InputError(

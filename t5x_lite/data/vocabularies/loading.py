@@ -217,7 +217,7 @@ class SentencePiece:
         return [self._encode_without_spaces(text, self._special) for text in texts]
 
     def _plain(self, texts: list[str]) -> list[list[int]]:
-        """Return the ids of texts, without a search for special tokens."""
+        """Return the ids of texts that contain no special tokens."""
         if not self._names:
             return self._processor.EncodeAsIds(texts)
         return [self._ids(pieces) for pieces in self._processor.EncodeAsPieces(texts)]

@@ -424,7 +424,7 @@ def _check_json_class(config: Mapping[str, Any], *, where: DataPath) -> None:
 
 
 def _with_settings(content: bytes, config: Mapping[str, Any], *, where: DataPath) -> bytes:
-    """Return a tokenizer.json with the settings of a tokenizer_config.json, as in transformers."""
+    """Return a tokenizer.json with the settings of a tokenizer_config.json applied."""
     names = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space")
     names = [name for name in (*names, "split_by_punct") if isinstance(config.get(name), bool)]
     try:
