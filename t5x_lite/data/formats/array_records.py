@@ -72,7 +72,7 @@ def highway_hash(texts: Sequence[bytes], key: Sequence[int]) -> UInt64[np.ndarra
 
 
 class _State:
-    """HighwayHash state of each string: two values and two multipliers of four 64-bit lanes."""
+    """State of the HighwayHash computation for several strings at once."""
 
     def __init__(self, count: int, key: Sequence[int]):
         keys = np.array(key, np.uint64)
@@ -82,7 +82,6 @@ class _State:
         self._v0, self._v1, self._mul0, self._mul1 = (np.tile(one, (count, 1)) for one in starts)
 
     def update(self, rows: slice | np.ndarray, lanes: _Lanes) -> None:
-        """Add one packet of 32 bytes to the hash of each of the given rows."""
         v0, v1, mul0, mul1 = self._v0[rows], self._v1[rows], self._mul0[rows], self._mul1[rows]
         v1 = v1 + mul0 + lanes
         mul0 = mul0 ^ ((v1 & _LOW) * (v0 >> _HALF))
@@ -93,7 +92,6 @@ class _State:
         self._v0[rows], self._v1[rows], self._mul0[rows], self._mul1[rows] = v0, v1, mul0, mul1
 
     def add_rests(self, rows: np.ndarray, rests: Sequence[bytes]) -> None:
-        """Add the last bytes, fewer than a packet, to the hash of each of the given rows."""
         sizes = np.array([len(rest) for rest in rests], np.uint64)[:, None]
         self._v0[rows] += (sizes << _HALF) + sizes
         low, high = self._v1[rows] & _LOW, self._v1[rows] >> _HALF
@@ -115,7 +113,7 @@ def _zipped(lanes: _Lanes) -> _Lanes:
 
 
 def _last_packet(rest: bytes) -> bytes:
-    """Return the packet for the last 1 to 31 bytes of a string."""
+    """Return the 32-byte packet that HighwayHash makes of the last 1 to 31 bytes."""
     size = len(rest)
     packet = bytearray(_PACKET)
     packet[: size & ~3] = rest[: size & ~3]
@@ -129,27 +127,27 @@ def _last_packet(rest: bytes) -> bytes:
 
 @runtime_checkable
 class Shards(Protocol):
-    """Protocol of files that are read by byte ranges, such as `data.cache.files.Shards`."""
+    """Protocol of a list of files that are read by byte ranges."""
 
     sizes: list[int]
 
     def read(
         self, shards: Sequence[int], starts: Sequence[int], ends: Sequence[int]
     ) -> list[bytes]:
-        """Return the bytes [start, end) of each of the given shards."""
+        """Return bytes start to end, end excluded, of each given file."""
         ...
 
 
 class ArrayRecords:
-    """Random access to the records of ArrayRecord shards, like `data.cache.files.FlatExamples`.
+    """Random access to the records of ArrayRecord files.
 
-    The byte offsets of a shard's records are read from the end of the shard at its first use.
+    The byte offsets of a file's records are read from the end of the file at its first use.
 
     Args:
-      shards: files of the shards.
+      shards: the ArrayRecord files.
       counts: number of records of each file.
-      lengths: number of tokens of each feature of each record, uint32 [n, F].
-      starts: buffer for the byte offsets of the records, int64 [n + len(counts)].
+      lengths: number of tokens of each feature of each record, uint32 [records, features].
+      starts: buffer for the byte offsets of the records, int64 [records + files].
       dtype: dtype of the tokens.
     """
 
@@ -168,7 +166,7 @@ class ArrayRecords:
         self._starts = starts
 
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
-        """Return the number of tokens of each feature of the given records, int64."""
+        """Return the number of tokens of each feature in each given record."""
         return self._lengths[indices].astype(np.int64)
 
     def read(self, indices: Int[np.ndarray, " n"]) -> tuple[list[bytes], Int[np.ndarray, "n F"]]:
@@ -190,7 +188,6 @@ class ArrayRecords:
         return records(chunks, (counts.sum(axis=1) * self._dtype.itemsize).tolist()), counts
 
     def _open(self, shards: Int[np.ndarray, " n"]) -> None:
-        """Read the byte offsets of the records in shards that were not read yet."""
         new = shards[~self._opened[shards]].tolist()
         for first in range(0, len(new), _SHARDS_AT_A_TIME):
             some = new[first : first + _SHARDS_AT_A_TIME]
@@ -254,7 +251,7 @@ def record_starts(footer: bytes, start: int, *, examples: int) -> Int[np.ndarray
 
 
 def plain_chunk(content: bytes, start: int, *, is_first: bool = False) -> bytes:
-    """Return a chunk without the block headers that interrupt the file."""
+    """Return a chunk of an ArrayRecord file without the file's block headers."""
     parts, place, end = [], 0, len(content)
     while place < end:
         if (start + place) % _BLOCK == 0:
@@ -284,7 +281,7 @@ def records(chunks: Sequence[bytes], sizes: Sequence[int]) -> list[bytes]:
 
 
 def _decoded(chunks: Sequence[bytes], *, most: int) -> list[tuple[bytes, bytes]]:
-    """Return the record sizes and concatenated records of each chunk, after checking hashes."""
+    """Decompress chunks, check their hashes, and return their record sizes and records."""
     headers = [_HEADER.unpack_from(chunk) for chunk in chunks]
     said = [number for header in headers for number in (header[0], header[2])]
     parts = [p for c in chunks for p in (c[8 : _HEADER.size], c[_HEADER.size :])]
@@ -305,7 +302,7 @@ def _decoded(chunks: Sequence[bytes], *, most: int) -> list[tuple[bytes, bytes]]
 
 
 def _decompressor() -> Callable[[int, bytes, int], bytes]:
-    """Return a function that decompresses bytes, given their kind and the maximum size."""
+    """Return a function that decompresses bytes, given a compression type and a maximum size."""
     try:
         import zstandard
     except ImportError as error:

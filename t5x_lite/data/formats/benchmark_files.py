@@ -188,8 +188,7 @@ def _records(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number and the entries of each CSV record of a text.
 
-    The csv module is not used: it accepts a quotation mark inside an entry as text, and cannot
-    report its location.
+    The csv module is not used, because it does not report misplaced quotation marks.
     """
     plain = re.escape(separator) + r"\r\n" + ('"' if quoting else "")
     quoted = r'"([^"]*(?:""[^"]*)*)"|' if quoting else "()(?!)|"
@@ -304,7 +303,6 @@ def _questions(file: DataPath, content: Any) -> Iterator[tuple[str, dict[str, An
 
 
 def _items(node: Any, name: str, *, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the objects of the list `name` of a JSON object, each with its location."""
     items = node.get(name) if isinstance(node, dict) else None
     if not isinstance(items, list):
         raise InputError(f"{where}{name} must be a list; give a file in SQuAD's format")
@@ -358,7 +356,7 @@ def read_dpr(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
 
 
 def numbered(rows: Iterable[Row], *, column: str) -> Iterator[tuple[Row, int]]:
-    """Yield each row with its number: the value of `column`, or the row's index without it."""
+    """Yield each row with the number in `column`, or with its index if the column is missing."""
     seen: dict[int, str] = {}
     for count, row in enumerate(rows):
         number = count
@@ -413,7 +411,7 @@ class Sentence:
     is_column: bool = True
 
     def where(self, place: int = 0) -> str:
-        """Return the location of the word with index `place`, "file:line"."""
+        """Return the location of a word, "file:line"."""
         return f"{self.file}:{self.line + place * self.is_column}"
 
 

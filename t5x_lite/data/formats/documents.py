@@ -119,7 +119,7 @@ def kind_of(shard: Any) -> Kind:
 
 
 def is_named(place: str) -> bool:
-    """Return True if `place` is the name of a data set (hf:// or tfds://) instead of a path."""
+    """Return True if a location is a data set name (hf:// or tfds://) instead of a path."""
     return place.startswith((HUB, TFDS))
 
 
@@ -187,7 +187,7 @@ _NAME_IT = (
 
 
 class Groups:
-    """Reader of a table by groups of rows, in any order.
+    """Random access to groups of rows in a table.
 
     A group is a row group of Parquet, a record batch of Arrow, or 1,024 rows of a Hub data set.
 
@@ -201,11 +201,11 @@ class Groups:
 
     @functools.cached_property
     def num(self) -> int:
-        """Number of separately readable groups of rows in the table, at least one."""
+        """Number of groups of rows in the table, at least one."""
         return max(1, num_groups(self._shard))
 
     def texts(self, group: int | None) -> Iterator[bytes]:
-        """Yield the texts of one group of rows in UTF-8, or of all groups for `group` None."""
+        """Yield the UTF-8 texts of one group of rows, or of all rows if `group` is None."""
         columns = places(self._template)
         for row in read_columns(self._shard, columns=columns, group=group):
             yield text_of(row, self._template).encode("utf-8", "replace")
@@ -217,7 +217,7 @@ _PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 def as_template(text: str) -> str:
-    """Return the template for the value of an option; "content" becomes "{content}"."""
+    """Return an option's value as a template; the column name "content" becomes "{content}"."""
     if text and not _PLACE.search(text):
         return f"{{{text}}}"
     if not places(text):
@@ -282,12 +282,12 @@ Read = Callable[[Sequence[str]], Iterator[str]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """Files that are sampled with a common weight.
+    """Files to sample text from, with one common weight.
 
     Attributes:
       name: file or pattern as given in --input, without the weight.
       files: paths, sorted if the name is a pattern.
-      weight: weight above 0; only the ratios of weights count.
+      weight: sampling weight above 0, relative to the weights of other sources.
     """
 
     name: str
@@ -330,10 +330,9 @@ def tempered_files(
     is_place: Callable[[str], bool] = lambda name: False,
     read: Read = read_lines,
 ) -> list[Source]:
-    """Return a source for each input, with its size in bytes to the power of `alpha` as weight.
+    """Return each input as a source, weighted by its size in bytes to the power of `alpha`.
 
-    For languages, this is q_l ~ p_l^alpha: with alpha 0.3, as in XLM-R, 900 MB and 10 MB are
-    sampled at a ratio of 3.9 to 1.
+    With alpha 0.3, as in XLM-R, files of 900 MB and 10 MB are sampled at a ratio of 3.9 to 1.
     """
     sources = [
         Source(name=name, files=(name,) if is_place(name) else _files(name), weight=1.0)
@@ -349,7 +348,7 @@ def tempered_files(
 def weighted_lines(
     sources: Sequence[Source], *, seed: int, read: Read = read_lines
 ) -> Iterator[str]:
-    """Return an iterator over lines sampled by weight, source by source, in the order of files."""
+    """Return an iterator over lines that are sampled from the sources by weight."""
     sizes = [_bytes_of(source, read) for source in sources]
     total = math.fsum(source.weight for source in sources)
     most = min(size * total / one.weight for one, size in zip(sources, sizes, strict=True))
@@ -391,7 +390,7 @@ def _split(text: str) -> tuple[str, str | None]:
 
 
 def _files(name: str) -> tuple[str, ...]:
-    """Return the paths that match a name; raise InputError if a file cannot be read twice."""
+    """Return the paths that match a file name or a pattern."""
     if name == "-":
         raise InputError(
             "--input - is standard input, which can be read only once, but a weighted input is "
@@ -427,8 +426,8 @@ class Block(NamedTuple):
 
     Attributes:
       file: path of the file.
-      places: start of each text: its line number, from 0, if the file was read from its start, or
-        else -1 - its byte offset.
+      places: start of each text: a line number from 0, or -1 minus a byte offset if reading began
+        inside the file.
       texts: texts in UTF-8.
     """
 
@@ -438,7 +437,7 @@ class Block(NamedTuple):
 
 
 class Files:
-    """Reader of text files and tables in blocks of texts, from the start of a file or of a part."""
+    """Reader of text files and tables, block by block."""
 
     def __init__(
         self,
@@ -451,8 +450,8 @@ class Files:
 
         Args:
           paths: locations of the text files and tables.
-          documents: True for each file with documents between blank lines; None for one text per
-            line.
+          documents: one boolean per file, True if blank lines separate its documents; None if each
+            line of every file is a text.
           template: template of a table row's text.
         """
         self.paths = [str(path) for path in paths]
@@ -466,11 +465,10 @@ class Files:
         self._ends: list[int] | None = None
 
     def read(self, file: int, number: int) -> Block | None:
-        """Return block `number` of a file, counted from its start; None after the last block."""
+        """Return the block of texts with index `number` in a file; None after the last block."""
         return self._read(file, None, number)
 
     def _read(self, file: int, group: int | None, number: int) -> Block | None:
-        """Return block `number` of a file, or of one group of a table."""
         stream = self._streams.pop((file, group, number), None)
         path = self.paths[file]
         with _naming_errors(path):
@@ -490,7 +488,7 @@ class Files:
 
     @property
     def num_parts(self) -> int:
-        """Number of parts of 64 KiB in all files; the sizes of the files are read once."""
+        """Number of 64 KiB parts in all files together."""
         return self._part_ends()[-1]
 
     def _part_ends(self) -> list[int]:
@@ -503,7 +501,7 @@ class Files:
         return self._ends
 
     def read_part(self, part: int, number: int) -> Block | None:
-        """Return block `number` of a part (64 KiB of a file); None after the part's last block."""
+        """Return block `number` of the texts in a 64 KiB part of a file; None at the end."""
         ends = self._part_ends()
         file = bisect.bisect_right(ends, part)
         first = ends[file - 1] if file else 0
@@ -523,7 +521,7 @@ class Files:
 
 
 def line_of(file: str, place: int) -> int:
-    """Return the line number, from 1, of a text in a `Block`, given its entry in `places`."""
+    """Convert a text's start in `Block.places` to a line number, from 1."""
     if place >= 0:
         return place + 1
     line, rest = 1, -1 - place
@@ -557,7 +555,7 @@ def _num_parts(path: str) -> int:
 
 
 def _block(path: str, numbered: Iterable[tuple[int, bytes]]) -> Block:
-    """Return a block of the texts that are not blank; raise InputError if a text is not UTF-8."""
+    """Return a block of the nonblank texts; raise InputError if a text is not UTF-8."""
     pairs = [(place, text.strip()) for place, text in numbered]
     pairs = [(place, text) for place, text in pairs if text]
     places, texts = [place for place, _ in pairs], [text for _, text in pairs]
@@ -572,7 +570,6 @@ def _block(path: str, numbered: Iterable[tuple[int, bytes]]) -> Block:
 
 
 def _not_utf8(place: int, text: bytes) -> tuple[int, int] | None:
-    """Return a text's start and the index of its first line that is not UTF-8, or None."""
     try:
         text.decode()
     except UnicodeDecodeError as error:
@@ -581,7 +578,7 @@ def _not_utf8(place: int, text: bytes) -> tuple[int, int] | None:
 
 
 def _joined(numbered: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """Join lines between blank lines to documents, each with the start of its first line."""
+    """Join the lines between blank lines to one document."""
     stripped = ((place, line.strip()) for place, line in numbered)
     for blank, lines in itertools.groupby(stripped, key=lambda pair: not pair[1]):
         if not blank:
@@ -603,7 +600,6 @@ class _Stream:
             self._file.close()
 
     def block(self) -> Block | None:
-        """Return the block of the next lines, or of the documents that end within these lines."""
         lines = list(itertools.islice(self._numbered, LINES))
         if lines and lines[0][0] == 0:
             lines[0] = (0, lines[0][1].removeprefix(codecs.BOM_UTF8))
@@ -622,13 +618,12 @@ class _Stream:
 
 
 class _Rows:
-    """Reader of the texts of a table or of one of its groups, block by block."""
+    """Reader of the texts of a table, block by block."""
 
     def __init__(self, path: str, texts: Iterator[bytes]):
         self._path, self._numbered = path, enumerate(texts)
 
     def block(self) -> Block | None:
-        """Return the block of the next rows, or None at the end."""
         rows = list(itertools.islice(self._numbered, LINES))
         pairs = [(place, text) for place, text in rows if text.strip()]
         texts = [text for _, text in pairs]
@@ -636,7 +631,7 @@ class _Rows:
 
 
 def _lines_from(stream: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that begin at a byte offset or after it, each with its start."""
+    """Yield the lines that begin at or after a byte offset."""
     offset = start
     if start:
         stream.seek(start - 1)
@@ -659,7 +654,7 @@ def _lines_of_part(lines: Iterator[tuple[int, bytes]], end: int) -> Iterator[tup
 def _documents_of_part(
     lines: Iterator[tuple[int, bytes]], end: int, *, begins: bool
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the documents that begin after a blank line of the part; the last may end later."""
+    """Yield the documents that begin in one part of a file."""
     document: list[tuple[int, bytes]] = []
     for place, line in lines:
         is_blank, is_behind = not line.strip(), -1 - place >= end

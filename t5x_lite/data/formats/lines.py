@@ -126,7 +126,7 @@ def _opened(path: str | os.PathLike[str]) -> Any:
 
 
 class _Gzip(gzip.GzipFile):
-    """Stream of the decompressed bytes of a .gz file; closes the given file, unlike GzipFile."""
+    """Stream of the decompressed bytes of a .gz file."""
 
     def close(self) -> None:
         file: Any = self.fileobj
@@ -136,10 +136,7 @@ class _Gzip(gzip.GzipFile):
 
 
 class _Xz(io.RawIOBase):
-    """Stream of the decompressed bytes of an .xz file; closes the given file.
-
-    A header may request a dictionary of 4 GiB, which LZMAFile would allocate.
-    """
+    """Stream of the decompressed bytes of an .xz file, with limited memory."""
 
     def __init__(self, file: BinaryIO):
         self._file, self._stream = file, _xz_stream()
@@ -185,7 +182,7 @@ class _ZstandardError(Exception):
 
 
 class _Zstandard(io.RawIOBase):
-    """Stream of the decompressed bytes of a .zst file; a truncated last frame raises EOFError."""
+    """Stream of the decompressed bytes of a .zst file."""
 
     def __init__(self, file: BinaryIO):
         try:
@@ -298,7 +295,7 @@ def _open(path: str) -> contextlib.AbstractContextManager[BinaryIO]:
 def parse_object(
     line: bytes, *, where: str, fields: Sequence[str], optional: Sequence[str]
 ) -> Line:
-    """Parse the JSON object of one line, and check its fields as `read_examples` does."""
+    """Parse the JSON object of one line, and check that its fields have the expected types."""
     try:
         record = _DECODER.decode(line.decode("utf-8").rstrip())
     except UnicodeDecodeError as error:
@@ -475,7 +472,7 @@ _COUNTED = 1 << 28
 
 
 def count_lines(path: str) -> int | None:
-    """Return the number of lines of a plain file for progress, or None for large or other files."""
+    """Return the number of lines of a small plain file; None for any other file."""
     file = Path(path)
     if is_compressed(file) or not file.is_file() or file.stat().st_size > _COUNTED:
         return None

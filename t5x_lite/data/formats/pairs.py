@@ -208,7 +208,6 @@ def read_passages(
 
 
 def _of_objects(path: str, template: str, *, longest: int) -> Iterator[tuple[Line, Passage]]:
-    """Read the passages of JSON Lines, each with its line."""
     template = as_template(template)
     texts = {"fields": (), "optional": _TEXTS}
     if template != TEXT:
@@ -245,11 +244,10 @@ def format_of(path: str) -> PassageFormat:
 
 
 def line_reader(path: str) -> Callable[[bytes, str], Passage | None]:
-    """Return a function that parses single lines of one file into passages, in any order.
+    """Return a function that parses single lines of a file of passages, in any order.
 
-    The function takes a line and its location "file:line". It returns None for a header line. A
-    passage has the id "" if the file has no ids. At its first call, the function reads the columns
-    of a tab-separated file from the file's first line.
+    The function takes a line and its location "file:line". It returns None for a header line, and a
+    passage with the id "" if the file has no ids.
     """
     kind = format_of(path)
 
@@ -356,7 +354,7 @@ def _fields(line: str) -> Sequence[str]:
 
 
 class TextRecord(NamedTuple):
-    """Text with its id, its location "file:line", and the adapter that its JSON line names."""
+    """Text to encode, with its id, its location "file:line" and the name of its adapter."""
 
     where: str
     id: str
@@ -463,7 +461,7 @@ class Pairs(NamedTuple):
 
 
 def from_json(text: str) -> Pairs:
-    """Parse the JSON that `to_json` returns."""
+    """Parse a query and its passages from the JSON that `to_json` returns."""
     record = json.loads(text)
     positive, negative = (_scores(record.get(name)) for name in SCORES)
     ids = [record.get(name) for name in IDS]
@@ -491,14 +489,14 @@ def to_json(pairs: Pairs) -> str:
 
 
 class Answers:
-    """Index of the positives of each query, over all lines with the same query text.
+    """Index of all positive passages of each query in a file.
 
-    The positives of a query may be on several lines of a file. A negative on one line may then be a
-    positive on another line.
+    The same query may be on several lines, and a negative on one line may be a positive on another
+    line.
     """
 
     def __init__(self, lines: Iterable[Pairs]):
-        """Read the lines once; 8 bytes are kept for each query, text and id."""
+        """Build the index from the lines of a file."""
         self._known: dict[bytes, set[bytes]] = {}
         for one in lines:
             known = self._known.setdefault(_digest(_folded(one.query)), set())
@@ -506,7 +504,7 @@ class Answers:
             known.update(_digest(f"id {name}") for name in one.positive_ids or ())
 
     def of(self, pairs: Pairs) -> Callable[[str, str | None], bool]:
-        """Return a function that tests if a passage is a positive of the query, by text or id."""
+        """Return a function that tests if a passage is a positive of a query, by text or id."""
         known = self._known.get(_digest(_folded(pairs.query)), set())
 
         def is_answer(text: str, name: str | None) -> bool:
@@ -517,7 +515,7 @@ class Answers:
 
 
 def without_answers(pairs: Pairs, answers: Answers | None = None) -> Pairs:
-    """Drop the negatives that equal a positive of the query in id, or in text.
+    """Drop negatives that have the id or the text of a positive of the query.
 
     Texts are compared without differences in case and white space.
 
@@ -545,7 +543,7 @@ def without_answers(pairs: Pairs, answers: Answers | None = None) -> Pairs:
 
 
 def without_any_answers(lines: Iterable[Pairs]) -> list[Pairs]:
-    """Return the lines without negatives that are positives of the same query on any line."""
+    """Drop negatives that are positives of the same query on any line."""
     lines = [*lines]
     answers = Answers(lines)
     return [without_answers(one, answers) for one in lines]
@@ -652,7 +650,7 @@ _HEADER = re.compile(
 
 
 def checked_triplet(line: str, where: str) -> str:
-    """Convert a line of query, positive and negative to JSON for `from_json`; "" for a header."""
+    """Convert a tab-separated line of query, positive and negative to JSON; "" for a header."""
     texts = [text.strip() for text in line.split("\t")]
     if _HEADER.fullmatch("\t".join(texts)):
         return ""
@@ -671,12 +669,12 @@ _EXPECTED = (
 
 
 def nli_splits(directory: str) -> tuple[str, ...]:
-    """Return the splits of an NLI directory that have files."""
+    """Return the names of the splits that an NLI directory has files for."""
     return tuple(split_files(directory))
 
 
 def read_nli_pairs(directory: str, split: str) -> list[Pairs]:
-    """Return the premises of an NLI split that entail a sentence, with positives and negatives."""
+    """Return the premises of an NLI split as queries with positives and negatives."""
     return pairs_of(split_files(directory)[split])
 
 
@@ -686,7 +684,7 @@ def split_files(directory: str) -> dict[str, list[DataPath]]:
 
 
 def pairs_of(files: Sequence[DataPath]) -> list[Pairs]:
-    """Return the premises of NLI files that entail a sentence, merged over all files."""
+    """Return the premises of NLI files as queries with positives and negatives."""
     answers: dict[str, tuple[list[str], list[str]]] = {}
     for file in files:
         for line in read_examples(str(file), fields=("gold_label", "sentence1", "sentence2")):

@@ -114,7 +114,7 @@ class _Row(NamedTuple):
 
 
 def format_of(path: str, format: RunFormat | None = None) -> RunFormat:
-    """Return `format`, or if None, the format of a run by its suffix: .jsonl, .tsv, else TREC."""
+    """Return the format of a file of rankings: `format` if set, else by the file's suffix."""
     if format is not None:
         return format
     suffix = Path(plain_name(path)).suffix
@@ -122,7 +122,7 @@ def format_of(path: str, format: RunFormat | None = None) -> RunFormat:
 
 
 def read_run(path: str, *, format: RunFormat | None = None) -> Iterator[Ranking]:
-    """Yield the rankings of a run file, one per query, in the order of the file."""
+    """Yield the rankings in a file, one per query, in the order of the file."""
     if path != "-" and format_of(path, format) == "jsonl":
         yield from _once(_read_json(path))
         return
@@ -150,7 +150,7 @@ def read_run(path: str, *, format: RunFormat | None = None) -> Iterator[Ranking]
 
 
 def _stand_together(path: str) -> bool:
-    """Return True if the lines of each query are adjacent in a run file."""
+    """Return True if the lines of each query are adjacent in a file of rankings."""
     seen: set[str] = set()
     last = ""
     for line in read_lines([path], longest=LONGEST_COLUMNS):
@@ -221,7 +221,6 @@ def _score(text: str, where: str) -> float:
 
 
 def _ranking(query: str, rows: Sequence[_Row]) -> tuple[Ranking, bool]:
-    """Return the ranking in a query's lines, and True if scores, not ranks, sort it."""
     documents: dict[str, str] = {}
     ranks: dict[int, str] = {}
     is_scored = all(row.ranked.score is not None for row in rows)
@@ -273,7 +272,7 @@ def _is_score(value: object) -> bool:
 
 
 def run_lines(rankings: Iterable[Ranking], *, format: RunFormat, tag: str) -> Iterator[str]:
-    """Yield the lines of a run file, each with its line end."""
+    """Yield the lines of a file of rankings, each with its line end."""
     form: Callable[[Ranking], Iterator[str]]
     if format == "jsonl":
         form = _json_lines
@@ -327,7 +326,7 @@ def write_run(
     format: RunFormat | None = None,
     tag: str = "t5x_lite",
 ) -> None:
-    """Write a run file atomically; "-" is standard output."""
+    """Write rankings to a file atomically; "-" is standard output."""
     check_tag(tag)
     with writer(path) as file:
         for line in run_lines(rankings, format=format_of(path, format), tag=tag):
@@ -341,7 +340,7 @@ def check_tag(tag: str) -> None:
 
 
 def ranked(documents: Iterable[tuple[str, float]]) -> list[Ranked]:
-    """Return (document, score) pairs, given best first, as documents with ranks from 1."""
+    """Convert (document, score) pairs, sorted best first, to ranked documents."""
     return [Ranked(name, score, rank) for rank, (name, score) in enumerate(documents, start=1)]
 
 
@@ -457,7 +456,7 @@ def run_writer(
     format: RunFormat | None = None,
     tag: str = "t5x_lite",
 ) -> Iterator[RunWriter]:
-    """Open a file of rankings (a run) for writing, resumable if possible; it appears at the end."""
+    """Open a file of rankings (a run) for writing; it appears at its path when complete."""
     check_tag(tag)
     kind = format_of(path, format)
     if not is_resumable(path):
@@ -528,7 +527,7 @@ def _are_texts(answers: Any) -> bool:
 
 
 def read_mkqa(path: str, language: str) -> list[Question]:
-    """Read the questions of MKQA in one language, without unanswerable, binary or long answers."""
+    """Read the MKQA questions with short answers in one language."""
     found = []
     for where, record in read_examples(path, fields=()):
         try:

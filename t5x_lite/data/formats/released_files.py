@@ -87,7 +87,7 @@ def _numbered_name(file: DataPath) -> tuple[int, str]:
 
 
 def _tables(directory: str, expected: str) -> Splits:
-    """Return each split's tables, named as on the Hub; raise InputError if none exists."""
+    """Return the tables of each split, found by the file names of the Hub."""
     found = table_splits(directory) if directory else {}
     if not found:
         raise InputError(
@@ -266,8 +266,8 @@ def read_trivia_documents(file: DataPath, split: str) -> Iterator[dict[str, Any]
 
     The "id" is QuestionId--Filename. The first of the "answers" is the first alias that the
     document contains, with its position; the other answers have no position. Documents that are
-    missing on disk are skipped with a warning, and in the split "train" documents without any
-    alias.
+    missing on disk are skipped with a warning. In the split "train", documents without any alias
+    are also skipped.
     """
     num_read = num_found = 0
     evidence = _Evidence(file)
@@ -329,7 +329,7 @@ def _trivia(file: DataPath) -> Iterator[tuple[str, dict[str, Any]]]:
 def _trivia_answers(
     record: Mapping[str, Any], *, where: str
 ) -> tuple[str, list[str], Sequence[str]]:
-    """Return a question's answer, all spellings, and normalized spellings; all empty for test."""
+    """Return a TriviaQA question's answer, its aliases, and its normalized aliases."""
     answer = record.get("Answer")
     if answer is None:
         return "", [], ()
@@ -350,7 +350,7 @@ def _trivia_answers(
 
 
 class _Evidence:
-    """Documents of the questions in a TriviaQA file, with a list of missing documents.
+    """Documents of the questions in a TriviaQA file.
 
     Args:
       file: file of questions. The folder evidence is next to it, or next to its parent folder.
@@ -387,7 +387,7 @@ class _Evidence:
                 yield name, title.strip() if isinstance(title, str) else "", _first_words(path)
 
     def finish(self, *, kept: bool) -> None:
-        """Warn of missing documents; raise InputError if no document could be used."""
+        """Log a warning if documents are missing; raise InputError if all are missing."""
         missing = f"{len(self._missing)} documents are missing, such as {self._missing[:1]}"
         if not kept:
             why = f"; {missing}" if self._missing else ""
@@ -406,7 +406,7 @@ def _first_words(path: DataPath) -> str:
 
 
 def _find_answer(text: str, normalized: Sequence[str]) -> tuple[int, int] | None:
-    """Return the span of the first answer in `normalized` that a text contains, or None."""
+    """Return the position of the first answer in `normalized` that a text contains, or None."""
     lower = text.lower()
     for alias in normalized:
         if len(lower) == len(text):
@@ -442,7 +442,7 @@ class PairFormat(NamedTuple):
 
 
 def _squad_files(directory: str) -> dict[str, tuple[DataPath, bool]]:
-    """Return the file of each split, SQuAD 1.1 or else 2.0, and True if answers may be missing."""
+    """Return SQuAD's file of each split, and True if questions may lack an answer."""
     root = data_path(directory)
     for version in ("v1.1", "v2.0") if directory else ():
         found = {
@@ -460,8 +460,7 @@ def _squad_files(directory: str) -> dict[str, tuple[DataPath, bool]]:
 def _read_squad_pairs(directory: str, split: str) -> Iterator[Pairs]:
     """Yield SQuAD's questions, each with its paragraph as the positive passage.
 
-    Equal paragraphs have the same id, the index of their first question. So a positive can be
-    recognized among the negatives of another question.
+    Equal paragraphs have the same id.
     """
     file, unanswerable = _squad_files(directory)[split]
     ids: dict[str, str] = {}
@@ -483,7 +482,7 @@ _PUBMED = ("ori_pqaa.json", "ori_pqal.json", "ori_pqau.json")
 
 
 def _pubmed_files(directory: str) -> dict[str, list[DataPath]]:
-    """Return PubMedQA's files by split: complete sets, or the output of its split_dataset.py."""
+    """Return the PubMedQA files of each split."""
     root = data_path(directory)
     places = [root, root / "data"] if directory else []
     whole = [file for name in _PUBMED for file in _first_file(places, name)]
@@ -494,7 +493,7 @@ def _pubmed_files(directory: str) -> dict[str, list[DataPath]]:
 
 
 def _read_pubmed_pairs(directory: str, split: str) -> Iterator[Pairs]:
-    """Yield PubMedQA's questions with their abstracts: the contexts and the long answer."""
+    """Yield PubMedQA's questions, each with its abstract as the positive passage."""
     count = 0
     for file in _pubmed_files(directory)[split]:
         for name, record in object_members(file):

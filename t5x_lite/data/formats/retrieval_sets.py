@@ -96,7 +96,7 @@ _JSON = json.JSONDecoder()
 
 
 def dpr_splits(directory: str) -> tuple[str, ...]:
-    """Return the splits of a DPR directory that have files."""
+    """Return the names of the splits that a DPR directory has files for."""
     return tuple(split_files(directory))
 
 
@@ -199,7 +199,7 @@ class _Text:
         self._at += 1
 
     def elements(self, file: DataPath) -> Iterator[dict[str, Any]]:
-        """Yield the objects of an array after its opening bracket, and skip its closing bracket."""
+        """Yield the objects of a JSON array, after its opening bracket."""
         number = 0
         while self.sign() != "]" or number:
             number += 1
@@ -210,7 +210,7 @@ class _Text:
         self.take("]", where=f"{file}: after question {number}")
 
     def members(self, file: DataPath) -> Iterator[str]:
-        """Yield the member names of an object; the caller must parse each value in turn."""
+        """Yield the member names of a JSON object; the caller parses each value in turn."""
         self.take("{", where=f"{file}: must be a JSON object")
         name = ""
         while self.sign() != "}" or name:
@@ -430,8 +430,8 @@ class Judged(NamedTuple):
     Attributes:
       queries: text of each query that has judgments, by query id.
       judgements: score of each judged document, by query id and document id.
-      twins: ids of queries that have a document with the same id and the same text.
-      namesakes: number of queries that have a document with the same id and a different text.
+      twins: ids of queries that occur in the corpus with the same id and the same text.
+      namesakes: number of queries with an id that a document with a different text also has.
       missing: number of judged documents that the corpus lacks.
     """
 
@@ -477,7 +477,7 @@ def read_queries(directory: str) -> dict[str, str]:
 
 
 def read_documents(directory: str, wanted: Collection[str]) -> dict[str, str]:
-    """Return title and text, joined by a space, of the wanted documents of a BEIR directory."""
+    """Return title and text of the wanted BEIR documents, joined by a space."""
     records = (line.record for line in _corpus_lines(directory))
     return {record["_id"]: titled_text(record) for record in records if record["_id"] in wanted}
 
@@ -585,7 +585,7 @@ def _check_queries(names: Collection[str], there: Mapping[str, str], *, path: Da
 
 
 def _missing(names: Collection[str], there: Mapping[str, str], *, path: DataPath) -> set[str]:
-    """Return the judged document ids that the corpus lacks; raise InputError if it lacks all."""
+    """Return the ids of judged documents that the corpus lacks."""
     missing = set(names) - set(there)
     if missing and not there:
         raise InputError(

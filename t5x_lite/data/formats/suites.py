@@ -324,7 +324,7 @@ _FIND: Mapping[Suite, Callable[[Path], list[Judged]]] = {
 
 
 def _asked(passages: Iterator[Passage], judged: Qrels, where: object) -> dict[str, str]:
-    """Return the texts of queries that have judgments; raise InputError if a text is missing."""
+    """Return the texts of the queries that have judgments, by query id."""
     texts = {one.id: one.whole for one in passages if one.id in judged}
     if missing := judged.keys() - texts.keys():
         raise InputError(

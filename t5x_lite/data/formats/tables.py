@@ -124,7 +124,7 @@ def _file_groups(file: DataPath) -> int:
 def _read_file_columns(
     file: DataPath, *, columns: Sequence[str], group: int | None = None
 ) -> Iterator[Row]:
-    """Read the rows of a Parquet or Arrow file, or of one of its groups, with only some columns."""
+    """Read some columns of a Parquet or Arrow file, or of one of its row groups."""
     pa = pyarrow(file)
     read = _parquet_batches if _is_parquet(file) else _arrow_batches
     with _naming(file, pa):
@@ -235,7 +235,6 @@ def _damaged(file: DataPath, kind: str, error: Exception) -> InputError:
 
 
 def _looked_at(batches: Iterator[Any], names: list[str]) -> Iterator[Any]:
-    """Yield the batches unchanged, and store their column names in the list `names`."""
     for batch in batches:
         names[:] = batch.schema.names
         yield batch
@@ -293,7 +292,7 @@ def _parquet_batches(
 
 
 def _batch_size(metadata: Any, group: int, probed: Any, flat: Sequence[str]) -> int:
-    """Return the number of rows per batch that keeps batches near `_BATCH_BYTES`."""
+    """Return the number of rows per batch for batches of about `_BATCH_BYTES`."""
     found = metadata.row_group(group)
     largest = found.total_byte_size // max(1, found.num_rows)
     if flat:
@@ -303,7 +302,7 @@ def _batch_size(metadata: Any, group: int, probed: Any, flat: Sequence[str]) -> 
 
 
 def _longest_entry(column: Any) -> int:
-    """Return the bytes of the longest text in an Arrow column; a struct's fields are added up."""
+    """Return the size in bytes of the longest text in an Arrow column."""
     compute: Any = importlib.import_module("pyarrow.compute")
     import pyarrow.types as types
 
@@ -411,7 +410,7 @@ def _nests(kind: Any) -> bool:
 
 
 def _nested_values(column: Any, where: str, label: str, first: int) -> Iterator[Any]:
-    """Yield the values of a column of lists or structs; raise InputError for too large values."""
+    """Yield the values of a column of lists or structs."""
     for row, scalar in enumerate(column):
         if _expanded(column.slice(row, 1)) > LONGEST_LINE:
             raise InputError(
@@ -447,7 +446,7 @@ def _has_length(kind: Any) -> bool:
 
 
 def _validate(column: Any, label: str, *, name: str, first: int) -> None:
-    """Raise InputError if an Arrow column has invalid offsets, indices or UTF-8 at any level."""
+    """Raise InputError if an Arrow column has invalid offsets, indices or UTF-8."""
     import pyarrow as pa
 
     try:
@@ -468,7 +467,7 @@ _NOT_UTF8 = re.compile(r"UTF8 sequence at string index (\d+)")
 
 
 class _Unreadable:
-    """Placeholder for a value of an Arrow type that JSON lacks; `check_row` rejects it."""
+    """Placeholder for a value that JSON cannot represent."""
 
     def __init__(self, kind: str):
         self.kind = kind
@@ -495,7 +494,7 @@ def _plain(value: Any) -> Any:
 
 
 def texts_of(row: Row) -> dict[str, str]:
-    """Return the entries of a row as strings, with numbers as in JSON, without missing entries."""
+    """Return the entries of a row as strings; missing entries are skipped."""
     return {
         name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         for name, value in row.fields.items()
@@ -550,7 +549,7 @@ class HubSplit:
 
 
 class RowFile(abc.ABC):
-    """Base class of files in custom formats, which yield rows; `os.fspath` returns the path."""
+    """Base class of files in custom formats that are read as rows."""
 
     @abc.abstractmethod
     def rows(self) -> Iterator[Row]:
@@ -591,7 +590,7 @@ def column_names(table: Columnar) -> list[str]:
 
 
 def num_groups(table: Columnar) -> int:
-    """Return the number of groups of a table's rows that can be read separately."""
+    """Return the number of row groups of a table."""
     if not isinstance(table, HubSplit):
         return _file_groups(table)
     return max(1, -(-len(_loaded(table.dataset, table.config)[table.split]) // _HUB_ROWS))
@@ -600,7 +599,7 @@ def num_groups(table: Columnar) -> int:
 def read_columns(
     table: Columnar, *, columns: Sequence[str], group: int | None = None
 ) -> Iterator[Row]:
-    """Read the rows of a table, or of one of its groups, with only some columns."""
+    """Read some columns of a table or of one of its row groups."""
     if not isinstance(table, HubSplit):
         return _read_file_columns(table, columns=columns, group=group)
     pyarrow(table)
@@ -810,7 +809,7 @@ def _tell_of_missing(place: str, name: str, missing: int, total: int) -> None:
 
 
 def _hub_name(name: str) -> tuple[str, str, str]:
-    """Return data set, configuration and split of a Hub name; "" for missing parts."""
+    """Split a Hub name into data set, configuration and split; "" if not given."""
     dataset, _, rest = name.partition(":")
     owner_and_name, config = dataset.split("/")[:2], "/".join(dataset.split("/")[2:])
     if config and not dataset.startswith(("/", ".")):
@@ -845,7 +844,7 @@ _hub: dict[tuple[str, str | None], Any] = {}
 
 
 def _loaded(name: str, config: str | None) -> Any:
-    """Return all splits of a Hub data set, which are loaded once per process."""
+    """Load all splits of a Hub data set, once per process."""
     if (name, config) in _hub:
         return _hub[name, config]
     try:

@@ -211,7 +211,7 @@ _HEADERS = {
 
 
 def _read_header(file: BinaryIO, path: str | Path) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return the shape of a .npy file, True if its order is Fortran's, and its dtype."""
+    """Return the shape, the Fortran-order flag and the dtype of a .npy file."""
     try:
         shape, in_columns, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
         if all(type(size) is int and size >= 0 for size in shape):
@@ -318,7 +318,7 @@ def vector_writer(
     chunk: int = 1,
     precision: Precision = "float32",
 ) -> Iterator[VectorWriter]:
-    """Open a file of vectors for writing; it appears at the end of the block without an error."""
+    """Open a file of vectors for writing; it appears at its path when complete."""
     check_vector_file(path)
     if precision != "float32" and Path(path).suffix != ".npy":
         raise InputError(f"--output {path}: must end in .npy to store vectors as {precision}")
@@ -367,10 +367,9 @@ class NpyWriter:
 
 
 def stored(vectors: Float[np.ndarray, "n D"], precision: Precision) -> np.ndarray:
-    """Return vectors in the format of a file: [n, D] in `precision`, or signs as uint8 [n, D / 8].
+    """Convert vectors to the precision of a file: [n, D], or for "binary" uint8 [n, D / 8].
 
-    For signs, a bit is 1 for a number above 0. The first of eight numbers is the highest bit, as in
-    np.packbits.
+    For "binary", a bit is 1 for a number above 0, and bits are packed as by np.packbits.
 
     Raises:
       InputError: if `precision` is "binary" and D is not a multiple of 8.
@@ -622,7 +621,7 @@ class _Parquet(_Shard):
             return column
 
     def _group(self, number: int) -> np.ndarray:
-        """Return the vectors of a row group; the group that was read last is cached."""
+        """Return the vectors of a row group."""
         if self._kept[0] != number:
             column = self._column(number, "vector")
             with self._naming_damage():
@@ -750,7 +749,7 @@ class Writer:
         terms: Sequence[Mapping[int, float]] | None = None,
         vectors: Sequence[np.ndarray] | None = None,
     ) -> None:
-        """Write the outputs of the same heads for more texts, and flush them to disk.
+        """Append the outputs of the model's heads for some texts.
 
         Args:
           ids: ids of the texts.

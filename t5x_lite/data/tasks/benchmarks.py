@@ -62,9 +62,8 @@ class Benchmark:
       tfds: name in TFDS, "dataset/config"; "" if TFDS does not have the task.
       folder: name of the task's folder among the official files.
       files: official file of each split. The keys are the names of the splits.
-      read: function (file, split) that returns the records in the order of the file, with the
-        features of TFDS; or a tf.data.Dataset of records, which need not fit into memory
-        (`parallel_lines`).
+      read: function (file, split) that returns the records of a file, with the features of TFDS, as
+        an iterable or a tf.data.Dataset.
       examples: function (record, split) that returns the examples made of the record, in T5's text
         format.
       extras: types of an example's fields other than inputs and targets: int, str, or list for a
@@ -73,10 +72,8 @@ class Benchmark:
       postprocess: function (text, example=, is_target=) that returns the value that metrics
         compare; None for the text itself.
       metrics: functions (targets, predictions) -> {name: value}.
-      labelled: texts and labels that an encoder reads, for a layout with labels; None if encoders
-        are not supported.
-      wording: prefix and template of the inputs, or None if the inputs have no template. `examples`
-        accepts another template as `inputs=`.
+      labelled: texts and labels that an encoder reads; None if encoders are not supported.
+      wording: prefix and template of the inputs; None if the inputs have no template.
     """
 
     name: str
@@ -198,7 +195,7 @@ def _from_file(benchmark: Benchmark, file: DataPath, split: str) -> Any:
 
 
 def official_folder(benchmark: Benchmark, directory: str) -> DataPath | None:
-    """Return the folder of the official files, data.directory or its subfolder; None if missing."""
+    """Return the folder of a benchmark's official files; None if missing."""
     if not directory or (is_remote(directory) and not can_read(directory)):
         return None
     whole = data_path(directory)
@@ -277,8 +274,8 @@ def parallel_lines(files: Mapping[str, DataPath]) -> Any:
       files: file of each language.
 
     Returns:
-      A tf.data.Dataset of {language: line}. Two more fields mark the files that have ended; if one
-        file is shorter than another, `map_records` raises InputError.
+      A tf.data.Dataset of {language: line}, with two more fields for the check that all files have
+        equally many lines.
     """
     from t5x_lite.data.elements import tf
 
@@ -384,7 +381,7 @@ def map_records(
     *,
     extras: Mapping[str, type],
 ) -> Any:
-    """Return a dataset of the examples that a pure Python function makes of records.
+    """Return a dataset of the examples that a pure Python function makes of each record.
 
     Args:
       dataset: records, possibly nested, with text in UTF-8.

@@ -183,7 +183,7 @@ def example_task(
 
 
 def check_lengths(arguments: TaskArguments, fields: Sequence[str]) -> None:
-    """Raise InputError if one of the named lengths in `Data` is too short for an encoder's rows."""
+    """Raise InputError if one of the given length options is too short for an encoder's rows."""
     for field in fields:
         if getattr(arguments, field) < SHORTEST_ROW:
             raise InputError(
@@ -208,10 +208,7 @@ def make_examples(
     fields: Mapping[str, type],
     drop: Collection[str] | None = None,
 ) -> Any:
-    """Return a tf.data.Dataset of the examples that `make` returns for raw examples, in order.
-
-    The arguments are as in `example_task`; `fields` are its `features` and `extras`.
-    """
+    """Return a tf.data.Dataset of the examples that `make` returns for raw examples, in order."""
     from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages
 
@@ -293,7 +290,7 @@ def _padded(values: list[Any], dtype: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def encoder_task(name: str, arguments: TaskArguments, *, source: Any) -> Any:
-    """Make a seqio.Task of the segments of documents; the source yields examples with "text"."""
+    """Make a seqio.Task that divides documents into token segments for an encoder."""
     options = row_options(arguments)
 
     def make(raw: Raw) -> Iterator[list[dict[str, Any]]]:
@@ -306,7 +303,7 @@ def encoder_task(name: str, arguments: TaskArguments, *, source: Any) -> Any:
 def pieces(
     texts: Sequence[str], *, vocabulary: Vocabulary, tokens: EncoderTokens, length: int
 ) -> list[list[int]]:
-    """Divide documents into segments that begin with [CLS]; no segment has several documents.
+    """Tokenize documents, and divide each document into segments that begin with [CLS].
 
     A sentence that is not a document's first is encoded with the space before it. Special tokens
     that a text spells out become unknown tokens, so a row has one [CLS], one [SEP] and no [MASK]. A
@@ -320,7 +317,6 @@ def pieces(
 def _filled(
     texts: Sequence[str], *, vocabulary: Vocabulary, tokens: EncoderTokens, length: int
 ) -> list[list[list[int]]]:
-    """Divide each document into segments of at most `length` - 2 tokens, for [CLS] and [SEP]."""
     documents = [split_sentences(text) for text in texts]
     spaced = [
         f" {sentence}" if place else sentence
@@ -341,13 +337,13 @@ _Tokens = Sequence[int]
 
 
 def span_task(name: str, arguments: TaskArguments, *, source: Any, listed: bool) -> Any:
-    """Make a seqio.Task of the spans of documents, for data.layout `Spans`.
+    """Make a seqio.Task of text spans of documents, for the layout `Spans`.
 
     Args:
       name: name of the task, for messages of seqio.
       arguments: arguments of the task function.
       source: seqio source of examples with "text".
-      listed: True if each text is a list of spans written by `checked`; False if it is a document.
+      listed: True if each text is a list of spans in JSON; False if each text is a document.
     """
     if not isinstance(arguments.layout, Spans):
         arguments.layout.check(Spans.features)
@@ -381,7 +377,7 @@ def span_task(name: str, arguments: TaskArguments, *, source: Any, listed: bool)
 def cut_spans(
     texts: Sequence[str], *, vocabulary: Vocabulary, tokens: EncoderTokens, length: int
 ) -> list[list[_Tokens]]:
-    """Divide each document into spans of whole sentences that fit into a row of `length` tokens."""
+    """Divide each document into spans of complete sentences with at most `length` tokens."""
     shortest = min(SHORTEST, length - 2)
     return [
         [span for span in spans if len(span) >= shortest]
@@ -392,7 +388,7 @@ def cut_spans(
 def listed_spans(
     texts: Sequence[str], *, vocabulary: Vocabulary, tokens: EncoderTokens
 ) -> list[list[_Tokens]]:
-    """Encode lists of spans that `checked` wrote; spans without a token are dropped."""
+    """Tokenize lists of text spans in JSON; spans without a token are dropped."""
     lists = [json.loads(text) for text in texts]
     encoded = iter(vocabulary.encode_batch([span for spans in lists for span in spans]))
     return [
@@ -402,7 +398,7 @@ def listed_spans(
 
 
 def checked(record: Mapping[str, Any], where: str) -> str:
-    """Return the list of strings "spans" of a JSON object as JSON; raise InputError without one."""
+    """Return the list "spans" of a JSON object as JSON; raise InputError without valid spans."""
     spans = record.get("spans")
     if not isinstance(spans, list) or not all(isinstance(span, str) for span in spans):
         has = sorted(record) or "nothing"
@@ -572,12 +568,14 @@ def examples_of_each(
       vocabulary: vocabulary of the tokens.
       tokens: special tokens of the vocabulary.
       lengths: maximum tokens of a query and of a passage, [CLS] and [SEP] included.
-      layout: layout that sets the size of the pool, and whether each positive makes an example.
+      layout: layout that limits the passages of an example, and sets if each positive makes an
+        example.
 
     Returns:
-      For each query, a list of examples: int32 "query"; int32 "positives", "negatives" and `MORE`,
-        each the concatenation of its texts; float32 "scores" of positives and negatives, NaN if
-        unknown; and `layouts.groups.IDS`, hashes of the passages' ids, 0 if unknown.
+      For each query, a list of examples: int32 "query"; int32 "positives", "negatives" and `MORE`
+        (further positives), each a concatenation of texts; float32 "scores" of positives and
+        negatives, NaN if unknown; and `layouts.groups.IDS`, hashes of the passages' ids, 0 if
+        unknown.
     """
     most = None if layout.positives == "each" else MOST_POSITIVES
     pools = [
@@ -626,17 +624,12 @@ def _joined(texts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _scores(pairs: Pairs, positives: int, negatives: int) -> Iterator[np.ndarray]:
-    """Yield the teacher's scores of the first positives, then of the first negatives."""
     for scores, count in ((pairs.positive_scores, positives), (pairs.negative_scores, negatives)):
         given = [np.nan] * count if scores is None else scores[:count]
         yield np.array(given, np.float32)
 
 
 def _names(pairs: Pairs, positives: int, negatives: int) -> Iterator[np.ndarray]:
-    """Yield hashes of the ids of the first positives, then of the first negatives, [n, ID_WIDTH].
-
-    The hash of a passage without an id is 0.
-    """
     for ids, count in ((pairs.positive_ids, positives), (pairs.negative_ids, negatives)):
         known = [] if ids is None else ids[:count]
         found = np.zeros((count, ID_WIDTH), np.int32)

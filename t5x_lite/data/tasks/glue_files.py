@@ -88,8 +88,7 @@ class GlueTask:
       labels: word of each entry of the label column, in the order of the class indices; empty if
         the label is a number (STS-B).
       prefix: first word of the text; None for the task's name.
-      columns: official column of each field of the record; empty if the fields of the template are
-        the columns.
+      columns: column in the files for each field of a record; empty if the names are equal.
       label_column: column of the labels, which test files lack.
       id_column: column of the example numbers. If a file lacks it, rows are counted from 0.
       header: columns of the train and validation files, if these files have no header.
@@ -102,7 +101,7 @@ class GlueTask:
       postprocess: function (text, example=, is_target=) that returns the value that metrics
         compare; None for the class index.
       metrics: functions (targets, predictions) -> {name: value}.
-      texts: fields that an encoder reads, in its order; empty for the fields of the template.
+      texts: fields that an encoder reads, in this order; empty for the fields of the template.
     """
 
     name: str
@@ -149,10 +148,7 @@ class GlueTask:
         return Wording(prefix=prefix, template=self.template, columns=columns)
 
     def labelled(self) -> Labelled | None:
-        """Return the texts and labels that an encoder reads for this task, if supported.
-
-        Encoders do not support a template that names something other than a field (WNLI).
-        """
+        """Return the texts and labels that an encoder reads for this task, if supported."""
         shown = places(self.template)
         texts = tuple(self.texts) or shown
         if set(texts) - set(self.columns or shown):
@@ -242,18 +238,16 @@ class SuperGlueTask:
       template: template with the fields of the text, in T5's order.
       labels: words of the labels, in the order of their indices.
       prefix: first word of the text; None for the task's name.
-      entries: labels as written in the files, in the same order; empty for the words themselves, or
-        for false and true if the labels are `YES_OR_NO`.
-      columns: name in the files of each field of the record; empty if the fields of the template
-        have the same names in the files.
+      entries: labels as written in the files, in the same order; empty if the files contain
+        `labels`, or false and true for `YES_OR_NO`.
+      columns: column in the files for each field of a record; empty if the names are equal.
       files: official file of each split.
       tfds_splits: TFDS's name of each split that TFDS names differently.
       metrics: functions (targets, predictions) -> {name: value} on class indices.
-      texts: one or two texts that an encoder reads, as in `labelled.Labelled`. If empty, the two
-        fields of the template, the last field first; encoders do not support a template of more
-        fields.
+      texts: one or two texts that an encoder reads, as in `labelled.Labelled`; if empty, the two
+        fields of the template in reverse order.
       choices: True if `texts` are a question and its choices.
-      words: replacement that an encoder reads for each value in the files, by field.
+      words: for each field, the words that an encoder reads instead of the values in the files.
     """
 
     name: str
@@ -301,7 +295,7 @@ class SuperGlueTask:
         """Return the text-to-text example of a record with the features of TFDS.
 
         Args:
-          record: record. Its fields may still have the names used in the files.
+          record: record, with the field names of TFDS or of the files.
           inputs: template to use instead of the task's default.
         """
         own = {name: record[old] for name, old in self.columns.items() if old in record}
@@ -325,7 +319,7 @@ class SuperGlueTask:
 def labelled_form(
     texts: Sequence[Text], labels: Sequence[str], *, clean: Callable[[str], str] = str
 ) -> Labelled:
-    """Return the encoder form (texts, labels) of records that have a class index as "label".
+    """Describe how an encoder reads records that have a class index as "label".
 
     Args:
       texts: texts that the encoder reads, as in `Labelled`.

@@ -170,7 +170,7 @@ class SpanText:
         is_target: bool = False,
         null_odds: float = 0.0,
     ) -> str | list[str] | dict[str, Any]:
-        """Return the text of a predicted span, or the answers of a target; keep any other text."""
+        """Return the text of a predicted span, or the answers of a target."""
         assert example is not None
         if is_target:
             return [a.decode() if isinstance(a, bytes) else a for a in example["answers"]]
@@ -218,34 +218,34 @@ class Form(Protocol):
 
     @property
     def candidates(self) -> str:
-        """Marker in the second text that each candidate answer replaces in its own row, or ""."""
+        """Marker in the second text that candidate answers replace; "" for other tasks."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
-    """Encoder form of a task: texts, labels and targets that an encoder with a head reads.
+    """Description of how an encoder with a head reads the records of a task.
 
     Attributes:
       texts: one or two texts in the order of the row: names of fields, templates "{word}: {text}",
         or functions of the record. With `choices`, the question and then each choice.
-      label: function from a record to its label, as in `layouts.labelled`. For a span, the label is
-        the character span with its end excluded.
+      label: function from a record to its label; for spans, the character span of the answer, end
+        excluded.
       score: function from a record to its regression target, NaN if unknown; None for other tasks.
       target: function from a record to the text of its label, which the task's postprocess_fn
         reads.
       spans: True if labels are spans of the second text.
       nulls: True if the second text may lack an answer; the answer is then "".
       choices: True if the label is the index of a choice, and a row has all choices.
-      candidates: marker in the second text that each candidate of a record replaces, in one row per
-        candidate (`questions`); the first text is then truncated first. "" for other tasks.
-      fields: function from a record to fields that replace fields of the text-to-text form.
-      kinds: types of `fields` if an example has only these fields, without the text-to-text form;
-        None to keep the fields of the text-to-text form.
-      postprocess: postprocessor that replaces the one of the text-to-text form; None keeps it.
+      candidates: marker in the second text that candidate answers replace, in one row per
+        candidate; "" for other tasks.
+      fields: function from a record to replacements of fields of the text-to-text example.
+      kinds: types of `fields` if an example has only these fields; None if it also has the fields
+        of the text-to-text example.
+      postprocess: postprocessor for encoders; None for the postprocessor of the text-to-text task.
       clean: function applied to each text before it is encoded.
-      columns: name in the files of each field, for records with the names of the files.
-      words: replacement of each value in the files, by field.
+      columns: for each field, its name in records of the official files.
+      words: for each field, replacements of the values in the files.
     """
 
     texts: Sequence[Text]
@@ -270,7 +270,7 @@ class Labelled:
         return "span" if self.spans else "classifier"
 
     def example(self, record: Record, others: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the raw example of a record for `labelled_task`, with extra fields `others`."""
+        """Convert a record to a raw example for `labelled_task`, with the fields `others` added."""
         own = {name: record[old] for name, old in self.columns.items() if old in record}
         record = {**record, **own}
         record |= {
@@ -295,8 +295,8 @@ def extras(others: Mapping[str, type], form: Labelled) -> dict[str, type]:
     """Return the types of a raw example's fields other than inputs and targets.
 
     Args:
-      others: types of the fields of the text-to-text form.
-      form: form in which the encoder reads the records.
+      others: types of the fields of the text-to-text example.
+      form: description of how the encoder reads the records.
     """
     if form.choices:
         return {**others, "choices": list, "label": int, "label_end": int}
@@ -317,7 +317,7 @@ def labelled_task(
     Args:
       name: name of the task, for messages of seqio.
       arguments: arguments of the task function.
-      form: form in which the encoder reads the records.
+      form: description of how the encoder reads the records.
       source: seqio source of the raw examples that `Labelled.example` returns.
       postprocess: function (text, example=, is_target=) that returns the value that metrics
         compare.
@@ -358,7 +358,7 @@ def labelled_task(
 
 
 def text_fields(raw: Mapping[str, Any]) -> dict[str, str]:
-    """Return the texts of a raw example for display, as `TEXT_FIELDS`."""
+    """Return the texts of a raw example for display."""
     texts = f"{raw['inputs']} {raw['second']}".strip(string.whitespace)
     return {"inputs_pretokenized": texts, "targets_pretokenized": raw["targets"]}
 
@@ -369,13 +369,13 @@ def raw_labels(raw: Raw) -> np.ndarray:
 
 
 def with_form(task: Any, form: Form) -> Any:
-    """Attach the encoder form (texts and labels) to a task, and return the task."""
+    """Attach a description of the encoder's texts and labels to a task, and return the task."""
     setattr(task, _FORM, form)
     return task
 
 
 def task_form(task: Any) -> Form | None:
-    """Return a task's encoder form (texts and labels), or None for a text-to-text task."""
+    """Return the description attached by `with_form`, or None for a text-to-text task."""
     return getattr(task, _FORM, None)
 
 
@@ -390,7 +390,7 @@ def encode_texts(
     is_pair: bool,
     whole: bool = False,
 ) -> tuple[list[list[int]], np.ndarray]:
-    """Encode texts, or pairs of texts, as token rows; return the rows and the labels `given`."""
+    """Encode texts, or pairs of texts, as token rows; return the rows and the given labels."""
     encoded = vocabulary.encode_batch([*first, *(second if is_pair else ())])
     plain = [without_special(ids, tokens) for ids in encoded]
     parts = [plain[: len(first)], plain[len(first) :]] if is_pair else [plain]
@@ -406,7 +406,7 @@ def join(
     separators: int = 1,
     whole: bool = False,
 ) -> list[int]:
-    """Join the tokens of texts to a row [CLS] a, or [CLS] a [SEP] b, without its last [SEP].
+    """Join the tokens of one or two texts to a row [CLS] a [SEP] b, without the last [SEP].
 
     Args:
       parts: tokens of one or two texts.
@@ -453,7 +453,7 @@ Read = Callable[[DataPath, str], Iterable[Sentence]]
 
 @dataclass(frozen=True)
 class Tagged:
-    """Encoder form of sentences that have a tag for each word.
+    """Description of how an encoder reads sentences that have a tag for each word.
 
     Attributes:
       head: name of the model's head that predicts the tags.
@@ -626,7 +626,7 @@ def encode(
     tokens: EncoderTokens,
     length: int,
 ) -> list[tuple[list[int], list[int]]]:
-    """Return the token row of each sentence, and the index of each word's first token in the row.
+    """Return the token row of each sentence, and the index of each word's first token.
 
     Args:
       sentences: words of each sentence.

@@ -73,8 +73,7 @@ _logger = logging.getLogger(__name__)
 def seqio_vocabulary(vocabulary: Vocabulary) -> Any:
     """Return a seqio.Vocabulary with the same ids as a vocabulary.
 
-    Texts are encoded by seqio's classes, or by `vocabulary.encode` if the ids would differ. The EOS
-    of a `Tokenizer` is [SEP].
+    The EOS of a `Tokenizer` is [SEP].
     """
     if not isinstance(vocabulary, Tokenizer) and not vocabulary.reads_as_seqio:
         return _tokenizer_class()(vocabulary)
@@ -150,8 +149,6 @@ def _tokenizer_class() -> Any:
             return self.tokenizer.decode(ids)
 
         def _encode_tf(self, s: Any) -> Any:
-            """Return the ids of a string, int32 [_], or of n strings, ragged [n, _]."""
-
             def encode(texts):
                 found = self.tokenizer.encode_batch([text.decode() for text in texts])
                 sizes = np.array([len(ids) for ids in found], np.int64)

@@ -116,7 +116,7 @@ def collect_documents(
     max_bytes: int = MAX_BYTES,
     max_package_bytes: int = MAX_PACKAGE_BYTES,
 ) -> list[Document]:
-    """Collect the documents of every package under `roots`, topics first, in a fixed order.
+    """Collect the documents of all packages in `roots`, help topics first, in a fixed order.
 
     Args:
       roots: folders that hold top-level packages and modules, such as site-packages. Missing
@@ -148,7 +148,7 @@ def collect_documents(
 
 
 def _packages(roots: Sequence[Path]) -> Iterator[Iterator[Document]]:
-    """Yield one lazy iterator of documents for each top-level package, topics first."""
+    """Yield an iterator of documents for each top-level package, help topics first."""
     for root in roots:
         topics = root / "pydoc_data" / "topics.py"
         if topics.is_file():

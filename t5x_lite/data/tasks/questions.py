@@ -70,7 +70,7 @@ KINDS: Mapping[str, type] = {"question": str, "candidates": list, "answers": lis
 
 
 def candidate_rows(example: Mapping[str, Any], *, mark: str) -> list[dict[str, Any]]:
-    """Return the fields of one row per candidate, made from one example; see `expanded`."""
+    """Return the fields of an example's rows, one row per candidate answer."""
     asked, candidates, answers = (example[name] for name in ("second", "candidates", "answers"))
     if not candidates or mark not in asked:
         raise InputError(f"the text {asked[:60]!r} must have {mark} and candidates that replace it")
@@ -86,7 +86,7 @@ def candidate_rows(example: Mapping[str, Any], *, mark: str) -> list[dict[str, A
 
 
 def expanded(dataset: Any, *, mark: str) -> Any:
-    """Make one row for each candidate of each example.
+    """Convert each example to one example per candidate answer.
 
     Args:
       dataset: examples with the fields of `KINDS`, and with "second", a text that contains the
@@ -94,8 +94,8 @@ def expanded(dataset: Any, *, mark: str) -> Any:
       mark: marker that a candidate replaces.
 
     Returns:
-      One example for each candidate, with the candidate in "second", and its "label" and "targets",
-        which are unknown if the example has no answers.
+      One example for each candidate, with the candidate in "second", and with "label" and
+        "targets".
 
     Raises:
       InputError: if an example has no candidates or no marker. For a stream, it is raised during
@@ -110,7 +110,7 @@ def expanded(dataset: Any, *, mark: str) -> Any:
 
 
 def questions(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Join the rows of each question's candidates to one example.
+    """Join the token rows of all candidate answers of a question to one example.
 
     Args:
       rows: tokenized examples of `expanded`, in order.
@@ -136,7 +136,7 @@ def questions(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class CandidateText:
-    """Postprocessor that replaces the number of a candidate, "3", by the candidate's text.
+    """Postprocessor that converts the number of a candidate answer, "3", to the answer's text.
 
     Attributes:
       postprocess: postprocessor of the text, which returns the value that metrics compare.
@@ -214,7 +214,7 @@ def choice_task(
 
 
 def choice_form(question: str, names: tuple[str, ...]) -> Labelled:
-    """Return the encoder form (texts, labels) of records that have a field for each choice."""
+    """Describe how an encoder reads records that have a field for each choice."""
     return Labelled(
         texts=(question, *names),
         label=lambda record: of_class(record["label"]),
@@ -237,8 +237,8 @@ def question_task(
       arguments: arguments of the task function.
       wording: prefix and template of the text-to-text inputs.
       splits: names of the existing splits.
-      records: function from a split to its questions, with "first", the "second" text of each
-        choice and "label".
+      records: function from a split to its questions, with the text "first", a text "second" for
+        each choice, and "label".
 
     Raises:
       InputError: if data.layout is neither text-to-text nor of four choices.
@@ -301,7 +301,7 @@ def _source(
 
 
 class Row(NamedTuple):
-    """Token row of one window without its last [SEP], and the label of the row."""
+    """Tokens and label of one window of a context, without the last [SEP]."""
 
     tokens: list[int]
     label: labelled.Label
@@ -316,7 +316,7 @@ def window_task(
     postprocess: Callable[..., Any] | None,
     metrics: Sequence[Callable[..., Any]],
 ) -> Any:
-    """Make a seqio.Task of questions with contexts that are divided into windows.
+    """Make a seqio.Task of questions with long contexts that are divided into windows.
 
     The arguments are as in `labelled_task`; data.layout must be `Windows`.
     """
@@ -364,7 +364,7 @@ def window_rows(
     doc_stride: int,
     query_length: int,
 ) -> list[list[Row]]:
-    """Return the rows of the windows of each question's context, in order.
+    """Divide each question's context into windows, and return their token rows in order.
 
     A context without tokens gives one row without context tokens.
 
@@ -376,8 +376,8 @@ def window_rows(
       vocabulary: tokenizer that supports character offsets.
       tokens: special tokens of the vocabulary.
       length: maximum tokens of a row.
-      doc_stride: number of tokens from one window to the next, as in `Windows`.
-      query_length: maximum tokens of a question, as in `Windows`, but no more than half a row.
+      doc_stride: number of tokens from one window to the next.
+      query_length: maximum tokens of a question, but no more than half a row.
     """
     num = separators(vocabulary)
     encoded = vocabulary.encode_batch(questions)

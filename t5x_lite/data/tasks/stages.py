@@ -67,8 +67,6 @@ def map_numpy(
 ) -> tf.data.Dataset:
     """Map a pure NumPy function over the examples of a tf.data.Dataset.
 
-    All Python code runs in the graph by this function.
-
     Args:
       dataset: examples as flat dicts.
       function: pure function from an example to an example; a resumed iterator calls it again. An
@@ -104,7 +102,7 @@ def map_numpy(
 
 
 def stored(task: Any, split: str, *, seed: int) -> tf.data.Dataset:
-    """Return one ordered pass over a split's examples, as they are stored in a cache."""
+    """Return the examples of a split once, in order, as stored in a cache."""
     raw = task.source.get_dataset(split, shuffle=False)
     return task.preprocess_precache(raw, seed=seed)
 
@@ -112,7 +110,7 @@ def stored(task: Any, split: str, *, seed: int) -> tf.data.Dataset:
 def in_blocks(
     dataset: tf.data.Dataset, names: Sequence[str], size: int, *, scalars: Sequence[str] = ()
 ) -> tf.data.Dataset:
-    """Batch examples into blocks, with one flat array per feature and the ends of the examples.
+    """Batch examples into blocks with one flat array per feature.
 
     Args:
       dataset: examples as flat dicts.
@@ -193,7 +191,7 @@ def number(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def count_epochs(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Add the feature "epoch", int64 from 0; an index that does not increase starts a new epoch."""
+    """Add the feature "epoch", int64 from 0, which counts the passes over the data."""
 
     @tf.autograph.experimental.do_not_convert
     def step(state, example):
@@ -252,7 +250,7 @@ def corrupt(dataset: tf.data.Dataset, function: Corruption, *, seed: int) -> tf.
 
 
 def keyed(dataset: tf.data.Dataset, *, seed: int) -> tf.data.Dataset:
-    """Add `layouts.base.KEY`, a feature (seed, epoch, index) for random choices in the layout."""
+    """Add the feature (seed, epoch, index), which seeds random choices of the layout."""
 
     @tf.autograph.experimental.do_not_convert
     def with_key(example):
@@ -269,12 +267,12 @@ def append_ending(
     *,
     ending: Sequence[int],
 ) -> tf.data.Dataset:
-    """Trim inputs and append the tokens `ending`, as `append_eos_after_trim` does for EOS.
+    """Trim inputs, and append the given tokens instead of EOS.
 
     Args:
       dataset: examples with "inputs", tokens without EOS.
       sequence_length: maximum tokens by feature, from seqio, including the ending.
-      ending: tokens of `Layout.ending`.
+      ending: token ids to append.
     """
     length = (sequence_length or {}).get("inputs")
     last = tf.constant(ending, tf.int32)
@@ -291,7 +289,7 @@ def append_ending(
 
 
 def padded(sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return sequences padded with 0 to one length, [n, longest], and their lengths, int32 [n].
+    """Pad sequences with 0 to equal lengths; return the array [n, longest] and the lengths [n].
 
     There is at least one column, because tf.data's unbatch reads freed memory without columns.
     """
@@ -316,7 +314,7 @@ def ended_by(task: Any, ending: Sequence[int]) -> Any:
 
     Args:
       task: text-to-text task.
-      ending: tokens of `Layout.ending`.
+      ending: token ids at the end of the inputs.
     """
     inputs = dataclasses.replace(task.output_features["inputs"], add_eos=False)
     return task.replace(
@@ -389,10 +387,7 @@ def source(
 class FileSource(Source):
     """Seqio source of files that can be read one by one, in a fixed order.
 
-    If several workers write a cache, the files of the source are the shards of the cache
-    (cache/making_beam.py). `list_shards` does not list the files: training processes would divide
-    them, and a process with few files would repeat its examples more often. Training processes
-    divide the examples instead.
+    `list_shards` does not list the files, because training processes divide the examples instead.
 
     Attributes:
       language: language to read from multilingual text.
@@ -411,10 +406,10 @@ class FileSource(Source):
         Args:
           splits: names of the splits.
           files_of: function from a split to its files, or to objects that represent them.
-          dataset_of: function from a split and some of its files to their examples.
-          shuffled: `dataset_of` with the argument `shuffle`, a `shuffling.Shuffle` that determines
-            the order; None if shuffling is not supported. It is called while tf.data traces a
-            function.
+          dataset_of: function from a split and a list of files to the examples in these files.
+          shuffled: `dataset_of` with the argument `shuffle`, a `text_source.Shuffle` that
+            determines the order; None if shuffling is not supported. It is called while tf.data
+            traces a function.
         """
         self._files_of, self._of_files, self._shuffled = files_of, dataset_of, shuffled
         self.language = ""
@@ -518,11 +513,11 @@ def unsupervised_task(
     *,
     source: seqio.FunctionDataSource,
 ) -> seqio.Task:
-    """Make a seqio.Task of an unsupervised objective's examples from raw text.
+    """Make a seqio.Task that applies an unsupervised objective to raw text.
 
     Args:
       name: name of the task, for messages of seqio.
-      objective: objective of `unsupervised` for these arguments.
+      objective: objective, such as span corruption.
       arguments: arguments of the task function.
       source: seqio source of examples with "text".
     """
@@ -545,7 +540,7 @@ _LOOKED_AT = 100
 def augmented(
     task: seqio.Task, augment: Augment, *, vocabulary: Vocabulary, length: int, is_encoder: bool
 ) -> Any:
-    """Return a seqio.Task with the retrieved passages of a run added to its inputs."""
+    """Return a seqio.Task that adds retrieved passages to its inputs."""
     form = labelled.task_form(task)
     if form is not None and form.head == "span":
         raise InputError(
@@ -599,7 +594,6 @@ class _Join:
         return self._found[split]
 
     def add(self, dataset: Any, split: str) -> Any:
-        """Add the retrieved passages of each raw example as the field `PASSAGES`."""
         by_id, name = self.load(split), _id_field(dataset.element_spec, self._task.name)
 
         def joined(example: Mapping[str, Any]) -> dict[str, Any]:
@@ -714,7 +708,7 @@ class _Room:
         return self._length - max(used)
 
     def fitted(self, write: Callable[[str], str], passages: str, *, room: int) -> str:
-        """Return `write(passages)`, with passages truncated so that `room` tokens suffice."""
+        """Return `write(passages)` after truncating the passages to fit `room` tokens."""
         whole = write(passages)
         if not passages or self.counts([whole])[0] <= room:
             return whole
@@ -728,7 +722,7 @@ class _Room:
 
 
 def _compose(dataset: Any, *, augment: Augment, room: _Room) -> Any:
-    """Fill the template with inputs and passages, and drop the field `PASSAGES`."""
+    """Fill the template with inputs and passages."""
     spec = dict(dataset.element_spec)
     others = [name for name in ("second", "choices") if name in spec]
 

@@ -51,7 +51,7 @@ def table_source(
       columns: columns of the examples.
       splits: tables of each split.
       kinds: types of an example's fields other than inputs and targets.
-      example: function from an example of `Columns.examples` to an example of the task.
+      example: function that converts the example of a row to an example of the task.
     """
     divided = bool(columns.hold_out) and splits.get("validation") == splits.get("train")
 
@@ -132,7 +132,7 @@ class _Stream(stages.Source):
 
 
 class _Reader:
-    """Reader of numbered blocks of rows; consecutive blocks are read without starting again."""
+    """Reader of numbered blocks of table rows."""
 
     def __init__(self, rows: Callable[[], Iterator[Mapping[str, Any]]]):
         self._rows, self._lock = rows, threading.Lock()
@@ -213,7 +213,7 @@ def table_task(
       splits: tables of each split.
       postprocess: function (text, example=, is_target=) that returns the value that metrics
         compare.
-      form: form in which an encoder reads the task; None if encoders are not supported.
+      form: description of how an encoder reads the rows; None if encoders are not supported.
     """
     if "labels" in arguments.layout.features:
         if form is None:
@@ -244,7 +244,7 @@ def table_task(
 
 
 def texts_of_encoder(columns: Columns) -> tuple[str, ...]:
-    """Return the names of the text fields that an encoder reads."""
+    """Return the names of the text columns that an encoder reads."""
     return ("inputs", "second") if columns.second else ("inputs",)
 
 

@@ -131,7 +131,7 @@ def endless(
 
 
 def permuted_range(size: int, shuffle: Shuffle) -> Dataset:
-    """Return a dataset of the numbers from 0 to size - 1, int64, in the order of a pass."""
+    """Return a dataset of the numbers from 0 to size - 1, int64, in shuffled order."""
     return _shuffled_blocks(size, shuffle).unbatch()
 
 
@@ -298,7 +298,7 @@ def text_lines(
 
     Returns:
       Examples {"text": str}, without empty lines. Iterating raises if a line is not UTF-8 or, in a
-        JSON file, not an object with a string "text"; `elements.input_error` reads this error.
+        JSON file, not an object with a string "text".
     """
     return _texts(_blocks(Files(files, template=template), keep, shuffle), files, template)
 
@@ -310,7 +310,7 @@ def text_documents(
     shuffle: Shuffle | None = None,
     template: str = TEXT,
 ) -> Dataset:
-    """Return a dataset of the blocks between blank lines of text files, and texts of other files.
+    """Return a dataset of the documents of files; blank lines separate documents in text files.
 
     Args:
       files: files, as in `text_lines`; the lines of a document are stripped and remain separate
@@ -411,10 +411,10 @@ def passage_texts(
     keep: Callable[[Tensor], Tensor] | None = None,
     shuffle: Shuffle | None = None,
 ) -> Dataset:
-    """Return a dataset of title and text of each passage of collections.
+    """Return a dataset with one text for each passage in files of passages.
 
     Args:
-      files: files in a format of `data.formats.passages`.
+      files: files of passages, in a format of `data.formats.pairs`.
       write: pure function from a passage to a text; a passage with the text "" is skipped.
       keep: function from lines, string [n], to a mask [n] of the lines to keep; None for all.
       shuffle: seed and epoch of the order, as in `text_lines`.
@@ -441,7 +441,6 @@ def _is_json(file: str | Shard) -> bool:
 def _blocks(
     files: Files, keep: Callable[[Tensor], Tensor] | None, shuffle: Shuffle | None
 ) -> Dataset:
-    """Return a dataset of blocks of the texts to keep, {"file", "place", "text"}, each [n]."""
     from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages
 
@@ -501,7 +500,7 @@ def _made(
     *,
     only: Callable[[str], bool] = lambda file: True,
 ) -> Dataset:
-    """Return a dataset of the results of `make` for each text and its location, "file:line"."""
+    """Return a dataset of the results of a function for each text and its location."""
     from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages
 
@@ -519,7 +518,7 @@ def _made(
 
 
 def _of_place(make: Callable[[bytes, str], bytes], text: bytes, file: str, place: int) -> bytes:
-    """Return the result of `make` for a text; if it raises, add the line number to the message."""
+    """Return the result of `make` for a text; add the line number to an error's message."""
     where = f"{file}:{place + 1}"
     try:
         return make(text, where)
@@ -608,7 +607,7 @@ _ENGLISH, _VERSION, _MULTILINGUAL = "c4/en", "3.1.0", "c4/multilingual"
 
 
 def _prepared(directory: str, *, c4: bool, language: str) -> "_Prepared | None":
-    """Return the TFDS data set that data.directory selects, or None for other data."""
+    """Return the TFDS data set in data.directory, or None for other data."""
     from t5x_lite.data.elements import tf
 
     if directory.startswith(TFDS):
@@ -648,8 +647,7 @@ class _Prepared:
       name: name such as "wikipedia/20230601.en:1.0.0", or the directory of one version.
       is_directory: True if `name` is a directory.
       data_dir: TFDS's directory; None for its default.
-      is_default: True if the data set was not named explicitly; it is then only checked when it is
-        read.
+      is_default: True if the user did not name the data set.
     """
 
     def __init__(
@@ -671,7 +669,7 @@ class _Prepared:
             return _builder_of(self._name, self._data_dir or os.environ.get("TFDS_DATA_DIR"))
 
     def source(self, template: str, *, language: str) -> Any:
-        """Return a `stages.FileSource` of train and validation, or of one language's splits."""
+        """Return a `stages.FileSource` of the data set's splits."""
         from t5x_lite.data.tasks import stages
 
         splits = {split: split for split in _TRAINED}

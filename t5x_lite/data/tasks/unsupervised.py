@@ -97,7 +97,7 @@ _Splits = Mapping[str, Sequence[Any]]
 
 
 def split_files(directory: str, *, columns: Columns = _USUAL, language: str = "") -> _Splits:
-    """Return the shards of the splits "train" and "validation" of data.directory.
+    """Return the files of the splits "train" and "validation" in data.directory.
 
     Both splits have the same list object if documents, not files, are divided between them.
 
@@ -181,7 +181,7 @@ def is_no_directory(place: str) -> bool:
 
 
 def divided(train: Sequence[Any], directory: str) -> _Splits:
-    """Divide files into two splits: hold out every 20th file, or documents if files are few."""
+    """Divide files, or their documents if files are few, into "train" and "validation"."""
     if not train:
         raise InputError(f"no file to train on in {directory}")
     if len(train) < FILES_PER_HELD_OUT_FILE:
@@ -221,7 +221,7 @@ _SHOWN = "*.txt, *.jsonl, *.json, *.parquet or *.arrow"
 
 
 def _split_directory(directory: str) -> _Splits:
-    """Return the files of each split in a directory: text files if present, else other kinds."""
+    """Return the files of each split in a directory."""
     root = data_path(directory)
     places = (root, root / "train") if directory and root.is_dir() else ()
     text, others = (
@@ -239,7 +239,7 @@ def _split_directory(directory: str) -> _Splits:
 
 
 def _named_tables(directory: str) -> _Splits:
-    """Return tables that `datasets` saved, or tables with names of splits, as on the Hub."""
+    """Return the tables of each split in a directory."""
     found = {
         split: [table for table in tables if kind_of(table) == "table"]
         for split, tables in table_splits(directory).items()
@@ -292,11 +292,7 @@ _RELEASE = re.compile(
 
 
 def one_language(languages: Sequence[str]) -> str:
-    """Return the language of a task's documents, or "" for data without languages.
-
-    Raises:
-      InputError: if there are several languages, because `data.mixtures` makes a task for each.
-    """
+    """Return a task's only language, or ""; raise InputError for several languages."""
     if len(languages) > 1 or "all" in languages:
         raise InputError(
             f"a task reads one language, but data.languages has {', '.join(languages)}"
@@ -365,13 +361,14 @@ COLLECTIONS = ("corpus.jsonl", "collection.tsv", "psgs_w100.tsv", "msmarco-docs.
 
 
 def collection_files(directory: str, *, named: bool = False) -> _Splits:
-    """Return the files of a collection of passages, with the same list for both splits.
+    """Return the files of a collection of passages, which both splits share.
 
     The passages, not the files, are divided between the splits.
 
     Args:
-      directory: one file, or a directory with one of `COLLECTIONS`, or else with *.jsonl and *.tsv.
-      named: True to find only the names of `COLLECTIONS`, in directories that also hold queries.
+      directory: a file, or a directory with a file named in `COLLECTIONS` or with *.jsonl and *.tsv
+        files.
+      named: True to find only files named in `COLLECTIONS`.
     """
     root = data_path(directory)
     if directory and root.is_file():
@@ -405,8 +402,7 @@ def _text_files(
 def files_matching(directory: str, pattern: str) -> list[str]:
     """Return the sorted paths of the files directly in a directory with matching names.
 
-    TensorFlow lists a bucket if the package that reads the bucket is not installed, and raises
-    tf.errors.OpError if it cannot.
+    TensorFlow lists a bucket if the package for the bucket is not installed.
     """
     if not _by_tensorflow(directory):
         return sorted(map(str, data_path(directory).glob(pattern)))
@@ -521,7 +517,7 @@ def span_corruption(
 
 
 def iid_replace_spans(arguments: TaskArguments, *, noise_density: float = 0.15) -> Objective:
-    """Return the paper's baseline objective: each span of i.i.d. noise becomes one sentinel.
+    """Return T5's baseline objective: each span of i.i.d. noise becomes one sentinel.
 
     Args:
       arguments: arguments of the task function.
@@ -727,7 +723,7 @@ def _check_sentinels(what: str, arguments: TaskArguments, *, spans: int) -> None
 
 
 def _tell_of_sentinels(arguments: TaskArguments, *, spans: int) -> None:
-    """Warn if ordinary tokens must serve as sentinels; raise InputError for special tokens."""
+    """Warn if an example may have more spans than the vocabulary has sentinels."""
     vocabulary = arguments.vocabulary
     if vocabulary.sentinel_start - spans < vocabulary.unk_id:
         _check_sentinels("this objective", arguments, spans=spans)

@@ -81,7 +81,7 @@ _SHOWN = 60
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AddedToken:
-    """Added token, which is searched in text before the model encodes the text.
+    """Token added to a vocabulary, which is found in a text before the text is encoded.
 
     Attributes:
       content: text of the token.
@@ -155,7 +155,7 @@ def as_added(entry: Any, *, where: object, number: Any = None, special: bool = F
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stated:
-    """Settings of a tokenizer from the JSON files next to its model.
+    """Settings of a tokenizer, read from the JSON files next to its model.
 
     Attributes:
       directory: directory of the JSON files.
@@ -231,10 +231,9 @@ class Stated:
         """Return all added tokens with the ids that transformers' Python tokenizers assign.
 
         Args:
-          id_of: function that returns the id of a piece of the model, or None if the piece does not
-            exist.
+          id_of: function that returns the id of a token of the model, or None for an unknown token.
           size: number of ids of the model.
-          known: special tokens of the tokenizer itself, which are excluded.
+          known: special tokens to exclude from the result.
         """
         tokens = list(self.explicit)
         beyond = sum(id_of(token.content) is None for token in tokens)
@@ -284,7 +283,7 @@ def check_class(name: Any, known: Iterable[str], *, where: object, form: str) ->
       name: tokenizer_class of a tokenizer_config.json; None is always supported.
       known: supported names, without "Fast" at the end.
       where: path of the file for messages.
-      form: name of the file with the pieces for messages.
+      form: name of the vocabulary file, for messages.
     """
     if name is None or (isinstance(name, str) and name.removesuffix("Fast") in known):
         return
@@ -315,7 +314,7 @@ def read_object(path: DataPath) -> Mapping[str, Any]:
 
 
 def _merged(config: Mapping[str, Any], special_map: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the special tokens of special_tokens_map.json, merged into the config's entries."""
+    """Return the special tokens of special_tokens_map.json, with additions from config lists."""
     names = [f"{role}_token" for role in ROLES]
     found = {name: special_map[name] for name in names if special_map.get(name) is not None}
     for name in _LISTS:
@@ -354,13 +353,13 @@ class SpecialTokens:
 
     Args:
       sentinels: ids of the sentinels by their text.
-      strip: True if the tokens of `NAMES` include the spaces around them, as in ByT5.
+      strip: True if <pad>, </s> and <unk> include the spaces around them, as in ByT5.
       strip_sentinels: True if sentinels include the spaces around them, as in T5.
-      added: added tokens, which may also change flags of the other tokens.
-      plain: True if the tokens of `NAMES` are ordinary text.
+      added: added tokens, and sentinels or special tokens with changed flags, such as `lstrip`.
+      plain: True if <pad>, </s> and <unk> are ordinary text.
 
     Attributes:
-      changed: tokens of `added` that are new or have changed flags.
+      changed: tokens of `added` that are new or differ from the default in their flags.
     """
 
     def __init__(

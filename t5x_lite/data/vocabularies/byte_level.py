@@ -80,13 +80,13 @@ NUM_PLAIN = FIRST_BYTE + 256
 
 
 class Bytes:
-    """Byte vocabulary (ByT5): the bytes of UTF-8 text, and special ids.
+    """Byte vocabulary (ByT5): the bytes of UTF-8 text, special tokens and sentinels.
 
     Attributes:
-      layout: name of the sentinel layout.
+      layout: ids of the sentinels, as in "seqio" or in "hf" (transformers).
       extra_ids: number of sentinels.
       size: number of ids.
-      added: added tokens, including special tokens with changed flags.
+      added: added tokens, and special tokens with changed flags, such as `lstrip`.
       model_path: name of the vocabulary in data.vocabulary.
     """
 
@@ -104,13 +104,12 @@ class Bytes:
         """Create the vocabulary.
 
         Args:
-          layout: name of the sentinel layout.
+          layout: ids of the sentinels, as in "seqio" or in "hf" (transformers).
           extra_ids: number of sentinels.
-          added: added tokens, including special tokens with changed flags, each with an id.
+          added: added tokens, and special tokens with changed flags, each with an id.
 
         Raises:
-          InputError: if `extra_ids` is negative or too large; layout "seqio" uses ids of bytes for
-            sentinels.
+          InputError: if `extra_ids` is negative or too large.
         """
         most = 256 if layout == "seqio" else MOST_EXTRA_IDS
         if not 0 <= extra_ids <= most:
@@ -170,7 +169,7 @@ class Bytes:
         """Id of the first sentinel for span corruption; the next sentinels have descending ids.
 
         Raises:
-          InputError: if the ids of the sentinels ascend.
+          InputError: if the ids of the sentinels ascend, as with layout "hf".
         """
         if self.layout == "hf":
             raise InputError(
@@ -189,7 +188,7 @@ class Bytes:
         return NUM_PLAIN + index if self.layout == "hf" else NUM_PLAIN - 1 - index
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of `text`, without EOS; with layout "hf" a special token is one id."""
+        """Return the ids of `text`, without EOS."""
         [ids] = self.encode_batch([text])
         return ids
 
@@ -239,7 +238,7 @@ def read_bytes_vocabulary(path: DataPath, *, extra_ids: int) -> Bytes:
 
 
 def read_added(path: DataPath) -> dict[str, Any]:
-    """Return the options except the layout in a bytes.json or special_tokens.json, by name."""
+    """Return the options of a bytes.json or special_tokens.json by name, without the layout."""
     said = json.loads(path.read_bytes())
     found: dict[str, Any] = {}
     if entries := said.get("added_tokens"):
@@ -260,7 +259,7 @@ def read_added(path: DataPath) -> dict[str, Any]:
 
 
 def read_layout(path: DataPath) -> Layout:
-    """Return the layout in a bytes.json or special_tokens.json."""
+    """Return the layout, "seqio" or "hf", in a bytes.json or special_tokens.json."""
     try:
         layout = json.loads(path.read_text(encoding="utf-8"))["layout"]
     except OSError as error:
@@ -291,8 +290,7 @@ def read_spm(path: str | os.PathLike[str], *, compose: bool = True) -> Tokenizer
         directory.
       compose: True to convert text to NFC before the model's normalization. In this normalization,
         the `tokenizers` package replaces single characters, and the SentencePiece library replaces
-        the longest matching sequence (huggingface/tokenizers#2116). Without NFC, letters and their
-        marks would stay separate.
+        the longest matching sequence (huggingface/tokenizers#2116).
 
     Raises:
       InputError: if a file is unreadable, or the model is not a unigram model with [CLS] and [SEP].
@@ -413,7 +411,7 @@ def _read_model(path: DataPath) -> Any:
 
 
 def composes(charsmap: bytes) -> bool:
-    """Return whether SentencePiece's normalization table composes letters with their marks.
+    """Return True if SentencePiece's normalization composes letters with their marks.
 
     Args:
       charsmap: precompiled_charsmap of a model, which may be empty.

@@ -102,7 +102,7 @@ def without_special(ids: Sequence[int], tokens: EncoderTokens) -> Sequence[int]:
 
 @functools.lru_cache(maxsize=8)
 def encoder_tokens(vocabulary: Vocabulary) -> EncoderTokens:
-    """Return the special ids and the word boundaries of a vocabulary for rows of an encoder.
+    """Return the special ids and the word boundaries of a vocabulary for an encoder.
 
     Raises:
       InputError: if sentinels for [CLS] and [MASK] are missing, or word boundaries are unknown.
@@ -141,7 +141,7 @@ def encoder_tokens(vocabulary: Vocabulary) -> EncoderTokens:
 
 
 def tokens_for(layout: Layout, vocabulary: Vocabulary) -> EncoderTokens | None:
-    """Return the `EncoderTokens` for a layout of encoder rows, or None for other layouts."""
+    """Return the special ids for a layout of encoder rows, or None for other layouts."""
     return encoder_tokens(vocabulary) if layout.of_encoder else None
 
 
@@ -154,7 +154,7 @@ def _surfaces(vocabulary: SentencePiece | Bytes) -> Iterable[str]:
 
 
 def _tokenizer_kinds(vocabulary: Tokenizer) -> UInt8[np.ndarray, " V"]:
-    """Return for each token whether it begins a word, continues a word, or is a word."""
+    """Return for each token id if the token begins a word, continues a word, or is a word."""
     description, pieces = vocabulary.description(), vocabulary.pieces()
     special = set(vocabulary.special_ids) - {vocabulary.unk_id}
     model = description["model"]
@@ -224,7 +224,7 @@ def _with_special(
 
 
 def _kind(surface: str) -> int:
-    """Return whether a token with this text begins a word, continues a word, or is a word."""
+    """Return if a token with this text begins a word, continues a word, or is a word."""
     core = surface.strip()
     if core and all(_is_alone(character) for character in core):
         return ALONE
@@ -279,7 +279,7 @@ def first_tokens(vocabulary: Vocabulary, texts: Sequence[str], *, count: int) ->
 
 
 def _place(vocabulary: Vocabulary, text: str, size: int) -> int:
-    """Return the first position after `size` at which a text may be truncated, or its length."""
+    """Return the first position after `size` characters where a text may be truncated."""
     if len(text) <= size:
         return len(text)
     if isinstance(vocabulary, Bytes) and vocabulary.layout == "seqio":
@@ -294,7 +294,7 @@ def _divides(vocabulary: Vocabulary) -> bool:
 
 
 class Cut(NamedTuple):
-    """Rows of tokens for some texts, and the texts that were truncated.
+    """Rows of tokens made from texts, and the texts that were truncated.
 
     Attributes:
       rows: int32 token ids of each text's row.
@@ -425,7 +425,7 @@ def _text(value: Any) -> str:
 
 
 def _unknown_characters(texts: Sequence[str], vocabulary: Vocabulary) -> str:
-    """Return the part of the warning that lists characters without a token, or ""."""
+    """Return the end of the warning, which lists characters without a token, or ""."""
     characters = collections.Counter("".join("".join(text.split()) for text in texts))
     unknown = [
         character
@@ -462,7 +462,7 @@ class Fertility:
 
     @property
     def pieces_per_word(self) -> float:
-        """The fertility: mean number of pieces per word."""
+        """Mean number of tokens per word, called fertility."""
         return self.pieces / max(self.words, 1)
 
     def __str__(self) -> str:
@@ -475,7 +475,7 @@ class Fertility:
 
 
 def fertility(lines: Iterable[str], vocabulary: Vocabulary, *, most: int = LINES) -> Fertility:
-    """Count the words, characters and pieces of the first nonempty lines.
+    """Count the words, characters and tokens of the first nonempty lines.
 
     Args:
       lines: lines of text.

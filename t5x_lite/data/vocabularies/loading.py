@@ -83,9 +83,8 @@ class SentencePiece:
       extra_ids: number of appended sentinels.
       layout: rule for finding special tokens in text, "seqio" or "hf"; both have the same ids.
       size: number of ids, including sentinels and added tokens.
-      num_sentinels: number of sentinels, appended or in the model; they have the last ids before
-        added tokens.
-      added: added tokens, including special tokens with changed flags.
+      num_sentinels: number of sentinels, appended or in the model.
+      added: added tokens, and special tokens with changed flags, such as `lstrip`.
       legacy: True to insert a space piece after a special token (`legacy` of T5Tokenizer).
       add_prefix_space: True to begin a text with a space piece; only used if `legacy` is False.
       fast: content of a tokenizer.json that encodes text with layout "hf"; b"" if unused.
@@ -152,7 +151,7 @@ class SentencePiece:
 
     @property
     def own_added(self) -> tuple[AddedToken, ...]:
-        """Added tokens except padding, EOS, unknown and sentinels."""
+        """Added tokens other than padding, EOS, the unknown token and sentinels."""
         known = {PAD_ID, EOS_ID, UNK_ID}
         known |= {self._num_pieces - 1 - i for i in range(self.num_sentinels)}
         return tuple(token for token in self.added if token.id not in known)
@@ -164,10 +163,7 @@ class SentencePiece:
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of the model and `extra_ids`; equal digests imply equal ids.
-
-        The layout is not included, because it does not change the meaning of an id.
-        """
+        """SHA-256 (hex) of the model and `extra_ids`; equal digests imply equal ids."""
         content = self.model_bytes + b"\n%d" % self.extra_ids
         if not self.reads_as_seqio:
             said = {**self._reading(), "added_tokens": [t.to_json() for t in self.own_added]}
@@ -221,7 +217,7 @@ class SentencePiece:
         return [self._encode_without_spaces(text, self._special) for text in texts]
 
     def _plain(self, texts: list[str]) -> list[list[int]]:
-        """Encode texts without special tokens; normalization may still create an added token."""
+        """Return the ids of texts that contain no special tokens."""
         if not self._names:
             return self._processor.EncodeAsIds(texts)
         return [self._ids(pieces) for pieces in self._processor.EncodeAsPieces(texts)]
@@ -258,9 +254,8 @@ class SentencePiece:
     def decode(self, ids: Iterable[int]) -> str:
         """Decode ids up to the first EOS; padding is dropped, and ids above `size` are unknown.
 
-        Added tokens are written unchanged, without spaces around them if the vocabulary has a
-        tokenizer.json, as in transformers' fast tokenizers, or else with a space on both sides, as
-        in the Python tokenizers.
+        Added tokens are written with spaces around them, unless the vocabulary has a
+        tokenizer.json.
         """
         known = [int(i) if i < self.size else UNK_ID for i in ids]
         known = known[: [*known, EOS_ID].index(EOS_ID)]
@@ -282,7 +277,7 @@ class SentencePiece:
         return text.strip() if self._names else text
 
     def pieces(self) -> list[str]:
-        """Return the text of the piece of each id; "" for an id without a piece."""
+        """Return the text of each id's token; "" for an id without a token."""
         pieces = [self._processor.IdToPiece(number) for number in range(self._num_pieces)]
         pieces += [""] * (self.size - self._num_pieces)
         for number, content in self._names.items():
@@ -461,8 +456,7 @@ def train_sentencepiece(
       max_lines: maximum number of lines, which limits the memory; lines of a longer text are
         sampled uniformly.
       encoder: True to train with the special pieces [PAD] [CLS] [SEP] [UNK], as in DeBERTa's
-        models, and to write spm.model; [MASK] is added after the last piece when the file is read
-        (`data.vocabularies.spm`).
+        models, and to write spm.model; [MASK] is added when the file is read.
       seed: random seed for sampling lines.
 
     Returns:
@@ -629,7 +623,7 @@ def _training_error(error: str, size: int, required: str) -> InputError:
 
 
 def _training_lines(lines: Iterable[str], *, failure: list[Exception]) -> Iterator[str]:
-    """Yield lines for the trainer; stop at an error of `lines`, and append it to `failure`.
+    """Yield lines for the trainer; append an error to `failure` instead of raising it.
 
     An exception cannot pass through SentencePiece's C++ code, so the caller raises the error later.
     """

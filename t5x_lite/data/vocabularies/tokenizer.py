@@ -106,7 +106,7 @@ class Tokenizer:
 
     Attributes:
       model_path: path of the file.
-      model_bytes: content of the file, or of the tokenizer.json to which it was converted.
+      model_bytes: content of the file, or of the tokenizer.json that it was converted to.
       names: texts of the special pieces, by "cls", "sep", "mask", "pad" and "unk".
       cls_id: id of the token at the beginning of a row.
       sep_id: id of the token at the end of a text.
@@ -228,14 +228,14 @@ class Tokenizer:
     def encode_with_offsets(
         self, texts: Sequence[str]
     ) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """Return the ids of each text, and for each id its characters [start, end) in the text."""
+        """Return the ids of each text, with the character span of each id."""
         found = encoded(self._tokenizer, texts, where=self.model_path, offsets=True)
         return [(one.ids, one.offsets) for one in found]
 
     def encode_with_words(
         self, texts: Sequence[str]
     ) -> list[tuple[list[int], list[tuple[int, int]], list[int | None]]]:
-        """Return the ids of each text, with the characters and word number (or None) of each id."""
+        """Return the ids of each text, with the character span and the word number of each id."""
         found = encoded(self._tokenizer, texts, where=self.model_path, offsets=True)
         return [(one.ids, one.offsets, one.word_ids) for one in found]
 
@@ -245,7 +245,7 @@ class Tokenizer:
         return self._tokenizer.decode(known, skip_special_tokens=True)
 
     def pieces(self) -> list[str]:
-        """Return the text of the piece of each id; "" for an id without a piece."""
+        """Return the text of each id's token; "" for an id without a token."""
         return [self._tokenizer.id_to_token(number) or "" for number in range(self.size)]
 
     def description(self) -> dict[str, Any]:
@@ -265,10 +265,7 @@ class Tokenizer:
         }
 
     def has_the_ids_of(self, other: object) -> bool:
-        """Return whether another vocabulary gives the same ids, even if its files differ.
-
-        For example, files may differ if a tokenizer_config.json repeats default options.
-        """
+        """Return True if another vocabulary gives the same ids, even if its files differ."""
         return isinstance(other, Tokenizer) and self.description() == other.description()
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
@@ -331,7 +328,7 @@ def _lines(content: bytes, *, where: DataPath) -> list[str]:
 def _wordpiece_options(
     config: Mapping[str, Any], pieces: Sequence[str], names: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the normalization options from the config, with defaults inferred from the pieces."""
+    """Return the normalization options in the config, or defaults inferred from the pieces."""
     special = {*names.values()}
     capitals = any(piece != piece.lower() for piece in pieces if piece not in special)
     options = {"do_lower_case": not capitals}
@@ -427,7 +424,7 @@ def _check_json_class(config: Mapping[str, Any], *, where: DataPath) -> None:
 
 
 def _with_settings(content: bytes, config: Mapping[str, Any], *, where: DataPath) -> bytes:
-    """Return a tokenizer.json with the settings of a tokenizer_config.json, as in transformers."""
+    """Return a tokenizer.json with the settings of a tokenizer_config.json applied."""
     names = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "add_prefix_space")
     names = [name for name in (*names, "split_by_punct") if isinstance(config.get(name), bool)]
     try:
@@ -558,7 +555,7 @@ def _plain_specials(names: Iterable[str], pieces: Sequence[str]) -> list[AddedTo
 
 
 def add_tokens(tokenizer: Any, tokens: Iterable[AddedToken], *, where: DataPath) -> None:
-    """Add tokens to a tokenizers.Tokenizer; raise InputError if the id of a token changes."""
+    """Add tokens to a tokenizers.Tokenizer; raise InputError if a token gets another id."""
     import tokenizers
 
     for token in tokens:
@@ -577,7 +574,7 @@ def add_tokens(tokenizer: Any, tokens: Iterable[AddedToken], *, where: DataPath)
 
 
 def add_stated(tokenizer: Any, stated: Stated, *, where: DataPath) -> None:
-    """Add the tokens of the JSON files next to a tokenizer.json."""
+    """Add the tokens that the JSON files next to a tokenizer.json list."""
     there = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     special = [token for token in stated.special if token.content not in there]
     add_tokens(tokenizer, [*stated.explicit, *special], where=where)
@@ -585,10 +582,7 @@ def add_stated(tokenizer: Any, stated: Stated, *, where: DataPath) -> None:
 
 
 def check_added(tokenizer: Any, *, where: DataPath) -> None:
-    """Raise InputError if normalization makes an added token empty.
-
-    The tokenizers package, and therefore transformers, would then fail on every text.
-    """
+    """Raise InputError if normalization makes an added token empty."""
     normalizer = tokenizer.normalizer
     for token in tokenizer.get_added_tokens_decoder().values():
         if normalizer is None or not token.normalized:
