@@ -356,7 +356,7 @@ class Lexical(Head):
     """Head that computes a lexical weight for each token of a text.
 
     Attributes:
-      specials: tokens that are not terms: start and end of text, padding, unknown.
+      specials: tokens that are not terms: start and end of a text, padding, and the unknown token.
     """
 
     name: str = "lexical"

@@ -179,7 +179,7 @@ class BiEncoder(Objective):
 
 
 class PairVectors(LossModule):
-    """Module that computes the vectors of queries and passages for a loss."""
+    """Loss module that computes the vectors of queries and passages."""
 
     def __call__(
         self,

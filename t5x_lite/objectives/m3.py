@@ -535,7 +535,7 @@ class M3(Contrastive):
 
 
 class M3Rows(LossModule):
-    """Module that computes the outputs of the three heads for the loss."""
+    """Loss module that computes the outputs of the three heads."""
 
     def __call__(
         self, model: Any, heads: HeadModules, batch: Batch, *, key: Key | None = None

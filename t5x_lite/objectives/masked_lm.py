@@ -81,7 +81,7 @@ def most(length: int, ratio: float) -> int:
 def units(
     word_ids: Int[Array, "B S"], *, whole_word: bool, max_ngram: int = 1, key: Key
 ) -> Int[Array, "B S"]:
-    """Number the units of tokens that are masked together; 0 for tokens that are never masked.
+    """Return unit numbers: tokens of a unit are masked together; unit 0 is never masked.
 
     Args:
       word_ids: word id of each token, equal for the adjacent tokens of a word; 0 for special tokens
