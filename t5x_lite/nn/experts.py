@@ -221,7 +221,7 @@ def _feed_forward(x: Array, mine: ExpertWeights, activation: Activation) -> Arra
 
 
 class ExpertChanges(nnx.Module):
-    """Trainable differences of E experts from one feed-forward block, 0 at first.
+    """Trainable differences of E experts from one feed-forward block, initially 0.
 
     Args:
       num: number of experts E.

@@ -95,7 +95,7 @@ class Layout:
 
     @property
     def group(self) -> int:
-        """Number of heads per kernel program: the fewest that fill 128 lanes, or else all heads."""
+        """Number of heads per kernel program, enough to fill 128 lanes."""
         fits = LANES // math.gcd(LANES, self.d_kv)
         return fits if self.num_heads % fits == 0 else self.num_heads
 
@@ -119,8 +119,8 @@ class Layout:
     def diagonals(self) -> tuple[int, int]:
         """First and last diagonal of blocks with a computed bias.
 
-        Diagonal n consists of the blocks of queries i and keys i + n. Diagonals before the first
-        and after the last have the bias of the first and the last.
+        Diagonal n consists of the blocks of queries i and keys i + n. Other diagonals have the bias
+        of the nearest diagonal in this range.
         """
         if self.buckets is None:
             return 0, 0

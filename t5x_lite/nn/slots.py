@@ -312,7 +312,7 @@ class InvertibleSlot(Protocol):
         ...
 
     def inverse(self, y: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
-        """Invert the change of `__call__`, before the product with the token embedding."""
+        """Return the embeddings that `__call__` changes to y."""
         ...
 
 

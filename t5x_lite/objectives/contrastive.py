@@ -330,7 +330,7 @@ def candidates(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
 
 
 def asking(batch: Batch, scope: str = BATCH) -> Bool[Array, "B B"]:
-    """Return a mask of the queries that each row's first passage is compared with.
+    """Return a mask of the queries to compare with each row's first passage.
 
     The mask is for a symmetric loss. It includes the row's own query, and each distinct query for
     which the passage is not relevant.

@@ -56,7 +56,7 @@ from t5x_lite.optim.partial import Update, check_updates
 
 
 class Bound(nnx.Module):
-    """Model, heads, objective and adapters as one module, which computes the loss of a batch.
+    """Module of model, heads, objective and adapters that computes the loss of a batch.
 
     Args:
       model: config of the model; its parameters are below "model/".

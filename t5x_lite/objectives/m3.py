@@ -274,7 +274,7 @@ def m3_kd(
     *,
     there: Bool[Array, "B P"],
 ) -> tuple[Array, Array]:
-    """Return the sum of the `m3_kd` distillation losses, and the number of queries with a loss.
+    """Return the sum of BGE-M3's distillation losses, and the number of queries with a loss.
 
     Args:
       own: scores of each query and its own passages, divided by the temperature.
