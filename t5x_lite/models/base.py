@@ -46,11 +46,11 @@ class ModelConfig:
 
     @property
     def divided_heads(self) -> int | None:
-        """Number of attention heads, a multiple of mesh axis "tensor"; None without heads."""
+        """Number of attention heads to divide over devices; None without attention heads."""
         return None
 
     def to_finetune(self) -> "ModelConfig | None":
-        """Return the config for fine-tuning on labeled data, or None without a known recipe."""
+        """Return the config with recommended settings for fine-tuning, or None."""
         return None
 
     def build(self, *, rngs: nnx.Rngs) -> nnx.Module:
@@ -58,7 +58,7 @@ class ModelConfig:
         raise TypeError(f"{type(self).__name__} does not define build")
 
     def views(self, prefix: str = "") -> tuple[View, ...]:
-        """Return the rules (views) that compute module parameters from stored parameters.
+        """Return the rules that compute shared parameters from the stored parameters.
 
         Args:
           prefix: prefix of the module's parameter paths, such as "model/".
@@ -66,7 +66,7 @@ class ModelConfig:
         return ()
 
     def without_views(self) -> Any:
-        """Return the config of the same model with every parameter stored, none computed."""
+        """Return the config of the same model without shared parameters."""
         return self
 
     def check_devices(self, kind: str, *, dtype: str) -> None:
@@ -81,7 +81,7 @@ class ModelConfig:
         """
 
     def more_remat(self) -> tuple[str, ...]:
-        """Return the values of `remat` that store fewer activations; () without this field."""
+        """Return the rematerialization policies that need less memory than the current policy."""
         return ()
 
     def with_choices(
@@ -178,7 +178,7 @@ class Prepared:
         return caching.select(cache, rows)
 
     def with_adapter_ids(self, ids: Int[Array, " B"]) -> "Prepared":
-        """Return the model for a batch with an adapter id for each row; see `Learner.bind`."""
+        """Return the model with the given adapter id for each row of a batch."""
 
         def of_batch(path: Any, leaf: Array) -> Array:
             is_ids = getattr(path[-1], "key", None) == "ids"
@@ -242,11 +242,7 @@ class TokenModel(nnx.Module):
         return Output(self.lm_head.kernel[...], ("embed", "vocab"), 1.0)
 
     def prepared(self) -> "Prepared":
-        """Return the model prepared for decoding; its weights are copied, so call it once.
-
-        A model with scanned layers is returned without changes of its layout. On several devices,
-        products stay split as they are.
-        """
+        """Return a copy of the model that is prepared for decoding."""
         graphdef, params, _ = split(self)
         model = bind(graphdef, params)
         mesh = jax.sharding.get_abstract_mesh()
@@ -272,11 +268,11 @@ class TokenModel(nnx.Module):
         self.joint_output = FusedDense([kernel], axes=axes)
 
     def repeat(self, cache: Cache, num: int) -> Cache:
-        """Repeat each row of the cache `num` times, without copies of the inputs' keys."""
+        """Repeat each row of the decoding cache `num` times."""
         return caching.repeat(cache, num)
 
     def select(self, cache: Cache, rows: Int[Array, " R"]) -> Cache:
-        """Return the cache of the given rows; each row continues a row of the same input."""
+        """Select rows of the decoding cache, as in a beam search."""
         return caching.select(cache, rows)
 
 

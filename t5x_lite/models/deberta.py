@@ -125,12 +125,10 @@ class DebertaConfig(EncoderConfig):
 
     @property
     def embedding_norm_size(self) -> int:
-        """Size of the embeddings' layer norm: d_model, because they are projected first."""
         return self.d_model
 
     @property
     def position_rows(self) -> int:
-        """Number of rows of the position embedding; 0 if no part of the model reads it."""
         read = self.position_biased_input or self.enhanced_mask_decoder
         return self.max_positions if read else 0
 
@@ -144,11 +142,7 @@ class DebertaConfig(EncoderConfig):
         return flops + (self.layer_flops(length) if twice else 0)
 
     def layer_flops(self, length: int) -> int:
-        """Return the FLOPs of one layer's forward pass for one row, with the relative terms.
-
-        Each relative term multiplies each position with the rows of 2 length - 1 distances. The
-        computation of these rows, once for all rows of a batch, is omitted.
-        """
+        """Return the FLOPs of one layer's forward pass for one row."""
         term = 2 * length * (2 * length - 1) * self.d_model
         return super().layer_flops(length) + len(self.position_terms) * term
 
@@ -329,7 +323,6 @@ class Deberta(EncoderModel):
         return Visibility(keys=segment_ids, queries=segment_ids)
 
     def project(self, x: Float[Array, "B S D"]) -> Float[Array, "B S D"]:
-        """Constrain only the sharding, because DeBERTa projects embeddings before their norm."""
         return constrain(x, "batch", "length", "activation_embed")
 
     def _to_model(self, x: Float[Array, "*batch E"]) -> Float[Array, "*batch D"]:
@@ -339,7 +332,6 @@ class Deberta(EncoderModel):
         return self.embedding.norm(self._to_model(total.astype(dtype)))
 
     def _distances(self, length: int) -> Distances:
-        """Return the normalized relative embeddings of all distances between `length` tokens."""
         table, rows = self.config.relative.distances(self.relative_table[...], length)
         return Distances(self.relative_norm(table) if self.config.norm_relative else table, rows)
 

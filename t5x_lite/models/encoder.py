@@ -357,7 +357,7 @@ class EncoderModel(nnx.Module):
         return self.embedding.token[...]
 
     def encode(self, tokens: Int[Array, "B S"], **options: Any) -> Float[Array, "B S D"]:
-        """Call the model; the name `encode` is common to all models with an encoder."""
+        """Return the hidden states of the last layer, as `__call__` does."""
         return self(tokens, **options)
 
     def masked_lm_states(
@@ -407,7 +407,7 @@ class EncoderModel(nnx.Module):
 
         Args:
           x: embeddings [B, S, d_model].
-          mask: mask of the keys that each token attends to; `mask.dense(S)` is the array.
+          mask: mask of the keys that each token attends to.
           key: random key of dropout; None disables dropout.
         """
         raise TypeError(f"{type(self).__name__} does not define apply_layers")
@@ -444,7 +444,7 @@ class EncoderModel(nnx.Module):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S E"]:
-        """Compute `embeddings` with the given vectors instead of token embeddings.
+        """Compute the input embeddings from vectors instead of token ids.
 
         Args:
           vectors: vector of each position.
@@ -464,7 +464,7 @@ class EncoderModel(nnx.Module):
     def visibility(
         self, tokens: Int[Array, "B S"], segment_ids: Int[Array, "B S"] | None = None
     ) -> Visibility:
-        """Return the mask in which tokens attend to all tokens but padding, or to their segment."""
+        """Return the attention mask of the tokens, without padding and within segments."""
         if segment_ids is not None:
             return Visibility(keys=segment_ids, queries=segment_ids)
         return Visibility(keys=(tokens != self.config.pad_id).astype(jnp.int32))
@@ -502,7 +502,7 @@ class EncoderModel(nnx.Module):
         real: Bool[Array, "B S"] | None,
         positions: Int[Array, "B S"] | None,
     ) -> Int[Array, "#B S"]:
-        """Return the row of each token in the position embedding, from `first_position` on.
+        """Return the row of each token in the position embedding.
 
         If `first_position` is positive, padding has the row of `pad_id` and is not counted
         (RoBERTa: transformers modeling_roberta.py, create_position_ids_from_input_ids).
@@ -611,8 +611,7 @@ class Bert(EncoderModel):
     ) -> Float[Array, "B S D"]:
         """Apply all layers, or a range of layers.
 
-        A layer has the same dropout in a range as in the full stack, so that consecutive ranges
-        give the result of the full stack.
+        Applying consecutive ranges in turn gives the result of all layers, also with dropout.
 
         Args:
           x: embeddings of d_model columns, or the hidden states before the first layer of the
@@ -631,6 +630,6 @@ class Bert(EncoderModel):
         return scan_layers(self.layers, call, x, inputs=keys, running=running, part=part)[0]
 
     def pattern(self, mask: Visibility, length: int) -> Pattern:
-        """Return the attention pattern of the layers, with the relative bias if there is one."""
+        """Return the attention mask, with the relative bias if the model has one."""
         pattern = self.config.running.pattern(mask, length)
         return pattern.biased(self.relative_bias, bidirectional=True) if self.relative else pattern

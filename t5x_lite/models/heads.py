@@ -140,7 +140,7 @@ def by_name(heads: Iterable[Head]) -> dict[str, Head]:
 
 
 def encoder_of(head: Head, model: ModelConfig) -> EncoderConfig:
-    """Return the model config as an `EncoderConfig`, which the head needs."""
+    """Return the model config, or raise InputError if the model is not an encoder."""
     if not isinstance(model, EncoderConfig):
         raise InputError(
             f"head {head.name!r} needs an encoder, but the model is a {type(model).__name__}"
@@ -206,7 +206,7 @@ def with_labels(heads: Sequence[Head], own: Head, labels: Sequence[str]) -> tupl
 
     Args:
       heads: heads of an experiment.
-      own: head that is trained; it need not be among `heads`.
+      own: head to label; it need not be in `heads`.
       labels: labels of the task, in order.
 
     Raises:
@@ -227,7 +227,7 @@ def with_labels(heads: Sequence[Head], own: Head, labels: Sequence[str]) -> tupl
 
 
 def as_before(heads: Sequence[Head], earlier: Sequence[Head]) -> tuple[Head, ...]:
-    """Return the heads of a resumed run, in the run's order; class names may be new.
+    """Return the heads of a resumed run, in the order of the earlier run.
 
     Args:
       heads: heads of the config.
@@ -273,7 +273,6 @@ class Classifier(ClassHead):
 
     @property
     def problem(self) -> Problem:
-        """Meaning of the logits, with "auto" resolved."""
         if self.problem_type != "auto":
             return self.problem_type
         return "regression" if self.num_classes == 1 else "single_label_classification"

@@ -341,10 +341,10 @@ def electra_large(**fields: Any) -> BertConfig:
 
 
 def electra_generator(discriminator: BertConfig, **fields: Any) -> BertConfig:
-    """Return the generator of an ELECTRA discriminator: as deep, with the same embeddings.
+    """Return the config of an ELECTRA discriminator's generator.
 
-    Its width is a quarter of the discriminator's, or for base a third of 768, with heads of size
-    64. Source: google-research/electra configure_pretraining.py and run_pretraining.py.
+    The generator has a quarter of the discriminator's width, or a third for ELECTRA base. Source:
+    google-research/electra configure_pretraining.py and run_pretraining.py.
     """
     d_model = discriminator.d_model // (3 if discriminator.d_model == 768 else 4)
     defaults: dict[str, Any] = {
@@ -414,7 +414,7 @@ def mdeberta_v3_base(**fields: Any) -> DebertaConfig:
 
 
 def deberta_v3_generator(discriminator: DebertaConfig, **fields: Any) -> DebertaConfig:
-    """Return a discriminator's generator: as wide, half as deep, with enhanced mask decoder."""
+    """Return the config of a DeBERTaV3 discriminator's generator, with half as many layers."""
     num_layers = max(1, discriminator.num_layers // 2)
     defaults: dict[str, Any] = {"num_layers": num_layers, "enhanced_mask_decoder": True}
     return discriminator.replace(**{**defaults, **fields})

@@ -198,10 +198,7 @@ class T5Config(StackConfig):
       num_decoder_layers: number of decoder layers.
       tie_embeddings: True if the output layer shares the token embedding (1.0).
       share_layers: True if encoder and decoder share one set of parameters (paper section 3.2,
-        "shared"), stored at encoder/; the decoder stores only its cross-attention and the norms of
-        it. As in the paper's code (t5's bi_v1_shared.gin gives both stacks one variable scope), the
-        relative bias table and the final norm are also shared; each stack reads the table by its
-        own buckets.
+        "shared"), including the relative bias table and the final norm.
     """
 
     num_encoder_layers: Count
@@ -224,7 +221,7 @@ class T5Config(StackConfig):
             )
 
     def views(self, prefix: str = "") -> tuple[View, ...]:
-        """Return the rules (views) by which the decoder reads shared arrays of the encoder."""
+        """Return the rules that compute the decoder's shared parameters."""
         if not self.share_layers:
             return ()
         pairs = {f"layers/{name}": f"layers/{of}" for name, of in _SHARED.items()}
@@ -236,12 +233,12 @@ class T5Config(StackConfig):
         )
 
     def to_finetune(self) -> "T5Config":
-        """Return the config with dropout 0.1 if it is 0, and with fast settings for the devices."""
+        """Return the config for fine-tuning, with dropout 0.1 if it was 0."""
         running: dict[str, Any] = {"attention": "auto", "unroll": "auto", "one_text_rows": False}
         return self.replace(dropout_rate=self.dropout_rate or 0.1, **running)
 
     def without_views(self) -> "T5Config":
-        """Return the config without shared layers: the decoder has separate arrays."""
+        """Return the config without shared layers."""
         return self.replace(share_layers=False)
 
     def forward_flops(self, shapes: RowShapes) -> int:
@@ -404,7 +401,7 @@ class T5(TokenModel):
         """Decode one more token in each row; return the next logits and the updated cache.
 
         Args:
-          tokens: newest token of each of the R rows; R = B, or B * W after `repeat`.
+          tokens: newest token of each row.
           cache: cache from `prefill` or from an earlier step.
         """
         x = self.embed(tokens.reshape(-1, cache.num_rows))
@@ -486,5 +483,5 @@ class T5Encoder(TokenModel):
         segment_ids: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """Call the model; the name `encode` is common to all models with an encoder."""
+        """Return the encoder's output, as `__call__` does."""
         return self(tokens, segment_ids=segment_ids, key=key)

@@ -84,7 +84,7 @@ _OF_MODEL = re.compile(r"model/(.*)|(adapters/[^/]+)/(.*)")
 
 
 def tower_of(path: str) -> tuple[str, str] | None:
-    """Split a path of a second encoder (tower) into the tower's name and the path in the model."""
+    """Split a parameter path of a second encoder into the encoder's name and the remaining path."""
     match = _OF_TOWER.fullmatch(path)
     if match is None:
         return None
@@ -94,7 +94,7 @@ def tower_of(path: str) -> tuple[str, str] | None:
 
 
 def in_tower(path: str, tower: str) -> str:
-    """Convert a path of the model or its adapters to the path in a second encoder (tower)."""
+    """Convert a parameter path of the model to the path in a second encoder."""
     match = _OF_MODEL.fullmatch(path)
     if match is None or tower_of(path) is not None:
         return path
@@ -104,7 +104,7 @@ def in_tower(path: str, tower: str) -> str:
 
 
 def as_model(arrays: Mapping[str, Any], tower: str = "") -> dict[str, Any]:
-    """Select one encoder's arrays; paths of a second encoder (tower) become paths of the model.
+    """Select the arrays of one encoder, under the paths of the model.
 
     Args:
       arrays: arrays of all encoders, by path.
@@ -125,7 +125,7 @@ def as_model(arrays: Mapping[str, Any], tower: str = "") -> dict[str, Any]:
 
 
 def with_towers(tree: Any, names: Sequence[str]) -> Any:
-    """Return a nested dict with a copy of the model's adapters for each second encoder (tower)."""
+    """Copy the model's adapters to each additional encoder, and return the nested dict."""
     flat = trees.flatten(tree)
     adapters = {path: leaf for path, leaf in flat.items() if path.startswith("adapters/")}
     more = {in_tower(path, name): leaf for name in names for path, leaf in adapters.items()}
@@ -133,11 +133,11 @@ def with_towers(tree: Any, names: Sequence[str]) -> Any:
 
 
 class Towers(nnx.Module):
-    """Encoders of a retriever in addition to the model, by name.
+    """Additional encoders of a retriever, such as a separate encoder for passages.
 
     Args:
-      names: names of the towers; () for none.
-      model: config of each tower.
+      names: names of the encoders, such as "passage"; () for none.
+      model: config of each encoder.
       rngs: random streams; "params" is used.
     """
 
@@ -185,7 +185,7 @@ Role = Literal["query", "passage"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """Prefix of texts of one kind, such as queries.
+    """Text that is prepended to all texts of one kind, such as queries.
 
     Attributes:
       name: name of the prompt, such as "query" or "document".
@@ -201,13 +201,12 @@ class Dense(Head):
     """Head that computes one vector of a text.
 
     Attributes:
-      pooling: "cls" or "mean"; see `models.towers`.
+      pooling: "cls" for the state of the first token, or "mean" for the mean of all states.
       normalize: True if vectors are scaled to length 1.
       max_length: maximum length of a text in tokens, including [CLS] and [SEP]; None if unknown.
       prompts: prefixes of texts, by kind of text.
       default_prompt: name of the prompt for texts without a kind, or "".
-      projection: dimensions of a vector after a linear layer, which follows the pooling; None
-        without this layer.
+      projection: output size of a linear layer after the pooling; None without this layer.
       tied: True if queries and passages share the projection.
       activation: activation after the projection, before normalization; LaBSE has "tanh".
       projection_bias: True if the projection has a bias; False for Sentence-T5.
@@ -251,10 +250,10 @@ class Dense(Head):
         return DenseHead(self, model, rngs=rngs)
 
     def prompt(self, *names: str) -> str:
-        """Return the text of the first prompt in `names` that the head has.
+        """Return the text of the first existing prompt, or of the default prompt.
 
         Args:
-          names: names of prompts; if none exists, the default prompt or "".
+          names: names of prompts, in order of preference.
         """
         texts = {prompt.name: prompt.text for prompt in self.prompts}
         return next((texts[name] for name in (*names, self.default_prompt) if name in texts), "")
@@ -316,7 +315,7 @@ class DenseHead(nnx.Module):
         Args:
           hidden: hidden states of the encoder.
           mask: mask of tokens that are not padding: True, or positive.
-          role: role of the texts.
+          role: kind of the texts, "query" or "passage".
         """
         vectors = self.project(pool(hidden, mask, self.config.pooling), role=role)
         return unit(vectors) if self.config.normalize else vectors
@@ -326,7 +325,7 @@ class DenseHead(nnx.Module):
 
         Args:
           pooled: float32 vectors.
-          role: role of the texts.
+          role: kind of the texts, "query" or "passage".
         """
         if self.config.projection is not None:
             layer = getattr(self, "query" if self.config.tied else role)
@@ -357,7 +356,7 @@ class Lexical(Head):
     """Head that computes a lexical weight for each token of a text.
 
     Attributes:
-      specials: tokens that are not terms: start and end of text, padding, unknown.
+      specials: tokens that are not terms: start and end of a text, padding, and the unknown token.
     """
 
     name: str = "lexical"
@@ -390,7 +389,7 @@ class LexicalHead(nnx.Module):
         tokens: Int[Array, "B S"],
         segment_ids: Int[Array, "B S"],
     ) -> Float[Array, "B S"]:
-        """Compute `term_weights` of texts from their hidden states; segment id 0 is padding."""
+        """Return the lexical weights of the terms of each text."""
         return term_weights(self(hidden), tokens, self.is_term(tokens, segment_ids))
 
     def is_term(
@@ -418,10 +417,8 @@ def linear(d_in: int, d_out: int, *, rngs: nnx.Rngs) -> dense_Dense:
 def term_weights(
     weights: Float[Array, "B S"], tokens: Int[Array, "B S"], is_term: Bool[Array, "B S"]
 ) -> Float[Array, "B S"]:
-    """Return the largest weight of each term at its position, and 0 at all other positions.
+    """Keep the largest weight of each distinct term in a text, and set other weights to 0.
 
-    The maximum over the positions of a token is computed without an array of the vocabulary:
-    positions are sorted by token and weight, and only the last position of each token is kept.
     Among equal weights, one position is kept and receives the full gradient.
 
     Args:
@@ -445,9 +442,7 @@ def scores(
 ) -> Float[Array, "G N"]:
     """Return lexical scores: the sum over common terms of the products of their weights.
 
-    Two methods give the same numbers, and the method with the smaller arrays is used: a comparison
-    of all pairs of positions [G, c, Lq, Lp], c passages at a time; or passages as vectors [N, U]
-    over the queries' distinct tokens, with U <= G Lq.
+    Two methods give the same numbers; the method with the smaller arrays is used.
 
     Args:
       queries: token ids and term weights of the queries.
@@ -462,7 +457,7 @@ def scores_by_terms(
     queries: tuple[Int[Array, "G Lq"], Float[Array, "G Lq"]],
     passages: tuple[Int[Array, "N Lp"], Float[Array, "N Lp"]],
 ) -> Float[Array, "G N"]:
-    """Compute `scores` by vectors over the distinct tokens of the queries."""
+    """Compute lexical scores by vectors over the distinct tokens of the queries."""
     (asked, asked_weights), (shown, shown_weights) = queries, passages
     terms = jnp.unique(asked, size=asked.size, fill_value=jnp.iinfo(jnp.int32).max)
 
@@ -485,7 +480,7 @@ def scores_by_pairs(
     queries: tuple[Int[Array, "G Lq"], Float[Array, "G Lq"]],
     passages: tuple[Int[Array, "N Lp"], Float[Array, "N Lp"]],
 ) -> Float[Array, "G N"]:
-    """Compute `scores` by a comparison of all pairs of positions."""
+    """Compute lexical scores by a comparison of all pairs of positions."""
     (asked, asked_weights), (shown, shown_weights) = queries, passages
     each = in_chunks(len(shown), at_most=max(1, _LARGEST_TERMS // (asked.size * shown.shape[1])))
 
@@ -561,16 +556,14 @@ def late_scores(
     queries: tuple[Float[Array, "*A G Lq K"], Bool[Array, "*A G Lq"]],
     passages: tuple[Float[Array, "*A N Lp K"], Bool[Array, "*A N Lp"]],
 ) -> Float[Array, "*A G N"]:
-    """Return late-interaction scores: each query token's maximum similarity, averaged.
+    """Return late-interaction scores: the mean over query tokens of their maximum similarity.
 
     The maximum is over the tokens of a passage. Similarities are computed for some passages at a
-    time, [*A, G, c, Lq, Lp], and recomputed in the backward pass. Texts without tokens have the
-    score 0.
+    time, and again in the backward pass. Texts without tokens have the score 0.
 
     Args:
       queries: token vectors of the queries, and the mask of tokens.
-      passages: token vectors of the passages, and the mask of tokens; *A are separate blocks of
-        rows.
+      passages: token vectors of the passages, and the mask of tokens; axes *A are independent.
     """
     (asked, there), (shown, real) = queries, passages
     blocks, (num, length) = asked.shape[:-3], shown.shape[-3:-1]

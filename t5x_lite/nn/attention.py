@@ -340,7 +340,7 @@ def with_room(x: Array | None, num: int, value: bool | int) -> Array | None:
 def dropped_values(
     value: Float[Array, "B S H K"], rate: float, *, key: Key | None, share: bool
 ) -> tuple[Float[Array, "B S H K"], WeightDropout | None]:
-    """Return the values with shared dropout; or scaled values, and the dropout of the weights.
+    """Apply dropout to the values, or return the dropout to apply to the attention weights.
 
     Args:
       value: projected values.
@@ -371,9 +371,8 @@ def attention_by_head(
     """Compute `dot_product_attention` for few queries over the keys and values of a decoding cache.
 
     The operations have the order of `softmax_attention`, so that incremental decoding equals the
-    full forward pass; no backward pass is defined. The G axis of the keys has size N * H, for N
-    blocks of positions and H heads, and positions are the last axis: on CPU, the logits of four
-    queries take a quarter to a half of the time that they take over [B, H, S, K].
+    full forward pass; no backward pass is defined. Positions are the last axis of the keys, because
+    logits are then two to four times faster on CPUs.
     """
     mask: Any = pattern.mask
     bias: Any = pattern.bias
@@ -459,7 +458,7 @@ class Attention(nnx.Module):
         self.scale = 1.0 / math.sqrt(d_kv) if scaled else None
 
     def dense_sites(self) -> dict[str, Dense]:
-        """Return the four dense layers by adapter site: "query", "key", "value" and "out"."""
+        """Return the four dense layers by name: "query", "key", "value" and "out"."""
         return {name: getattr(self, name) for name in ("query", "key", "value", "out")}
 
     def join(self, *, crosses: bool = False) -> None:
@@ -509,7 +508,7 @@ class Attention(nnx.Module):
         return self.heads(self.key(source, seen)), self.heads(self.value(source, seen))
 
     def queries(self, x: Float[Array, "B T D"], seen: Any = None) -> Float[Array, "B T H K"]:
-        """Project x to queries, split into heads; gated adapters read the mask `seen`."""
+        """Project x to queries, split into heads."""
         return self.heads(self.scaled_queries(x, seen) if self.joint is None else self.joint(x)[0])
 
     def project_all(
@@ -535,7 +534,7 @@ class Attention(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Attend from projected queries to keys and values, and apply the output projection.
 
-        If `prefix` is None, `own_prefix` computes it. Gated adapters read the mask `seen`.
+        If `prefix` is None, `own_prefix` computes it.
         """
         # If the length is split over devices, each device has some of the queries and all keys.
         keys, values = (constrain(y, "batch", None, "heads", "kv") for y in (keys, values))

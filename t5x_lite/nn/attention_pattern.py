@@ -444,11 +444,7 @@ def _block(
 def _by_keys_blocks(
     block: int, start: Array, key: Float[Array, "B S H K"], position_query: Array
 ) -> Float[Array, "B H block S"]:
-    """Compute the position-to-content logits K[k] Qr[q - k] of a block of queries.
-
-    Keys are also processed in blocks: the keys of one block have 2 block - 1 distances from the
-    queries, and all keys together have S + block - 1.
-    """
+    """Compute the position-to-content logits of a block of queries, one block of keys at a time."""
     batch, length, heads, size = key.shape
     num = _num_blocks(block, length)
     keys = jnp.pad(key, ((0, 0), (0, num * block - length), (0, 0), (0, 0)))

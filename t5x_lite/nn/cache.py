@@ -44,13 +44,14 @@ class Cache:
     """State of incremental decoding, as a pytree.
 
     Attributes:
-      own: keys and values of the self-attention: a pair ([B, N * H, K, b], [B, H, S, K]) for each
-        layer if the decoder is unstacked for decoding, else one pair with a leading axis of layers.
+      own: keys and values of the self-attention: a pair of keys [B, N * H, K, b], in N blocks of b
+        positions, and values [B, H, S, K]; one pair per layer, or one pair with a leading axis of
+        layers.
       across: keys and values of the cross-attention, with the inputs' length I instead of S, or
         None.
       cross_mask: bool [B, 1, 1, I], mask of the inputs, or None.
       valid: bool [B, P], True for prefix positions that are not padding.
-      ancestors: int32 [R, L], row that wrote each new token of a row's past.
+      ancestors: int32 [R, L], row that computed each earlier new token of a row.
       index: int32, number of new tokens so far.
     """
 
@@ -63,7 +64,7 @@ class Cache:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows per input, W."""
+        """Number of rows per input, such as beams."""
         return self.ancestors.shape[0] // self.valid.shape[0]
 
 
@@ -79,8 +80,8 @@ def to_blocks(keys: Float[Array, "*layers H K S"], *, num_rows: int = 1) -> Arra
     """Split cached keys into N blocks [*layers, N * H, K, b], padded with zeros at the end.
 
     Args:
-      keys: keys of S cached positions (slots).
-      num_rows: number of rows W per input; their W slots are written together.
+      keys: keys of S cached positions.
+      num_rows: number of rows per input, such as beams.
     """
     *layers, heads, size, slots = keys.shape
     block = num_rows * max(1, BLOCK // num_rows) if slots >= 2 * BLOCK else slots
@@ -111,8 +112,7 @@ def start(
       across: cross-attention keys and values in the same form, or None.
       cross_mask: mask of the inputs, or None.
       valid: True for prefix positions that are not padding.
-      max_length: maximum number of new tokens. The last token needs no slot: L is max_length - 1,
-        but at least 1.
+      max_length: maximum number of new tokens.
     """
     if max_length < 1:
         raise ValueError(f"max_length must be at least 1: got {max_length}")
@@ -143,7 +143,8 @@ def put(old: Any, new: KeysAndValuesByHead, slot: Int[Array, ""], *layer: Int[Ar
     Args:
       old: cached keys and values, a pair as in `Cache`.
       new: keys [B, H, K, W] and values of W new tokens of one layer.
-      slot: first slot to write; if too few slots follow, the last slots are overwritten.
+      slot: first position to write; if too few positions follow, the last positions are
+        overwritten.
       *layer: index of the layer, if the pair holds all layers.
     """
     (keys, values), (new_keys, new_values) = old, new
@@ -158,11 +159,11 @@ def put(old: Any, new: KeysAndValuesByHead, slot: Int[Array, ""], *layer: Int[Ar
 
 
 def view(cache: Cache) -> tuple[Int[Array, ""], Bool[Array, "B 1 W S"], Positions]:
-    """Return the cache slot of the next token, the mask of visible slots, and all positions.
+    """Return the cache position of the next token, the attention mask, and all positions.
 
     Returns:
-      The first of the W slots to write; the mask of the slots that each row attends to, including
-        its own new slot; the positions of the query and of the slots.
+      The first cache position to write; the mask of the cached keys that each row attends to; the
+        positions of the query and of the cached keys.
     """
     batch_size, prefix = cache.valid.shape
     num_rows, length = cache.num_rows, cache.ancestors.shape[1]

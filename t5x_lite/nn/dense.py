@@ -152,7 +152,7 @@ def kept_keys(
 
     Args:
       rate: dropout rate.
-      streams: random words from `WeightDropout.streams`, or other random words.
+      streams: random words, such as from `WeightDropout.streams`.
       start: index of the first key.
       size: number of keys.
     """
@@ -175,9 +175,7 @@ _FACTORS = np.int32(0x7FEB352D), np.int32(0x846CA68B - 2**32)
 def hashed(streams: Int[Array, "..."], words: Int[Array, "..."]) -> Int[Array, "..."]:
     """Return random words, computed as a hash of stream seeds and word indices.
 
-    The arguments are broadcast together. Each word holds two random numbers of 16 bits; see
-    `word_of`. On a TPU, a word costs 8 integer operations, and extracting and comparing a number
-    1.5.
+    The arguments are broadcast together. Each word holds two random numbers of 16 bits.
     """
     return _once_mixed(streams + words * _STEP) * _FACTORS[1]
 
@@ -314,7 +312,7 @@ class LayerNorm(nnx.Module):
 
 
 def saves_bytes() -> bool:
-    """Return True if memory traffic limits the traced program's devices (NVIDIA GPUs)."""
+    """Return True if the program runs on NVIDIA GPUs, where memory traffic limits the speed."""
     return is_nvidia(traced_kind())
 
 
@@ -481,7 +479,6 @@ class Dense(nnx.Module):
 def _after_slot(
     slot: DenseSlot | None, x: Array, product: Array, kernel: Array, bias: Array | None, seen: Any
 ) -> Array:
-    """Return the product as an adapter in the slot changes it, plus the bias, in float32."""
     if isinstance(slot, WholeSlot):
         return slot.with_bias(x, product, kernel, bias, seen)
     if isinstance(slot, GatedSlot):
@@ -499,8 +496,7 @@ class FusedDense(nnx.Module):
     to 25 % less time for the rows of a step, and a third less for three narrow layers in one
     product.
 
-    An adapter that treats rows differently has no kernel: it stays in its slot, `slot_N` of the
-    N-th layer or `before` of their input, and changes the product of the base's kernel.
+    An adapter that treats rows differently is not fused; it changes the product.
 
     Args:
       kernels: transposed kernel [O, I] of each layer, all with the same I.
@@ -584,7 +580,7 @@ class FusedDense(nnx.Module):
 def lookup(table: Float[Array, "V D"], tokens: Int[Array, "*batch"]) -> Float[Array, "*batch D"]:
     """Look up rows of an embedding table; the gradient is summed in float32 and rounded once.
 
-    In bfloat16, a sum of cotangents of a frequent token stops growing at 256 times the addend.
+    A bfloat16 sum of many gradients, as for a frequent token, would stop growing.
     """
     return jnp.take(table, tokens, axis=0)
 
@@ -745,7 +741,7 @@ class MLP(nnx.Module):
         self.dropout_rate = dropout_rate
 
     def dense_sites(self) -> dict[str, Dense]:
-        """Return the dense layers by adapter site: "in", "out", and "gate" if gated."""
+        """Return the dense layers by name: "in", "out", and "gate" if the block has a gate."""
         gated = {"in": self.wi_1, "gate": self.wi_0} if self.gated else {"in": self.wi}
         return {**gated, "out": self.wo}
 
@@ -777,7 +773,7 @@ class MLP(nnx.Module):
     def __call__(
         self, x: Float[Array, "B T D"], *, key: Key | None = None, seen: Any = None
     ) -> Float[Array, "B T D"]:
-        """Apply the block; `key` enables dropout, and `seen` is a mask for gated adapters."""
+        """Apply the feed-forward block; `key` enables dropout."""
         hidden = constrain(self._hidden(x, seen), "batch", "length", "mlp")
         if self.slot is not None and self.joint_out is None:
             hidden = self.slot(hidden)

@@ -89,8 +89,8 @@ class RelativePositions:
       max_positions: distance from which on all distances of one side share a row; without
         logarithmic buckets, S.
       terms: terms of the attention score: "c2p" (content to position), "p2c" (position to content).
-      shared: True if the keys' and queries' projections also compute Kr and Qr (share_att_key); if
-        False, Kr and Qr have separate projections.
+      shared: True to project distances by the projections of keys and queries (share_att_key);
+        False for separate projections.
 
     Raises:
       ValueError: if a term is unknown or repeated, no term is given, or the sizes allow no buckets.
@@ -219,7 +219,6 @@ class DisentangledAttention(Attention):
         return self.close(out, mask)
 
     def _written_out(self, rows: Float[Array, "R D"], index: np.ndarray) -> Array:
-        """Look up a row for each distance and split it into heads: [W, H, K]."""
         return lookup(rows, jnp.asarray(index)).reshape(index.size, self.num_heads, -1)
 
 

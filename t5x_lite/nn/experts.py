@@ -43,7 +43,7 @@ _BLOCK = 128
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Assignment of tokens to the blocks of the experts.
+    """Assignment of tokens to blocks of equal size, each for one expert.
 
     Attributes:
       token: index of the token at each position of a block; M at empty positions.
@@ -122,7 +122,7 @@ _AXIS = "tensor"
 
 @dataclasses.dataclass(frozen=True)
 class ExpertWeights:
-    """Parameters of E feed-forward blocks, or a pytree of this structure.
+    """Parameters of several experts, which are feed-forward blocks of the same size.
 
     Attributes:
       wi: kernels [E, D, F] of the input layers; in gated blocks, without the activation.
@@ -177,7 +177,6 @@ def through_experts(
 def _on_device(
     x: Array, chosen: Array, weights: Array, experts: ExpertWeights, *, run: Callable[..., Array]
 ) -> Array:
-    """Run the experts of this device and sum the outputs over all devices."""
     first = jax.lax.axis_index(_AXIS) * len(experts.wi)
     return jax.lax.psum(run(x, chosen, weights, experts, first=first), _AXIS)
 
@@ -191,7 +190,6 @@ def _here(
     activation: Activation,
     first: Array | int,
 ) -> Array:
-    """Return the outputs of this device's experts, numbered from `first`; 0 for other experts."""
     num, (batch, length, width) = len(experts.wi), x.shape
     each = chosen.shape[-1]
     blocks = in_blocks(chosen.reshape(-1) - first, num)
@@ -223,7 +221,7 @@ def _feed_forward(x: Array, mine: ExpertWeights, activation: Activation) -> Arra
 
 
 class ExpertChanges(nnx.Module):
-    """Trainable differences of E experts from one feed-forward block, 0 at first.
+    """Trainable differences of E experts from one feed-forward block, initially 0.
 
     Args:
       num: number of experts E.
@@ -284,7 +282,7 @@ def is_collected() -> bool:
 
 
 def add(name: str, value: Array) -> None:
-    """Add an auxiliary value to the sum collected under a name, if values are collected."""
+    """Add an auxiliary value, such as a loss, to the sum collected under a name."""
     found = _OPEN.get(None)
     if found is not None:
         found[name] = found[name] + value if name in found else value

@@ -178,7 +178,6 @@ def _seen(rules: Rules, rows: Rows, num_queries: int, start: Int[Array, ""]) -> 
 
 
 def _kept(rules: Rules, rows: Rows, start: Array) -> Array | None:
-    """Return the mask of the weights that dropout keeps; None without dropout."""
     streams = (*rows, None, None, None)[5]
     if streams is None:
         return None
@@ -210,7 +209,6 @@ def _by_query(x: Array) -> Array:
 
 
 def _begin(query: Array, prefix: Pair | None, dtype: jnp.dtype) -> tuple[Array, Array, Array]:
-    """Return the largest logits, sums of exponentials and weighted values after the prefix."""
     batch, num_queries, heads, _ = query.shape
     if prefix is None:
         return (
@@ -482,7 +480,6 @@ def _added(
     least: float,
     fill: tuple[int, int] = (0, 0),
 ) -> Float[Array, "_ H T S"]:
-    """Return the float32 term added to the logits: the bias, or `least` at masked keys."""
     if mask is not None:
         fill = (mask.shape[2] - logits.shape[2], mask.shape[3] - logits.shape[3])
     if any(fill):

@@ -61,7 +61,7 @@ def residual(
     source: Float[Array, "B T D"] | None = None,
     mask: Any = None,
 ) -> Float[Array, "B T D"]:
-    """Compute x + dropout(y), the end of every block, with the norm or adapter of the block.
+    """Add the residual connection at the end of a block: x + dropout(y).
 
     Args:
       x: input of the block, for the residual connection.
@@ -340,10 +340,10 @@ class DecoderLayer(PreNormLayer):
         pattern: Pattern,
         across: Pattern = EVERYTHING,
     ) -> Float[Array, "B W D"]:
-        """Apply the decoder layer to one new token in each of an input's W rows (beams or samples).
+        """Apply the decoder layer to one new token in each of an input's rows (beams or samples).
 
         Args:
-          x: hidden states; the second axis has the W rows of an input instead of positions.
+          x: hidden states, one position of each row.
           write: function that stores the new keys and values of the self-attention and returns all
             cached keys and values of this layer, in the layout of `by_head`.
           inputs: keys and values of the cross-attention, shared by the rows of an input.

@@ -367,7 +367,6 @@ def _forward_here(
     *,
     axes: Any,
 ) -> tuple[Array, Array, Array]:
-    """Return the output, the largest logits and the softmax scales for one device's rows."""
     del axes
     layout = call.layout(query, key.shape[1])
     out, statistics = forward_kernel(
@@ -442,7 +441,6 @@ def _inputs(
 
 
 def _joined(x: Array, length: int) -> Array:
-    """Reshape [B, T, H, K] to [B, length, H * K], padded with zeros at the end."""
     fill = length - x.shape[1]
     joined = x.reshape(*x.shape[:2], -1)
     return jnp.pad(joined, ((0, 0), (0, fill), (0, 0))) if fill else joined

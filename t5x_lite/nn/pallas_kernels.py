@@ -95,7 +95,7 @@ class Layout:
 
     @property
     def group(self) -> int:
-        """Number of heads per kernel program: the fewest that fill 128 lanes, or else all heads."""
+        """Number of heads per kernel program, enough to fill 128 lanes."""
         fits = LANES // math.gcd(LANES, self.d_kv)
         return fits if self.num_heads % fits == 0 else self.num_heads
 
@@ -119,8 +119,8 @@ class Layout:
     def diagonals(self) -> tuple[int, int]:
         """First and last diagonal of blocks with a computed bias.
 
-        Diagonal n consists of the blocks of queries i and keys i + n. Diagonals before the first
-        and after the last have the bias of the first and the last.
+        Diagonal n consists of the blocks of queries i and keys i + n. Other diagonals have the bias
+        of the nearest diagonal in this range.
         """
         if self.buckets is None:
             return 0, 0
@@ -140,7 +140,7 @@ class Layout:
 
     @property
     def strip(self) -> int:
-        """Number of columns of a bias strip in VMEM: a block's queries, plus room to shift them."""
+        """Number of columns of the bias strip of a block in VMEM."""
         return self.query_block + self.key_block
 
     @property
@@ -240,7 +240,6 @@ def _bias_bytes(layout: Layout) -> int:
 
 
 def _dropout_bytes(layout: Layout) -> tuple[int, int]:
-    """Return the bytes of a program's dropout streams and a block's mask; 0 without dropout."""
     if not layout.dropout_rate:
         return 0, 0
     return 4 * layout.group * layout.query_block, 4 * layout.query_block * layout.key_block
@@ -251,11 +250,7 @@ def _temporaries(layout: Layout) -> int:
 
 
 def compiler_params(cost: Cost) -> pltpu.CompilerParams:
-    """Return compiler options: heads may be split over a chip's cores, other axes run in order.
-
-    The VMEM limit is 1.5 times the need of the blocks, and at least the compiler's default of 16
-    MiB.
-    """
+    """Return the compiler options of a kernel, such as its VMEM limit."""
     return pltpu.CompilerParams(
         dimension_semantics=("parallel", "arbitrary", "arbitrary", "arbitrary"),
         vmem_limit_bytes=max(16 * 2**20, 3 * cost.vmem // 2),
@@ -301,7 +296,7 @@ def seen(layout: Layout, ids: Refs, query_block: Any, key_block: Any) -> Array |
     """Return the mask of a block, bool [keys, queries], or None if nothing is masked.
 
     Args:
-      layout: division of the work.
+      layout: sizes and settings of the kernel.
       ids: "keys" and "key_groups" as columns, "queries" and "query_groups" as rows; all are
         optional.
       query_block: index of the block of queries.
@@ -357,7 +352,7 @@ def kept_weights(layout: Layout, streams: Array, key_block: Any) -> Array:
     """Sample the dropout mask [keys, queries] of a block, equal to `dropout.kept_keys`.
 
     Args:
-      layout: division of the work.
+      layout: sizes and settings of the kernel.
       streams: random streams of the head's queries, [1, queries].
       key_block: index of the block of keys.
     """
@@ -381,11 +376,6 @@ def diagonal_of(layout: Layout, query_block: Any, key_block: Any) -> Any:
 
 
 def _strip_distances(layout: Layout, diagonal: Any) -> Array:
-    """Return key minus query for the positions of a bias strip, int32 [8, strip].
-
-    Row s belongs to key s of the block. The lanes hold queries 0, 1, ... of the block, followed by
-    the queries before query 0 that move into the block when the strip is moved to the right.
-    """
     shape = (SUBLANES, layout.strip)
     lane = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
     query = jnp.where(lane < layout.query_block, lane, lane - layout.strip)
@@ -414,7 +404,7 @@ def fill_bias(layout: Layout, table: Any, bias: Any, group: Any) -> None:
     """Compute the relative bias for the heads of one kernel program, in VMEM.
 
     Args:
-      layout: division of the work.
+      layout: sizes and settings of the kernel.
       table: reference to the bias table, float32 scalars [buckets, H].
       bias: reference to the result, `layout.bias_shape`.
       group: index of the group of heads.
@@ -442,7 +432,7 @@ def gather_table(layout: Layout, bias: Any, table: Any) -> None:
     """Sum the gradient of a bias by bucket, the reverse of `fill_bias`.
 
     Args:
-      layout: division of the work.
+      layout: sizes and settings of the kernel.
       bias: reference to the gradient of the bias, `layout.bias_shape`.
       table: reference to the result, float32 [1, group * buckets, strip]. Its sum over the last
         axis is the gradient of the heads' columns of the table.
@@ -479,7 +469,7 @@ def forward_kernel(
     """Run the forward attention kernel on one device.
 
     Args:
-      layout: division of the work.
+      layout: sizes and settings of the kernel.
       inputs: "query", "key", "value" [B, length, H * K], with lengths of complete blocks; with a
         bias, "table", float32 [buckets, H]; optional int32 ids of `seen`: "queries" and
         "query_groups" [B, 1, T], "keys" and "key_groups" [B, S, 1].
@@ -525,7 +515,7 @@ def in_specs(layout: Layout, inputs: dict[str, Array], order: Any) -> dict[str, 
     """Return the Pallas block specs of the inputs, by name.
 
     Args:
-      layout: division of the work.
+      layout: sizes and settings of the kernel.
       inputs: inputs of `forward_kernel`.
       order: function from the grid's indices to group of heads, row, block of queries and block of
         keys.
@@ -609,7 +599,7 @@ def backward_kernel(
     """Run the backward attention kernel on one device.
 
     Args:
-      layout: division of the work.
+      layout: sizes and settings of the kernel.
       inputs: inputs of the forward kernel, and "cotangent" [B, T, H * K].
       statistics: float32 [B, groups, 3 * group, T]: the statistics of the forward kernel, followed
         by the sum of cotangent times output for each head.

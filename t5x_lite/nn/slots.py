@@ -77,7 +77,7 @@ def cast(params: Params, dtype: Any) -> Params:
 
 
 def shapes(build: Callable[[nnx.Rngs], nnx.Module]) -> tuple[GraphDef, Any, Axes]:
-    """Return `split(build(rngs))` with shapes instead of arrays, without allocating memory.
+    """Return the structure, parameter shapes and axes of a module without allocating memory.
 
     Returns:
       The graphdef, a nested dict of `jax.ShapeDtypeStruct`, and the axes.
@@ -135,7 +135,7 @@ class DenseSlot(Protocol):
         ...
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return the merged kernel, which gives the adapted result without the adapter."""
+        """Return the kernel with the adapter merged into it."""
         ...
 
     def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:
@@ -145,11 +145,11 @@ class DenseSlot(Protocol):
 
 @runtime_checkable
 class WholeSlot(Protocol):
-    """Protocol of dense-layer adapters that also add the bias, because biases may differ by row."""
+    """Protocol of dense-layer adapters that also add the bias of the layer."""
 
     @property
     def per_row(self) -> bool:
-        """True if the rows of a batch are changed differently, which no merged kernel can do."""
+        """True if the adapter treats the rows of a batch differently."""
         ...
 
     def with_bias(
@@ -167,7 +167,7 @@ class WholeSlot(Protocol):
           y: product of x and the kernel in float32, without the bias.
           kernel: kernel of the layer.
           bias: bias of the layer.
-          seen: mask of the row's positions, as in `Around.mask`.
+          seen: mask of the positions that each position attends to.
         """
         ...
 
@@ -189,7 +189,7 @@ class GatedSlot(Protocol):
           x: input of the layer.
           y: product of x and the kernel in float32, without the bias.
           kernel: kernel of the layer.
-          seen: mask of the row's positions, as in `Around.mask`.
+          seen: mask of the positions that each position attends to.
         """
         ...
 
@@ -207,7 +207,7 @@ class HiddenSlot(Protocol):
         ...
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return the merged kernel, which gives the adapted result without the adapter."""
+        """Return the kernel with the adapter merged into it."""
         ...
 
 
@@ -222,7 +222,7 @@ class KeySlot(Protocol):
 
 @runtime_checkable
 class PlacedKeySlot(Protocol):
-    """`KeySlot` with positions: its keys precede a row's first token and have a relative bias."""
+    """Protocol of prefix adapters with keys at positions before a row's first token."""
 
     @property
     def num_before(self) -> int:
@@ -235,7 +235,7 @@ class PositionHost(Protocol):
     """Protocol of models that may have an embedding of token positions.
 
     Attributes:
-      num_before: number of positions before a row's first token, for keys of a `PlacedKeySlot`.
+      num_before: number of positions before a row's first token, for the keys of a prefix adapter.
     """
 
     num_before: int
@@ -243,7 +243,7 @@ class PositionHost(Protocol):
 
 @runtime_checkable
 class GatedKeySlot(Protocol):
-    """`KeySlot` of an encoder with a gate, which weights the added keys and values for each row."""
+    """Protocol of prefix adapters with a gate that weights the keys and values of each row."""
 
     def gated(
         self, x: Float[Array, "B T D"], seen: Any
@@ -252,7 +252,7 @@ class GatedKeySlot(Protocol):
 
         Args:
           x: hidden states that the queries are computed from.
-          seen: mask of the row's positions, as in `Around.mask`.
+          seen: mask of the positions that each position attends to.
         """
         ...
 
@@ -275,7 +275,7 @@ class TokenSlot(Protocol):
 
 @runtime_checkable
 class TokenHost(Protocol):
-    """Protocol of models with an encoder that accept a `TokenSlot` and an `InvertibleSlot`."""
+    """Protocol of models with an encoder that accept prompt and invertible adapters."""
 
     prompt: Any
     invertible: Any
@@ -290,14 +290,14 @@ class TokenHost(Protocol):
 
 
 def after_prompt(rows: Int[Array, "B S"], prompt: TokenSlot | None) -> Int[Array, "B _"]:
-    """Prepend a 1 for each prompt vector to tokens or segment ids, for the computation of masks."""
+    """Prepend a 1 for each prompt vector to tokens or segment ids, to compute masks."""
     if prompt is None:
         return rows
     return jnp.pad(rows, ((0, 0), (prompt.length, 0)), constant_values=1)
 
 
 def seen_after_prompt(mask: Visibility, prompt: TokenSlot) -> Visibility:
-    """Extend a mask by the vectors of a prompt, which attend to the first segment."""
+    """Extend an attention mask by the vectors of a prompt."""
     ids = (mask.keys, mask.queries)
     keys, queries = (None if each is None else after_prompt(each, prompt) for each in ids)
     return dataclasses.replace(mask, keys=keys, queries=queries)
@@ -312,7 +312,7 @@ class InvertibleSlot(Protocol):
         ...
 
     def inverse(self, y: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
-        """Invert the change of `__call__`, before the product with the token embedding."""
+        """Return the embeddings that `__call__` changes to y."""
         ...
 
 
@@ -351,7 +351,7 @@ class Around:
     """Context that a block passes to its adapter, in addition to the hidden states.
 
     Attributes:
-      source: input of attention or feed-forward: x, or in a pre-norm layer the norm of x.
+      source: input of attention or feed-forward; in a pre-norm layer, the norm of x.
       mask: positions that each position attends to: an array [B, 1, T, T] or a `Visibility`. None
         in a decoder, because positions must not depend on later positions.
       key: random key of dropout; None disables dropout.
@@ -367,29 +367,29 @@ class Host(Protocol):
     """Protocol of layers, or stacks of layers, that accept adapters."""
 
     def dense_sites(self) -> dict[str, Any]:
-        """Return the dense layers by adapter site (a name such as "attention/query")."""
+        """Return the dense layers that accept adapters, by name such as "attention/query"."""
         ...
 
     def hidden_sites(self) -> dict[str, Any]:
-        """Return the blocks that accept a `HiddenSlot` by adapter site (such as "mlp/hidden")."""
+        """Return the blocks that accept adapters of the hidden layer, such as "mlp/hidden"."""
         ...
 
     def key_sites(self) -> dict[str, Any]:
-        """Return the attention layers that accept a `KeySlot` by site ("attention/prefix")."""
+        """Return the attention layers that accept prefix adapters, such as "attention/prefix"."""
         ...
 
     def block_sites(self) -> tuple[str, ...]:
-        """Return the names of the attributes that a `BlockSlot` can be assigned to."""
+        """Return the names of the attributes for adapters at the end of a block."""
         ...
 
 
 @runtime_checkable
 class PerRow(Protocol):
-    """Protocol of adapters that may compute different changes for the rows of a batch."""
+    """Protocol of adapters that may treat the rows of a batch differently."""
 
     @property
     def per_row(self) -> bool:
-        """True if the adapter computes different changes for the rows of a batch."""
+        """True if the adapter treats the rows of a batch differently."""
         ...
 
 

@@ -277,7 +277,7 @@ def scan_layers(
     """Apply stacked layers one after the other, by a scan.
 
     Args:
-      layers: module made by `bind.stacked`.
+      layers: module made by `slots.stacked`.
       call: function (layer, x, inputs of the layer) -> (x, outputs of the layer).
       x: input of the first layer.
       inputs: arrays with a leading axis of layers, or None.
@@ -285,8 +285,7 @@ def scan_layers(
       part: range of layers to run, as (first, last + 1); None for all layers.
 
     Returns:
-      x after the last of these layers, and the stacked outputs of the layers, or None without
-        outputs.
+      The output of the last layer, and the stacked outputs of the layers, or None without outputs.
     """
     graphdef, params, _ = split(layers)
     if part is not None:
@@ -510,7 +509,7 @@ class Decoder(nnx.Module):
         return self.final_norm(x), cache
 
     def step(self, x: Float[Array, "B W D"], cache: Cache) -> tuple[Float[Array, "B W D"], Cache]:
-        """Decode one new token in each of the W rows of every input.
+        """Decode one new token in each row.
 
         The cache's arrays are updated in place if they are the carry of a loop. If the cache is
         full, further tokens overwrite the last token.
@@ -544,7 +543,6 @@ class Decoder(nnx.Module):
 def _straight_step(
     call: Callable, x: Array, layers: Any, cache: Cache, slot: Array
 ) -> tuple[Array, tuple]:
-    """Apply the layers in turn; return hidden states and new self-attention keys and values."""
     written = []
     for layer, own, across in zip(layers, cache.own, cache.across, strict=True):
 
@@ -559,7 +557,6 @@ def _straight_step(
 def _scanned_step(
     call: Callable, x: Array, layers: Any, cache: Cache, slot: Array, *, unroll: int
 ) -> tuple[Array, tuple]:
-    """Compute `_straight_step` by a loop over layers, with all keys and values as its state."""
     graphdef, params, _ = split(layers)
 
     def body(carry: tuple, slices: tuple) -> tuple[tuple, None]:

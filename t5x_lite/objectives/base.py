@@ -104,7 +104,7 @@ class Roc(NamedTuple):
         return (positives * below).sum() + 0.5 * ~there
 
     def error(self) -> Any:
-        """Return the maximum difference of `area` from the exact area."""
+        """Return an upper bound of the error of `area`."""
         return 0.5 * (_shares(self.positives) * _shares(self.negatives)).sum()
 
 
@@ -128,13 +128,13 @@ class Term(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Loss and metrics of a batch, as sums and the weights to divide them by.
+    """Loss terms and metrics of a batch, as sums and weights.
 
     Attributes:
       terms: terms of the loss by name, for differentiation.
       metrics: metrics by name: (total, weight), logged as total / weight; or a `Roc`, logged as its
         area.
-      features: arrays [B, ...] that later phases of a step read from their batch; without gradient.
+      features: arrays [B, ...] for later phases of the train step; without gradient.
       rows: float32 arrays [B, ...] from which `Objective.joint` computes terms, for
         differentiation.
     """
@@ -155,11 +155,7 @@ class Loss(NamedTuple):
         return sum(parts[1:], start=parts[0])
 
     def joined(self, other: "Loss") -> "Loss":
-        """Replace the rows by the terms and metrics of the second stage, from `Objective.joint`.
-
-        Raises:
-          ValueError: if both stages have a term or a metric of the same name.
-        """
+        """Return the loss with the terms and metrics of a second stage, and without rows."""
         twice = {*self.terms, *self.metrics} & {*other.terms, *other.metrics}
         if twice:
             raise ValueError(f"both stages of a loss have {sorted(twice)}; rename one of each")
@@ -170,7 +166,7 @@ class Loss(NamedTuple):
         )
 
     def plus_terms(self, penalties: Mapping[str, tuple[Array, float]]) -> "Loss":
-        """Return the loss with penalties (total, scale), which are equal in each microbatch."""
+        """Return the loss with extra penalty terms."""
         made = {name: Term(x, jnp.float32(1), scale) for name, (x, scale) in penalties.items()}
         return self._replace(terms={**self.terms, **made}) if made else self
 
@@ -244,7 +240,7 @@ class Objective:
         return 0
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> Any:
-        """Build the loss module: (model, heads, batch, key) -> Loss, possibly with parameters.
+        """Build the module that computes the loss from model, heads, batch and random key.
 
         With phases, the module also has an argument `phase`: the name of a phase, or None for the
         loss of all phases together, which evaluation reports.
@@ -273,11 +269,11 @@ class Objective:
         return self
 
     def with_two_towers(self) -> "Objective":
-        """Return the objective with a separate encoder for passages, if it computes vectors."""
+        """Return the same objective with a separate encoder for passages."""
         return self
 
     def with_classes(self, *, kind: str, num_classes: int) -> "Objective":
-        """Return the objective with its classification head set for a model family and a task.
+        """Return the objective with a classification head of this kind and number of classes.
 
         Args:
           kind: kind of the classification head.
@@ -290,11 +286,11 @@ class Objective:
         return self
 
     def undecided(self) -> tuple[str, ...]:
-        """Return the unset fields that depend on model or data: "head", "classes", "weights"."""
+        """Return the names of settings that are still to be derived from model or data."""
         return ()
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
-        """Return the terms and metrics of the second stage for a whole batch, without parameters.
+        """Compute loss terms and metrics that compare the rows of a whole batch.
 
         Args:
           rows: arrays [B, ...] by name, in the order of the batch.
@@ -332,7 +328,7 @@ class Objective:
         return None
 
     def no_terms(self) -> tuple[int, ...] | None:
-        """Return the ids of tokens that are not terms of a text; None without lexical terms."""
+        """Return the ids of special tokens without a lexical weight, or None."""
         return None
 
     def smaller_logits(self) -> str:
@@ -352,7 +348,7 @@ class Objective:
             )
 
     def views(self, model: ModelConfig, prefix: str) -> tuple[View, ...]:
-        """Return the rules (views) that compute the learner's parameters from stored parameters.
+        """Return the rules that compute shared parameters from the stored parameters.
 
         Args:
           model: config of the model; its parameters are below "model/".
@@ -368,10 +364,9 @@ class Objective:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NoLoss(Objective):
-    """Objective without a loss, for imported models with heads that have no loss."""
+    """Objective without a loss, for imported models that are not trained."""
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> "NoLossModule":
-        """Build a loss module that raises InputError when called."""
         del model, rngs
         return NoLossModule()
 
@@ -398,5 +393,5 @@ class NoLossModule(nnx.Module):
 
 
 def names_of(layouts: Sequence[type[Layout]]) -> str:
-    """Return the names of layouts, joined by "or" for a message."""
+    """Return the names of layout types, joined by "or" for a message."""
     return " or ".join(layout.name for layout in layouts)

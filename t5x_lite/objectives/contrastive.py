@@ -114,12 +114,11 @@ class BiEncoder(Objective):
     """Base class of objectives that compute a vector of each query and of each passage.
 
     Attributes:
-      normalize: True if vectors are scaled to length 1, so that a score is a cosine; if None, the
-        initial checkpoint's setting, or else True.
-      pooling: "cls" or "mean" (`models.towers`); if None, the initial checkpoint's setting, or else
-        "cls".
-      projection: dimensions of a vector after a linear layer that follows the pooling; if None, the
-        initial checkpoint's setting, or else without this layer.
+      normalize: True if vectors are scaled to length 1, so that a score is a cosine; None is the
+        initial checkpoint's setting, by default True.
+      pooling: "cls" or "mean"; None is the initial checkpoint's setting, by default "cls".
+      projection: output size of a linear layer after the pooling; None is the initial checkpoint's
+        setting, by default no such layer.
       tied_projection: True if queries and passages share the projection.
       towers: "one" encoder for queries and passages, or "two": passages have a separate encoder
         (`towers/passage`), which starts as a copy of the queries' encoder.
@@ -141,7 +140,6 @@ class BiEncoder(Objective):
         return dataclasses.replace(self, towers="two")
 
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:
-        """Return the FLOPs for one row, a query and its passages; scores are not counted."""
         (query,), (num, passage) = shapes["query_tokens"], shapes["passage_tokens"]
         return model.text_flops(query) + num * model.text_flops(passage)
 
@@ -181,7 +179,7 @@ class BiEncoder(Objective):
 
 
 class PairVectors(LossModule):
-    """Loss module that computes vectors of queries and passages, the first stage of a loss."""
+    """Loss module that computes the vectors of queries and passages."""
 
     def __call__(
         self,
@@ -192,7 +190,6 @@ class PairVectors(LossModule):
         key: Key | None = None,
         towers: Towers | None = None,
     ) -> Loss:
-        """Return a loss without terms, with the vectors of a batch or microbatch as its rows."""
         check_groups(self.config, batch)
         rows = self.encode(model, heads, batch, key=key, towers=towers)
         return Loss(terms={}, metrics={}, rows=rows)
@@ -226,7 +223,7 @@ class PairVectors(LossModule):
 
 
 def check_groups(objective: Objective, batch: Batch) -> None:
-    """Raise InputError, naming missing features, unless the batch has the layout `Groups`."""
+    """Raise InputError if the batch lacks a feature of queries or passages."""
     missing = sorted(set(_FEATURES) - set(batch))
     if missing:
         raise InputError(
@@ -236,7 +233,7 @@ def check_groups(objective: Objective, batch: Batch) -> None:
 
 
 def own_block(x: Shaped[Array, "B N"], block: int) -> Shaped[Array, "B M"]:
-    """Select each query's values (such as scores) for the passages in its block.
+    """Select the scores of each query for the passages in the same block of rows.
 
     Args:
       x: values of B queries for all N passages, N / B per row.
@@ -248,13 +245,13 @@ def own_block(x: Shaped[Array, "B N"], block: int) -> Shaped[Array, "B M"]:
 
 
 def own_group(x: Shaped[Array, "B M"], block: int, num: int) -> Shaped[Array, "B P"]:
-    """Select each query's values for its own `num` passages, from the result of `own_block`."""
+    """Select the scores of each query for the `num` passages of the same row."""
     first = jnp.arange(len(x)) % block * num
     return jnp.take_along_axis(x, first[:, None] + jnp.arange(num), axis=1)
 
 
 def of_lexical(rows: Mapping[str, Array], batch: Batch, *, block: int) -> Float[Array, "B M"]:
-    """Return lexical scores of queries and the passages of their blocks, by common terms.
+    """Return the lexical scores of each query for the passages in the same block of rows.
 
     Args:
       rows: "query_terms" [B, Lq] and "passage_terms" [B, P, Lp], from `LexicalHead.terms`.
@@ -270,7 +267,7 @@ def of_lexical(rows: Mapping[str, Array], batch: Batch, *, block: int) -> Float[
 
 
 def of_multi_vectors(rows: Mapping[str, Array], batch: Batch, *, block: int) -> Float[Array, "B M"]:
-    """Return multi-vector scores of queries and the passages of their blocks.
+    """Return the multi-vector scores of each query for the passages in the same block of rows.
 
     Args:
       rows: "query_vectors" [B, Lq - 1, K] and "passage_vectors" [B, P, Lp - 1, K], from
@@ -289,12 +286,10 @@ def of_multi_vectors(rows: Mapping[str, Array], batch: Batch, *, block: int) -> 
 
 
 def _of_queries(x: Array, block: int) -> Array:
-    """Reshape [B, ...] to [blocks, rows, ...]."""
     return x.reshape(-1, block, *x.shape[1:])
 
 
 def _of_passages(x: Array, block: int) -> Array:
-    """Reshape [B, P, ...] to [blocks, rows * P, ...]."""
     found = x.reshape(-1, block * x.shape[1], *x.shape[2:])
     return constrain(found, *[None] * found.ndim) if len(found) == 1 else found
 
@@ -326,7 +321,7 @@ def candidates(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
     """Return a mask of the candidates of each query, among the N passages of the batch.
 
     Args:
-      batch: batch in the layout `Groups`, B rows of N / B passages.
+      batch: batch of B queries, each with N / B passages.
       scope: "batch", "group" (only a row's own passages), or "block:N" (the passages of N
         consecutive rows, independent of the devices).
     """
@@ -335,7 +330,7 @@ def candidates(batch: Batch, scope: str = BATCH) -> Bool[Array, "B N"]:
 
 
 def asking(batch: Batch, scope: str = BATCH) -> Bool[Array, "B B"]:
-    """Return a mask of the queries that each row's first passage is compared with.
+    """Return a mask of the queries to compare with each row's first passage.
 
     The mask is for a symmetric loss. It includes the row's own query, and each distinct query for
     which the passage is not relevant.
@@ -368,7 +363,6 @@ def _wrong_or_own(batch: Batch, scope: str) -> Bool[Array, "B N"]:
 
 
 def _answers(batch: Batch) -> Bool[Array, "B N"]:
-    """Return a mask of passages that equal a positive of the same query, in any row."""
     num = batch["passage_tokens"].shape[1]
     queries, passages = _query_keys(batch), _passage_keys(batch)
     asks = jnp.all(queries[:, None] == queries[None], axis=2)
@@ -379,7 +373,6 @@ def _answers(batch: Batch) -> Bool[Array, "B N"]:
 
 
 def _answers_by_id(batch: Batch) -> Bool[Array, "B N"]:
-    """Return a mask of passages that the data list as positives of the query, by id."""
     rows, num = batch["passage_tokens"].shape[:2]
     if "passage_ids" not in batch or "positive_ids" not in batch:
         return jnp.zeros((rows, rows * num), bool)
@@ -402,7 +395,6 @@ def _own(batch: Batch) -> Bool[Array, "B N"]:
 
 
 def _within(rows: int, num: int, scope: str) -> Bool[Array, "B N"]:
-    """Return a mask of the passages in the block of each row."""
     if scope == BATCH:
         return jnp.ones((rows, rows * num), bool)
     size = block_size(scope) or 1
@@ -411,7 +403,6 @@ def _within(rows: int, num: int, scope: str) -> Bool[Array, "B N"]:
 
 
 def _allowed(batch: Batch) -> Bool[Array, "B N"]:
-    """Return a mask that excludes pairs of rows if one row uses only its own negatives."""
     rows, num = batch["passage_tokens"].shape[:2]
     if OWN_NEGATIVES not in batch:
         return jnp.ones((rows, rows * num), bool)
@@ -527,8 +518,8 @@ class Contrastive(BiEncoder):
         """Return the sum of the InfoNCE losses of all queries except padding.
 
         Args:
-          scores: result of `scores`.
-          batch: batch in the layout `Groups`.
+          scores: score of each query and passage.
+          batch: batch of queries with their passages.
           real: 1 for a query, and 0 for a row of padding.
         """
         num_rows, num = batch["passage_tokens"].shape[:2]
@@ -735,7 +726,7 @@ class Triplets(BiEncoder):
 
 
 class GradedLoss(nnx.Module):
-    """Loss module for graded pairs and triplets of texts, which encodes the texts.
+    """Module that computes the loss of graded pairs or triplets of texts.
 
     Args:
       config: the objective.

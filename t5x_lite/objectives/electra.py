@@ -76,7 +76,8 @@ class Electra(Masks, Objective):
 
     Attributes:
       generator: config of the generator, of any size; shared embeddings have the model's shape.
-      sharing: relation of the embeddings of generator and model: "es", "nes" or "gdes".
+      sharing: sharing of the embeddings of generator and model: "es" (shared), "nes" (separate) or
+        "gdes" (gradient-disentangled).
       share_embedding_norm: True if "es" also shares the embeddings' layer norm and token types;
         None is True with the head "electra", as in the original, and else False.
       decoupled: True if generator and discriminator are updated one after the other, each by its
@@ -178,7 +179,7 @@ class Electra(Masks, Objective):
         return self.masked_lm_flops(self.generator, length) + model.text_flops(length) + head
 
     def views(self, model: ModelConfig, prefix: str) -> tuple[View, ...]:
-        """Return the rules (views) by which generator and model share embeddings."""
+        """Return the rules that compute the shared embeddings of generator and model."""
         ours, theirs = "model/embedding/", f"{prefix}generator/embedding/"
         shared = self._shared(model)
         if self.sharing == "es":

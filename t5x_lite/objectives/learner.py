@@ -56,7 +56,7 @@ from t5x_lite.optim.partial import Update, check_updates
 
 
 class Bound(nnx.Module):
-    """Model, heads, objective and adapters as one module, which computes the loss of a batch.
+    """Module of model, heads, objective and adapters that computes the loss of a batch.
 
     Args:
       model: config of the model; its parameters are below "model/".
@@ -106,7 +106,7 @@ class Bound(nnx.Module):
         return self.objective(self.model, self.heads, batch, key=key, **more)
 
     def encoder(self, role: Role) -> Any:
-        """Return the encoder of "query" or "passage" texts: the tower `role`, or else the model."""
+        """Return the encoder for the texts of a role, "query" or "passage"."""
         return self.towers[role] if role in self.towers.names else self.model
 
 
@@ -143,7 +143,7 @@ class Learner:
       seen: shapes of the module's parameters.
       shapes: shapes of the stored parameters, a nested dict.
       axes: logical axes of the stored parameters.
-      views: views that compute the module's parameters from stored parameters.
+      views: rules that compute the module's parameters from stored parameters.
     """
 
     model: ModelConfig
@@ -225,11 +225,7 @@ class Learner:
         )
 
     def check_train(self) -> None:
-        """Raise InputError for a pattern of `train` that matches no trainable parameter.
-
-        The patterns of an adapter are checked in the same way. The path of an adapter selects all
-        parameters that the adapter trains; one match is enough.
-        """
+        """Raise InputError for a pattern of `train` that matches no trainable parameter."""
         _ = self._adapted
         paths = [path for path in trees.flatten(self.shapes) if not self._unread(path)]
         for pattern, meant in self._meant.items():
@@ -278,10 +274,9 @@ class Learner:
         """Build the module from stored parameters, in the compute dtype and with inserted adapters.
 
         Args:
-          params: stored parameters, which may include `adapter_ids` for inference.
+          params: stored parameters; for inference, also `adapter_ids`.
           key: random key of the adapters in training.
-          adapter_ids: [B], index of each row's adapter in a MultiTask, if the model is called
-            without a loss.
+          adapter_ids: [B], index of each row's adapter, for a model that is called without a loss.
         """
         if ADAPTER_IDS in params:
             adapter_ids = params[ADAPTER_IDS]
@@ -332,7 +327,7 @@ class Learner:
         return split(bound.model)[1]
 
     def delta_form(self, adapters: Params) -> tuple[dict[str, Part], tuple[Adapter, ...]]:
-        """Return the adapters as a delta: changes of the model's parameters.
+        """Return the adapters as changes of the model's parameters.
 
         Returns:
           Changes of arrays by parameter path; adapters that cannot be expressed as such changes.
@@ -350,7 +345,7 @@ class Learner:
         return found, rest
 
     def bind_model(self, params: Params, *, adapter_ids: Array | None = None) -> Any:
-        """Return only the model that `bind` builds, with its adapters."""
+        """Build the model with its adapters from stored parameters."""
         return self.bind(params, adapter_ids=adapter_ids).model
 
     def check_mesh(self, mesh: Mesh) -> None:
@@ -365,9 +360,10 @@ class Learner:
     def loss(
         self, params: Params, batch: Batch, key: Key | None = None, *, phase: str | None = None
     ) -> Loss:
-        """Return the loss of the first stage for a batch or microbatch, or the loss of a phase.
+        """Return the loss of a batch, or of one phase of the objective.
 
-        With a key, as in training, the terms include the adapters' penalties.
+        Terms that compare the rows of a batch come from `joint`. With a key, as in training, the
+        terms include the adapters' penalties.
         """
         loss = self.bind(params, key=key)(batch, key=key, phase=phase)
         if key is None or not self.adapters:
@@ -380,11 +376,11 @@ class Learner:
         return loss
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None = None) -> Loss:
-        """Return the loss of the second stage, which compares the rows of a whole batch."""
+        """Return the loss with the terms that compare the rows of a whole batch."""
         return self.objective.joint(rows, batch, step=step)
 
     def whole_loss(self, params: Params, batch: Batch, key: Key | None = None) -> Loss:
-        """Return the loss of both stages, for a batch without microbatches."""
+        """Return the complete loss of a batch that is not split into microbatches."""
         loss = self.loss(params, batch, key)
         return loss.joined(self.joint(loss.rows, batch)) if loss.rows else loss
 
@@ -468,7 +464,7 @@ class Learner:
         return True
 
     def num_unused(self, *, trained: bool = False) -> int:
-        """Return the number of adapter parameters that are padding for narrower or skipped layers.
+        """Return the number of adapter parameters that are only padding and have no effect.
 
         Args:
           trained: True to count only trained adapters.
@@ -486,7 +482,7 @@ class Learner:
         return sum(map(modules.num_unused, names)) * (1 + len(self._towers))
 
     def holds_still(self, path: str) -> bool:
-        """Return True for a frozen parameter of a run that trains only some parameters."""
+        """Return True if a parameter is frozen while only some parameters are trained."""
         return bool(self.train or self.adapters) and not self.trains(path)
 
     def _unread(self, path: str) -> bool:
@@ -538,7 +534,6 @@ class Learner:
 
     @property
     def _scheduled(self) -> Callable[[Array], dict[str, Array]] | None:
-        """Function from the step to the adapters' scheduled parameters; None without schedules."""
         of_model = at_step(self.adapters)
         if of_model is None or not self._towers:
             return of_model
@@ -605,7 +600,6 @@ _SMALLEST_BOUND = 100_000
 
 
 def _check_copied(modules: AdapterModules, its_views: Sequence[View]) -> None:
-    """Raise InputError if an adapter copies an array that is shared or computed (by a view)."""
     for path in modules.copied():
         if any(view.mentions(f"model/{path}") for view in its_views):
             raise InputError(
@@ -614,6 +608,6 @@ def _check_copied(modules: AdapterModules, its_views: Sequence[View]) -> None:
 
 
 def views_of(model: ModelConfig, objective: Objective) -> tuple[View, ...]:
-    """Return a learner's views (rules that compute parameters), without tracing its module."""
+    """Return the rules that compute a learner's shared parameters."""
     towers = [view for name in objective.more_towers() for view in model.views(f"{TOWERS}{name}/")]
     return (*model.views("model/"), *towers, *objective.views(model, "objective/"))

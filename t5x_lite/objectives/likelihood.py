@@ -70,7 +70,7 @@ def cross_entropy(
       logits: unnormalized scores.
       targets: class of each position.
       z_loss: coefficient of log(Z)^2, which keeps the logits from drifting; T5 1.1 uses 1e-4.
-      label_smoothing: total probability s of the other classes.
+      label_smoothing: total probability of the other classes.
 
     Returns:
       The loss of each position, including the z-loss; and only the z-loss.
@@ -208,7 +208,6 @@ def token_losses(
     width = -(-length // num_chunks)
 
     def chunks(x: Array) -> Array:
-        """Reshape [B, T, ...] to [num_chunks, B, width, ...]."""
         missing = num_chunks * width - length
         x = jnp.pad(x, ((0, 0), (0, missing), *[(0, 0)] * (x.ndim - 2)))
         return jnp.moveaxis(x.reshape(batch, width, num_chunks, *x.shape[2:]), 2, 0)
@@ -232,7 +231,7 @@ def _logits(rules: _Rules, hidden: Array, kernel: Array, bias: Array | None) -> 
 
 
 def _is_target(targets: Array, logits: Array) -> Array:
-    """Return the mask [B, T, V] of targets; a gather would move logits of a split vocabulary."""
+    """Return the mask [B, T, V] that is True at each position's target token."""
     classes = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
     return classes == targets[..., None]
 
@@ -334,7 +333,7 @@ class Likelihood(Objective):
         return LikelihoodLoss(self)
 
     def check_model(self, model: nnx.Module) -> None:
-        """Raise InputError unless the model's arguments are the objective's features."""
+        """Raise InputError if the model does not accept the objective's features."""
         taken = inspect.signature(type(model).__call__).parameters
         needed = {
             name

@@ -140,7 +140,6 @@ class Ranker(Objective):
         return RankerLoss(self)
 
     def forward_flops(self, model: ModelConfig, shapes: RowShapes) -> int | None:
-        """Return the FLOPs for one row, a query with each of its passages."""
         num, length = shapes["encoder_input_tokens"]
         one = model.forward_flops({"encoder_input_tokens": (length,)})
         return None if one is None else num * one
@@ -275,7 +274,7 @@ def m3_kd(
     *,
     there: Bool[Array, "B P"],
 ) -> tuple[Array, Array]:
-    """Return the sum of the `m3_kd` distillation losses, and the number of queries with a loss.
+    """Return the sum of BGE-M3's distillation losses, and the number of queries with a loss.
 
     Args:
       own: scores of each query and its own passages, divided by the temperature.
@@ -330,21 +329,20 @@ class M3(Contrastive):
     Attributes:
       weights: weights of the dense, the lexical and the multi-vector score in their sum.
       loss_weights: weights of the losses of the three scores.
-      combination: "mean", (L + L') / 2 with L a mean of four losses; or "sum", as first published.
+      combination: "mean" to average the losses, or "sum" as in the first version of the paper.
       distill_from: optimizer step from which on the scores are distilled from their sum; None
-        disables this. Evaluation reports L.
-      score_block: number of rows per block. The lexical and the multi-vector score compare the
-        passages of a block, so all losses except the dense loss are within blocks; None is the
-        batch, or the block of `candidates`.
+        disables this. Evaluation omits the distillation loss.
+      score_block: number of rows per block; lexical and multi-vector scores compare only the texts
+        of a block. None is the whole batch, or the block of `candidates`.
       dense_scale: scale of the dense loss, in addition to its weight; 1 / W is like FlagEmbedding
         on W devices.
-      distillation: loss for rows with teacher scores: "m3_kd" instead of each InfoNCE, or "kl" in
-        addition to InfoNCE (`objectives.ranker`), within blocks; None ignores teacher scores.
+      distillation: loss for rows with teacher scores: "m3_kd" instead of InfoNCE, or "kl" in
+        addition to InfoNCE; None ignores teacher scores.
       teacher_temperature: divisor of the teacher's scores.
-      vector_size: dimensions of a token's vector; if None, the initial checkpoint's setting, or
-        else the size of the hidden states.
-      specials: ids of tokens that are not terms (`models.vector_heads`); if None, the initial
-        checkpoint's setting, or else XLM-R's special tokens.
+      vector_size: dimensions of a token's vector; None is the initial checkpoint's setting, by
+        default the size of the hidden states.
+      specials: ids of tokens that are not terms; None is the initial checkpoint's setting, by
+        default XLM-R's special tokens.
     """
 
     temperature: float = 0.02
@@ -419,7 +417,7 @@ class M3(Contrastive):
         """Return the losses of all scores for a whole batch.
 
         Args:
-          rows: rows from `M3Rows`.
+          rows: outputs of `M3Rows`.
           batch: batch with the texts, to detect padding and duplicates.
           step: step of the optimizer; None in evaluation.
 
@@ -452,10 +450,10 @@ class M3(Contrastive):
     def within_blocks(
         self, rows: Mapping[str, Array], batch: Batch, of_batch: Float[Array, "B N"]
     ) -> Scores:
-        """Return each query's three scores for the passages of its block, and their weighted sum.
+        """Return each query's three scores, and their sum, for the passages of its block of rows.
 
         Args:
-          rows: rows from `M3Rows`.
+          rows: outputs of `M3Rows`.
           batch: batch with the tokens.
           of_batch: dense scores of all passages.
         """
@@ -472,7 +470,6 @@ class M3(Contrastive):
         return GROUP if block == 1 else f"block:{block}"
 
     def _shares(self, step: Array | None) -> tuple[Array | float, Array | float]:
-        """Return the weights of the contrastive loss L and the distillation loss L' at a step."""
         if self.distill_from is None or step is None:
             return 1.0, 0.0
         on = (step >= self.distill_from).astype(jnp.float32)
@@ -501,7 +498,6 @@ class M3(Contrastive):
         return {name: of(score) for name, score in scores.items()}
 
     def _self_taught(self, scores: Scores, where: Bool[Array, "B M"]) -> dict[str, Sums]:
-        """Return the distillation loss of each score from the weighted sum."""
         teacher = jax.lax.stop_gradient(scores[ALL]) / self.temperature
         return {
             f"self_{name}": soft_cross_entropy(
@@ -539,7 +535,7 @@ class M3(Contrastive):
 
 
 class M3Rows(LossModule):
-    """Loss module that computes the outputs of the three heads, the first stage of the loss."""
+    """Loss module that computes the outputs of the three heads."""
 
     def __call__(
         self, model: Any, heads: HeadModules, batch: Batch, *, key: Key | None = None
@@ -595,7 +591,7 @@ def _active(
 def _accuracy(
     score: Float[Array, "B M"], may: Bool[Array, "B M"], real: Float[Array, " B"], block: int
 ) -> Float[Array, ""]:
-    """Count the queries for which their own passage has the largest score of the block."""
+    """Count the queries with the largest score for their own passage."""
     own = own_group(score, block, score.shape[1] // block)[:, 0]
     return jnp.sum(correct(jnp.where(may, score, -jnp.inf), own) * real)
 

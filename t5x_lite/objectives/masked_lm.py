@@ -50,7 +50,7 @@ _ROUNDS = 3
 
 
 class Slots(NamedTuple):
-    """Selected positions of each row, in ascending order, padded to a static number (slots).
+    """Selected positions of each row in ascending order, padded to equal length.
 
     Attributes:
       positions: int32 positions; 0 for padding.
@@ -81,7 +81,7 @@ def most(length: int, ratio: float) -> int:
 def units(
     word_ids: Int[Array, "B S"], *, whole_word: bool, max_ngram: int = 1, key: Key
 ) -> Int[Array, "B S"]:
-    """Return each token's unit number: a unit's tokens are masked together; 0 is never masked.
+    """Return unit numbers: tokens of a unit are masked together; unit 0 is never masked.
 
     Args:
       word_ids: word id of each token, equal for the adjacent tokens of a word; 0 for special tokens
@@ -113,7 +113,7 @@ def units(
 def choose(
     units: Int[Array, "*batch S"], counts: Int[Array, "*batch"], *, key: Key
 ) -> Bool[Array, "*batch S"]:
-    """Select units in random order, as many as fit into each row's count of tokens.
+    """Select units of tokens at random, up to a maximum number of tokens per row.
 
     Args:
       units: unit of each token, numbered from 1 to at most S in each row; 0 is not selected.
@@ -166,7 +166,7 @@ def replaced(
 
 
 def slots(chosen: Bool[Array, "B S"], num: int) -> Slots:
-    """Return the chosen positions of each row as `Slots`, in order.
+    """Return the chosen positions of each row in ascending order.
 
     Args:
       chosen: True for chosen positions; positions after the first `num` are omitted.
@@ -268,7 +268,7 @@ class Masks:
         """Sample masks; return the model's input and the masked positions.
 
         Args:
-          batch: batch in the layout `Encoder`.
+          batch: batch of tokenized texts.
           vocab_size: size of the vocabulary, from which random tokens are sampled.
           pad_id: token id of padding.
           key: random key of the masks.

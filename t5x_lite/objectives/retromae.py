@@ -134,11 +134,11 @@ def bag_losses(
       bias: bias of the logits.
       tokens: tokens of the text.
       read: True for positions with logits.
-      counted: True for positions with tokens in the bag of words; their number is the length.
+      counted: True for positions with tokens in the bag of words.
       chunk: number of positions with logits at a time; the backward pass recomputes the logits.
 
     Returns:
-      The loss of each row; 1 for rows with tokens in the bag of words, else 0.
+      The loss of each row; and its weight, 1 for rows with a bag of words, else 0.
     """
     scores = bag_scores(states, table, bias, read=read, chunk=chunk)
 
@@ -210,7 +210,8 @@ class RetroMAE(Masks, Objective):
       decoder_ratio: fraction of tokens in the decoder's masks; None is 0.5 (enhanced) or 0.7
         (basic).
       decoder_layers: number of layers of the basic decoder; the enhanced decoder has one layer.
-      query: queries of the enhanced decoder: "raw" c + p, or "normalised" by the embeddings' norm.
+      query: queries of the enhanced decoder, sums of [CLS] state and position embedding: "raw", or
+        "normalised" by the embeddings' norm.
       mask_pool: maximum number of masks sampled for each row; each query uses one of them.
       bag_of_words: weight of DupMAE's bag-of-words loss; 0 omits it (the paper: 0.1).
       logits_chunk: number of positions of a row with logits at a time; None computes all at once.
@@ -267,7 +268,7 @@ class RetroMAE(Masks, Objective):
         return RetroMAELoss(self, model, rngs=rngs)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the heads "mlm" and "dense"; "dense" pools by "cls", because [CLS] is trained."""
+        """Return the trained heads "mlm" and "dense"."""
         return (Mlm(), dataclasses.replace(dense_of(kept) or Dense(), pooling="cls"))
 
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:
@@ -475,7 +476,7 @@ class Documents:
     def headed(
         self, embeddings: Float[Array, "B S D"], summary: Float[Array, "B S D"]
     ) -> Float[Array, "B S D"]:
-        """Replace each document's first embedding by the encoder's [CLS] state c, `summary`."""
+        """Replace the embedding of each document's first token by the encoder's [CLS] state."""
         return jnp.where((self.positions == 0)[..., None], summary, embeddings)
 
 
@@ -507,7 +508,7 @@ class Condenser(Masks, Objective):
       head_layers: number of layers of the head; the paper has 2.
       skip_from: number of the layer that the head reads, with 0 for the embeddings; None is the
         middle.
-      late_mlm: True to add the loss of the last hidden states, which is logged in any case.
+      late_mlm: True to add the masked-LM loss of the last hidden states.
     """
 
     whole_word: bool = True
@@ -557,7 +558,7 @@ class Condenser(Masks, Objective):
         return model
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the heads "mlm" and "dense"; "dense" pools by "cls", because [CLS] is trained."""
+        """Return the trained heads "mlm" and "dense"."""
         return (Mlm(), dataclasses.replace(dense_of(kept) or Dense(), pooling="cls"))
 
     def anew(self, earlier: Objective) -> str:
@@ -600,7 +601,7 @@ class CondenserLoss(nnx.Module):
         Args:
           model: encoder.
           heads: heads by name; "mlm" is read.
-          batch: features of the layout `Encoder`.
+          batch: batch of tokenized texts.
           key: random key of masks and dropout; None gives fixed masks and no dropout.
         """
         config, tokens = self.config, batch["encoder_input_tokens"]
@@ -740,7 +741,7 @@ def candidates(batch: Batch) -> Bool[Array, "N N"]:
     These are the other span of its document, and negatives from other documents.
 
     Args:
-      batch: batch in the layout `Spans` with N / 2 documents.
+      batch: batch of N spans, two of each document.
     """
     documents, num, length = batch["encoder_input_tokens"].shape
     tokens = batch["encoder_input_tokens"].reshape(documents * num, length)

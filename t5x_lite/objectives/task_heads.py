@@ -122,7 +122,6 @@ class ClassObjective(Objective):
             raise InputError("objective.class_weights must have a weight above 0")
 
     def undecided(self) -> tuple[str, ...]:
-        """Return ("weights",) if the class weights are computed from the training data, else ()."""
         return ("weights",) * (self.class_weights == BALANCED)
 
     def with_weights(self, weights: tuple[float, ...]) -> "ClassObjective":
@@ -358,8 +357,8 @@ def loss_of_spans(head: SpanHead, hidden: Float[Array, "B S D"], batch: Batch) -
     Args:
       head: head that computes the logits of all positions.
       hidden: hidden states of the encoder.
-      batch: batch with "labels", the positions of first and last token + 1; rows with 0 as first
-        label are ignored.
+      batch: batch with "labels": positions of the answer's first and last token, plus 1; rows with
+        0 are ignored.
     """
     logits = span_logits(head, hidden, batch["encoder_segment_ids"])
     weights = (batch["labels"][:, 0] > 0).astype(jnp.float32)
@@ -569,7 +568,7 @@ _BY_CLASSES = {1: "tasks.glue:stsb", 3: "tasks.glue:mnli"}
 
 
 def objective_for(head: Head | None, *, mask_id: int) -> tuple[Objective, str]:
-    """Return the objective that trains a head, and a suitable task; `NoLoss` if none trains it.
+    """Return an objective that trains a head, and a suitable task.
 
     Args:
       head: head of the checkpoint; None for an encoder without a head.
