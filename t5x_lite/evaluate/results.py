@@ -282,7 +282,7 @@ CLASSES_FILE = "classes.jsonl"
 
 
 class SameParams:
-    """Provider of parameters that returns the same checkpoint's parameters for every task."""
+    """Provider of one checkpoint's parameters for all tasks."""
 
     def __init__(self, params: Params, step: int):
         self._params = params
@@ -472,7 +472,7 @@ class Outcome:
       metrics: "<split>/<name>" -> value.
       chosen: provider of the checkpoint that evaluated each task.
       submissions: submission files to write.
-      rankings: way of ranking -> query -> ranked documents; the way "" ranks by single vectors.
+      rankings: ranking method -> query -> ranked documents; the method "" uses single vectors.
     """
 
     suite: TaskSuite | None

@@ -142,7 +142,7 @@ class Format:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """File format, as functions that write and read it.
+    """Functions that write and read a file format.
 
     Attributes:
       dump: function that formats sorted pairs (index, label) as the file's text.

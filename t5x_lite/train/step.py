@@ -220,7 +220,7 @@ def _metrics(
 def _whole(
     loss_function: LossFunction, params: Params, batch: Batch, key: Key, complete: _Complete
 ) -> tuple[_Value, Params]:
-    """Return ((loss, (metrics, features)), gradient) of a complete batch."""
+    """Return ((loss, (metrics, features)), gradient) of a batch without microbatches."""
 
     def value(params: Params) -> _Value:
         loss = complete(loss_function(params, batch, key))
