@@ -422,7 +422,7 @@ def current(module: str) -> str:
 
 
 class _FormerModule(ModuleType):
-    """Module under its former name, which reads its attributes from the present module."""
+    """Module under its former name, with the attributes of the renamed module."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

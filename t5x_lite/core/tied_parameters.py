@@ -28,7 +28,7 @@ Flat = Mapping[str, Any]
 
 @runtime_checkable
 class View(Protocol):
-    """Relation between stored parameters and the parameters that modules read.
+    """Conversion between stored parameters and the parameters that modules use, for tied arrays.
 
     All methods take and return flat parameter trees: path -> array.
 
@@ -39,7 +39,7 @@ class View(Protocol):
     computes: ClassVar[bool]
 
     def stored(self, shapes: Flat, axes: Flat) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return shapes and logical axes of the stored parameters, given the modules' parameters.
+        """Return shapes and logical axes of the stored parameters.
 
         Raises:
           ValueError: if the view does not fit the parameters.
@@ -59,7 +59,7 @@ class View(Protocol):
         ...
 
     def mentions(self, path: str) -> bool:
-        """Return True if the view reads or computes the array at a path."""
+        """Return True if this view reads or computes the array at a path."""
         ...
 
 
@@ -68,8 +68,8 @@ class Same:
     """View of arrays that are stored once and read at two paths, such as tied embeddings.
 
     Attributes:
-      path: pattern of the copies, which are not stored.
-      owner: pattern of the stored arrays.
+      path: pattern of the paths that are not stored.
+      owner: pattern of the paths that are stored.
     """
 
     path: str
@@ -179,7 +179,7 @@ class Repeat:
 
 
 def stored(views: Sequence[View], shapes: Params, axes: Axes) -> tuple[Params, Axes]:
-    """Return shapes and axes of the stored parameters, given the modules' parameters."""
+    """Return shapes and axes of the stored parameters, after applying all views."""
     if not views:
         return shapes, axes
     its_shapes, its_axes = trees.flatten(shapes), trees.flatten(axes)
@@ -199,7 +199,7 @@ def read(views: Sequence[View], stored: Params) -> Params:
 
 
 def read_lazily(views: Sequence[View], stored: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
-    """Apply `read` to lazy arrays; load only the arrays that a view computes with."""
+    """Apply `read` to lazily loaded arrays, without loading arrays that are only copied."""
     if not views:
         return dict(stored)
     computed = mentioned([view for view in views if view.computes], stored)
@@ -224,12 +224,12 @@ def write(views: Sequence[View], seen: Params) -> Params:
 
 
 def mentioned(views: Sequence[View], paths: Iterable[str]) -> set[str]:
-    """Return the paths of arrays that a view reads or computes."""
+    """Return the paths of arrays that the views read or compute."""
     return {path for path in paths if any(view.mentions(path) for view in views)}
 
 
 def copies(views: Sequence[View], seen: Iterable[str]) -> dict[str, str]:
-    """Map the path of each array that is not stored to the path of its stored owner."""
+    """Map the path of each tied array that is not stored to the path of the stored array."""
     paths = list(seen)
     return {
         path: _moved(path, view.path, view.owner)

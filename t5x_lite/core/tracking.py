@@ -158,7 +158,7 @@ _KEPT = 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Start:
-    """One start of a run.
+    """Record of one start of a training run.
 
     Attributes:
       command: command line as typed; "" if unknown.

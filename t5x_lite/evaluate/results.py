@@ -114,7 +114,7 @@ class LossEvaluator:
         self._mesh = mesh
 
     def over(self, batches: Callable[[], Iterable[Mapping[str, np.ndarray]]]) -> "LossEvaluator":
-        """Return an evaluator for other batches, which reuses this evaluator's compiled loss."""
+        """Return an evaluator for other batches, with this evaluator's loss function."""
         other = copy.copy(self)
         other._batches = batches
         return other

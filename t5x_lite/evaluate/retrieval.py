@@ -309,7 +309,7 @@ class RetrievalEvaluator:
                     advance(len(documents))
 
     def _drops(self, query: str) -> bool:
-        """Return True if the document with the query's own id must be removed from the ranking."""
+        """Return True if the query's own document must be removed from the ranking."""
         same_ids = self._settings.same_ids
         return same_ids == "drop" or (same_ids == "auto" and query in self._judged.twins)
 

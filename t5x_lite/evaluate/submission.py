@@ -104,7 +104,7 @@ class Format:
       rows: number of lines in the official test set, without the header; None without an official
         set.
       labels: T5's label text -> the benchmark's label; None if any text or number is valid.
-      values: postprocessed value -> the benchmark's label, as an alternative to `labels`.
+      values: postprocessed value -> the benchmark's label; used instead of `labels`.
       kind: file format.
     """
 

@@ -135,7 +135,7 @@ def _names(member: Member) -> tuple[str, ...]:
 
 
 class Answerers:
-    """Factory of the generators that predict a task's outputs; equal settings share a generator.
+    """Factory of the generators that predict a task's outputs.
 
     Args:
       experiment: experiment config, with data, heads and objective.

@@ -86,7 +86,7 @@ def labels(values: Sequence[Number]) -> list[str]:
 
 
 def downsample(points: Sequence[Point], *, limit: int = MAX_POINTS) -> list[Point]:
-    """Return up to `limit` points: the lowest and highest value of each interval, and gaps."""
+    """Return up to `limit` points of a curve, with the extreme values of each interval."""
     if len(points) <= limit:
         return list(points)
     stretch = math.ceil(len(points) / ((limit - 2) // 3))
@@ -367,7 +367,7 @@ def compared(
     *,
     numbers: bool = True,
 ) -> str:
-    """Return an HTML table that compares columns, with best cells in bold."""
+    """Return an HTML table that compares columns, with the best cells in bold."""
     head = "".join(f'<th scope="col">{text(heading)}</th>' for heading in headings)
     body = "".join(
         f'<tr><th scope="row">{text(name)}</th>'

@@ -425,7 +425,7 @@ def _steps(
 
 
 def _examples(batch: Mapping[str, np.ndarray]) -> int:
-    """Return the number of examples in a batch; in packed rows, segments are counted."""
+    """Return the number of examples in a batch, which may be packed."""
     segments = [array for name, array in batch.items() if name.endswith("segment_ids")]
     if segments:
         return int(max(array.max(axis=-1).sum() for array in segments))

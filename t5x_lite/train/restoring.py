@@ -497,7 +497,7 @@ def resume(
 def _another_run(files: Mapping[str, bytes], *, experiment: Experiment) -> str:
     """Return the reason that a checkpoint belongs to another run, or "" for the same run.
 
-    The path of the data may differ, but not the task.
+    The task must be the same, but the path of the data may differ.
     """
     try:
         saved: Experiment = from_json(

@@ -50,7 +50,7 @@ from t5x_lite.optim.partial import LossFunction, Update, joint_state, state_of
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-    """Train state after `step` steps, or a tree of the same structure, such as shardings.
+    """Train state (step, parameters, optimizer state), or a tree of its shardings or shapes.
 
     Attributes:
       step: number of completed steps, int32 scalar.

@@ -105,7 +105,7 @@ class StopSignals:
     Attributes:
       received: signal that this process received, or None.
       notices: number of maintenance notices that this process received.
-      latest: number of the signal that the newest instance received, or None.
+      latest: signal that the newest StopSignals received, or None.
     """
 
     latest: ClassVar[int | None] = None
@@ -139,7 +139,7 @@ class StopSignals:
         return self._look()
 
     def after_step(self, mesh: Mesh, results: Any, *, waited: float = 0.0) -> int | None:
-        """Return the signal that stops the run, or None; call it after each train step."""
+        """Return the signal that stops the run, or None, after a train step."""
         self._stepped = True
         if jax.process_count() == 1:
             return self._alone()

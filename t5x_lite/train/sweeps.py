@@ -75,7 +75,7 @@ class Arm:
 
     Attributes:
       name: beginning of the names of its run directories, such as "rate=0.001,steps=100".
-      settings: field of the config -> value as text.
+      settings: config field -> value as text.
       experiment: config with these values, without seed and work directory.
     """
 
@@ -365,7 +365,7 @@ class Sweep:
             raise InputError(f"--metric {self.metric} is not a metric of {run['workdir']}{remedy}")
 
     def result(self) -> dict[str, Any]:
-        """Return the metric, and the combinations of settings with the best combination first."""
+        """Return the metric, and the combinations of settings, best combination first."""
         arms = []
         for arm in self.arms:
             runs = [run for (name, _), run in self.runs.items() if name == arm.name]

@@ -261,7 +261,7 @@ class Events:
 
     Args:
       directory: directory of the file, created if necessary.
-      first_step: first step; TensorBoard drops older records from this step on.
+      first_step: first step of the file; TensorBoard hides older files' records from this step on.
 
     Raises:
       ImportError: if tensorboardX is not installed.
@@ -555,8 +555,8 @@ class Bar(Lines):
 class Messages(logging.Handler):
     """Logging handler that shows the package's log messages in the progress display.
 
-    If the application has configured logging, its handlers are kept; those on standard error print
-    above the progress bar.
+    If the application has configured logging, its handlers are kept; handlers for standard error
+    print above the progress bar.
     """
 
     def __init__(self, display: Lines):
