@@ -44,7 +44,7 @@ class Opened:
     Attributes:
       directories: directories to search for modules, in order.
       named: top-level modules that a config names.
-      code: top-level modules of the project, which may import other project modules.
+      code: top-level project modules that may import other project modules.
       trusts_checkpoints: True if a checkpoint may import classes of any module.
     """
 

@@ -191,7 +191,7 @@ def partition_spec(logical: Sequence[str | None]) -> PartitionSpec:
 
 
 def is_axes(leaf: Any) -> bool:
-    """Return True if a node of a tree of logical axes is a leaf, which is a tuple of axis names."""
+    """Return True if a node of a tree of logical axes is a leaf, a tuple of axis names."""
     return isinstance(leaf, tuple) and all(isinstance(name, str | None) for name in leaf)
 
 
@@ -324,7 +324,7 @@ def jit_rows(function: Callable[..., Any], mesh: Mesh | None) -> Callable[..., A
     """Compile function(params, *rows) for rows that every process holds completely.
 
     Args:
-      function: function of the parameters and of arrays [B, ...] or None, which returns arrays.
+      function: function (params, *rows) -> arrays; each of the rows is an array [B, ...] or None.
       mesh: mesh to split the rows over; every process gets complete results. If None, the function
         runs in one process, on the device of the parameters.
     """

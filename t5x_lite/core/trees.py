@@ -161,7 +161,6 @@ def _children(part: Any) -> list[Any]:
 
 
 def _ways(parts: Any) -> int:
-    """Return the number of ways in which `re` may try to match a name, capped at _WAYS + 1."""
     ways = 1
     for part in parts:
         inner = [_ways(child) for child in _children(part)]
@@ -340,7 +339,7 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Build a nested dict from a dict of path to leaf; the inverse of `flatten`.
 
     Raises:
-      ValueError: if a path has an empty part, or is also the parent of another path.
+      ValueError: if a path has an empty component, or is also the parent of another path.
     """
     tree: dict[str, Any] = {}
     made = {id(tree)}

@@ -93,7 +93,7 @@ def _groups(trials: Sequence[Trial], column: Sequence[float], *, field: str) -> 
 
 
 def _extremes(groups: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Return the means, over groups, of each group's minimum, maximum and standard deviation."""
+    """Return the mean of the groups' minima, maxima and standard deviations."""
     return {
         "min": statistics.fmean(map(min, groups)),
         "max": statistics.fmean(map(max, groups)),
@@ -307,7 +307,7 @@ class Trials:
 
 
 class ShownExamples:
-    """Builder of few-shot prompts, which reads the examples of each task once.
+    """Builder of few-shot prompts; the examples of each task are read once.
 
     Attributes:
       is_on: True if few-shot prompts are configured.

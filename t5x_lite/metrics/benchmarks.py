@@ -214,7 +214,7 @@ def described(names: Sequence[str], mode: Mode | None = None) -> str:
 
 
 def contradiction(field: str, names: Sequence[str], mode: Mode | None) -> str | None:
-    """Return a warning if a configured mode contradicts the names of metrics, or else None.
+    """Return a warning if a configured mode contradicts the names of metrics; otherwise None.
 
     Args:
       field: name of the field with the mode, such as "checkpoints.best_mode".
@@ -241,7 +241,7 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
 
 
 def is_test(split: str) -> bool:
-    """Return whether a split is a test split, which must not be used to select a checkpoint."""
+    """Return True if a split is a test split."""
     return split.strip().lower().startswith("test")
 
 

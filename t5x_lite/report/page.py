@@ -298,7 +298,7 @@ def _curve(series: Series, place: Callable[[Number, Number], tuple[float, float]
 
 
 def text(value: object) -> str:
-    """Return a value as escaped HTML text, which may also be used in attributes."""
+    """Return a value as escaped HTML text."""
     return html.escape(str(value), quote=True)
 
 
@@ -386,7 +386,7 @@ def compared(
 
 
 def samples_table(samples: Sequence[Mapping[str, str]]) -> str:
-    """Return an HTML table of samples, which marks predictions that differ from the target."""
+    """Return an HTML table of samples; predictions that differ from the target are marked."""
     rows = []
     for sample in samples:
         same = sample["prediction"] == sample["targets"]

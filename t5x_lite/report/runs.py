@@ -152,8 +152,7 @@ class Run:
     def headlines(self) -> list[str]:
         """Return the names of the most important metrics: the task's metric, and then the loss.
 
-        The task's metric is checkpoints.best or the score. Without such a metric, as in
-        pretraining, the loss is first.
+        Without a task metric, as in pretraining, the loss is first.
         """
         names = self.measured
         lowest = [name for name in names if self.mode(name) == "min"]

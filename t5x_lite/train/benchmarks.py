@@ -101,7 +101,7 @@ class Task:
       epochs: passes over the training data; None uses the benchmark's default.
       choices: True if an encoder reads one row for each answer choice.
       measured: names of tasks to evaluate; () evaluates the task itself.
-      diagnostics: names of tasks with only a test split, which the model predicts.
+      diagnostics: names of tasks with only a test split, to predict.
     """
 
     name: str

@@ -189,8 +189,9 @@ def fit(
       flops: function that returns the floating-point operations of a step, for "mfu".
       patience: early stopping, with the evaluations of earlier steps.
       capture: profiler of chosen steps.
-      owed: function that saves the metrics of an interrupted evaluation, which runs again first;
-        None without such an evaluation.
+      owed: function that saves the metrics of an interrupted evaluation after `fit` repeats it;
+        None
+        if no evaluation was interrupted.
       spent: timer of time lost outside of steps; None logs no times.
       watchdog: watchdog that ends a run with hanging steps; None disables it.
 

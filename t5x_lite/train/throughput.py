@@ -92,10 +92,7 @@ class Window:
         tokens: int,
         flops: int | None = None,
     ) -> None:
-        """Add the metrics of a step, and wait until earlier steps have finished.
-
-        Rates are measured again after the first step of each batch shape, which compiles.
-        """
+        """Add the metrics of a step, and wait until earlier steps have finished."""
         self._pending.append((step, metrics))
         if self._compiles:
             jax.block_until_ready(metrics)
