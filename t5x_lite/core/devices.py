@@ -152,10 +152,10 @@ def give_back() -> bool:
 
 
 def within_memory(step: Callable[P, R], *, share: float = 1 / 3) -> Callable[P, R]:
-    """Wrap a training step so that freed memory returns to the kernel if the process uses too much.
+    """Wrap a training step so that it returns freed memory to the kernel above a memory limit.
 
     Args:
-      step: function to wrap. Above the limit, the wrapper waits for the step's result.
+      step: function to wrap; above the limit, the wrapper waits for the step's result.
       share: limit, as a fraction of the memory of this machine.
     """
     if not sys.platform.startswith("linux") or not _on_cpu():

@@ -114,7 +114,7 @@ def ask_all(
 
 
 def stop() -> None:
-    """Cancel current requests within a second and reject later ones, before the program exits."""
+    """Cancel current requests within a second, and reject later requests."""
     _stopped.set()
 
 

@@ -100,7 +100,7 @@ def groups(pattern: str, text: str) -> re.Match[str] | None:
 
 
 def check_groups(where: str, pattern: object) -> None:
-    """Raise InputError unless `groups` can match a regular expression in bounded time."""
+    """Raise InputError unless a regular expression can be matched in bounded time."""
     check(where, pattern)
     if not _parsed(str(pattern)).few_ways:
         raise InputError(

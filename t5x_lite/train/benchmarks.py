@@ -266,7 +266,7 @@ def _missing(root: Path, task: Task) -> list[str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """Training run, and the tasks to evaluate it on."""
+    """Training run, with the tasks to evaluate after training."""
 
     tasks: tuple[Task, ...]
     experiment: Experiment

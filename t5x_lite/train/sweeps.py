@@ -385,7 +385,7 @@ class Sweep:
         return {"metric": self.metric, "mode": self.mode if self.metric else None, "arms": arms}
 
     def write(self) -> None:
-        """Write sweep.json, on the first process."""
+        """Write sweep.json; only the first process writes."""
         if jax.process_index() == 0:
             content = {**self.result(), "config": json.loads(to_json(self.base))}
             data = json.dumps(content, indent=1, ensure_ascii=False) + "\n"

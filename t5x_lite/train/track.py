@@ -808,7 +808,7 @@ class Throughput:
         self._since = self._clock()
 
     def wait(self, seconds: float) -> None:
-        """Add seconds that the host waited for data, even if devices were busy."""
+        """Add seconds that the host waited for data."""
         self._waited += seconds
 
     def add(self, tokens: SupportsFloat) -> None:
