@@ -50,7 +50,7 @@ from typing import TYPE_CHECKING, Any  # noqa: E402
 
 
 class _FormerNames:
-    """Import hook that finds modules by their names in earlier versions, after all other hooks."""
+    """Import hook that finds renamed modules by their earlier names."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:

@@ -55,7 +55,7 @@ class Ranking(NamedTuple):
 
 @dataclasses.dataclass
 class _Programs:
-    """Compiled programs of a model, for one selection of adapters in use."""
+    """Compiled programs of a model, for one selection of adapters."""
 
     model: Checkpoint
     generators: dict[Decoding, Generator] = dataclasses.field(default_factory=dict)
@@ -138,7 +138,7 @@ class Model:
         """Load an adapter that was trained with the same base model; activate it by `use`.
 
         Args:
-          name: name of the adapter, also in the checkpoint, unless that has only one adapter.
+          name: name of the adapter; a checkpoint with several adapters must contain this name.
           directory: work directory or checkpoint directory of the adapter.
 
         Raises:
@@ -219,7 +219,7 @@ class Model:
           prompts: text that the outputs begin with, one for all texts or one for each text; at most
             as long as the maximum input length.
           seeds: random seeds for sampling, one for each text: text i gets the result of
-            `generate([text], seed=seeds[i])`. A text with seed None is sampled by `seed` and its
+            `generate([text], seed=seeds[i])`. With seed None, a text is sampled by `seed` and its
             index in the list.
           adapters: name of an adapter for each text, such as ["rte", None, "mrpc"]; None uses the
             adapters of `use`. Texts with different adapters share batches.
@@ -256,7 +256,7 @@ class Model:
           seeds: random seeds for sampling, as for `generate`; only for models that generate text.
           head: name of an encoder's head; None uses the head that the training objective trained,
             or the only head.
-          adapters: as for `generate`; a head is the same for all of them.
+          adapters: as for `generate`; all adapters use the same head.
           **options: for models that generate text, fields of `t5x_lite.api.Decoding`; for a head,
             fields of `t5x_lite.inference.answers.Asked`, such as probabilities or threshold.
 

@@ -42,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     Args:
-      argv: arguments after the program's name. None uses the arguments of this process, which then
-        exits here after a signal (`t5x_lite.core.signals`).
+      argv: arguments after the program's name. None uses the arguments of this process; the
+        process then exits here after a signal (`t5x_lite.core.signals`).
 
     Returns:
       The exit code of the command.
@@ -111,7 +111,7 @@ def _run(args: Sequence[str], watch: signals.Watch | None = None) -> int:
 
 
 def _never_silent(args: Sequence[str]) -> contextlib.AbstractContextManager[None]:
-    """Log the elapsed time of a slow command regularly, unless the command waits for work."""
+    """Log the elapsed time of a slow command at regular intervals."""
     name, _ = _command_name(args)
     return contextlib.nullcontext() if name in _WAITING else never_silent(name)
 
@@ -121,14 +121,14 @@ _WAITING = ("serve", "refresh")
 
 
 def _as_signal(error: BaseException, watch: signals.Watch) -> BaseException:
-    """Return the exception of a signal that arrived before an error, or else the error."""
+    """Return the exception of an earlier signal, or the error if there was no signal."""
     if not watch.signum or isinstance(error, Interrupted):
         return error
     return signals.interruption(watch.signum)
 
 
 class _TellingHandler(logging.StreamHandler):
-    """Log handler that also records when the user last saw a message (`progress.told`)."""
+    """Log handler that also records the time of the last message."""
 
     def emit(self, record: logging.LogRecord) -> None:
         told()

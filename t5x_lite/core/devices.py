@@ -128,9 +128,8 @@ _ACCELERATORS = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/accel*", "/dev/vfio/[0-9
 def keep_freed_memory() -> bool:
     """Make malloc keep freed memory; call it before JAX starts its threads.
 
-    It sets a single arena, because blocks of other arenas cannot grow beyond 64 MiB, and disables
-    separately mapped blocks. The process then never shrinks below its maximum size. Nothing changes
-    without glibc, or with an accelerator, where the host may run hundreds of threads.
+    The function sets a single arena and disables separately mapped blocks. Nothing changes without
+    glibc or with an accelerator.
 
     Returns:
       True if the settings were changed.
@@ -153,11 +152,10 @@ def give_back() -> bool:
 
 
 def within_memory(step: Callable[P, R], *, share: float = 1 / 3) -> Callable[P, R]:
-    """Wrap a training step so that freed memory returns to the kernel if the process uses too much.
+    """Wrap a training step so that it returns freed memory to the kernel above a memory limit.
 
     Args:
-      step: function to wrap. Above the limit the wrapper waits for its result, because a running
-        step still holds its buffers.
+      step: function to wrap; above the limit, the wrapper waits for the step's result.
       share: limit, as a fraction of the memory of this machine.
     """
     if not sys.platform.startswith("linux") or not _on_cpu():
@@ -228,7 +226,7 @@ def compiler_options(pairs: Sequence[str]) -> dict[str, str | bool]:
 
 
 def without_all_reduce_motion(options: CompilerOptions) -> dict[str, str | bool]:
-    """Return the options with XLA's pass disabled that moves all-reduces out of loops.
+    """Return the options without XLA's pass that moves all-reduces out of loops.
 
     The pass miscompiles gradients that a loop body scatters, such as embedding gradients
     (openxla/xla issue 49143; fixed in September 2026, after JAX 0.11.2).

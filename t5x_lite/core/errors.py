@@ -92,7 +92,7 @@ def system_reason(error: BaseException) -> str | None:
 
 
 def line_of_file(error: BaseException) -> str | None:
-    """Return "FILE: reason" for an operating system error about a file, or else None."""
+    """Return "FILE: reason" for an operating system error about a file; None for other errors."""
     if not isinstance(error, OSError) or error.filename is None or not error.strerror:
         return None
     return f"{os.fsdecode(error.filename)}: {error.strerror}"
@@ -129,7 +129,7 @@ def invoked_as(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def command() -> str:
-    """Return the command line of the running t5x-lite command, or else of the process."""
+    """Return the command line of this t5x-lite command or process."""
     arguments = _arguments.get()
     return " ".join(map(quoted, sys.argv if arguments is None else (_PROG, *arguments)))
 

@@ -65,7 +65,7 @@ def identity_of_file(path: str | os.PathLike[str]) -> list[Any]:
 def check_same(
     known: Any, identity: Mapping[str, Any], *, place: object, content: str, output: object
 ) -> None:
-    """Raise InputError unless an existing output was written by this command with these settings.
+    """Raise InputError if an existing output was written with another command or other settings.
 
     Args:
       known: stored identity of the existing output; None if it cannot be read.

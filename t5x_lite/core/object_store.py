@@ -70,8 +70,7 @@ class Patience:
       first: wait before the first retry; each further retry doubles the wait.
       longest: maximum wait between retries.
       total: maximum time of retries after the first failure.
-      silence: time after a permanent failure in which all requests to the bucket fail at once, such
-        as requests from threads of tf.data.
+      silence: time after a permanent failure in which all requests to the bucket fail at once.
     """
 
     answer: float = 60.0
@@ -115,7 +114,7 @@ def ask_all(
 
 
 def stop() -> None:
-    """Cancel current requests within a second and reject later ones, before the program exits."""
+    """Cancel current requests within a second, and reject later requests."""
     _stopped.set()
 
 
@@ -131,7 +130,7 @@ def _raise_given_up(url: str) -> None:
 
 
 class _Requests:
-    """Requests that each run in their own thread, so that a hanging request can be abandoned."""
+    """Requests that run in threads, so that a hanging request can be abandoned."""
 
     def __init__(self, requests: Sequence[tuple[str, Callable[[], Any]]], answer: float):
         self._requests, self._answer = requests, answer
@@ -351,7 +350,7 @@ def info_of(url: str) -> Any:
 
 
 def files_in(directory: str | os.PathLike[str]) -> dict[str, int]:
-    """Return name -> size in bytes of the objects directly in a bucket directory, by name."""
+    """Return name -> size in bytes of the objects directly in a bucket directory."""
     url = os.fspath(directory).rstrip("/")
     try:
         entries = ask(url, lambda: store_of(url).ls(url, detail=True))

@@ -146,7 +146,7 @@ class _Rule:
     Attributes:
       bounds: bounds of numbers.
       whole: True if numbers must be int.
-      words: values of all Literals inside the annotation, to which the bounds do not apply.
+      words: values of all Literals inside the annotation; bounds do not apply to them.
       choices: all valid values; () if the annotation is not a Literal.
     """
 
@@ -186,7 +186,7 @@ class _Rule:
 def _rules_of(config: type) -> tuple[tuple[str, _Rule], ...]:
     """Return the name and the validation rule of each config field that has a rule.
 
-    A rule also holds in a subclass that redefines the field.
+    Subclasses that redefine a field inherit its rule.
     """
     try:
         hints = [
@@ -382,7 +382,7 @@ def parse(
 
 
 class _Help(io.StringIO):
-    """Text buffer with the encoding of standard output, which sets tyro's box style."""
+    """Text buffer with the encoding of standard output."""
 
     @property
     def encoding(self) -> str | None:

@@ -39,13 +39,13 @@ _SHIPPED = "_shipped"
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """State of the module search, which can be pickled for worker processes.
+    """Settings of the search for project modules.
 
     Attributes:
       directories: directories to search for modules, in order.
       named: top-level modules that a config names.
-      code: top-level modules of the project, which may import other project modules.
-      trusts_checkpoints: True if a checkpoint may name any class, as a config may.
+      code: top-level project modules that may import other project modules.
+      trusts_checkpoints: True if a checkpoint may import classes of any module.
     """
 
     directories: tuple[str, ...] = ()
@@ -58,12 +58,12 @@ _opened = Opened()
 
 
 def opened() -> Opened:
-    """Return the state of the module search in this process."""
+    """Return this process's settings of the search for project modules."""
     return _opened
 
 
 def open_again(there: Opened) -> None:
-    """Replace the state of the module search, such as by the state of a parent process."""
+    """Replace this process's settings of the search for project modules."""
     _change(**vars(there))
     for finder in (_FIRST, _LAST):
         if finder in sys.meta_path:
@@ -74,7 +74,7 @@ def open_again(there: Opened) -> None:
 
 
 def open_at(*directories: str | os.PathLike[str]) -> None:
-    """Search these directories for project modules, before the directories opened earlier."""
+    """Search the given directories for project modules, before directories opened earlier."""
     new = [os.path.abspath(directory) for directory in directories]
     every = tuple(dict.fromkeys([*new, *_opened.directories]))
     open_again(dataclasses.replace(_opened, directories=every))
@@ -99,9 +99,9 @@ def root_above(file: Path) -> Path | None:
 
 @contextlib.contextmanager
 def trusting_checkpoints(trust: bool) -> Iterator[None]:
-    """If `trust`, let checkpoints name any class within the `with` block, also of the project.
+    """Let checkpoints import classes of any module in the `with` block, if `trust` is True.
 
-    The project is the current directory and its nearest parent that looks like a project.
+    Project modules are found in the current directory and its nearest parent project.
     """
     if not trust:
         yield
@@ -117,7 +117,7 @@ def trusting_checkpoints(trust: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def trusting_names() -> Iterator[None]:
-    """Let a config or command line that is read in the `with` block name classes of any module."""
+    """Let configs and command lines import classes of any module within the `with` block."""
     before = _opened.trusts_checkpoints
     _change(trusts_checkpoints=True)
     try:
@@ -130,7 +130,7 @@ def trusting_names() -> Iterator[None]:
 def safe_path() -> Iterator[None]:
     """Keep Python processes started in the `with` block from importing from the current directory.
 
-    `python -c` would search it, for example in multiprocessing's resource tracker.
+    `python -c` would search that directory, for example in multiprocessing's resource tracker.
     """
     before = os.environ.get(_SAFE_PATH)
     os.environ[_SAFE_PATH] = "1"
@@ -151,13 +151,13 @@ def trusts(module: str) -> bool:
 
 
 def name(modules: Iterable[str]) -> None:
-    """Register modules that a config names, so that the finders may import them."""
+    """Allow imports of the project modules that a config names."""
     tops = {module.partition(".")[0] for module in modules}
     _change(named=_opened.named | tops)
 
 
 def name_code(module: str) -> None:
-    """Register a module of the project, so that it may import other project modules."""
+    """Allow a module of the project to import other project modules."""
     _change(code=_opened.code | {module.partition(".")[0]})
 
 
@@ -191,13 +191,12 @@ def _change(**changes: Any) -> None:
 
 
 class _Finder:
-    """Finder of top-level modules in the opened directories."""
+    """Import finder of top-level modules in the project directories."""
 
     def __init__(self, *, own: bool):
         self._own = own
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Return the spec of a project module, if the importing module may import it."""
         del target
         if path is not None or (fullname in _OWN) != self._own:
             return None

@@ -422,7 +422,7 @@ def current(module: str) -> str:
 
 
 class _FormerModule(ModuleType):
-    """Module under its former name, which reads its attributes from the present module."""
+    """Module under its former name, with the attributes of the renamed module."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -456,7 +456,7 @@ def former_spec(module: str) -> ModuleSpec | None:
 
 
 def current_paths(paths: Iterable[str]) -> dict[str, str]:
-    """Map paths of saved arrays to their present paths in the model."""
+    """Map paths of arrays in a checkpoint to their present paths in the model."""
     paths = list(paths)
     head = "rtd" if any(map(_DETECTION.fullmatch, paths)) else "mlm"
     rules = (*_PATHS, (_HEAD, rf"\1heads/{head}/\2"))
@@ -519,7 +519,7 @@ def _current_data(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def hint(error: BaseException) -> str:
-    """Return a hint with the new name for an ImportError of a renamed module, or ""."""
+    """Return a hint with the new name if an ImportError is about a renamed module, or ""."""
     if not isinstance(error, ImportError) or error.name is None:
         return ""
     inner = _NO_NAME.match(str(error))  # from t5x_lite.data import stages

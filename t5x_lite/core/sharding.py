@@ -191,7 +191,7 @@ def partition_spec(logical: Sequence[str | None]) -> PartitionSpec:
 
 
 def is_axes(leaf: Any) -> bool:
-    """Return True if a node of a tree of logical axes is a leaf, which is a tuple of axis names."""
+    """Return True if a node of a tree of logical axes is a leaf, a tuple of axis names."""
     return isinstance(leaf, tuple) and all(isinstance(name, str | None) for name in leaf)
 
 
@@ -266,7 +266,7 @@ def put_batch(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, Array]:
 
 
 def put_whole(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, Array]:
-    """Put a batch that every process holds completely onto the mesh; a device gets only its rows.
+    """Put a batch onto the mesh, given the complete batch in every process.
 
     Args:
       batch: name -> NumPy array [B, length], equal in all processes.
@@ -300,9 +300,9 @@ def _rows_sharding(mesh: Mesh, name: str, value: Any, *, rows: int) -> NamedShar
 
 @functools.lru_cache
 def batch_part(mesh: Mesh) -> tuple[int, int]:
-    """Return the index of this process's part of every batch, and the number of such parts.
+    """Return the index of the batch part that this process reads, and the number of parts.
 
-    Processes that `tensor` or `sequence` crosses read the same part.
+    Processes along the mesh axes tensor and sequence read the same part.
 
     Raises:
       InputError: if two processes share only some of their rows.
@@ -324,7 +324,7 @@ def jit_rows(function: Callable[..., Any], mesh: Mesh | None) -> Callable[..., A
     """Compile function(params, *rows) for rows that every process holds completely.
 
     Args:
-      function: function of the parameters and of arrays [B, ...] or None, which returns arrays.
+      function: function (params, *rows) -> arrays; each of the rows is an array [B, ...] or None.
       mesh: mesh to split the rows over; every process gets complete results. If None, the function
         runs in one process, on the device of the parameters.
     """
@@ -382,7 +382,7 @@ def check_whole_rows(what: str, *, instead: str) -> None:
 
     Args:
       what: name of the feature that needs complete rows.
-      instead: alternative option that works with a split length.
+      instead: alternative option that works with a split sequence length.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if not mesh.empty and mesh.shape["sequence"] > 1:
@@ -393,16 +393,16 @@ def check_whole_rows(what: str, *, instead: str) -> None:
 
 
 def constrain(x: Array, *logical: str | None) -> Array:
-    """Constrain an activation to the current mesh (`jax.set_mesh`), if there is one.
+    """Constrain the sharding of an activation on the current mesh of `jax.set_mesh`.
 
-    An indivisible length is not split, because decoding runs a model on one token at a time.
+    A sequence length that the mesh cannot divide is not split.
 
     Args:
       x: array with one axis per name.
       *logical: logical axis names.
 
     Raises:
-      InputError: if another axis is indivisible.
+      InputError: if the mesh cannot divide another axis.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh is None or mesh.empty:

@@ -305,8 +305,6 @@ class Watch:
         self.leave(128 + signum)
 
     def _dropped(self, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return a `sys.unraisablehook` that records that Python dropped a signal's exception."""
-
         def handle(dropped: Any) -> None:
             if self.signum is None:
                 hook(dropped)
@@ -326,8 +324,6 @@ class Watch:
             signal.pthread_kill(main, signum)
 
     def _silent(self, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return an exception hook that hides errors of threads while the process ends."""
-
         def handle(failed: Any) -> None:
             if self.signum is None:
                 hook(failed)

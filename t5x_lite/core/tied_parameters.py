@@ -28,7 +28,7 @@ Flat = Mapping[str, Any]
 
 @runtime_checkable
 class View(Protocol):
-    """Relation between stored parameters and the parameters that modules read.
+    """Conversion between stored parameters and the parameters that modules use, for tied arrays.
 
     All methods take and return flat parameter trees: path -> array.
 
@@ -39,10 +39,10 @@ class View(Protocol):
     computes: ClassVar[bool]
 
     def stored(self, shapes: Flat, axes: Flat) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return shapes and logical axes of the stored parameters, given the modules' parameters.
+        """Return shapes and logical axes of the stored parameters.
 
         Raises:
-          ValueError: if the view does not fit the parameters.
+          ValueError: if the conversion does not fit the parameters.
         """
         ...
 
@@ -59,17 +59,17 @@ class View(Protocol):
         ...
 
     def mentions(self, path: str) -> bool:
-        """Return True if the view reads or computes the array at a path."""
+        """Return True if the conversion reads or computes the array at a path."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Same:
-    """View of arrays that are stored once and read at two paths, such as tied embeddings.
+    """Tied arrays, stored once and read at two paths, such as tied embeddings.
 
     Attributes:
-      path: pattern of the copies, which are not stored.
-      owner: pattern of the stored arrays.
+      path: pattern of the paths that are not stored.
+      owner: pattern of the paths that are stored.
     """
 
     path: str
@@ -101,7 +101,7 @@ class Same:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """View of arrays that are stored as their difference from base arrays.
+    """Arrays that are stored as their difference from base arrays.
 
         read = stop_gradient(base) + stored          stored begins as zero
 
@@ -139,7 +139,7 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Repeat:
-    """View of an array that all N layers of a stack share: stored as [...], read as [N, ...].
+    """Array that all N layers of a stack share: stored as [...], read as [N, ...].
 
     Attributes:
       path: pattern of the arrays.
@@ -171,7 +171,7 @@ class Repeat:
         return {**stored, **{p: jnp.broadcast_to(x, (self.num, *x.shape)) for p, x in each.items()}}
 
     def write(self, seen: Flat) -> dict[str, Any]:
-        """Store the mean over the layers, which equals each layer after `read`."""
+        """Return the mean over the layers as the stored array."""
         return {**seen, **{path: jnp.mean(seen[path], axis=0) for path in _at(self.path, seen)}}
 
     def mentions(self, path: str) -> bool:
@@ -179,7 +179,7 @@ class Repeat:
 
 
 def stored(views: Sequence[View], shapes: Params, axes: Axes) -> tuple[Params, Axes]:
-    """Return shapes and axes of the stored parameters, given the modules' parameters."""
+    """Return shapes and axes of the stored parameters, given shapes and axes of all modules."""
     if not views:
         return shapes, axes
     its_shapes, its_axes = trees.flatten(shapes), trees.flatten(axes)
@@ -189,17 +189,17 @@ def stored(views: Sequence[View], shapes: Params, axes: Axes) -> tuple[Params, A
 
 
 def fresh(views: Sequence[View], seen: Params) -> Params:
-    """Convert newly initialized module parameters to stored parameters, through all views."""
+    """Convert newly initialized module parameters to stored parameters."""
     return _through([view.fresh for view in reversed(views)], seen)
 
 
 def read(views: Sequence[View], stored: Params) -> Params:
-    """Convert stored parameters to the parameters that modules use, through all views."""
+    """Convert stored parameters to the parameters that modules use."""
     return _through([view.read for view in views], stored)
 
 
 def read_lazily(views: Sequence[View], stored: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
-    """Apply `read` to lazy arrays; load only the arrays that a view computes with."""
+    """Apply `read` to lazily loaded arrays, without loading arrays that are only copied."""
     if not views:
         return dict(stored)
     computed = mentioned([view for view in views if view.computes], stored)
@@ -219,17 +219,17 @@ def _made(array: np.ndarray) -> LazyArray:
 
 
 def write(views: Sequence[View], seen: Params) -> Params:
-    """Convert the parameters that modules use to stored parameters, through all views."""
+    """Convert the parameters that modules use to stored parameters."""
     return _through([view.write for view in reversed(views)], seen)
 
 
 def mentioned(views: Sequence[View], paths: Iterable[str]) -> set[str]:
-    """Return the paths of arrays that a view reads or computes."""
+    """Return the paths of arrays that the conversions read or compute."""
     return {path for path in paths if any(view.mentions(path) for view in views)}
 
 
 def copies(views: Sequence[View], seen: Iterable[str]) -> dict[str, str]:
-    """Map the path of each array that is not stored to the path of its stored owner."""
+    """Map the path of each tied array that is not stored to the path of the stored array."""
     paths = list(seen)
     return {
         path: _moved(path, view.path, view.owner)

@@ -158,7 +158,7 @@ _KEPT = 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Start:
-    """One start of a run.
+    """Record of one start of a training run.
 
     Attributes:
       command: command line as typed; "" if unknown.
@@ -331,7 +331,7 @@ def is_callback(make: MakeTracker) -> bool:
 
 
 def find_trackers(tracking: Tracking) -> dict[str, MakeTracker]:
-    """Return the functions that create the trackers of a config, by tracker name."""
+    """Return tracker name -> function that creates the tracker, for a config."""
     return {name: _find(name) for name in tracking.to}
 
 

@@ -100,7 +100,7 @@ def groups(pattern: str, text: str) -> re.Match[str] | None:
 
 
 def check_groups(where: str, pattern: object) -> None:
-    """Raise InputError unless `groups` can match a regular expression in bounded time."""
+    """Raise InputError unless a regular expression can be matched in bounded time."""
     check(where, pattern)
     if not _parsed(str(pattern)).few_ways:
         raise InputError(
@@ -110,7 +110,7 @@ def check_groups(where: str, pattern: object) -> None:
 
 
 class _Parsed:
-    """Regular expression in compiled form and as its parsed parts."""
+    """Regular expression, compiled and parsed."""
 
     def __init__(self, pattern: str):
         with warnings.catch_warnings():
@@ -161,7 +161,6 @@ def _children(part: Any) -> list[Any]:
 
 
 def _ways(parts: Any) -> int:
-    """Return the number of ways in which `re` may try to match a name, capped at _WAYS + 1."""
     ways = 1
     for part in parts:
         inner = [_ways(child) for child in _children(part)]
@@ -181,7 +180,7 @@ def _ways(parts: Any) -> int:
 
 
 def _rounds(parts: Any) -> int:
-    """Return the number of parts of an expression, with repeats unrolled to a name's length."""
+    """Return the number of parts of a regular expression after unrolling its repeats."""
     total = 1
     for part in parts:
         one = sum(map(_rounds, _children(part)))
@@ -203,7 +202,7 @@ def _refused(parts: Any) -> str | None:
 
 
 class _Positions:
-    """Matcher that computes which text positions the parts of an expression can reach."""
+    """Matcher of a regular expression that runs in bounded time."""
 
     def __init__(self, parsed: _Parsed, text: str):
         self._parsed, self._text = parsed, text
@@ -269,7 +268,6 @@ class _Positions:
         return 0  # FAILURE, as in an empty set
 
     def _repeated(self, value: Any, start: int, flags: int) -> int:
-        """Return the positions in the text at which a repeated part can end."""
         least, most, inner = int(value[0]), int(value[1]), value[2]
         enough = 2 * len(self._text) + 2
         now = 1 << start
@@ -284,7 +282,6 @@ class _Positions:
         return ends
 
     def _from_sequence(self, parts: Any, starts: int, flags: int) -> int:
-        """Return the positions in the text at which a sequence of parts can end."""
         ends = 0
         while starts:
             low = starts & -starts
@@ -342,7 +339,7 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Build a nested dict from a dict of path to leaf; the inverse of `flatten`.
 
     Raises:
-      ValueError: if a path has an empty part, or is also the parent of another path.
+      ValueError: if a path has an empty component, or is also the parent of another path.
     """
     tree: dict[str, Any] = {}
     made = {id(tree)}

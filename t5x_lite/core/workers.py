@@ -368,7 +368,7 @@ class WorkerContext(SpawnContext):
                 process.kill()
 
     def why_broken(self) -> str:
-        """Return how a worker ended and broke a pool, such as "a worker was killed by SIGKILL"."""
+        """Describe how a worker process ended, such as "a worker was killed by SIGKILL"."""
         started = [process for process in self._started if process.pid is not None]
         until = time.monotonic() + _SECONDS
         # The pool's own thread waits for them too: what it has seen first, `join` here would miss.

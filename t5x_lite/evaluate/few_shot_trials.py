@@ -47,7 +47,7 @@ def means(values: Values) -> dict[str, float]:
 
 
 def spread(values: Values) -> dict[str, dict[str, Any]]:
-    """Return the spread of each metric (mean, min, max, std) over all trials and each axis."""
+    """Return mean, min, max and standard deviation of each metric over few-shot trials."""
     trials = list(values)
     found = {}
     for name, column in _columns(values).items():
@@ -61,7 +61,7 @@ def spread(values: Values) -> dict[str, dict[str, Any]]:
 
 
 def table(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
-    """Format the spreads of tasks as a text table, with values times 100."""
+    """Format the metrics' spread of each task as a text table, in percent."""
     names = ("task", "metric", "mean", "min", "max", "std")
     lines: list[tuple[str, ...]] = [(*names, *(f"std {axis}" for axis in AXES))]
     for task, metrics in rows.items():
@@ -93,7 +93,7 @@ def _groups(trials: Sequence[Trial], column: Sequence[float], *, field: str) -> 
 
 
 def _extremes(groups: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Return the means, over groups, of each group's minimum, maximum and standard deviation."""
+    """Return the mean of the groups' minima, maxima and standard deviations."""
     return {
         "min": statistics.fmean(map(min, groups)),
         "max": statistics.fmean(map(max, groups)),
@@ -226,7 +226,7 @@ class FewShotEvaluator(TaskEvaluator):
         return {trial: with_score(metrics) for trial, metrics in self._found.items()}
 
     def cut(self) -> tuple[int, int]:
-        """Return the number of prompts shortened by removing examples, and of all prompts."""
+        """Return the number of shortened prompts, and the number of all prompts."""
         return sum(cut for cut, _ in self._left_out.values()), len(self.samples)
 
     def details(self) -> dict[str, Any]:
@@ -307,7 +307,7 @@ class Trials:
 
 
 class ShownExamples:
-    """Builder of few-shot prompts, which reads the examples of each task once.
+    """Builder of few-shot prompts; the examples of each task are read once.
 
     Attributes:
       is_on: True if few-shot prompts are configured.

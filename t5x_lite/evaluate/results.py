@@ -114,7 +114,7 @@ class LossEvaluator:
         self._mesh = mesh
 
     def over(self, batches: Callable[[], Iterable[Mapping[str, np.ndarray]]]) -> "LossEvaluator":
-        """Return an evaluator for other batches, which reuses this evaluator's compiled loss."""
+        """Return an evaluator for other batches, with this evaluator's loss function."""
         other = copy.copy(self)
         other._batches = batches
         return other
@@ -282,7 +282,7 @@ CLASSES_FILE = "classes.jsonl"
 
 
 class SameParams:
-    """Provider of parameters that returns the same checkpoint's parameters for every task."""
+    """Provider of one checkpoint's parameters for all tasks."""
 
     def __init__(self, params: Params, step: int):
         self._params = params
@@ -472,7 +472,7 @@ class Outcome:
       metrics: "<split>/<name>" -> value.
       chosen: provider of the checkpoint that evaluated each task.
       submissions: submission files to write.
-      rankings: way of ranking -> query -> ranked documents; the way "" ranks by single vectors.
+      rankings: ranking method -> query -> ranked documents; the method "" uses single vectors.
     """
 
     suite: TaskSuite | None

@@ -105,7 +105,7 @@ class Chunk(NamedTuple):
 
 
 class HeadCorpus:
-    """Outputs of several heads for all documents, in memory: a `retrieval.fusion.Corpus`.
+    """Outputs of several retrieval heads for all documents, kept in memory.
 
     Args:
       encode: function that returns the outputs of all needed heads for a list of token rows.
@@ -132,7 +132,7 @@ class HeadCorpus:
         self.dense: np.ndarray | None = np.concatenate(dense) if dense else None
 
     def has(self, way: str) -> bool:
-        """Return True if the corpus has outputs of the head `way`, such as "lexical"."""
+        """Return True if the corpus has outputs of the given head, such as "lexical"."""
         made = {"dense": self.dense, "lexical": self._terms, "multi_vector": self._vectors}
         return made[way] is not None
 
@@ -149,7 +149,7 @@ class HeadCorpus:
 def rank_all(
     corpus: HeadCorpus, queries: Several, ways: Ways, *, num: int
 ) -> dict[str, list[list[tuple[str, float]]]]:
-    """Return way of ranking -> for each query, (document id, score) of the best documents."""
+    """Return the best documents and their scores for each query, by ranking method."""
     finder = Finder(corpus, ways)
     made: dict[str, list[list[tuple[str, float]]]] = {name: [] for name in ways.names}
     for number in range(num):
@@ -183,9 +183,9 @@ class RetrievalEvaluator:
     """Evaluator of retrieval on a BEIR directory, reusable for many checkpoints.
 
     Attributes:
-      runs: way of ranking -> query -> ranked documents of the last run; the way "" ranks by single
+      runs: ranking method -> query -> ranked documents of the last run; the method "" uses single
         vectors.
-      per_query: way of ranking -> query -> metrics of the last run.
+      per_query: ranking method -> query -> metrics of the last run.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class RetrievalEvaluator:
         return [_named(way, name) for way in self._settings.ways or ("",) for name in ranking.NAMES]
 
     def run(self, params: Params) -> dict[str, float]:
-        """Return nDCG@10, MRR@10 and Recall@100 of each way of ranking, averaged over queries."""
+        """Return nDCG@10, MRR@10 and Recall@100 of each ranking method, averaged over queries."""
         names = list(self._judged.queries)
         texts = [
             (self._settings.query_prefix or "") + text for text in self._judged.queries.values()
@@ -309,7 +309,7 @@ class RetrievalEvaluator:
                     advance(len(documents))
 
     def _drops(self, query: str) -> bool:
-        """Return True if the document with the query's own id must be removed from the ranking."""
+        """Return True if the query's own document must be removed from the ranking."""
         same_ids = self._settings.same_ids
         return same_ids == "drop" or (same_ids == "auto" and query in self._judged.twins)
 

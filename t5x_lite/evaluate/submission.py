@@ -104,7 +104,7 @@ class Format:
       rows: number of lines in the official test set, without the header; None without an official
         set.
       labels: T5's label text -> the benchmark's label; None if any text or number is valid.
-      values: postprocessed value -> the benchmark's label, as an alternative to `labels`.
+      values: postprocessed value -> the benchmark's label; used instead of `labels`.
       kind: file format.
     """
 
@@ -142,7 +142,7 @@ class Format:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """File format, as functions that write and read it.
+    """Functions that write and read a file format.
 
     Attributes:
       dump: function that formats sorted pairs (index, label) as the file's text.

@@ -67,12 +67,12 @@ class TaskSettings:
     """Evaluation settings of each task in a config.
 
     Args:
-      evaluation: evaluation config, with settings for all tasks and lines for single tasks.
+      evaluation: evaluation config, with settings for all tasks and for single tasks.
       data: data config, with the task or mixture.
 
     Raises:
-      InputError: if a line matches no task of the mixture, or sets the inputs length for an encoder
-        head.
+      InputError: if a setting names a task that the mixture lacks, or the inputs length of an
+        encoder head.
     """
 
     def __init__(self, evaluation: Evaluation, data: Data):
@@ -135,7 +135,7 @@ def _names(member: Member) -> tuple[str, ...]:
 
 
 class Answerers:
-    """Factory of the generators that predict a task's outputs; equal settings share a generator.
+    """Factory of the generators that predict a task's outputs.
 
     Args:
       experiment: experiment config, with data, heads and objective.
@@ -197,7 +197,7 @@ class Answerers:
         )
 
     def named_heads(self, heads: Sequence[Head], task: Any) -> tuple[Head, ...]:
-        """Return the heads; the head of the task gets the names of the task's classes."""
+        """Return the heads, with the task's class names set in the head of the task."""
         from t5x_lite.data import loading
 
         labels = loading.task_labels(task)
@@ -449,7 +449,7 @@ class TaskSuite:
     def _examples(
         self, name: str, *, split: str, limit: int | None, may_lack: bool
     ) -> list[Any] | None:
-        """Return a split's examples, or None if the split may be missing and has no file."""
+        """Return the examples of a split, or None for a missing split if `may_lack` is True."""
         from t5x_lite.data import loading, reading
 
         try:
@@ -515,8 +515,7 @@ class TaskSuite:
     def class_tables(self) -> dict[str, ClassTable]:
         """Return the metrics of each class in the last run, by name of the task.
 
-        The first prediction counts if several are tied, and the first trial if there are few-shot
-        trials.
+        With few-shot prompts, only the first trial counts.
         """
         tables = {}
         for name, evaluator in self.evaluators.items():
@@ -584,7 +583,7 @@ class TaskSuite:
         return self._answerers.of(self.sources[name].task, self._by_task.evaluation(name))
 
     def named_heads(self, heads: Sequence[Head]) -> tuple[Head, ...]:
-        """Return the experiment's heads; the trained head gets the names of the task's classes."""
+        """Return the heads, with the task's class names set in the trained head."""
         if not self._answerers.reads_labels or self.is_mixture:
             return tuple(heads)
         [source] = self.sources.values()

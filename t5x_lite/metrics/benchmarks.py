@@ -121,7 +121,6 @@ def _units(targets: Sequence[Any]) -> list[list[int]]:
 
 
 def _copy(target: Any, place: int) -> Any:
-    """Return a target; a group number g becomes (place, g), to separate repeated groups."""
     if not _is_grouped(target):
         return target
     return {**target, "group": (place, target["group"])}
@@ -143,7 +142,7 @@ def randomisation_test(
     Args:
       first: value of each query for one system.
       second: values for the other system, in the same order.
-      draws: number of sampled exchanges if there are too many exchanges to enumerate.
+      draws: number of random permutations if there are too many permutations to enumerate.
       seed: random seed.
 
     Raises:
@@ -215,7 +214,7 @@ def described(names: Sequence[str], mode: Mode | None = None) -> str:
 
 
 def contradiction(field: str, names: Sequence[str], mode: Mode | None) -> str | None:
-    """Return a warning if a configured mode contradicts the names of metrics, or else None.
+    """Return a warning if a configured mode contradicts the names of metrics; otherwise None.
 
     Args:
       field: name of the field with the mode, such as "checkpoints.best_mode".
@@ -242,7 +241,7 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
 
 
 def is_test(split: str) -> bool:
-    """Return whether a split is a test split, which must not be used to select a checkpoint."""
+    """Return True if a split is a test split."""
     return split.strip().lower().startswith("test")
 
 
@@ -270,8 +269,7 @@ class Benchmark:
 
     Attributes:
       name: display name.
-      rows: names of the tasks of each row, by the row's name; a row's score is the mean over its
-        tasks.
+      rows: row name -> names of the row's tasks; a row's score is the mean over its tasks.
     """
 
     name: str
@@ -299,9 +297,8 @@ class Benchmark:
 def task_score(metrics: Metrics) -> float:
     """Return the score of a task, the mean of its metrics; higher is better.
 
-    Metrics for which the lowest value is best, such as an error rate, are negated. If there are
-    several metrics, components of other metrics and thresholds are excluded (`squad_v2`,
-    `entity_f1`), as are the metrics of `evaluation.class_metrics`.
+    Metrics for which the lowest value is best, such as an error rate, are negated. Parts of
+    other metrics, such as precision, and averages over classes are excluded if there are others.
 
     Raises:
       ValueError: if `metrics` is empty.
@@ -463,7 +460,7 @@ def _task_metrics(metrics: Mapping[str, float], split: str, name: str) -> dict[s
 
 
 def benchmark_scores(tasks: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, Any]]:
-    """Return the scores of all benchmarks with one of these tasks, as a JSON object.
+    """Return the scores of all benchmarks that include one of the tasks, as a JSON object.
 
     The form is {"GLUE": {"score", "rows", "missing"}}. A benchmark with a missing row has the score
     None.

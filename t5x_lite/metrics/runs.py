@@ -81,7 +81,7 @@ def means(by_query: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 
 
 def metric(name: str) -> Callable[[Mapping[str, int], Sequence[Place]], float]:
-    """Return the function (relevance scores, ranking) -> value of a metric.
+    """Return the function that computes a metric from relevance scores and a ranking.
 
     Raises:
       InputError: if the name is unknown.

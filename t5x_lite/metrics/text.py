@@ -162,8 +162,7 @@ def squad_v2(
     Returns:
       "exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact" and "NoAns_f1"; and "best_exact",
       "best_exact_thresh", "best_f1" and "best_f1_thresh", the scores if predictions with odds above
-      the best threshold are replaced by "". A prediction "" is kept at every threshold, as in the
-      script.
+      the best threshold are replaced by "". A prediction "" is kept at every threshold.
     """
     check_lengths(targets, predictions)
     texts = [prediction["value"] for prediction in predictions]
@@ -188,9 +187,9 @@ def squad_v2(
 def best_threshold(
     gains: Sequence[float] | np.ndarray, odds: Sequence[float], *, num_without: int
 ) -> tuple[float, float]:
-    """Return the best score over all thresholds of the odds, and its threshold (find_best_thresh).
+    """Return the best score over all thresholds of the odds, and the threshold.
 
-    Answers are accepted in ascending order of odds, by a stable sort.
+    Answers are accepted in ascending order of odds, as in find_best_thresh of SQuAD's script.
 
     Args:
       gains: increase of the sum of scores by each answer, compared with the answer "".

@@ -50,14 +50,14 @@ def write_report(output: str, tally: Tally, about: Mapping[str, Any]) -> None:
 
 
 def stats(tally: Tally, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of stats.json: configuration, and counts with only the largest domains."""
+    """Return the content of stats.json: configuration, counts and the largest domains."""
     counts = tally.to_json()
     counts["domains"] = dict(largest(tally.domains, DOMAINS_KEPT))
     return {**about, "num_domains": num_domains(tally), **counts}
 
 
 def num_domains(tally: Tally) -> int:
-    """Return the total number of domains; runs on a cluster store it in the tally's notes."""
+    """Return the total number of domains."""
     return tally.notes.get("domains", len(tally.domains))
 
 
@@ -119,7 +119,7 @@ def _ends(tally: Tally) -> tuple[Counter[str], Counter[str]]:
 
 
 def stage_names(tally: Tally) -> list[str]:
-    """Return the pipeline stages that have counts in the tally, in order."""
+    """Return the names of the pipeline stages with counts, in order."""
     return [stage for stage in STAGES if stage in tally.stages]
 
 
@@ -232,7 +232,7 @@ def _rule_words(stage: str, rule: str) -> str:
 
 
 def _option_set(stage: str, rule: str, about: Mapping[str, Any]) -> str:
-    """Return a filter rule's command-line option with its value; a list is omitted."""
+    """Return a filter rule's command-line option with its value."""
     words = option(stage, rule)
     cleaning = about.get("cleaning")
     value = cleaning.get(OPTIONS[stage][rule]) if words and isinstance(cleaning, Mapping) else None

@@ -95,7 +95,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread | None":
-        """Return the spread of the runs' values, or None without values."""
+        """Return mean and standard deviation of the runs' values, or None without values."""
         if not values:
             return None
         sd = statistics.stdev(values) if len(values) > 1 else None
@@ -126,18 +126,18 @@ class Group:
     settings: Mapping[str, str]
 
     def last(self, name: str) -> Spread | None:
-        """Return the spread of a metric's last values."""
+        """Return mean and standard deviation of a metric's last values over the runs."""
         return Spread.of([run.finite(name)[-1][1] for run in self.runs if run.finite(name)])
 
     def best(self, name: str) -> Spread | None:
-        """Return the spread of a metric's values at each run's best step."""
+        """Return mean and standard deviation of a metric at each run's best step."""
         return Spread.of([run.best(name)[1] for run in self.runs if run.finite(name)])
 
 
 def compare_seeds(
     workdirs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str] | None = None
 ) -> tuple[Path, list[dict[str, Any]]]:
-    """Write an HTML page that compares groups of runs by seed; return its path and numbers."""
+    """Write an HTML page that compares means over seeds; return the page's path and numbers."""
     resolved, runs, names = _read(workdirs)
     groups = grouped(runs, names)
     table = _table(groups)
@@ -382,7 +382,7 @@ def _mean_curve(group: Group, name: str, *, colour: int) -> report_chart.Series:
 
 
 def short_names(directories: Sequence[Path]) -> list[str]:
-    """Return the shortest ends of paths that are different, such as ["a/run", "b/run"]."""
+    """Return the shortest unique ends of paths, such as ["a/run", "b/run"]."""
     for length in range(1, max(len(directory.parts) for directory in directories) + 1):
         names = ["/".join(directory.parts[-length:]) for directory in directories]
         if len(set(names)) == len(names):

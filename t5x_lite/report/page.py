@@ -86,7 +86,7 @@ def labels(values: Sequence[Number]) -> list[str]:
 
 
 def downsample(points: Sequence[Point], *, limit: int = MAX_POINTS) -> list[Point]:
-    """Return up to `limit` points: the lowest and highest value of each interval, and gaps."""
+    """Return up to `limit` points of a curve, with the extreme values of each interval."""
     if len(points) <= limit:
         return list(points)
     stretch = math.ceil(len(points) / ((limit - 2) // 3))
@@ -298,7 +298,7 @@ def _curve(series: Series, place: Callable[[Number, Number], tuple[float, float]
 
 
 def text(value: object) -> str:
-    """Return a value as escaped HTML text, which may also be used in attributes."""
+    """Return a value as escaped HTML text."""
     return html.escape(str(value), quote=True)
 
 
@@ -367,7 +367,7 @@ def compared(
     *,
     numbers: bool = True,
 ) -> str:
-    """Return an HTML table that compares columns, with best cells in bold."""
+    """Return an HTML table that compares columns, with the best cells in bold."""
     head = "".join(f'<th scope="col">{text(heading)}</th>' for heading in headings)
     body = "".join(
         f'<tr><th scope="row">{text(name)}</th>'
@@ -386,7 +386,7 @@ def compared(
 
 
 def samples_table(samples: Sequence[Mapping[str, str]]) -> str:
-    """Return an HTML table of samples, which marks predictions that differ from the target."""
+    """Return an HTML table of samples; predictions that differ from the target are marked."""
     rows = []
     for sample in samples:
         same = sample["prediction"] == sample["targets"]

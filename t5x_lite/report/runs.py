@@ -152,8 +152,7 @@ class Run:
     def headlines(self) -> list[str]:
         """Return the names of the most important metrics: the task's metric, and then the loss.
 
-        The task's metric is checkpoints.best or the score. Without such a metric, as in
-        pretraining, the loss is first.
+        Without a task metric, as in pretraining, the loss is first.
         """
         names = self.measured
         lowest = [name for name in names if self.mode(name) == "min"]
@@ -166,7 +165,7 @@ class Run:
         return task + lowest[:1] if task else lowest[:1] + highest[:1]
 
     def scored_alone(self, name: str) -> str | None:
-        """Return the metric that equals a task's score, or None if the score averages several."""
+        """Return the metric that equals a task's score; None if the score is an average."""
         split, _, base = name.rpartition("/")
         if base != SCORE:
             return None
@@ -490,7 +489,7 @@ def charts_of(curves: dict[str, list[report_chart.Series]], *, first: Sequence[s
 
 
 def charted(run: Run) -> dict[str, dict[str, str]]:
-    """Return the metrics to chart: base name -> split (or "training") -> full name."""
+    """Return base name -> split (or "training") -> full name, for the metrics to chart."""
     groups: dict[str, dict[str, str]] = {}
     for name in run.curves:
         if run.scored_alone(name):

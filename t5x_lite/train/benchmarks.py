@@ -98,10 +98,10 @@ class Task:
       name: name of the task for --tasks.
       folder: directory of the task's files.
       files: names of the training and validation files.
-      epochs: passes over the training data; None uses the number of the benchmark.
+      epochs: passes over the training data; None uses the benchmark's default.
       choices: True if an encoder reads one row for each answer choice.
       measured: names of tasks to evaluate; () evaluates the task itself.
-      diagnostics: names of tasks with only a test split, which the model predicts.
+      diagnostics: names of tasks with only a test split, to predict.
     """
 
     name: str
@@ -120,7 +120,7 @@ class Suite:
     Attributes:
       title: official name of the benchmark.
       module: Python module of the tasks.
-      mixture: name of the mixture of all tasks, which a T5 trains on with --together.
+      mixture: mixture of all tasks, for training a T5 with --together.
       average: tasks that the benchmark's average score includes.
       tasks: tasks of the benchmark.
       epochs: passes over the training data of a task.
@@ -217,7 +217,7 @@ SUITES = {
 
 
 def check_options(options: Sequence[str], epochs: float | None) -> None:
-    """Raise InputError for a config option, such as --data.task, that another glue option sets."""
+    """Raise InputError for config options that the command sets itself, such as --data.task."""
     given = given_options(options)
     for option, own in _OWN.items():
         if option in given:
@@ -266,7 +266,7 @@ def _missing(root: Path, task: Task) -> list[str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """Training run, and the tasks to evaluate it on."""
+    """Training run, with the tasks to evaluate after training."""
 
     tasks: tuple[Task, ...]
     experiment: Experiment
@@ -403,7 +403,7 @@ class Recipe:
         return self._experiment(data, workdir, **changes)
 
     def _mixture(self, tasks: Sequence[Task], workdir: str) -> Experiment:
-        """Return the config of a T5 on a mixture of tasks, proportional to their examples."""
+        """Return the config to train a T5 on a mixture of the tasks."""
         mixture = mixture_named(self.suite.mixture)
         assert mixture is not None
         wanted = {self._task(name) for task in tasks for name in _answered(task)}
@@ -418,7 +418,7 @@ class Recipe:
     def _heads(
         self, tasks: Sequence[Task], workdir: str, *, caches: str, writes: bool
     ) -> Experiment:
-        """Return the config of an encoder with a head for each task, trained from caches."""
+        """Return the config to train an encoder with one classification head for each task."""
         if is_remote(caches):
             raise InputError(
                 f"--together writes caches, but --workdir {caches} is in a bucket; give a "
@@ -498,7 +498,7 @@ def _options_of(beginning: str, options: Sequence[str]) -> list[str]:
 
 
 def _answered(task: Task) -> tuple[str, ...]:
-    """Return the names of the tasks that a model trained on `task` evaluates or predicts."""
+    """Return the names of tasks to evaluate or predict after training on `task`."""
     return (*(task.measured or (task.name,)), *task.diagnostics)
 
 
@@ -548,7 +548,7 @@ def _finished(file: Any, experiment: Experiment) -> dict[str, Any] | None:
 def _measured(
     run: Run, suite: Suite, *, submission: Path
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Evaluate a trained run on its tasks; return the metrics and the submission files."""
+    """Evaluate a trained run on its tasks; return metrics and submission files."""
     experiment = run.experiment
     mesh = sharding.make_mesh(experiment.mesh)
     workdir = experiment.workdir

@@ -289,7 +289,7 @@ def _lengths(found: Measured, model: ModelConfig) -> dict[str, int]:
 
 
 def _chosen_task(asked: Experiment, found: Measured, task: Task, *, is_encoder: bool) -> str:
-    """Return the name of the task in `tasks.files`, and log the reason."""
+    """Return the name of the chosen task in the module `tasks.files`, and log the reason."""
     if task != "auto":
         if is_encoder and task not in ("classify", "regress"):
             raise InputError(
@@ -340,7 +340,7 @@ def _labels(asked: Experiment, found: Measured, task: str) -> tuple[str, ...]:
 
 
 def _check_labels(columns: Columns, found: Measured, *, sources: Sequence[Table]) -> None:
-    """Raise InputError for wrong labels in the training rows; warn about labels that no row has."""
+    """Raise InputError for wrong labels in the training rows; warn about unused labels."""
     columns.check_labels(found.labels, sources)
     unused = [entry for entry in columns.entries() if found.labels and entry not in found.labels]
     if unused:

@@ -74,7 +74,7 @@ class Metadata:
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def get(self, path: str, *, seconds: float) -> Answer:
-        """Return the value at a path below computeMetadata/v1/, with a timeout in seconds."""
+        """Request the value at a path below computeMetadata/v1/."""
         request = urllib.request.Request(
             f"http://{self._host}/computeMetadata/v1/{path}", headers={"Metadata-Flavor": "Google"}
         )
@@ -91,7 +91,7 @@ def on_google_cloud(product: Path = _PRODUCT) -> bool:
 
 
 def is_worker(*, seconds: float) -> bool | None:
-    """Return True if this machine is a worker of a TPU slice; None if the server is silent."""
+    """Return True if this machine is a worker of a TPU slice; None without a response."""
     try:
         Metadata(_asked_by_jax()).get("instance/attributes/agent-worker-number", seconds=seconds)
     except urllib.error.HTTPError as error:
@@ -210,7 +210,7 @@ def _join(hosts: Hosts) -> None:
 
 @contextlib.contextmanager
 def _giving_up(seconds: int, failed: str) -> Iterator[None]:
-    """End this process with exit code 1 and one line if the `with` block exceeds `seconds`.
+    """End this process with exit code 1 if the `with` block takes longer than `seconds`.
 
     Exit code 1 lets a supervisor start the process again, because other hosts may still start.
     """
@@ -230,7 +230,7 @@ def _giving_up(seconds: int, failed: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """End this process at once on a signal within the `with` block; there is nothing to save yet.
+    """End this process at once if a signal arrives within the `with` block.
 
     The main thread waits in C++, where Python's signal handlers do not run.
     """
@@ -262,7 +262,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _launcher(environment: Mapping[str, str]) -> str | None:
-    """Return the name of the launcher of several processes, or None for a single process."""
+    """Return the launcher of several processes, such as SLURM; None for a single process."""
     for name, variables in _LAUNCHERS.items():
         size = environment.get(variables[0], "1")
         if all(variable in environment for variable in variables) and size != "1":
@@ -320,15 +320,14 @@ def _gpus(environment: Mapping[str, str]) -> list[int] | None:
 
 @contextlib.contextmanager
 def ending_together(*agreed: type[BaseException]) -> Iterator[None]:
-    """Print one line and end this process at once if a run of several processes fails.
+    """End this process at once with a one-line message if a run of several processes fails.
 
-    Normal cleanup would wait for the other processes, which wait for this process. The end of this
-    process breaks their connections, so they end, too: on CPU at once, elsewhere after
-    hosts.heartbeat seconds. After the same time, JAX aborts all processes if one of them hangs or
-    is disconnected.
+    Normal cleanup would wait for the other processes, which wait for this process. The other
+    processes end when they lose the connection: on CPU at once, elsewhere after hosts.heartbeat
+    seconds.
 
     Args:
-      *agreed: exceptions that all processes raise together, which are raised as usual.
+      *agreed: exceptions that all processes raise at the same time; they are raised as usual.
     """
     try:
         yield

@@ -39,7 +39,7 @@ from t5x_lite.train.track import Goodput, Tracker
 class Batches(Protocol):
     """Iterator over training batches, with a position that can be saved.
 
-    If it has an attribute `epoch`, the number of passes over the data so far, training logs it.
+    An optional attribute `epoch`, the number of passes over the data so far, is logged.
     """
 
     def __next__(self) -> Mapping[str, np.ndarray]: ...
@@ -80,7 +80,7 @@ class Ahead:
             self._drawn = rows, put_batch(rows, self._mesh)
 
     def take(self) -> tuple[Mapping[str, np.ndarray], Batch]:
-        """Return this process's rows of the next batch, and the complete batch as device arrays."""
+        """Return the next batch in two forms: this process's rows, and all rows on devices."""
         self.draw()
         assert self._drawn is not None
         drawn, self._drawn = self._drawn, None
@@ -175,7 +175,7 @@ def fit(
     """Train from the state's step to step `periods.total`, with evaluations, checkpoints and logs.
 
     Args:
-      state: initial train state, which is donated.
+      state: initial train state; its buffers are donated.
       batches: training batches, starting at the state's position in the data.
       step_function: train step from `make_train_step`.
       mesh: device mesh.
@@ -189,8 +189,9 @@ def fit(
       flops: function that returns the floating-point operations of a step, for "mfu".
       patience: early stopping, with the evaluations of earlier steps.
       capture: profiler of chosen steps.
-      owed: function that saves the metrics of the initial step, if its evaluation was interrupted
-        and must run first; None otherwise.
+      owed: function that saves the metrics of an interrupted evaluation after `fit` repeats it;
+        None
+        if no evaluation was interrupted.
       spent: timer of time lost outside of steps; None logs no times.
       watchdog: watchdog that ends a run with hanging steps; None disables it.
 

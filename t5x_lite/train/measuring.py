@@ -198,7 +198,7 @@ class Measurement:
 
 
 def until_stopped(measurement: Measurement, stop: StopSignals, *, mesh: Mesh) -> Evaluate:
-    """Wrap a Measurement for `fit`; the function returns None if a signal interrupts it."""
+    """Wrap a Measurement in a function that returns None if a signal interrupts it."""
 
     def measure(step: int, params: Params) -> dict[str, float] | None:
         try:
@@ -311,7 +311,7 @@ def _evaluate(
 
 
 def as_configured(model: Checkpoint, experiment: Experiment) -> Checkpoint:
-    """Return a checkpoint's models, with their data, evaluation and dtype settings from a config.
+    """Return the loaded models with the data, evaluation and dtype settings of a config.
 
     If only retrieval is evaluated, the checkpoint's data settings are kept, because they set row
     lengths.
@@ -334,7 +334,7 @@ def as_configured(model: Checkpoint, experiment: Experiment) -> Checkpoint:
 
 
 def _tell_other_words(member: Loaded, data: Data) -> None:
-    """Warn if a config formats inputs in a different way than the checkpoint's training did."""
+    """Warn if a config formats inputs differently from the checkpoint's training."""
     own, vocabulary = member.experiment.data, member.vocabulary
     if own.layout.ending(vocabulary) != data.layout.ending(vocabulary):
         _logger.warning(

@@ -74,7 +74,7 @@ _MODEL = "model/"
 
 
 def scores_of_base(experiment: Experiment, adapter: SparseTuning, sizes: Mapping[str, int]) -> Lazy:
-    """Return, for each path, a function that scores the entries of the model's initial array."""
+    """Return path -> function that scores each entry of the model's initial array."""
     if adapter.select == "random":
         shapes = trees.flatten(learner_of(experiment).shapes["model"])
         seed = experiment.seed
@@ -125,7 +125,7 @@ Run = Callable[[Experiment, "Start | None"], Any]
 
 
 def prepared(experiment: Experiment, run: Run) -> tuple[Experiment, Start | None]:
-    """Run all phases before the last; return the last phase's config and initial arrays."""
+    """Run all training phases except the last; return its config and initial arrays."""
     experiment = with_steps(experiment)
     phased = [each for each in experiment.adapters.added.values() if _is_open(each)]
     if not phased or not experiment.workdir:
@@ -166,7 +166,7 @@ def prepared(experiment: Experiment, run: Run) -> tuple[Experiment, Start | None
 
 
 def _is_open(adapter: Adapter) -> bool:
-    """Return True if an adapter still needs to select its entries."""
+    """Return True if an adapter has not yet selected the array entries that it trains."""
     return isinstance(adapter, Prune) or (
         isinstance(adapter, SparseTuning | Diff) and not adapter.entries
     )
@@ -197,7 +197,7 @@ def _earlier(workdir: AnyPath) -> Experiment | None:
 
 
 def _as_before(experiment: Experiment, adapter: _Phased, earlier: Experiment) -> Experiment:
-    """Return the experiment with the array entries that an earlier start of this run selected."""
+    """Restore the array entries that an earlier start of this run selected."""
     theirs = earlier.adapters.added.get(adapter.name)
     has_places = isinstance(theirs, SparseTuning | Diff)
     if has_places and dataclasses.replace(theirs, entries=()) == adapter:
@@ -326,7 +326,7 @@ class _Trained:
 def _start_of(
     name: str, places: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]
 ) -> Start:
-    """Return a function that creates the initial arrays of a phase that trains selected entries."""
+    """Return a function that creates the initial arrays from selected entries."""
 
     def start() -> dict[str, np.ndarray]:
         arrays = {}
@@ -341,7 +341,7 @@ def _start_of(
 
 
 def _sparse(phases: _Phases, adapter: SparseTuning) -> tuple[SparseTuning, Start]:
-    """Select the entries of a `sparse` adapter, in one or several rounds of training."""
+    """Select the array entries that a `sparse` adapter trains, in one or several rounds."""
     numbers = numbers_of(phases.sizes, adapter.density, scope=adapter.scope)
     has_full = adapter.select in ("lottery", "change") or adapter.full_steps
     if not has_full:
@@ -391,7 +391,7 @@ def _dense_start(
     places: Mapping[str, np.ndarray],
     values: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """Return the initial arrays of a phase that trains all entries, from the selected entries."""
+    """Return initial arrays to train all entries, given the values of the selected entries."""
     shapes = trees.flatten(learner_of(phases.bare).shapes["model"])
     arrays = {}
     for path, indices in places.items():
@@ -421,7 +421,7 @@ def _score(
 
 
 def _diff(phases: _Phases, adapter: Diff) -> tuple[Diff, Start]:
-    """Select the entries of a `diff` adapter, and return their initial values."""
+    """Select the array entries that a `diff` adapter trains; return their initial values."""
     numbers = numbers_of(phases.sizes, adapter.density, scope=adapter.scope)
     relaxed = phases.trained("relaxed", adapter, adapter.relaxed_steps)
     own = {p: x.read() for p, x in relaxed.arrays.items() if p.startswith(relaxed.prefix)}

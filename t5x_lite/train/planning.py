@@ -88,7 +88,7 @@ def plan(
     hbm: float | None = None,
     operations: int = 0,
 ) -> None:
-    """Print time and memory of a config's train step; raise DoesNotFit if it exceeds the memory."""
+    """Print time and memory of a train step; raise DoesNotFit if it needs too much memory."""
     if attached:
         hosts.join(experiment.hosts)
         found, asked = _attached(topology, devices, jax.devices())
@@ -220,7 +220,7 @@ def make_sheet(
 
 
 def _devices(topology: str | None, devices: str | None) -> tuple[list[Any], str]:
-    """Return the devices that --topology or --devices describes, and the value of that option."""
+    """Return the devices that --topology or --devices describes, and the option's value."""
     if (topology is None) == (devices is None):
         raise InputError("pass either --topology, such as v5e:4x4, or --devices cpu:N")
     # Tracing needs a backend; the CPU's does not occupy an accelerator of this machine.
@@ -364,7 +364,6 @@ def rehearse(experiment: Experiment) -> str:
 
 
 def _workdir(workdir: str, empty: str) -> WorkDirectory:
-    """Return the work directory, which is only read; without one, use an empty directory."""
     path = remote.open_path(workdir or empty)
     return WorkDirectory(path, path if isinstance(path, Path) else Path(empty))
 
@@ -426,7 +425,7 @@ def _steps(
 
 
 def _examples(batch: Mapping[str, np.ndarray]) -> int:
-    """Return the number of examples in a batch; in packed rows, segments are counted."""
+    """Return the number of examples in a batch, which may be packed."""
     segments = [array for name, array in batch.items() if name.endswith("segment_ids")]
     if segments:
         return int(max(array.max(axis=-1).sum() for array in segments))

@@ -88,7 +88,7 @@ class WorkDirectory:
 
     Attributes:
       path: directory of --workdir, local or in a bucket.
-      local: local directory; equals `path` unless that is in a bucket.
+      local: local directory of the files; equal to `path` if `path` is local.
       sizes: file name -> size in bytes when the local file was last copied to the bucket.
       locks: file descriptors of the lock that excludes other runs.
     """
@@ -128,7 +128,8 @@ class WorkDirectory:
     def copy(self, *, last: bool = False) -> None:
         """Copy changed files to the bucket; do nothing for a local work directory.
 
-        If a file cannot be written, a warning is logged, and the next checkpoint copies it again.
+        If a file cannot be written, a warning is logged, and the file is copied again at the next
+        checkpoint.
         """
         if self.path == self.local or jax.process_index():
             return
@@ -317,7 +318,7 @@ def with_initial(
     step: AnyPath | None = None,
     steps: AnyPath | None = None,
 ) -> tuple[TrainState, Base | None]:
-    """Return the state with the weights of `init`, and a record of its untrained arrays or None."""
+    """Return the state with weights of the checkpoint `init`, and a record of untrained arrays."""
     step = check_init(experiment, vocabulary) if step is None else step
     saved = learner_of(with_float32_base(read_experiment(step, checkpointing.step_files(step))))
     bare = [HEADS + name for one in (saved, learner) for name in one.heads if not one.head(name)]
@@ -378,7 +379,7 @@ def _tell(
 def with_kept_heads(
     experiment: Experiment, workdir: WorkDirectory, *, step: AnyPath | None
 ) -> Experiment:
-    """Return the experiment, with the heads added that only the run's checkpoint has."""
+    """Add the heads that only the run's checkpoint has to the experiment's heads."""
     if (earlier := workdir.earlier()) is not None:
         return dataclasses.replace(experiment, heads=as_before(experiment.heads, earlier.heads))
     if step is None:
@@ -396,11 +397,7 @@ def with_kept_heads(
 def _through_views(
     params: Params, step: AnyPath, saved: Learner, ours: Learner, abstract: Params, rules: InitRules
 ) -> Params:
-    """Load a checkpoint's parameters if the checkpoint or this model stores shared arrays.
-
-    Rename rules apply to the module parameters. If both share the same arrays, stored arrays are
-    loaded directly.
-    """
+    """Load a checkpoint's parameters if the checkpoint or this model has tied arrays."""
     theirs, wanted, own = map(trees.flatten, (saved.seen, ours.seen, abstract))
     sources = checkpointing.sources_of(
         step, theirs, wanted, rules, optional=wanted.keys() - own.keys()
@@ -426,7 +423,7 @@ def _through_views(
 
 
 def _check_copies(step: AnyPath, sources: Mapping[str, str], saved: Learner, ours: Learner) -> None:
-    """Raise InputError or warn if a checkpoint has separate arrays that this model shares."""
+    """Raise InputError or warn if a checkpoint has separate arrays that this model ties."""
     dropped = []
     for copy, owner in tied_parameters.copies(ours.views, trees.flatten(ours.seen)).items():
         if copy not in sources:
@@ -500,7 +497,7 @@ def resume(
 def _another_run(files: Mapping[str, bytes], *, experiment: Experiment) -> str:
     """Return the reason that a checkpoint belongs to another run, or "" for the same run.
 
-    The path of the data may differ, but not the task.
+    The task must be the same, but the path of the data may differ.
     """
     try:
         saved: Experiment = from_json(

@@ -50,7 +50,7 @@ from t5x_lite.optim.partial import LossFunction, Update, joint_state, state_of
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TrainState:
-    """Train state after `step` steps, or a tree of the same structure, such as shardings.
+    """Train state (step, parameters, optimizer state), or a tree of its shardings or shapes.
 
     Attributes:
       step: number of completed steps, int32 scalar.
@@ -220,7 +220,7 @@ def _metrics(
 def _whole(
     loss_function: LossFunction, params: Params, batch: Batch, key: Key, complete: _Complete
 ) -> tuple[_Value, Params]:
-    """Return ((loss, (metrics, features)), gradient) of a complete batch."""
+    """Return ((loss, (metrics, features)), gradient) of a batch without microbatches."""
 
     def value(params: Params) -> _Value:
         loss = complete(loss_function(params, batch, key))

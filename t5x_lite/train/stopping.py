@@ -105,7 +105,7 @@ class StopSignals:
     Attributes:
       received: signal that this process received, or None.
       notices: number of maintenance notices that this process received.
-      latest: number of the signal that the newest instance received, or None.
+      latest: signal that the newest StopSignals received, or None.
     """
 
     latest: ClassVar[int | None] = None
@@ -129,7 +129,7 @@ class StopSignals:
     def requested(self, mesh: Mesh, *, wait: bool = False) -> int | None:
         """Return the signal that stops the run, or None; the result is equal on all processes.
 
-        All processes must make the same calls; each call sends a query.
+        All processes must call this method equally often.
         """
         if jax.process_count() == 1:
             return self._alone()
@@ -139,7 +139,7 @@ class StopSignals:
         return self._look()
 
     def after_step(self, mesh: Mesh, results: Any, *, waited: float = 0.0) -> int | None:
-        """Return the signal that stops the run, or None; call it after each train step."""
+        """Return the signal that stops the run, or None, after a train step."""
         self._stepped = True
         if jax.process_count() == 1:
             return self._alone()
@@ -252,7 +252,6 @@ class _Answer:
 
     @property
     def slow(self) -> bool:
-        """True if steps are slow, so that the next query must wait for the last step."""
         return self.seconds >= _SLOW_SECONDS
 
     @property
@@ -264,7 +263,7 @@ class _Answer:
 
 @dataclasses.dataclass
 class _Work:
-    """Steps of this host since the last query.
+    """Timing of this host's steps since the last query to all processes.
 
     Attributes:
       since: time of the query, in seconds.
@@ -284,7 +283,7 @@ class _Work:
 
 
 class _Gathered:
-    """Queries that gather numbers from all processes, without waiting for them."""
+    """Collector of numbers from all processes, without waiting for the results."""
 
     def __init__(self, mesh: Mesh):
         self._devices = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
@@ -300,7 +299,6 @@ class _Gathered:
         self._sent.append((due, self._gather(rows)))
 
     def due(self, call: int) -> Iterator[dict[int, list[float]]]:
-        """Yield the numbers of all processes, for each query with a result to read at this call."""
         while any(due <= call for due, _ in self._sent):
             _, gathered = self._sent.popleft()
             rows = np.asarray(gathered).tolist()
@@ -308,7 +306,7 @@ class _Gathered:
 
 
 class SaveClock:
-    """Timer for checkpoints by time."""
+    """Timer that decides when to save a checkpoint."""
 
     def __init__(self, minutes: float | None, *, clock: Callable[[], float] = time.monotonic):
         self._seconds = None if minutes is None else minutes * 60
@@ -318,7 +316,7 @@ class SaveClock:
         self._asked: Array | None = None
 
     def restart(self) -> None:
-        """Restart the timer after a save, and drop pending queries."""
+        """Restart the timer after a save."""
         self._since = self._clock()
         self._asked = None
 
@@ -448,7 +446,7 @@ _AGAIN_SECONDS = 10.0
 
 @contextlib.contextmanager
 def watched(stop: StopSignals) -> Iterator[None]:
-    """Forward Google Cloud's notices to `stop` within the `with` block; elsewhere do nothing."""
+    """Forward Google Cloud's maintenance notices to `stop` within the `with` block."""
     if not on_google_cloud():
         yield
         return

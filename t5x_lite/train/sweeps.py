@@ -66,16 +66,16 @@ _COMMA = re.compile(r""",(?=(?:[^"']|"[^"]*"|'[^']*')*$)""")
 
 
 class RunsFailed(RuntimeError):
-    """Some runs of a sweep failed; the message names one of them, with its error."""
+    """Error of a sweep with failed runs; the message names one of these runs."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One combination of the grid's values.
+    """Combination of settings in a sweep.
 
     Attributes:
-      name: name of its directories without the seed, such as "rate=0.001,steps=100".
-      settings: field of the config -> value as text.
+      name: beginning of the names of its run directories, such as "rate=0.001,steps=100".
+      settings: config field -> value as text.
       experiment: config with these values, without seed and work directory.
     """
 
@@ -85,7 +85,7 @@ class Arm:
 
 
 def parse_grid(grid: Sequence[str]) -> dict[str, list[str]]:
-    """Return field -> values of each NAME=VALUE,VALUE; commas in quotes do not separate values.
+    """Parse texts NAME=VALUE,VALUE into a dict from field name to values.
 
     >>> parse_grid(["adapters.add='a = lora(r=8)','b = lora(r=4, alpha=8)'", "steps=10"])
     {"adapters.add": ["'a = lora(r=8)'", "'b = lora(r=4, alpha=8)'"], "steps": ["10"]}
@@ -112,13 +112,13 @@ def arms_of(
     *,
     other_options: Iterable[str] = (),
 ) -> tuple[Experiment, list[Arm]]:
-    """Return the config with its options, and the arms of the grid; nothing is trained.
+    """Return the base config, and one `Arm` for each combination of the grid's values.
 
     Args:
       config: config without the options.
-      grid: NAME=VALUE,VALUE for each field.
-      options: --FIELD VALUE of all runs.
-      other_options: options of the command itself, which unknown options may resemble.
+      grid: texts NAME=VALUE,VALUE, one for each varied field.
+      options: config options of all runs, such as --steps 20.
+      other_options: options of the command, to suggest for misspelled options.
 
     Raises:
       InputError: if an option or a field is unknown, or a value has the wrong type.
@@ -164,7 +164,7 @@ def _check_name(name: str, base: Experiment, options: Sequence[str]) -> None:
 
 
 def _option(name: str, value: str, base: Experiment) -> list[str]:
-    """Return the words of an option; a tuple takes several, separated as in a shell."""
+    """Return an option and its values as words of a command line."""
     if isinstance(_leaf(base, name), tuple):
         return [f"--{name}", *filter(None, shlex.split(value))]
     quoted = value[0] in ("'", '"')
@@ -172,21 +172,21 @@ def _option(name: str, value: str, base: Experiment) -> list[str]:
 
 
 def _leaf(config: Any, name: str) -> Any:
-    """Return the value of a field by its dotted name; a part is returned for `model` and `init`."""
+    """Return the value of a config field by its dotted name."""
     for key in name.replace("-", "_").split("."):
         config = config[int(key)] if isinstance(config, tuple) else getattr(config, key)
     return config
 
 
 def _text(value: Any, given: str) -> str:
-    """Return a value as text: 0.001 for 1e-3; the given text if the field is a part."""
+    """Return a field's value as text, such as 0.001 for 1e-3."""
     if isinstance(value, tuple):
         return " ".join(map(str, value))
     return given if dataclasses.is_dataclass(value) else str(value)
 
 
 def _short_names(names: Iterable[str]) -> dict[str, str]:
-    """Return name -> its last part, or the complete name if two end with the same part."""
+    """Map dotted names to their last components, if these are unique."""
     last = [name.rpartition(".")[2] for name in names]
     return {
         name: name if last.count(short) > 1 else short
@@ -195,7 +195,7 @@ def _short_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def _directory_name(text: str) -> str:
-    """Return a text as a file name; a changed name ends with a digest of the text."""
+    """Convert a text to a valid file name."""
     name = re.sub(r"[^A-Za-z0-9_.+=,-]+", "_", text)[:_LONGEST_NAME]
     if name == text:
         return name or "config"
@@ -204,16 +204,16 @@ def _directory_name(text: str) -> str:
 
 @dataclasses.dataclass(kw_only=True)
 class Sweep:
-    """The runs of a sweep's directory.
+    """Runs of a sweep, stored in one directory.
 
     Attributes:
-      base: config of all arms, without the grid's values.
-      arms: arms in the order of the grid.
-      seeds: number of seeds; the first is the seed of `base`.
+      base: config of all runs, without the grid's values.
+      arms: combinations of settings, in the order of the grid.
+      seeds: number of seeds per combination; the first seed is the seed of `base`.
       directory: directory of the sweep.
-      metric: metric that ranks the arms; None until a run is finished, which determines it.
-      mode: better direction of the metric.
-      runs: (arm, seed) -> record of the run in sweep.json.
+      metric: metric that ranks the combinations; None until the first run is finished.
+      mode: "max" or "min", the best direction of the metric.
+      runs: (combination, seed) -> record of the run in sweep.json.
       error: error of the first run that failed.
     """
 
@@ -237,7 +237,7 @@ class Sweep:
         workdir: str,
         metric: str | None = None,
     ) -> "Iterator[Sweep]":
-        """Open a new directory, or continue a sweep that has no other arms, and lock it.
+        """Create a sweep, or continue the same sweep in an existing directory, and lock it.
 
         Raises:
           InputError: if the directory holds other files or another sweep, or is in use.
@@ -266,7 +266,7 @@ class Sweep:
                 os.close(descriptor)
 
     def _earlier(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """Return the records of the sweep in the directory, {} if it is new."""
+        """Return the run records of an earlier start; {} for a new directory."""
         file = self.directory / SWEEP_FILE
         if not file.exists():
             there = self.directory.iterdir() if self.directory.is_dir() else ()
@@ -306,7 +306,7 @@ class Sweep:
         """Train the runs that are not finished; record failed runs and continue.
 
         Raises:
-          Interrupted: if a signal came during a run, after saving it.
+          Interrupted: if a signal stopped a run; the run is saved first.
         """
         arms = {arm.name: arm.experiment for arm in self.arms}
         for number, ((name, seed), run) in enumerate(self.runs.items(), 1):
@@ -348,7 +348,7 @@ class Sweep:
         return self.directory / run["workdir"] / checkpointing.DIRECTORY
 
     def _measure(self, run: dict[str, Any]) -> None:
-        """Set the best step of a finished run, and the metric there."""
+        """Store the best step of a finished run, and the metric's value at this step."""
         for key in ("step", "value"):
             run.pop(key, None)
         checkpoints = self._checkpoints(run)
@@ -365,7 +365,7 @@ class Sweep:
             raise InputError(f"--metric {self.metric} is not a metric of {run['workdir']}{remedy}")
 
     def result(self) -> dict[str, Any]:
-        """Return metric and arms, best arm first; arms without a finished run are last."""
+        """Return the metric, and the combinations of settings, best combination first."""
         arms = []
         for arm in self.arms:
             runs = [run for (name, _), run in self.runs.items() if name == arm.name]
@@ -385,7 +385,7 @@ class Sweep:
         return {"metric": self.metric, "mode": self.mode if self.metric else None, "arms": arms}
 
     def write(self) -> None:
-        """Write sweep.json, on the first process."""
+        """Write sweep.json; only the first process writes."""
         if jax.process_index() == 0:
             content = {**self.result(), "config": json.loads(to_json(self.base))}
             data = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
@@ -393,7 +393,7 @@ class Sweep:
 
 
 def _release(error: BaseException | None) -> None:
-    """Release the arrays that the frames of an error, and of its causes, refer to."""
+    """Free arrays that are referenced by an error's stack frames."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__

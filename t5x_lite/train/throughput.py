@@ -37,7 +37,7 @@ class NonFiniteLoss(RuntimeError):
 
 
 class Window:
-    """Collector of the metrics of the steps since the last log, on the device until they are read.
+    """Collector of the metrics of all steps since the last log.
 
     Attributes:
       waited: seconds that the host waited for devices, except for steps that compile.
@@ -62,7 +62,7 @@ class Window:
         self._flops: list[int | None] = []
 
     def next(self, batches: SupportsNext) -> Batch:
-        """Return the next batch, and count the time until it arrives as time waiting for data."""
+        """Return the next batch, and measure the time spent waiting for data."""
         since = self._clock()
         batch = next(batches)
         waited = self._clock() - since
@@ -92,11 +92,7 @@ class Window:
         tokens: int,
         flops: int | None = None,
     ) -> None:
-        """Add the metrics of a step, and wait for a step that compiles, or for older steps.
-
-        After a step that compiles, which is the first step of each batch shape, rates are measured
-        again.
-        """
+        """Add the metrics of a step, and wait until earlier steps have finished."""
         self._pending.append((step, metrics))
         if self._compiles:
             jax.block_until_ready(metrics)

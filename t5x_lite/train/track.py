@@ -201,7 +201,7 @@ class Background:
 
 
 class Callback:
-    """Wrapper of a callback, which is called in the thread of training.
+    """Tracker that calls a user's callback in the training thread.
 
     If the callback raises an error, a warning is logged and it is not called again.
 
@@ -261,7 +261,7 @@ class Events:
 
     Args:
       directory: directory of the file, created if necessary.
-      first_step: first step; TensorBoard drops older records from this step on.
+      first_step: first step of the file; TensorBoard hides older files' records from this step on.
 
     Raises:
       ImportError: if tensorboardX is not installed.
@@ -391,7 +391,7 @@ FIELDS = ("goodput", *(_PREFIX + cause for cause in CAUSES), _WHOLE)
 
 
 class Goodput:
-    """Timer that splits a run's seconds by cause, including earlier processes of the run."""
+    """Timer that splits a run's time into training steps and causes of lost time."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -414,7 +414,7 @@ class Goodput:
 
     @contextlib.contextmanager
     def on(self, cause: str) -> Iterator[None]:
-        """Count the time within the `with` block under a cause."""
+        """Count the time within the `with` block as lost to a cause."""
         before = self._cause
         self.to(cause)
         try:
@@ -555,8 +555,8 @@ class Bar(Lines):
 class Messages(logging.Handler):
     """Logging handler that shows the package's log messages in the progress display.
 
-    If the application has configured logging, its handlers are kept; those on standard error print
-    above the progress bar.
+    If the application has configured logging, its handlers are kept; handlers for standard error
+    print above the progress bar.
     """
 
     def __init__(self, display: Lines):
@@ -792,8 +792,7 @@ class Throughput:
 
     The first `add` marks the end of compilation: it starts the clock and counts nothing. Dispatch
     is asynchronous, so wait for the first step's result before that `add`, and for the last step's
-    result before `rates`. For batches of several shapes, `Window` restarts after the first step of
-    each shape.
+    result before `rates`.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.perf_counter):
@@ -809,7 +808,7 @@ class Throughput:
         self._since = self._clock()
 
     def wait(self, seconds: float) -> None:
-        """Add seconds that the host waited for data, even if devices were busy."""
+        """Add seconds that the host waited for data."""
         self._waited += seconds
 
     def add(self, tokens: SupportsFloat) -> None:

@@ -107,7 +107,7 @@ _MOST_STEPS = 1 << 40
 def with_epochs(
     experiment: Experiment, *, options: Sequence[str] = (), may_lack_data: bool = False
 ) -> Experiment:
-    """Return the experiment with the number of steps, and schedules, for its number of epochs.
+    """Return the experiment with steps and schedules computed from its number of epochs.
 
     If the size of the data is unknown, the config's steps are used, and a message is logged.
     """
@@ -146,7 +146,7 @@ def with_epochs(
 def with_classes(
     experiment: Experiment, *, earlier: Experiment | None = None, reads_task: bool = True
 ) -> Experiment:
-    """Return the experiment with the kind and the classes of its classification head set."""
+    """Return the experiment with the kind and classes of its classification head."""
     objective = experiment.objective
     undecided = objective.undecided()
     if not undecided:
@@ -239,7 +239,7 @@ def balanced_weights(data: Data, num: int) -> tuple[float, ...]:
 
 
 def with_schedule_offset(experiment: Experiment, *, earlier: Experiment | None) -> Experiment:
-    """Return the experiment with "auto" in optimizer.schedule_offset replaced by a step number."""
+    """Return the experiment with a step number instead of "auto" for schedule_offset."""
     if experiment.optimizer.schedule_offset != AUTO:
         return experiment
     if earlier is not None:
@@ -288,7 +288,7 @@ class Trained(NamedTuple):
 def train(experiment: Experiment) -> Trained:
     """Train a config, and resume from the newest checkpoint of its work directory.
 
-    Adapters with several phases of training run their earlier phases first (`train.phases`).
+    For adapters with several training phases, the phases run in order (`train.phases`).
     """
     hosts.join(experiment.hosts)
     use_compilation_cache(experiment.compilation_cache)
@@ -332,8 +332,8 @@ def _train(
     the checkpoint of `init` does not fit; arrays are not read yet.
     3. Create mesh, learner and optimizer, and check that sizes are divisible.
     4. Open the data and the evaluation, and check the names of metrics.
-    5. Create the state from the last good checkpoint, or else from the seed and `init`.
-    6. Write the work directory's config; if resuming failed before, its settings are kept.
+    5. Load the last good checkpoint; without a checkpoint, use the seed and `init`.
+    6. Write the config to the work directory.
     7. Open the tracker. If no step is left, the run ends here.
     8. Compile the step, and run the loop.
     """
@@ -464,9 +464,7 @@ class Complete:
 
 
 def completed(experiment: Experiment, workdir: WorkDirectory) -> Complete:
-    """Resolve a config: loaded adapters, schedule_offset, classes, "auto" fields and heads.
-
-    A resumed run keeps its values.
+    """Resolve config fields that depend on data or checkpoints, such as fields with "auto".
 
     Raises:
       InputError: if the work directory or the checkpoint of `init` belongs to another experiment.
@@ -609,7 +607,7 @@ def _batches(experiment: Experiment, vocabulary: Vocabulary, *, part: tuple[int,
 def vocabulary_of(experiment: Experiment, workdir: WorkDirectory | None = None) -> Vocabulary:
     """Load the vocabulary of a config, and check that it fits the model.
 
-    If its file is missing, the copy in the work directory is used.
+    If the vocabulary file is missing, the copy in the work directory is used.
     """
     path = experiment.data.vocabulary
     if workdir is not None and path not in BYTES_NAMES and not is_there(path):
