@@ -525,10 +525,7 @@ def mixture_of_denoisers_lengths(
     sequential_share: float = SEQUENTIAL_SHARE,
     **unused: object,
 ) -> Int[np.ndarray, "n 2"]:
-    """Compute the lengths of the inputs and targets of `mixture_of_denoisers` for many chunks.
-
-    Arguments and results are the same as for the other functions in `LENGTHS`.
-    """
+    """Compute the lengths of the inputs and targets of `mixture_of_denoisers` for many chunks."""
     modes = {"R": len(r_mode), "X": len(x_mode), "S": len(s_mode)}
     room = _room(inputs_length, tuple(modes.values()))
     lengths = np.empty((len(counts), 2), np.int64)

@@ -131,13 +131,13 @@ class Schedule:
     def at(
         self, places: Int[np.ndarray, " n"]
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """Return the source at each position of the mixture, and the index of its example there.
+        """Return the source and the index of the example at each position of the mixture.
 
         Args:
           places: positions in the mixture, >= 0.
 
         Returns:
-          (index of the source, index among the examples of this source), int64.
+          (index of the source, index of the example in this source), int64.
         """
         periods, rest = np.divmod(places, self.period)
         sources = self._sources[rest]

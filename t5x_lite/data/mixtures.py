@@ -219,7 +219,7 @@ class Mixture:
         ]
 
     def constants(self, mixing: Mixing) -> list[Member]:
-        """Return trained tasks with constant rates if `mixing` has a limit or temperature."""
+        """Return the tasks with constant rates, which a limit or temperature does not change."""
         if mixing.maximum is None and mixing.temperature == 1.0:
             return []
         return [m for m in self.members if m.is_trained and m.rate is not None]

@@ -94,7 +94,7 @@ class OneShape:
         return self.stream.repeated(position)
 
     def make(self, position: Position, *, part: int, parts: int) -> Made | None:
-        """Return the batch at a position, padded at the end of the data; None if no row remains."""
+        """Return the batch at a position, padded at the end of the data, or None after the end."""
         spans = self.stream.spans(position, self._batch_size)
         if not spans:
             return None
@@ -143,10 +143,7 @@ class Grouped:
         )
 
     def regrouped(self, position: Position) -> Position:
-        """Assign the waiting examples of a position to length buckets again.
-
-        Call this method when `stream.negatives` has changed.
-        """
+        """Assign the waiting examples of a position to length buckets again."""
         self._looked_at = None
         numbers = np.array(sorted(n for bucket in position.waiting for n in bucket), np.int64)
         if not len(numbers):
@@ -255,7 +252,7 @@ class Scheduled:
             )
 
     def make(self, position: Position, *, part: int, parts: int) -> Made | None:
-        """Return the batch at a position, which is given by the epoch and the batch number."""
+        """Return the batch at a position."""
         epoch, number = position.window, position.row
         starts = self._starts(epoch)
         while not starts[-1]:

@@ -281,8 +281,8 @@ def _unpacked(saved: Mapping[str, np.ndarray]) -> list[list[np.ndarray]]:
 class Running:
     """Examples of a streamed task, which are read in order and kept while a run may need them.
 
-    Examples are numbered in the order in which they are read, across epochs. One thread may read
-    while another thread saves.
+    Examples are numbered in the order of reading, across epochs. One thread may read while another
+    thread saves.
     """
 
     def __init__(self, feed: Feed, features: Sequence[str], *, identity: str | None = None):

@@ -59,10 +59,10 @@ class Window:
 
     Attributes:
       number: index of the window.
-      sources: int64 [n], index of each example's source.
-      epochs: int64 [n], number of earlier passes over the source.
-      indices: int64 [n], index of each example in its source.
-      rows: int64 [n], row of each example.
+      sources: int64 [examples], index of each example's source.
+      epochs: int64 [examples], number of earlier passes over the source.
+      indices: int64 [examples], index of each example in its source.
+      rows: int64 [examples], row of each example.
       num_rows: number of rows.
     """
 
@@ -82,7 +82,7 @@ class Position:
       window: index of the window.
       row: index of the next row in the window.
       waiting: with batches of several shapes, the numbers of earlier examples that wait for a full
-        batch, by bucket (`scheduled`).
+        batch, by shape.
     """
 
     window: int = 0
@@ -195,7 +195,7 @@ class Stream:
     def _example_lengths(
         self, k: int, epochs: Int[np.ndarray, " n"], indices: Int[np.ndarray, " n"]
     ) -> Int[np.ndarray, "n F"]:
-        """Return the tokens in each output feature, for examples of the source with index k."""
+        """Return the number of tokens in each output feature of examples of a source."""
         source = self.sources[k]
         limits = {name: self._lengths.get(name, _NO_LIMIT) for name in source.recipe.outputs}
         return source.recipe.example_lengths(
@@ -224,7 +224,7 @@ class Stream:
         return found
 
     def batch(self, spans: list[Span], *, first: int, num_rows: int) -> dict[str, np.ndarray]:
-        """Return rows [first, first + num_rows) of the spans, padded at the end of the data."""
+        """Return the given rows as a batch, padded at the end of the data."""
         examples: list[dict[str, np.ndarray]] = []
         read, placed = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         before = -first  # the row of the batch at which the span begins
@@ -278,7 +278,7 @@ class Stream:
         num_rows: int,
         lengths: Mapping[str, int],
     ) -> dict[str, np.ndarray]:
-        """Return one row per example of source k, given the examples' indices in this source."""
+        """Return one row per example, given the indices of examples in one source."""
         where = np.full_like(indices, k), np.full_like(indices, epoch), indices
         return self._laid_out(where, num_rows=num_rows, lengths=lengths)
 

@@ -113,7 +113,7 @@ def _consonants(word: str) -> list[bool]:
 
 
 def _measure(word: str) -> int:
-    """Return m in Porter's form [C](VC)^m[V] of a word: how often a consonant follows a vowel."""
+    """Return Porter's measure m of a word: how often a consonant follows a vowel."""
     consonants = _consonants(word)
     return sum(not before and after for before, after in itertools.pairwise(consonants))
 
