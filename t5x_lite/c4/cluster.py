@@ -273,7 +273,7 @@ class Work:
         self._rules = self._carried.unpack()
 
     def __call__(self, element: Any, tally: Tally) -> Iterator[Any]:
-        """Yield the results for an element, and count them in `tally`."""
+        """Yield the results for an element, and add them to the counts in `tally`."""
         raise NotImplementedError
 
 

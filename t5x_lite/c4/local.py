@@ -279,7 +279,7 @@ Result = TypeVar("Result")
 def run_tasks(
     function: Callable[[Task], Result], tasks: Sequence[Task], *, workers: int
 ) -> Iterator[Result]:
-    """Yield a function's result for each task, computed in a pool of processes."""
+    """Yield the result of a function for each task, computed in several processes."""
     if workers == 1:
         yield from map(function, tasks)
         return

@@ -329,7 +329,7 @@ class Tally:
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """Return the tally as a JSON object with sorted keys."""
+        """Return the counts and samples as a JSON object with sorted keys."""
         return {
             "stages": {
                 name: dict(sorted(self.stages[name].items())) for name in _order(self.stages)
@@ -702,7 +702,7 @@ _MOST_REPLACED = 0.1
 def read_pages(
     path: str, cleaning: Cleaning, tally: Tally, *, max_record_bytes: int = MAX_RECORD_BYTES
 ) -> Iterator[Page]:
-    """Yield the pages of a WET or WARC file in order, and count them in `tally`."""
+    """Yield the pages of a WET or WARC file in order, and add them to the counts in `tally`."""
     try:
         with open_path(path).open("rb") as file:
             yield from _pages(cast(Readable, file), path, cleaning, tally, max_record_bytes)

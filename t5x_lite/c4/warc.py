@@ -376,7 +376,7 @@ class _Segment:
         self.end: End | None = None
 
     def offset(self) -> int:
-        """Return the position of the first buffered byte in the file, as in `Record.offset`."""
+        """Return the position of the first buffered byte in the file."""
         here = self._base + self._at
         if self._plain:
             return here
@@ -455,7 +455,7 @@ class _Segment:
 
 
 class _Parser:
-    """Parser of the WARC records in a buffer of contiguous bytes (`_Segment`)."""
+    """Parser of the WARC records in a buffer of contiguous bytes."""
 
     def __init__(self, segment: _Segment, max_bytes: int):
         self._segment, self._max_bytes = segment, max_bytes

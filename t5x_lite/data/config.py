@@ -285,7 +285,7 @@ class Scheduled(Bucketed):
 def bucket_of(
     lengths: Int[np.ndarray, " n"], buckets: tuple[tuple[int, int], ...]
 ) -> Int[np.ndarray, " n"]:
-    """Return each row's bucket index: the first bucket that is long enough, or else the last.
+    """Return the index of each row's shape: the first shape that is long enough, or the last.
 
     Args:
       lengths: number of tokens of each row.

@@ -439,7 +439,7 @@ def _draw(
     room: tuple[int, ...],
     sequential_share: float,
 ) -> tuple[Denoiser, int, int, int]:
-    """Sample a UL2 denoiser, the start and length of its text, and the targets length for S."""
+    """Sample a UL2 denoiser, and the start and length of its text."""
     which, where, suffix = example_rng(seed, epoch, index, stream=DENOISER).random(3)
     others = len(DENOISERS) - 1
     number = others

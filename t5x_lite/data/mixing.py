@@ -150,7 +150,7 @@ class Schedule:
 
 
 def _chairmen(weights: Sequence[int]) -> list[int]:
-    """Return Tijdeman's order of sources: source k occurs weights[k] times, evenly spread."""
+    """Return an order (Tijdeman's) in which source i occurs weights[i] times, evenly spread."""
     if len(weights) == 1:
         return [0] * weights[0]
     period, slack = sum(weights), 2 * len(weights) - 2

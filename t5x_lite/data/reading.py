@@ -217,7 +217,7 @@ class Feed:
     """Reader of a task's examples in blocks, with a position that can be saved."""
 
     def __init__(self, blocks: Dataset, names: Sequence[str]):
-        """Create a reader at the first example.
+        """Create a reader that begins at the first example.
 
         Args:
           blocks: dataset of blocks of examples, optionally with the feature `EPOCH` for each block

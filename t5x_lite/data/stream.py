@@ -182,7 +182,6 @@ class Stream:
     def _at(
         self, places: Int[np.ndarray, " n"]
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """Return the source, the epoch and the index of the example at each position of the run."""
         sources, counts = self._schedule.at(places)
         epochs, indices = np.zeros_like(counts), np.zeros_like(counts)
         for k in range(len(self.sources)):
@@ -207,7 +206,7 @@ class Stream:
         )
 
     def seed_of(self, k: int) -> int:
-        """Return the random seed of the source with index k; each source has a different seed."""
+        """Return the random seed of one source; each source has a different seed."""
         return self._seed + k * _SOURCE_SEED
 
     def spans(self, position: Position, num_rows: int) -> list[Span]:
@@ -301,7 +300,7 @@ class Stream:
         return self._with_numbers(made, where[0], rows, num_rows=num_rows)
 
     def longest_of_all(self, k: int) -> Int[np.ndarray, " _"]:
-        """Return the length of the longest text of each example of source k.
+        """Return the length of the longest text of each example of one source.
 
         If rows have one text, the length is computed from the stored lengths. Otherwise the cache
         records the length; a cache of an earlier version is read completely.

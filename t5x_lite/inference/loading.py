@@ -565,7 +565,7 @@ def _of_model(path: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class ModulesOf:
-    """Checkpoint with the adapters that its model can use: its own, and adapters of other runs.
+    """Checkpoint with its own adapters and adapters of other runs, which its model can use.
 
     Attributes:
       loaded: the loaded checkpoint with its own adapters.

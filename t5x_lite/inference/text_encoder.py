@@ -562,7 +562,7 @@ class TextEncoder:
         return head.prompt(*([] if prompt is None else [prompt]))
 
     def known_prompt(self, name: str) -> str | None:
-        """Return `name` if the checkpoint has a prompt of this name, else None."""
+        """Return `name` if the checkpoint has a prompt of this name, otherwise None."""
         head = dense_head(self.loaded.experiment) or Dense()
         return name if name in [each.name for each in head.prompts] else None
 

@@ -159,7 +159,7 @@ def _mended(word: str) -> str:
 
 
 def _replaced(word: str, rules: dict[str, str]) -> str:
-    """Replace the longest suffix in `rules`, if the stem before it has m > 0 (`_measure`)."""
+    """Replace the longest suffix in `rules`, if Porter's measure m of the stem is above 0."""
     for size in range(min(7, len(word)), 2, -1):
         suffix = word[-size:]
         if suffix in rules:

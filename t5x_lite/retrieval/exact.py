@@ -144,7 +144,6 @@ def _first_of_equal(query: np.ndarray, is_least: np.ndarray, depth: int) -> np.n
 
 
 def _nth(query: np.ndarray, num: int) -> np.ndarray:
-    """Return, for each entry of a sorted array, the number of earlier equal entries."""
     counts = np.bincount(query, minlength=num)
     return np.arange(len(query)) - (np.cumsum(counts) - counts)[query]
 
@@ -267,7 +266,6 @@ class ExactSearch:
         self._seen += len(vectors)
 
     def _multiplied(self, queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
-        """Return the product [Q, n] in a reused array, because allocating memory takes time."""
         shape = (len(queries), len(documents))
         if self._product.shape != shape:
             self._product = np.empty(shape, np.float32)

@@ -101,7 +101,7 @@ class Pool:
 
     @classmethod
     def of(cls, passages: Iterable[Passage]) -> "Pool":
-        """Build the pool from an iterable of passages.
+        """Load the passages into memory.
 
         Raises:
           InputError: if two passages have the same id, or the files contain no passage.
@@ -152,11 +152,11 @@ class Pool:
         return self._texts[number]
 
     def words(self, number: int) -> str:
-        """Return the key of the words (`same_words`) of a passage with its title."""
+        """Return the normalized words of a passage with its title."""
         return self._words(number)
 
     def words_of_text(self, number: int) -> str:
-        """Return the key of the words (`same_words`) of a passage without its title."""
+        """Return the normalized words of a passage without its title."""
         start = int(self._starts[number])
         return same_words(self.text(number)[start:]) if start else self.words(number)
 
@@ -165,7 +165,7 @@ class Pool:
         return {*self._digests[number].tolist()}
 
     def identity(self) -> str:
-        """Return a digest of all ids and texts in the pool, which changes if a passage changes."""
+        """Return a digest of the ids and texts of all passages."""
         content = hashlib.sha256()
         for table in (self._names, self._texts):
             for values in table.arrays().values():
@@ -204,7 +204,7 @@ class Asked(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Queries with their positives, and the pool of passages.
+    """Queries with their positives, and the passages to search.
 
     Attributes:
       asked: queries with their positives.
@@ -552,7 +552,6 @@ def examples_of(split: Split) -> Iterator[Mapping[str, np.ndarray]]:
 
 
 def _names(example: Mapping[str, np.ndarray], feature: str) -> list[int]:
-    """Return hashes of the ids of an example's passages (`refreshes.name_key`); 0 is unknown."""
     if feature not in example:
         return []
     content = np.ascontiguousarray(example[feature].reshape(-1, ID_WIDTH), "<u2")

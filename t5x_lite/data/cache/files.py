@@ -305,7 +305,7 @@ class SplitIndex:
         example.
       checksums: file with uint32 [examples], the CRC-32 of the tokens of each example.
       longest: file with uint32 [examples], the number of tokens of each example's longest text;
-        None if a feature has only one text.
+        None if not stored.
       lengths: file with uint32 [examples, features], the length of each feature, instead of ends
         and checksums in caches of version 0.1.
     """
@@ -619,7 +619,7 @@ class Split:
         return np.frombuffer(content, NUMBERS_DTYPE).astype(np.int64)
 
     def first_with(self, tokens: int, *, floats: Collection[str] = ()) -> int:
-        """Return the number of first examples that have at most `tokens` tokens in total."""
+        """Return the number of examples at the beginning with at most `tokens` tokens in total."""
         columns = [k for k, name in enumerate(self._features) if name not in floats]
         for start in range(0, self.size, _COUNTED_AT_A_TIME):
             some = np.arange(start, min(start + _COUNTED_AT_A_TIME, self.size))

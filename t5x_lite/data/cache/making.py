@@ -176,7 +176,7 @@ def longest_of(recipe: Recipe, layout: Layout) -> Callable[[Sequence[np.ndarray]
 
 
 def goes_without(job: Job, split: str, *, asked: bool) -> None:
-    """Log that a split without examples is skipped; raise InputError if it is required."""
+    """Log that a split without examples is skipped; raise InputError if it was requested."""
     if asked or split == "train":
         where = f" in {job.data.directory}" if job.data.directory else ""
         raise InputError(f"data.task {job.data.task!r} found no example for split {split!r}{where}")

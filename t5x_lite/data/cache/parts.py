@@ -331,7 +331,7 @@ def join(split: str, parts: Sequence[Part], *, where: Path, directory: Path) -> 
 
 
 def _there(where: Path, file: File) -> Path:
-    """Return the path of a worker's file; raise InputError unless the file is complete."""
+    """Return the path of a worker's file; raise InputError if the file is incomplete."""
     path = where / file.name
     size = path.stat().st_size if path.is_file() else None
     if size != file.size:

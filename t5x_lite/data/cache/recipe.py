@@ -192,7 +192,7 @@ def as_numbers(values: Float32[np.ndarray, " n"]) -> Int32[np.ndarray, " _"]:
 
 
 def as_stored(values: np.ndarray) -> np.ndarray:
-    """Return a feature as the integers that a cache stores (`as_numbers` for float32)."""
+    """Return a feature as integers for a cache; a float32 value becomes two integers."""
     return as_numbers(values) if np.issubdtype(values.dtype, np.floating) else values
 
 

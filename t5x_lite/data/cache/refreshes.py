@@ -110,7 +110,7 @@ def tokens_key(tokens: np.ndarray) -> int:
 
 
 def name_key(name: str) -> int:
-    """Return a 64-bit hash of a passage id, as in `layouts.groups.IDS`."""
+    """Return a 64-bit hash of the id of a passage."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
