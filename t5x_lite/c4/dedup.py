@@ -387,7 +387,7 @@ class Rules:
         return kept
 
     def newest(self, pages: Iterable[Page], tally: Tally) -> Page:
-        """Return the newest of all pages with one normalized URL."""
+        """Return the newest of several pages with the same normalized URL."""
         kept = None
         for page in pages:
             kept = self.newer(kept, page, tally)

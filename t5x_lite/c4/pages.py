@@ -536,7 +536,6 @@ def _decoded(body: bytes, headers: dict[str, str], max_bytes: int) -> bytes:
 
 
 def _deflate_bits(body: bytes) -> int:
-    """Return zlib's window bits: standard format, or raw deflate as some servers send it."""
     return 15 if body[0] & 15 == 8 and int.from_bytes(body[:2], "big") % 31 == 0 else -15
 
 

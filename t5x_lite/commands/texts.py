@@ -275,7 +275,7 @@ def _write(file: Path, content: str) -> None:
 
 
 def _within(texts: Sequence[str], size: int) -> list[str]:
-    """Return every n-th text, with n such that the total size is about `size` bytes."""
+    """Return every n-th text, so that the total size is about `size` bytes."""
     total = sum(len(text.encode()) + 1 for text in texts)
     step = max(1.0, total / size)
     places = {int(number * step) for number in range(int(len(texts) / step))}

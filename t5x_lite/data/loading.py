@@ -351,7 +351,7 @@ def _without_data(data: Data, names: Sequence[str], *, reason: str) -> str:
 def held_out_members(
     data: Data, vocabulary: Vocabulary, *, split: str
 ) -> tuple[list[Present], list[float]]:
-    """Return the trained tasks that have data for a split, and their rates."""
+    """Return the trained tasks that have data for a split, with their rates."""
     if find_mixture(data) is None:
         task = load_task(data, vocabulary)
         check_split(data, task, split=split)

@@ -135,7 +135,7 @@ class Mixture:
         return [find_task(member.task)(arguments) for member in self.members]
 
     def unanswered(self, member: Member) -> str:
-        """Return why a model trained on this mixture cannot answer a task, or "" if it can."""
+        """Return the reason why a model trained on this mixture cannot answer a task, or ""."""
         trained = {other.task for other in self.members if other.is_trained}
         if not member.form_of or trained & set(member.form_of):
             return ""

@@ -303,11 +303,7 @@ def _stored(one: Present, recipe: Recipe, *, seed: int) -> Feed | Shuffled:
 
 
 def _whole(one: Present, recipe: Recipe, *, seed: int) -> Feed:
-    """Return an endless stream of training examples after all preprocessors of the task.
-
-    The examples have the feature `EPOCH`, unless a preprocessor drops unknown features or the raw
-    examples have no feature names.
-    """
+    """Return an endless stream of training examples after all preprocessors of the task."""
     data, task = one.data, one.task
     source = task.source
     permuted = data.shuffle and isinstance(source, stages.Source) and source.fits_in_memory("train")
@@ -348,7 +344,7 @@ def _first_marked(dataset: Any) -> Any:
 
 
 def _counted(dataset: Any) -> Any:
-    """Replace the marks of `_first_marked` in `EPOCH` by the number of the pass, from 0."""
+    """Set the feature `EPOCH` of each example to the number of its pass, from 0."""
     spec = dataset.element_spec
     if not isinstance(spec, Mapping) or EPOCH not in spec:
         return dataset

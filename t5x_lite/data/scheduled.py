@@ -252,7 +252,7 @@ class Scheduled:
             )
 
     def make(self, position: Position, *, part: int, parts: int) -> Made | None:
-        """Return the batch at a position."""
+        """Return the batch at a position (epoch and batch number)."""
         epoch, number = position.window, position.row
         starts = self._starts(epoch)
         while not starts[-1]:

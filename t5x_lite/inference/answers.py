@@ -498,7 +498,6 @@ class Answerer:
     def _places(
         self, texts: Sequence[str]
     ) -> list[tuple[Sequence[int], list[tuple[int, int]], list[int | None]]]:
-        """Return the token ids, character offsets and word numbers of each text."""
         assert isinstance(self._vocabulary, Tokenizer)
         return [*self._vocabulary.encode_with_words(texts)]
 

@@ -235,9 +235,8 @@ class HeadAnswers(Generator):
     ) -> list[_T]:
         """Apply a function to each row's logits and the mask of its second text.
 
-        Rows are padded to `static_length`, or by default to the next power of two. `seconds` has
-        the index of the first token of the second text in each row, or the row's length. By
-        default, the second text begins after the first [SEP]; then texts must not contain [SEP].
+        Rows are padded to `static_length`, or to the next power of two. `seconds` has the index of
+        the second text's first token in each row; by default, the second text begins after [SEP].
         """
         found: dict[int, _T] = {}
         order = sorted(range(len(inputs)), key=lambda row: len(inputs[row]))

@@ -807,7 +807,7 @@ def check_init(experiment: Experiment) -> None:
 
 
 def check_children(experiment: Experiment) -> None:
-    """Raise InputError if data.adapter_of does not fit the objective and the MultiTask blocks."""
+    """Raise InputError if data.adapter_of does not fit the objective or the adapters."""
     use = experiment.adapters.composition
     blocks = [node for tree in use for node, _ in walk(tree) if isinstance(node, MultiTask)]
     numbers = adapter_numbers(experiment.data)

@@ -115,7 +115,7 @@ def name_key(name: str) -> int:
 
 
 class Negatives:
-    """Hard negatives of all examples, the result of one search.
+    """Hard negatives of all examples, found by one search.
 
     Attributes:
       digest: digest of the result.
