@@ -406,7 +406,7 @@ class Rules:
         return winner
 
     def after_urls(self, page: Page, tally: Tally) -> Page | None:
-        """Apply the list of URLs, mC4's paragraph rule and the line rules."""
+        """Apply the list of URLs, and the rules about paragraphs and lines."""
         kept: Page | None = page
         if self.cleaning.urls:
             kept = self._urls.keep(page, tally)

@@ -79,7 +79,7 @@ Event = Start | End | bytes
 
 
 class _Exhausted(Exception):
-    """Error of a file that has too much damage to read it in linear time."""
+    """Error raised if a file has too much damage to be read in linear time."""
 
 
 class _File:

@@ -382,10 +382,7 @@ def _check_final_sentinel(cache: Cache, data: Data) -> None:
 
 
 def _check_wording(cache: Cache, data: Data) -> None:
-    """Raise InputError if the inputs of a cache were written with another template or prefix.
-
-    A config without a task, template and prefix accepts every cache.
-    """
+    """Raise InputError if the inputs of a cache were written with another template or prefix."""
     here, there = words_of_inputs(data), dict(cache.index.wording)
     if (run := "augment.run") in here and run in there:
         there[run] = here[run]  # the path of a run depends on the machine

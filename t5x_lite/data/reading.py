@@ -71,7 +71,7 @@ Dataset = tf.data.Dataset
 def training_sources(
     data: Data, vocabulary: Vocabulary, *, seed: int, tells: bool = False
 ) -> list[Source]:
-    """Return sources of endless training examples of data.task: one for each task of a mixture.
+    """Return endless sources of training examples: one for each task of a mixture.
 
     Args:
       data: the data config.

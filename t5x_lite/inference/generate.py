@@ -459,7 +459,7 @@ def as_text(text: str, found: Any) -> str:
 
 
 class Scorer:
-    """Scorer of log-likelihoods in batches of one size and of lengths rounded up to powers of two.
+    """Scorer of log-likelihoods, which pads inputs and targets to lengths of powers of two.
 
     Args:
       bind: function that builds a module with the method `target_logits` from the parameters.

@@ -468,7 +468,7 @@ def _add(search: ExactSearch, block: Block, names: Sequence[str] | None) -> None
 
 
 def block_rows(size: int, *, queries: int) -> int:
-    """Return the number of documents in a block.
+    """Return the number of documents in a block, which is searched at once.
 
     Args:
       size: number of dimensions of a vector.

@@ -158,7 +158,7 @@ class Recipe:
         epochs: Int[np.ndarray, " n"],
         indices: Int[np.ndarray, " n"],
     ) -> Int[np.ndarray, "n G"]:
-        """Return the lengths of the outputs of `example`, given the stored features' lengths."""
+        """Return the lengths of an example's features, given the lengths of the stored features."""
         found = counts.astype(np.int64)
         if self.corruption:
             keys = {"seed": seed, "epochs": epochs, "indices": indices}
