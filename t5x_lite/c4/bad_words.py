@@ -68,7 +68,7 @@ _SHIFT = np.uint64(64 - _BITS)
 
 
 class FirstBytes:
-    """Hash table of the first bytes of words or phrases, which finds candidates in a text.
+    """Finder of listed words or phrases in a text, by a hash table of their first bytes.
 
     Args:
       entries: ASCII words or phrases, which are normalized by the constructor.
@@ -95,7 +95,7 @@ class FirstBytes:
         self._table[_hash(np.frombuffer(b"".join(keys), "<u8"))] = True
 
     def candidates(self, text: bytes) -> list[str]:
-        """Return the entries that the text contains as separate words, both normalized."""
+        """Return the listed words that a text contains as separate words, after normalization."""
         normal = b" " + text.translate(_NORMAL) + b"        "
         found = [entry for pattern, entry in self._short if pattern in normal]
         windows = np.ndarray((len(normal) - 8,), "<u8", normal, strides=(1,))
@@ -172,7 +172,6 @@ class BadWords:
         return None
 
     def _find_tabled(self, text: str, table: FirstBytes) -> str | None:
-        """Return a bad word from the hash table that the text contains, or None."""
         lowered = None
         if not text.isascii() and any(map(text.__contains__, _LOWERED_TO_ASCII)):
             text = lowered = text.lower()
@@ -202,7 +201,7 @@ class BadWords:
 
 
 class BadWordsFilter:
-    """Stage 7 of C4: filter of pages by one list of bad words, or by one list per language.
+    """Filter that drops pages with bad words, by one list or by one list per language.
 
     Args:
       cleaning: config; its field `bad_words` is the path of a list, or of a directory of lists.
@@ -230,7 +229,7 @@ class BadWordsFilter:
             self._list = BadWords(load_bad_words(path))
 
     def keep(self, page: Page, tally: Tally) -> Page | None:
-        """Return the page, or None if it has a bad word and its URL is in the fraction to drop."""
+        """Return the page, or None if it is dropped because of a bad word."""
         tally.page_in("bad_words", page)
         words = self._list or self._lists.get(page.language.split("-")[0])
         if words is not None and words.find(page.text) is not None:

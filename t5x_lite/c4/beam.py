@@ -73,7 +73,7 @@ def run(
     kinds: Sequence[Kind] = ("json",),
     report: Callable[[Tally], None] | None = None,
 ) -> Tally:
-    """Build C4 from WET or WARC files on a cluster, and return the tally of its pages.
+    """Build C4 from WET or WARC files on a cluster, and return the counts of its pages.
 
     If this process ends before the job, run the same command again after the job's end to write the
     manifest. A failed job starts again from the beginning.
@@ -202,11 +202,11 @@ def _language(keyed: tuple[ShardKey, Page]) -> str:
 
 
 class _Stage(beam.DoFn):
-    """Beam stage that runs a step (`cluster.Work`), and yields the step's results and tallies.
+    """Beam stage that applies a processing step to each element.
 
     Args:
       work: the step to run.
-      tally_every: number of elements per tally; 0 for one tally per bundle.
+      tally_every: number of elements per page count; 0 for one count per bundle.
     """
 
     def __init__(self, work: Work, *, tally_every: int):
@@ -264,7 +264,7 @@ def _domains(written: PValue) -> PValue:
 
 
 class _Merge(beam.CombineFn):
-    """Beam combiner that merges tallies given as JSON."""
+    """Beam combiner that adds page counts given as JSON."""
 
     def create_accumulator(self) -> Tally:
         return Tally()
@@ -283,7 +283,7 @@ class _Merge(beam.CombineFn):
 
 
 class _Collect(beam.DoFn):
-    """Beam stage that writes tally, shards and domains to the result file, and yields its path."""
+    """Beam stage that writes the result file of the pipeline, and yields its path."""
 
     def __init__(self, path: str):
         super().__init__()

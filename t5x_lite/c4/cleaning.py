@@ -87,7 +87,7 @@ PUNKT_TAB = "punkt_tab/english"
 
 
 class SentenceCounter:
-    """Counter of sentences by NLTK's punkt.
+    """Counter of the sentences of a text, by NLTK's tokenizer punkt.
 
     Attributes:
       name: description of the parameters and the version of NLTK, for the manifest.
@@ -121,11 +121,10 @@ class SentenceCounter:
         return self.count(text, limit=number) >= number
 
     def _has_breaks(self, text: str, number: int) -> bool:
-        """Return whether at least `number` sentences have an end that is certain in punkt.
+        """Return whether punkt certainly finds at least `number` sentences in a text.
 
-        A certain end is a lower-case word that is neither an abbreviation nor the first word of a
-        collocation, a mark, and a capitalized word. It is a break in punkt's first pass, and no
-        rule of the second pass changes it.
+        A sentence certainly ends if a lower-case word, neither an abbreviation nor the first word
+        of a collocation, is followed by a mark and a capitalized word.
         """
         for found in _CLEAR_BREAK.finditer(text):
             if found[2] != "." or found[1] not in self._unsure:
@@ -139,7 +138,7 @@ _CLEAR_BREAK = re.compile(r"[ \n]([a-z]{2,})([.?!])[ \n](?=[A-Z][a-z])")
 
 
 def _most_breaks(text: str) -> int:
-    """Return an upper bound on the sentence ends: the marks . ? ! with text after them."""
+    """Return an upper bound on the number of sentence ends in a text."""
     marks = text.count(".") + text.count("?") + text.count("!")
     return marks - text.endswith((".", "?", "!"))
 
@@ -235,7 +234,6 @@ def clean_page(
 
 
 def _clean_lines(text: str, cleaning: Cleaning, kept: list[str], dropped: _Lines) -> str:
-    """Append each line to `kept` or `dropped`; return the rule that drops the page, or ""."""
     watch = _watched(text, cleaning)
     if cleaning.page_rules_see == "page":
         if cleaning.drop_lorem_ipsum and watch and _LOREM_IPSUM in text.lower():
@@ -286,7 +284,7 @@ _PAGE_RULES = ("lorem_ipsum", "brace")
 
 
 def _phrase_rule(line: str, cleaning: Cleaning) -> str:
-    """Return the first phrase rule that drops a line, in the order of c4_utils, or ""."""
+    """Return the name of the rule that drops a line because of a phrase, or ""."""
     lowered = line.lower()
     if cleaning.drop_lorem_ipsum and _LOREM_IPSUM in lowered:
         return "lorem_ipsum"
@@ -320,7 +318,7 @@ def _watched(text: str, cleaning: Cleaning) -> bool:
 
 @functools.lru_cache
 def _words(phrases: tuple[str, ...]) -> tuple[bytes, ...] | None:
-    """Return a few words such that each phrase contains one of them; None if not all are ASCII.
+    """Return a small set of words such that each phrase contains one of the words.
 
     For example, "use cookies", "uses cookies" and "cookie policy" all contain "cookie".
     """
@@ -351,7 +349,7 @@ Guess = tuple[str, float, str]
 
 
 class LanguageIdentifier:
-    """Stage 6 of C4: identification of a page's language.
+    """Filter of pages by their identified language.
 
     Raises:
       InputError: if the identifier's package is not installed.

@@ -87,7 +87,6 @@ _ALONE = ".list"
 
 
 def _carried(field: str, path: str) -> dict[str, bytes]:
-    """Return file name -> content of a list's files, which are sent to the workers."""
     if not path:
         return {}
     root = Path(path)
@@ -108,8 +107,7 @@ class Result:
     """Result of a Beam pipeline: counts and written files.
 
     Attributes:
-      tally: tally of the complete run. If there are more than `DOMAINS_KEPT` domains, it has only
-        the largest domains, and the total number in `notes`.
+      tally: counts of pages of the complete run, with at most the `DOMAINS_KEPT` largest domains.
       shards: descriptions of all written files.
     """
 
@@ -123,7 +121,7 @@ class Result:
         shards: Iterable[Shard],
         domains: Iterable[tuple[int, Sequence[tuple[str, int]]]],
     ) -> "Result":
-        """Combine tallies, shards and domains of a pipeline in any order."""
+        """Combine the partial results of a Beam pipeline, in any order."""
         total = Tally()
         for tally in tallies:
             total.merge(tally)
@@ -161,7 +159,7 @@ class Job:
 
     Attributes:
       output: path of the directory for workers.
-      complete: tally of the run without samples, if the output is already complete; else None.
+      complete: counts of pages if the output is already complete, otherwise None.
     """
 
     def __init__(self, output: str | os.PathLike[str], run: Mapping[str, Any]):
@@ -275,7 +273,7 @@ class Work:
         self._rules = self._carried.unpack()
 
     def __call__(self, element: Any, tally: Tally) -> Iterator[Any]:
-        """Yield the results for an element, and count them in `tally`."""
+        """Yield the results for an element, and add them to the counts in `tally`."""
         raise NotImplementedError
 
 
@@ -315,10 +313,10 @@ class Finish(Work):
 
 
 class RemoveAndFinish(Finish):
-    """Step that removes duplicate text from a page, then applies the filters of `Finish`.
+    """Step that removes duplicate text from a page, then filters it by language and bad words.
 
-    If URLs are not deduplicated, several pages may have the same URL, text and time, and so the
-    same `page_rank`; only the first of these pages keeps its text.
+    If URLs are not deduplicated, pages with the same URL, text and time may remain; only the first
+    of these pages keeps its text.
     """
 
     def __call__(
@@ -334,7 +332,7 @@ class RemoveAndFinish(Finish):
 
 
 class Keys(Work):
-    """Step that yields a pair (key, owner) for each distinct line or span of a page."""
+    """Step that yields the deduplication key of each distinct line or span of a page."""
 
     def __call__(self, element: Page, tally: Tally) -> Iterator[tuple[bytes, Owner]]:
         first: dict[bytes, int] = {}
@@ -346,7 +344,7 @@ class Keys(Work):
 
 
 def losers(element: tuple[bytes, Iterable[Owner]]) -> Iterator[Owner]:
-    """Yield all owners of a line or span except the smallest owner, which keeps the text."""
+    """Yield the occurrences of a repeated line or span that are removed: all except one."""
     smallest: Owner | None = None
     for owner in element[1]:
         if smallest is None:
@@ -381,7 +379,7 @@ def empty_shards(
 
 
 class Write(Work):
-    """Step that writes the pages of a shard to files, and yields a `Shard` for each file."""
+    """Step that writes the pages of a shard to files, and yields a description of each file."""
 
     def __init__(
         self, rules: CarriedRules, *, output: str, num_shards: int, kinds: tuple[Kind, ...]

@@ -125,12 +125,12 @@ def _quoted(path: str | os.PathLike[str]) -> str:
 
 
 def owner_key(url_digest: bytes, page: int) -> bytes:
-    """Return 16 bytes that sort like `page_rank`: MD5 of the URL, and number of the page."""
+    """Return a 16-byte sort key of a page: the MD5 of its URL, and its number."""
     return url_digest[:12] + page.to_bytes(4, "big")
 
 
 def write_keys(path: Path, bucket: int, entries: Iterable[tuple[bytes, bytes, int, int]]) -> None:
-    """Write the deduplication keys of a bucket's pages to a file; each key occurs once per page."""
+    """Write the deduplication keys of pages to a file; each key occurs once per page."""
     rows = list(entries)
     keys = np.frombuffer(b"".join(row[0] for row in rows), ">u8").reshape(-1, 2)
     owners = np.frombuffer(b"".join(row[1] for row in rows), ">u8").reshape(-1, 2)
@@ -162,7 +162,7 @@ def _publish(unfinished: Path, path: Path) -> None:
 def find_losers(
     keys: Path, losers: Path, *, temporary: Path, threads: int, memory_limit: int
 ) -> int:
-    """Find the lines or spans that each page loses in deduplication, and return their number."""
+    """Find the duplicate lines or spans to remove from each page, and return their number."""
     unfinished = losers.with_name(f".{losers.name}.{os.getpid()}")
     with _connect(
         threads=threads,
@@ -198,7 +198,7 @@ def find_losers(
 
 
 def read_losers(losers: Path, bucket: int) -> dict[int, list[int]]:
-    """Return the indices of the lines or spans that each page of a bucket loses."""
+    """Return the indices of the lines or spans to remove from each page of a bucket."""
     with _connect(threads=1) as database:
         found = database.execute(
             f"SELECT page, position FROM read_parquet({_quoted(losers)}) WHERE bucket = ?",
@@ -322,7 +322,6 @@ def _keys(sentences: Sequence[str], n: int) -> list[bytes]:
 
 
 def _removed(keys: Sequence[bytes], lost: Collection[int], n: int) -> set[int]:
-    """Return the indices of the sentences to remove, given the lost windows of `n` sentences."""
     kept: dict[bytes, int] = {}
     gone: set[bytes] = set()
     removed: set[int] = set()
@@ -388,7 +387,7 @@ class Rules:
         return kept
 
     def newest(self, pages: Iterable[Page], tally: Tally) -> Page:
-        """Return the newest of all pages with one normalized URL."""
+        """Return the newest of several pages with the same normalized URL."""
         kept = None
         for page in pages:
             kept = self.newer(kept, page, tally)
@@ -407,7 +406,7 @@ class Rules:
         return winner
 
     def after_urls(self, page: Page, tally: Tally) -> Page | None:
-        """Apply the list of URLs, mC4's paragraph rule and the line rules."""
+        """Apply the list of URLs, and the rules about paragraphs and lines."""
         kept: Page | None = page
         if self.cleaning.urls:
             kept = self._urls.keep(page, tally)
@@ -426,7 +425,7 @@ class Rules:
         return []
 
     def remove(self, page: Page, lost: Collection[int], tally: Tally) -> Page | None:
-        """Remove the lines or spans with the indices `lost`, which other pages keep."""
+        """Remove the duplicate lines or spans with the indices `lost` from a page."""
         if self.cleaning.dedup == "lines":
             return remove_lines(page, lost, self.cleaning, self.counter, tally)
         if self.cleaning.dedup == "spans":

@@ -85,10 +85,10 @@ class Plan:
 
     Attributes:
       output: directory of the shards.
-      work: directory of the parts, the files with the results of tasks.
+      work: directory of the intermediate files.
       cleaning: cleaning rules.
       inputs: input files, in order.
-      num_buckets: number of buckets, ranges of the MD5 of URLs.
+      num_buckets: number of groups into which pages are divided by the MD5 of their URL.
       num_shards: number of shards of the training split.
       kinds: file formats of the output.
       max_record_bytes: maximum size of a WARC record in bytes.
@@ -104,12 +104,12 @@ class Plan:
     max_record_bytes: int = MAX_RECORD_BYTES
 
     def part(self, stage: str, number: int) -> Path:
-        """Return the path of a part, the file with the result of one task."""
+        """Return the path of the intermediate file of one task."""
         return self.work / stage / f"{number:06d}.part"
 
     @property
     def losers(self) -> Path:
-        """Path of the file that lists the lines or spans that pages lose in deduplication."""
+        """Path of the file that lists the duplicate lines or spans of pages."""
         return self.work / "duplicates" / "losers.parquet"
 
     def shard(self, split: str, shard: int) -> Path:
@@ -180,7 +180,6 @@ def _newest(
 
 
 def _entries(rules: Rules, page: Page, number: int) -> Iterator[tuple[bytes, bytes, int, int]]:
-    """Yield each deduplication key of a page once, at its first occurrence."""
     keys = rules.keys(page)
     if not keys:
         return
@@ -191,7 +190,7 @@ def _entries(rules: Rules, page: Page, number: int) -> Iterator[tuple[bytes, byt
 
 
 def find_all(plan: Plan, *, threads: int, memory_limit: int) -> None:
-    """Find the lines or spans that each page loses in deduplication."""
+    """Find the duplicate lines or spans to remove from each page."""
     if plan.losers.exists():
         return
     find_losers(
@@ -280,7 +279,7 @@ Result = TypeVar("Result")
 def run_tasks(
     function: Callable[[Task], Result], tasks: Sequence[Task], *, workers: int
 ) -> Iterator[Result]:
-    """Yield a function's result for each task, computed in a pool of processes."""
+    """Yield the result of a function for each task, computed in several processes."""
     if workers == 1:
         yield from map(function, tasks)
         return
@@ -341,7 +340,7 @@ def run(
     progress: Progress | None = None,
     report: Callable[[Tally], None] | None = None,
 ) -> Tally:
-    """Build C4 from WET or WARC files, or resume a killed run; return the tally of its pages."""
+    """Build C4 from WET or WARC files, or resume a killed run; return the counts of its pages."""
     directory = Path(os.path.abspath(local_path(output, what="--output")))
     if workers < 0 or num_shards < 1 or num_shards > 99_999:
         raise InputError("--workers must be at least 0, and --num-shards between 1 and 99999")
@@ -422,7 +421,7 @@ class _Driver:
         self._workers, self._progress = workers, progress
 
     def stages(self, memory_limit: int) -> tuple[Tally, list[Shard]]:
-        """Run the unfinished stages, and return the total tally and the shards."""
+        """Run the unfinished stages of the build; return the page counts and the shards."""
         plan, done = self._plan, self._workdir
         largest_first = sorted(
             range(len(plan.inputs)), key=lambda number: -plan.inputs[number].size
@@ -443,7 +442,6 @@ class _Driver:
     def _parts(
         self, stage: str, function: Callable[[Plan, int], None], tasks: Sequence[int]
     ) -> Tally:
-        """Run the tasks of a stage, unless it is finished; return the stage's tally of pages."""
         found = self._workdir.finished(stage)
         if found is None:
             self._workdir.directory(stage)
@@ -514,7 +512,7 @@ _WORDS = {
 
 @contextmanager
 def show_progress() -> Iterator[Progress]:
-    """Yield a function that shows progress bars on a terminal, or else log lines."""
+    """Yield a function that shows progress bars on a terminal, and log lines elsewhere."""
     if on_terminal():
         with _bars() as progress:
             yield progress

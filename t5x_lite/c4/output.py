@@ -86,7 +86,7 @@ def order_key(page: Page) -> bytes:
 
 
 def shard_of(key: bytes, num_shards: int) -> int:
-    """Return the shard of a page with this sort key: a range of the MD5 of normalized URLs."""
+    """Return the index of the shard that contains a page with this sort key."""
     return int.from_bytes(key[:4], "big") * num_shards >> 32
 
 
@@ -372,12 +372,12 @@ class Workdir:
             return None
 
     def finish(self, stage: str, found: Mapping[str, Any]) -> None:
-        """Mark a stage as finished, and store its data, such as the tally of pages."""
+        """Mark a stage as finished, and store its data, such as page counts."""
         content = json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogatepass")
         write_atomically(self.work / f"{stage}.json", content)
 
     def discard(self, stage: str) -> None:
-        """Remove a stage's work files, which no later stage needs."""
+        """Remove the work files of a stage."""
         shutil.rmtree(self.work / stage, ignore_errors=True)
 
     def remove(self) -> None:
@@ -442,10 +442,10 @@ def check_installed() -> None:
 
 
 class PartWriter(contextlib.AbstractContextManager["PartWriter"]):
-    """Writer of a part, a work file with records in groups.
+    """Writer of an intermediate file with records in groups.
 
     Attributes:
-      extra: additional data of dicts, lists, text and numbers, stored as `Part.extra`.
+      extra: additional data of dicts, lists, text and numbers to store in the file.
     """
 
     def __init__(self, path: Path, *, flush_bytes: int = FLUSH_BYTES):
@@ -503,14 +503,14 @@ class PartWriter(contextlib.AbstractContextManager["PartWriter"]):
 
 
 class Part:
-    """Reader of a part, a work file with records in groups.
+    """Reader of an intermediate file with records in groups.
 
     Attributes:
       extra: additional data that the writer stored.
     """
 
     def __init__(self, path: Path):
-        """Open a part, and read its table of compressed blocks."""
+        """Open an intermediate file, and read its table of compressed blocks."""
         self._path = path
         self._decompress = _zstandard().ZstdDecompressor().decompress
         try:

@@ -253,20 +253,20 @@ class Tally:
         self._text = ("", 0)
 
     def page_in(self, stage: str, page: Page) -> None:
-        """Count an input page of a stage."""
+        """Count a page that a processing stage reads."""
         counts = self._stage(stage)
         counts["pages_in"] += 1
         counts["bytes_in"] += self._bytes(page.text)
 
     def page_out(self, stage: str, page: Page) -> None:
-        """Count an output page of a stage."""
+        """Count a page that a processing stage outputs."""
         counts = self._stage(stage)
         counts["pages_out"] += 1
         counts["bytes_out"] += self._bytes(page.text)
         self.lengths[stage][len(page.text).bit_length()] += 1
 
     def drop_page(self, stage: str, rule: str, page: Page | None = None) -> None:
-        """Count a page that a rule drops, or with `page=None` a damaged record."""
+        """Count a page that a rule drops; None counts a damaged record."""
         counts = self._rule(stage, rule)
         counts["pages"] += 1
         if page is not None:
@@ -310,7 +310,7 @@ class Tally:
         return list(self._damaged)
 
     def merge(self, other: "Tally") -> "Tally":
-        """Add another tally to this tally; the order of merging does not matter."""
+        """Add the counts and samples of another `Tally`."""
         for stage, counts in other.stages.items():
             _add(self._stage(stage), counts)
             _add(self.lengths[stage], other.lengths[stage])
@@ -329,7 +329,7 @@ class Tally:
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """Return the tally as a JSON object with sorted keys."""
+        """Return the counts and samples as a JSON object with sorted keys."""
         return {
             "stages": {
                 name: dict(sorted(self.stages[name].items())) for name in _order(self.stages)
@@ -403,7 +403,7 @@ class Tally:
         return found
 
     def _sample(self, stage: str, rule: str, url: str, texts: Sequence[str]) -> None:
-        """Add a page to a rule's samples, which are the pages with the smallest URL hashes."""
+        """Add a page to the samples of a rule if the hash of its URL is among the smallest."""
         if self._url[0] != url or not self._url[1]:
             self._url = (url, url_md5(url))
         key = self._url[1]
@@ -453,7 +453,7 @@ _TAG = re.compile(rf"<[A-Za-z][^\s/>]*+(?:{_ATTRIBUTE_PATTERN})*+")
 
 
 class NoText(Exception):
-    """Error of a response without readable text; its message is the reason."""
+    """Error raised for an HTTP response without readable text."""
 
 
 @functools.cache
@@ -536,7 +536,6 @@ def _decoded(body: bytes, headers: dict[str, str], max_bytes: int) -> bytes:
 
 
 def _deflate_bits(body: bytes) -> int:
-    """Return zlib's window bits: standard format, or raw deflate as some servers send it."""
     return 15 if body[0] & 15 == 8 and int.from_bytes(body[:2], "big") % 31 == 0 else -15
 
 
@@ -557,7 +556,7 @@ def _without_chunks(body: bytes) -> bytes:
 
 
 def _to_str(body: bytes, charset: str, *, html: bool) -> str:
-    """Decode a body by the charset in its header, or else as UTF-8, or else by detection."""
+    """Decode a body by the charset in its header, as UTF-8, or by detection, in this order."""
     _, bytes_to_str, detect_encoding = _resiliparse()
     if charset:
         try:
@@ -591,7 +590,7 @@ class Input:
 
 
 def expand_inputs(inputs: Sequence[str], *, base: str = "") -> list[Input]:
-    """Return the files that inputs (files, globs, directories, lists) name, sorted by path."""
+    """Return the files named by paths, globs, directories and lists of paths, sorted by path."""
     if not inputs:
         raise InputError(
             "no input was given; give WET or WARC files, globs, directories or lists of paths"
@@ -702,7 +701,7 @@ _MOST_REPLACED = 0.1
 def read_pages(
     path: str, cleaning: Cleaning, tally: Tally, *, max_record_bytes: int = MAX_RECORD_BYTES
 ) -> Iterator[Page]:
-    """Yield the pages of a WET or WARC file in order, and count them in `tally`."""
+    """Yield the pages of a WET or WARC file in order, and add them to the counts in `tally`."""
     try:
         with open_path(path).open("rb") as file:
             yield from _pages(cast(Readable, file), path, cleaning, tally, max_record_bytes)
@@ -825,7 +824,7 @@ def _no_text(reason: str, record: Record, path: str, tally: Tally) -> None:
 
 
 def _complete(page: Page, tally: Tally) -> Page | None:
-    """Return the page if it has URL, text and timestamp, or else None."""
+    """Return the page if it has URL, text and timestamp, otherwise None."""
     tally.page_in("read", page)
     for rule, there in (
         ("no_url", page.url),

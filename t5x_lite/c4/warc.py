@@ -79,7 +79,7 @@ Event = Start | End | bytes
 
 
 class _Exhausted(Exception):
-    """Error of a file that has too much damage to read it in linear time."""
+    """Error raised if a file has too much damage to be read in linear time."""
 
 
 class _File:
@@ -106,7 +106,7 @@ class _File:
 
 
 def read_members(file: Readable, *, compressed: bool = False) -> Iterator[Event]:
-    """Yield the content of a file as events and bytes; decompress it if it is in gzip format."""
+    """Yield the bytes of a WARC file, and events at the start and end of each gzip member."""
     counted = _File(file)
     first = counted.read()
     if not first:
@@ -125,7 +125,6 @@ def read_members(file: Readable, *, compressed: bool = False) -> Iterator[Event]
 
 
 def _gzip_members(file: _File, data: bytes) -> Iterator[Event]:
-    """Yield the events and bytes of gzip members; `data` are the first bytes of the file."""
     offset = 0
     while True:
         padded = len(data)
@@ -344,7 +343,6 @@ class _Stream:
         return None if event is None else _Segment(self, event)
 
     def joins(self) -> Start | None:
-        """Return the next gzip member's `Start` if it continues the previous record, or None."""
         held: list[Event] = []
         seen = b""
         while len(seen) < len(b"WARC/") and (event := self.next()) is not None:
@@ -378,7 +376,7 @@ class _Segment:
         self.end: End | None = None
 
     def offset(self) -> int:
-        """Return the position of the first buffered byte in the file, as in `Record.offset`."""
+        """Return the position of the first buffered byte in the file."""
         here = self._base + self._at
         if self._plain:
             return here
@@ -399,7 +397,7 @@ class _Segment:
         return False
 
     def join(self) -> bool:
-        """Continue with the next gzip member if it continues the current record; return success."""
+        """Continue with the next gzip member if it continues the current record."""
         if self.end is None or self.end.reason:
             return False
         start = self._stream.joins()
@@ -410,7 +408,7 @@ class _Segment:
         return True
 
     def need(self, size: int) -> bool:
-        """Read until `size` bytes are buffered, also from the next members; return success."""
+        """Read until at least `size` bytes are buffered; return True on success."""
         while len(self._data) - self._at < size:
             if not self.more() and not self.join():
                 return False
@@ -457,7 +455,7 @@ class _Segment:
 
 
 class _Parser:
-    """Parser of the WARC records in a buffer of contiguous bytes (`_Segment`)."""
+    """Parser of the WARC records in a buffer of contiguous bytes."""
 
     def __init__(self, segment: _Segment, max_bytes: int):
         self._segment, self._max_bytes = segment, max_bytes

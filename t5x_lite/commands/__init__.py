@@ -112,7 +112,7 @@ COMMANDS: Mapping[str, Any] = _Commands()
 
 
 def summaries() -> dict[str, dict[str, str]]:
-    """Return group title -> command -> first docstring line, without importing commands."""
+    """Return the first docstring line of each command, by group title and command name."""
     return {
         title: {name: _summary(place) for name, place in group.items()}
         for title, group in _GROUPS.items()

@@ -186,7 +186,7 @@ _CONTINUED = re.compile(r"\n {8,}")
 
 
 class Command(Generic[Parameters, Result]):
-    """Function that is a command: it checks its arguments' bounds and has a class of options."""
+    """Command-line command: a function with checked arguments and a dataclass of options."""
 
     def __init__(self, function: Callable[Parameters, Result]):
         self.function = function
@@ -213,7 +213,6 @@ class Command(Generic[Parameters, Result]):
 
     @functools.cached_property
     def _shared(self) -> dict[str, type]:
-        """Parameter name -> dataclass of options, for parameters annotated with `SHARED`."""
         return {
             name: typing.get_args(hint)[0]
             for name, hint in self._hints.items()
@@ -294,7 +293,6 @@ def arranged(text: str, *, example: str) -> str:
 
 
 def _grouped(boxes: str) -> str:
-    """Divide the help's box of options into one box per group of `GROUPS`, if it is long."""
     lines = boxes.splitlines()
     entries = _entries(lines)
     if len(entries) <= _MANY:

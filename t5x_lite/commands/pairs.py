@@ -372,7 +372,7 @@ _ENCODER = PairEncoder()
 
 
 class _Ranked(NamedTuple):
-    """Passages ranked for a query, and the score of each positive of the query or None."""
+    """Ranked passages of a query, and scores of its positives."""
 
     candidates: list[Candidate]
     answers: list[float | None]
@@ -549,8 +549,8 @@ def _record(
 ) -> dict[str, Any]:
     """Return the line of --output for a query: its input line with negatives, ids and scores.
 
-    Without `rescore`, the input's "pos_scores" are kept, and a negative gets its score of the input
-    or null, because scores of two scales in one line would mislead a student model.
+    Without `rescore`, the input's scores are kept, because scores of two scales in one line would
+    mislead a student model.
     """
     record = {key: value for key, value in one.record.items() if not key.startswith("neg")}
     record["neg"] = [pool.text(number) for number in chosen.numbers]

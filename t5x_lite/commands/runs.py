@@ -282,9 +282,9 @@ def sweep(
       The printed result: the metric, and the settings with their runs, best first.
 
     Raises:
-      InputError: the config, the grid or an option is wrong, or WORKDIR holds something else.
-      Interrupted: a signal came; the same command resumes.
-      RunsFailed: some runs failed, after the others and the table.
+      InputError: if the config, the grid or an option is invalid, or WORKDIR has other content.
+      Interrupted: if a signal ends the sweep; run the same command again to resume.
+      RunsFailed: if a run failed; raised after the results are printed.
     """
     from t5x_lite import config as configs
     from t5x_lite.core.devices import keep_freed_memory
@@ -312,7 +312,7 @@ def sweep(
 
 
 def _show_arms(result: Mapping[str, Any], workdir: str) -> None:
-    """Print the arms of a sweep, and write the page of its finished runs."""
+    """Print the results of a sweep, and write an HTML page that compares its finished runs."""
     import jax
 
     from t5x_lite.core.workers import as_table, print_result

@@ -282,7 +282,7 @@ def index_search(
 
 
 def _without_own(best: "Best", names: Sequence[str], index: "FaissIndex", *, depth: int) -> "Best":
-    """Return search results without, for each query, the document with the query's own id."""
+    """Remove the document with the query's own id from the results of each query."""
     import numpy as np
 
     rows, scores = best.rows.copy(), best.scores.copy()
@@ -648,7 +648,7 @@ def _rows(result: Mapping[str, Any]) -> list["Row"]:
 
 
 def run_names(runs: Sequence[str]) -> dict[str, str]:
-    """Return run name -> path; the name is the file name, or the path if file names are equal."""
+    """Return the path of each run by name: its file name, or the path if file names are equal."""
     stems = [Path(path).name.removesuffix(".gz").rsplit(".", 1)[0] for path in runs]
     names = stems if len(set(stems)) == len(stems) else list(runs)
     if len(set(names)) < len(names):

@@ -275,7 +275,7 @@ def _write(file: Path, content: str) -> None:
 
 
 def _within(texts: Sequence[str], size: int) -> list[str]:
-    """Return every n-th text, with n such that the total size is about `size` bytes."""
+    """Return every n-th text, so that the total size is about `size` bytes."""
     total = sum(len(text.encode()) + 1 for text in texts)
     step = max(1.0, total / size)
     places = {int(number * step) for number in range(int(len(texts) / step))}
@@ -283,7 +283,7 @@ def _within(texts: Sequence[str], size: int) -> list[str]:
 
 
 def _table(pairs: Sequence[tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
-    """Return split name -> examples; validation and test get a tenth each, by a hash."""
+    """Divide examples into splits by a hash; validation and test get a tenth each."""
     splits: dict[str, list[tuple[str, str]]] = {"train": [], "validation": [], "test": []}
     for text, label in pairs:
         place = hashlib.sha1(text.encode("utf-8", "surrogatepass")).digest()[0] % 10
@@ -405,7 +405,7 @@ def _is_place(name: str) -> bool:
 
 
 def _with_frequent(required: str, lines: Iterable[str], *, size: int) -> str:
-    """Return the characters that get a piece: `required` ones and frequent ones of the text."""
+    """Return the required characters and the frequent characters of the text."""
     from t5x_lite.data.vocabularies.loading import frequent_characters
 
     selected, rest = frequent_characters(lines, limit=size // 2)
@@ -435,7 +435,7 @@ def _readable_twice(path: str, stack: contextlib.ExitStack) -> str:
 
 
 def _with_weights(error: InputError, sources: "Sequence[Source] | None") -> InputError:
-    """Add to an error about too little text the hint that the weights may be the cause."""
+    """Add a hint about the weights to an error about too little text."""
     if sources is None or not str(error).startswith("too little text"):
         return error
     return InputError(
@@ -557,7 +557,7 @@ _VALIDATION_PAGES = 10
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Rules:
-    """Dataclass with one field `cleaning`, which gives the cleaning options their prefix."""
+    """Options of the C4 cleaning rules, with the prefix --cleaning."""
 
     cleaning: Cleaning
 
@@ -695,7 +695,7 @@ def _changed(rules: Cleaning, changes: Sequence[str]) -> Cleaning:
 
 
 def _check_lists(cleaning: Cleaning, variant: str) -> None:
-    """Raise InputError if the C4 variant lacks its list; warn if no bad words are given."""
+    """Raise InputError if a list that the C4 variant needs is missing."""
     for name in missing_lists(cleaning, variant):
         if name != "bad_words":
             raise InputError(f"--variant {variant} needs a list of pages; pass --{name} FILE")
@@ -734,7 +734,7 @@ def _rows(found: Mapping[str, Any]) -> "Iterator[Row]":
 
 
 def _warn_of_empty_validation(pages: Mapping[str, int], modulus: int) -> None:
-    """Warn about each split without validation pages, and suggest an option that gives it some."""
+    """Warn about each split without validation pages."""
     for split, kept in pages.items():
         validation = "validation" if split == "train" else f"{split}-validation"
         if modulus and kept and not split.endswith("validation") and not pages.get(validation):

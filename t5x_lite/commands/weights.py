@@ -504,7 +504,7 @@ def push(
 
 
 def exported_files(directory: Path) -> Mapping[str, int]:
-    """Return path -> size in bytes of the files in an exported directory, without hidden files.
+    """Return the size in bytes of each file in an exported directory, without hidden files.
 
     Raises:
       InputError: if the directory does not exist, or `t5x-lite export` did not write it.

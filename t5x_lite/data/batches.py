@@ -64,7 +64,7 @@ _WINDOWS = 256
 
 
 class Batches(Iterator[dict[str, np.ndarray]]):
-    """Endless iterator over one process's rows of each global batch, prefetched in a thread."""
+    """Endless iterator over the rows of each global batch that one process reads."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Batches(Iterator[dict[str, np.ndarray]]):
             yield made, max(self._made.epochs(position))
 
     def _begin_period(self, refreshes: Refreshes) -> None:
-        """Switch to newly searched hard negatives, and prefetch only until the next search."""
+        """Switch to new hard negatives."""
         self._ahead.close()
         self._stream.negatives = refreshes.negatives(self._number)
         self._left = refreshes.left(self._number)
@@ -382,10 +382,7 @@ def _check_final_sentinel(cache: Cache, data: Data) -> None:
 
 
 def _check_wording(cache: Cache, data: Data) -> None:
-    """Raise InputError if the inputs of a cache were written with another template or prefix.
-
-    A config without a task, template and prefix accepts every cache.
-    """
+    """Raise InputError if the inputs of a cache were written with another template or prefix."""
     here, there = words_of_inputs(data), dict(cache.index.wording)
     if (run := "augment.run") in here and run in there:
         there[run] = here[run]  # the path of a run depends on the machine

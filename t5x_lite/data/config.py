@@ -191,11 +191,10 @@ class Fixed(Batches):
 class Bucketed(Batches):
     """Batches of several static shapes: rows are grouped by length.
 
-    The length of a row is the length of its longest text (with `Groups`, its longest passage). A
-    row belongs to the first shape that is long enough. The last shape must have data.batch_size
-    rows and the length data.inputs_length, because longer texts are truncated to this length and
-    metrics are computed in batches of this shape. With `Groups`, shapes have lengths of passages up
-    to data.targets_length, and all queries have data.inputs_length.
+    The length of a row is the length of its longest text; with the layout Groups, of its longest
+    passage. A row belongs to the first shape that is long enough. The last shape must have
+    data.batch_size rows and the length data.inputs_length (with Groups, data.targets_length),
+    because longer texts are truncated and metrics are computed in batches of this shape.
 
     Attributes:
       shapes: pairs of the row length in tokens and the number of rows of the global batch, shortest
@@ -243,8 +242,8 @@ class Scheduled(Bucketed):
     Rows are grouped by length as in `Bucketed`. All examples of a batch come from the same cache
     and have similar lengths, so each cache has its own in-batch negatives. The order of batches is
     a function of (seed, epoch). Examples that do not fill a batch are skipped in that epoch
-    (`data.scheduled`). The length of a row of `Groups` is the length of the longest passage that
-    may be sampled for this row.
+    (`data.scheduled`). With the layout Groups, the length of a row is the length of the longest
+    passage that may be sampled for the row.
 
     Attributes:
       small: minimum number of examples of a cache per shape; fewer examples are moved to the next
@@ -286,7 +285,7 @@ class Scheduled(Bucketed):
 def bucket_of(
     lengths: Int[np.ndarray, " n"], buckets: tuple[tuple[int, int], ...]
 ) -> Int[np.ndarray, " n"]:
-    """Return each row's bucket index: the first bucket that is long enough, or else the last.
+    """Return the index of each row's shape: the first shape that is long enough, or the last.
 
     Args:
       lengths: number of tokens of each row.

@@ -439,7 +439,7 @@ def _draw(
     room: tuple[int, ...],
     sequential_share: float,
 ) -> tuple[Denoiser, int, int, int]:
-    """Sample a UL2 denoiser, the start and length of its text, and the targets length for S."""
+    """Sample a UL2 denoiser, and the start and length of its text."""
     which, where, suffix = example_rng(seed, epoch, index, stream=DENOISER).random(3)
     others = len(DENOISERS) - 1
     number = others
@@ -525,10 +525,7 @@ def mixture_of_denoisers_lengths(
     sequential_share: float = SEQUENTIAL_SHARE,
     **unused: object,
 ) -> Int[np.ndarray, "n 2"]:
-    """Compute the lengths of the inputs and targets of `mixture_of_denoisers` for many chunks.
-
-    Arguments and results are the same as for the other functions in `LENGTHS`.
-    """
+    """Compute the lengths of the inputs and targets of `mixture_of_denoisers` for many chunks."""
     modes = {"R": len(r_mode), "X": len(x_mode), "S": len(s_mode)}
     room = _room(inputs_length, tuple(modes.values()))
     lengths = np.empty((len(counts), 2), np.int64)

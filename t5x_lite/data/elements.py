@@ -94,7 +94,7 @@ BEGIN_BUCKET = "<bucket error>"
 
 
 def input_error(error: Exception) -> Exception:
-    """Return the InputError or BucketError inside an error of tf.data, or else the error itself."""
+    """Return the InputError or BucketError inside an error of tf.data, otherwise the error."""
     message = str(getattr(error, "message", error))
     if BEGIN in message:
         return InputError(message.split(BEGIN, 1)[1].split(END, 1)[0])
@@ -114,7 +114,7 @@ def input_error(error: Exception) -> Exception:
 
 
 def let_go(error: Exception) -> Exception:
-    """Return the InputError or BucketError inside an error of tf.data, or else the error itself.
+    """Return the InputError or BucketError inside an error of tf.data, otherwise the error.
 
     For a BucketError, clear the traceback's frames. Otherwise a program could hang at its end: an
     iterator in these frames waits for threads of tf.data, which wait for the interpreter.

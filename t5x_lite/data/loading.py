@@ -257,7 +257,7 @@ class Present:
 
 @dataclass(frozen=True, kw_only=True)
 class Members:
-    """Tasks of a mixture: loaded tasks with data, and names of tasks without data.
+    """Tasks of a mixture: loaded tasks, and the names of tasks without data.
 
     Attributes:
       mixture: the mixture with all tasks.
@@ -351,7 +351,7 @@ def _without_data(data: Data, names: Sequence[str], *, reason: str) -> str:
 def held_out_members(
     data: Data, vocabulary: Vocabulary, *, split: str
 ) -> tuple[list[Present], list[float]]:
-    """Return the trained tasks that have data for a split, and their rates."""
+    """Return the trained tasks that have data for a split, with their rates."""
     if find_mixture(data) is None:
         task = load_task(data, vocabulary)
         check_split(data, task, split=split)
@@ -381,7 +381,7 @@ def _is_there(one: Present, split: str) -> bool:
 def rates_of(
     data: Data, trained: Sequence[Present], *, anew: bool, tells: bool = False
 ) -> list[float]:
-    """Return the mixture rate of each task; count a task's examples if their number is unknown."""
+    """Return the mixture rate of each task."""
     mixture = find_mixture(data)
     if mixture is None:
         return [1.0]

@@ -131,13 +131,13 @@ class Schedule:
     def at(
         self, places: Int[np.ndarray, " n"]
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """Return the source at each position of the mixture, and the index of its example there.
+        """Return the source and the index of the example at each position of the mixture.
 
         Args:
           places: positions in the mixture, >= 0.
 
         Returns:
-          (index of the source, index among the examples of this source), int64.
+          (index of the source, index of the example in this source), int64.
         """
         periods, rest = np.divmod(places, self.period)
         sources = self._sources[rest]
@@ -150,7 +150,7 @@ class Schedule:
 
 
 def _chairmen(weights: Sequence[int]) -> list[int]:
-    """Return Tijdeman's order of sources: source k occurs weights[k] times, evenly spread."""
+    """Return an order (Tijdeman's) in which source i occurs weights[i] times, evenly spread."""
     if len(weights) == 1:
         return [0] * weights[0]
     period, slack = sum(weights), 2 * len(weights) - 2

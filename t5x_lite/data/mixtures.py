@@ -135,7 +135,7 @@ class Mixture:
         return [find_task(member.task)(arguments) for member in self.members]
 
     def unanswered(self, member: Member) -> str:
-        """Return why a model trained on this mixture cannot answer a task, or "" if it can."""
+        """Return the reason why a model trained on this mixture cannot answer a task, or ""."""
         trained = {other.task for other in self.members if other.is_trained}
         if not member.form_of or trained & set(member.form_of):
             return ""
@@ -219,7 +219,7 @@ class Mixture:
         ]
 
     def constants(self, mixing: Mixing) -> list[Member]:
-        """Return trained tasks with constant rates if `mixing` has a limit or temperature."""
+        """Return the tasks with constant rates, which a limit or temperature does not change."""
         if mixing.maximum is None and mixing.temperature == 1.0:
             return []
         return [m for m in self.members if m.is_trained and m.rate is not None]

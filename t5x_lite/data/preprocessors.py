@@ -543,7 +543,7 @@ class Columns:
                 )
 
     def splits(self, directory: str) -> dict[str, tuple[Table, ...]]:
-        """Return the tables of each split; with `hold_out`, two splits may share tables."""
+        """Return the tables of each split."""
         own = {name: getattr(self, name) for name in SPLITS}
         found = table_splits(directory, patterns=own)
         if self.hold_out and "train" in found and "validation" not in found:

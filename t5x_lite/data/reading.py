@@ -71,7 +71,7 @@ Dataset = tf.data.Dataset
 def training_sources(
     data: Data, vocabulary: Vocabulary, *, seed: int, tells: bool = False
 ) -> list[Source]:
-    """Return sources of endless training examples of data.task: one for each task of a mixture.
+    """Return endless sources of training examples: one for each task of a mixture.
 
     Args:
       data: the data config.
@@ -165,7 +165,6 @@ def _training_source(one: Present, vocabulary: Vocabulary, *, rate: Fraction, se
 
 
 def _recipe(one: Present, vocabulary: Vocabulary, *, split: str) -> tuple[Recipe, bool]:
-    """Return a task's `Recipe`, and True if all of the task's preprocessors run before it."""
     one.data.layout.of_task(tuple(one.task.output_features))  # raises if it does not fit the task
     try:
         recipe = recipe_of(one.data, vocabulary, one.task, bake=False)
@@ -215,14 +214,14 @@ _AT_A_TIME = 64
 
 
 class Feed:
-    """Reader of a task's examples in blocks, with a position that can be saved (`sources.Feed`)."""
+    """Reader of a task's examples in blocks, with a position that can be saved."""
 
     def __init__(self, blocks: Dataset, names: Sequence[str]):
-        """Create a reader at the first example.
+        """Create a reader that begins at the first example.
 
         Args:
-          blocks: dataset of `stages.in_blocks`, optionally with the feature `EPOCH` per block or
-            per example.
+          blocks: dataset of blocks of examples, optionally with the feature `EPOCH` for each block
+            or example.
           names: names of the features to return.
         """
         there: Any = blocks.element_spec
@@ -284,7 +283,7 @@ def _files(one: Present, *, seed: int) -> str | None:
 
 
 def _stored(one: Present, recipe: Recipe, *, seed: int) -> Feed | Shuffled:
-    """Return an endless stream of training examples, as at the task's CacheDatasetPlaceholder."""
+    """Return an endless stream of training examples before corruption."""
     data, task = one.data, one.task
     names = recipe.stored
 
@@ -304,11 +303,7 @@ def _stored(one: Present, recipe: Recipe, *, seed: int) -> Feed | Shuffled:
 
 
 def _whole(one: Present, recipe: Recipe, *, seed: int) -> Feed:
-    """Return an endless stream of training examples after all preprocessors of the task.
-
-    The examples have the feature `EPOCH`, unless a preprocessor drops unknown features or the raw
-    examples have no feature names.
-    """
+    """Return an endless stream of training examples after all preprocessors of the task."""
     data, task = one.data, one.task
     source = task.source
     permuted = data.shuffle and isinstance(source, stages.Source) and source.fits_in_memory("train")
@@ -340,7 +335,7 @@ def _whole(one: Present, recipe: Recipe, *, seed: int) -> Feed:
 
 
 def _first_marked(dataset: Any) -> Any:
-    """Set the feature `EPOCH` to 1 in the first example of a pass, and else to 0."""
+    """Set the feature `EPOCH` to 1 in the first example of a pass, to 0 in other examples."""
     if not isinstance(dataset.element_spec, Mapping):
         return dataset
     return dataset.enumerate().map(
@@ -349,7 +344,7 @@ def _first_marked(dataset: Any) -> Any:
 
 
 def _counted(dataset: Any) -> Any:
-    """Replace the marks of `_first_marked` in `EPOCH` by the number of the pass, from 0."""
+    """Set the feature `EPOCH` of each example to the number of its pass, from 0."""
     spec = dataset.element_spec
     if not isinstance(spec, Mapping) or EPOCH not in spec:
         return dataset
@@ -371,8 +366,8 @@ class Example:
     Attributes:
       inputs_text: text that the model reads; "" if the task has only targets.
       targets_text: text that the model should write.
-      inputs: int32 [_], token ids of inputs_text, trimmed and with EOS; empty without inputs. Texts
-        of choices or candidates are concatenated, as are the windows of `Windows`.
+      inputs: int32 [_], token ids of inputs_text, trimmed and with EOS; empty without inputs.
+        Several texts, such as choices or windows, are concatenated.
       target: postprocessed target for the metrics.
       raw: all fields of the example; text as str.
     """

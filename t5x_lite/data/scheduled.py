@@ -64,7 +64,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """One process's rows of a global batch, and the next data position.
+    """Rows of a global batch that one process reads, and the next data position.
 
     Attributes:
       batch: features of the rows.
@@ -94,7 +94,7 @@ class OneShape:
         return self.stream.repeated(position)
 
     def make(self, position: Position, *, part: int, parts: int) -> Made | None:
-        """Return the batch at a position, padded at the end of the data; None if no row remains."""
+        """Return the batch at a position, padded at the end of the data, or None after the end."""
         spans = self.stream.spans(position, self._batch_size)
         if not spans:
             return None
@@ -143,10 +143,7 @@ class Grouped:
         )
 
     def regrouped(self, position: Position) -> Position:
-        """Assign the waiting examples of a position to length buckets again.
-
-        Call this method when `stream.negatives` has changed.
-        """
+        """Assign the waiting examples of a position to length buckets again."""
         self._looked_at = None
         numbers = np.array(sorted(n for bucket in position.waiting for n in bucket), np.int64)
         if not len(numbers):
@@ -183,7 +180,7 @@ class Grouped:
         return bucket, taken, Position(*where, tuple(left))
 
     def share_of_batches(self, window: int) -> float:
-        """Return the number of batches, not rounded, that the examples of a window fill."""
+        """Return the number of batches, as a fraction, that the examples of a window fill."""
         counts = np.bincount(self._buckets_of(window), minlength=len(self._buckets))
         rows = [rows for _, rows in self._buckets]
         return float(sum(count / size for count, size in zip(counts, rows, strict=True)))
@@ -255,7 +252,7 @@ class Scheduled:
             )
 
     def make(self, position: Position, *, part: int, parts: int) -> Made | None:
-        """Return the batch at a position, which is given by the epoch and the batch number."""
+        """Return the batch at a position (epoch and batch number)."""
         epoch, number = position.window, position.row
         starts = self._starts(epoch)
         while not starts[-1]:
@@ -316,7 +313,7 @@ class Scheduled:
         return lines
 
     def _groups_of(self, k: int, repeats: Fraction) -> list[Group]:
-        """Return the groups of cache k by length; log groups that are merged or dropped."""
+        """Return the groups of one cache by length; log groups that are merged or dropped."""
         lengths = self.stream.longest_of_all(k)
         buckets = bucket_of(lengths, self._buckets)
         where = self.stream.sources[k].name

@@ -117,7 +117,7 @@ def identity_of(data: Data, *, seed: int) -> dict[str, Any]:
 def former_identity(
     state: bytes, current: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the saved settings, and the current settings, for a position of an earlier version."""
+    """Return the saved and the current settings for a data position of an earlier version."""
     kind = next(kind for kind in FORMER if state.startswith(kind))
     header, _, _ = zlib.decompress(unseal(kind, state)).partition(b"\n")
     saved = json.loads(header)["identity"]
@@ -281,8 +281,8 @@ def _unpacked(saved: Mapping[str, np.ndarray]) -> list[list[np.ndarray]]:
 class Running:
     """Examples of a streamed task, which are read in order and kept while a run may need them.
 
-    Examples are numbered in the order in which they are read, across epochs. One thread may read
-    while another thread saves.
+    Examples are numbered in the order of reading, across epochs. One thread may read while another
+    thread saves.
     """
 
     def __init__(self, feed: Feed, features: Sequence[str], *, identity: str | None = None):

@@ -59,10 +59,10 @@ class Window:
 
     Attributes:
       number: index of the window.
-      sources: int64 [n], index of each example's source.
-      epochs: int64 [n], number of earlier passes over the source.
-      indices: int64 [n], index of each example in its source.
-      rows: int64 [n], row of each example.
+      sources: int64 [examples], index of each example's source.
+      epochs: int64 [examples], number of earlier passes over the source.
+      indices: int64 [examples], index of each example in its source.
+      rows: int64 [examples], row of each example.
       num_rows: number of rows.
     """
 
@@ -82,7 +82,7 @@ class Position:
       window: index of the window.
       row: index of the next row in the window.
       waiting: with batches of several shapes, the numbers of earlier examples that wait for a full
-        batch, by bucket (`scheduled`).
+        batch, by shape.
     """
 
     window: int = 0
@@ -182,7 +182,6 @@ class Stream:
     def _at(
         self, places: Int[np.ndarray, " n"]
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """Return the source, the epoch and the index of the example at each position of the run."""
         sources, counts = self._schedule.at(places)
         epochs, indices = np.zeros_like(counts), np.zeros_like(counts)
         for k in range(len(self.sources)):
@@ -195,7 +194,7 @@ class Stream:
     def _example_lengths(
         self, k: int, epochs: Int[np.ndarray, " n"], indices: Int[np.ndarray, " n"]
     ) -> Int[np.ndarray, "n F"]:
-        """Return the tokens in each output feature, for examples of the source with index k."""
+        """Return the number of tokens in each output feature of examples of a source."""
         source = self.sources[k]
         limits = {name: self._lengths.get(name, _NO_LIMIT) for name in source.recipe.outputs}
         return source.recipe.example_lengths(
@@ -207,7 +206,7 @@ class Stream:
         )
 
     def seed_of(self, k: int) -> int:
-        """Return the random seed of the source with index k; each source has a different seed."""
+        """Return the random seed of one source; each source has a different seed."""
         return self._seed + k * _SOURCE_SEED
 
     def spans(self, position: Position, num_rows: int) -> list[Span]:
@@ -224,7 +223,7 @@ class Stream:
         return found
 
     def batch(self, spans: list[Span], *, first: int, num_rows: int) -> dict[str, np.ndarray]:
-        """Return rows [first, first + num_rows) of the spans, padded at the end of the data."""
+        """Return the given rows as a batch, padded at the end of the data."""
         examples: list[dict[str, np.ndarray]] = []
         read, placed = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         before = -first  # the row of the batch at which the span begins
@@ -278,7 +277,7 @@ class Stream:
         num_rows: int,
         lengths: Mapping[str, int],
     ) -> dict[str, np.ndarray]:
-        """Return one row per example of source k, given the examples' indices in this source."""
+        """Return one row per example, given the indices of examples in one source."""
         where = np.full_like(indices, k), np.full_like(indices, epoch), indices
         return self._laid_out(where, num_rows=num_rows, lengths=lengths)
 
@@ -301,7 +300,7 @@ class Stream:
         return self._with_numbers(made, where[0], rows, num_rows=num_rows)
 
     def longest_of_all(self, k: int) -> Int[np.ndarray, " _"]:
-        """Return the length of the longest text of each example of source k.
+        """Return the length of the longest text of each example of one source.
 
         If rows have one text, the length is computed from the stored lengths. Otherwise the cache
         records the length; a cache of an earlier version is read completely.

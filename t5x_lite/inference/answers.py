@@ -64,7 +64,7 @@ _GIVES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Options of the predictions of an encoder head; each kind of head accepts some of them.
+    """Options for the predictions of an encoder head.
 
     Attributes:
       probabilities: True to return the probability of each class or choice.
@@ -131,7 +131,7 @@ class Encoded:
 
 
 def kind_of(head: Head) -> str:
-    """Return a head's kind: "classifier", "choice", "token" or "span"; "" without predictions."""
+    """Return a head's kind, such as "classifier"; "" for a head that makes no predictions."""
     kinds = {"classifier": Classifier, "choice": Choice, "token": Token, "span": Span}
     return next((name for name, kind in kinds.items() if isinstance(head, kind)), "")
 
@@ -146,7 +146,7 @@ def _option_kind(head: Head) -> str:
 
 
 def answering_heads(experiment: Experiment) -> dict[str, Head]:
-    """Return the heads of an encoder that make predictions for texts, by name; {} without any."""
+    """Return the heads of an encoder that make predictions for texts, by name."""
     if not isinstance(experiment.model, EncoderConfig):
         return {}
     heads = heads_of(experiment.objective, experiment.heads)
@@ -260,9 +260,9 @@ class HeadLogits(HeadAnswers):
         Args:
           params: parameter tree of the model and its heads.
           rows: tokens of each row, int32.
-          seconds: index of the second text's first token; None is after the first [SEP].
+          seconds: index of the second text's first token; None for the token after the first [SEP].
           static_length: length in tokens to which rows are padded; None is the next power of two.
-          adapter_ids: adapter id of each row, as in `Generator.run`.
+          adapter_ids: adapter id of each row; None if all rows use the same adapters.
         """
         return self._of_rows(
             params,
@@ -369,7 +369,7 @@ class Answerer:
         static_length: int | None = None,
         adapter_ids: Sequence[int] | None = None,
     ) -> list[np.ndarray]:
-        """Return the logits of each row; `rows` and `seconds` are as in `Encoded`.
+        """Return the logits of each row of tokens.
 
         Raises:
           InputError: if a logit is NaN or infinite.
@@ -415,7 +415,6 @@ class Answerer:
         return found
 
     def _joined(self, groups: Sequence[Sequence[str]]) -> list[tuple[np.ndarray, int, bool]]:
-        """Return each row's tokens, the start of its second text, and True if truncated."""
         texts = list(dict.fromkeys(text for group in groups for text in group))
         encoded = first_tokens(self._vocabulary, texts, count=self.length)
         ids = dict(zip(texts, encoded, strict=True))
@@ -499,7 +498,6 @@ class Answerer:
     def _places(
         self, texts: Sequence[str]
     ) -> list[tuple[Sequence[int], list[tuple[int, int]], list[int | None]]]:
-        """Return the token ids, character offsets and word numbers of each text."""
         assert isinstance(self._vocabulary, Tokenizer)
         return [*self._vocabulary.encode_with_words(texts)]
 

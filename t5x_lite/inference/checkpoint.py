@@ -120,8 +120,9 @@ class Checkpoint:
       inputs_length: maximum number of tokens of an input.
       asked_length: maximum input length that the caller requested; None if not requested.
       mesh: device mesh of the parameters; None uses the first device.
-      modules: adapters that rows may name, of a single checkpoint.
-      names: names of the adapters with the ids 1, 2, ... in a model of `by_row`; otherwise ().
+      modules: adapters that input rows may select by name; only of a single checkpoint.
+      names: names of the adapters that rows select by the ids 1, 2, ...; () if all rows use the
+        same adapters.
     """
 
     members: tuple[Loaded, ...]
@@ -152,7 +153,8 @@ class Checkpoint:
           mesh: device mesh of the parameters; None uses the first device.
           inputs_length: maximum number of tokens of an input; None uses the length in training.
           compute_dtype: data type of the activations; None uses the data type in training.
-          adapters: NAME=DIR of further adapters of the same base, which rows may name.
+          adapters: NAME=DIR of additional adapters of the same base model, which input rows may
+            select.
 
         Raises:
           InputError: if a checkpoint is invalid, or the checkpoints cannot form an ensemble.
@@ -181,8 +183,8 @@ class Checkpoint:
         """Return the model for batches in which rows have different adapters.
 
         Args:
-          names: adapters of `modules` with the ids 1, 2, ...; a None is the base without adapters.
-            If None, all adapters.
+          names: names of the adapters that get the ids 1, 2, ...; None uses all adapters. An entry
+            of None is the base model without adapters.
 
         Raises:
           InputError: if this is an ensemble, or an adapter cannot differ between rows.
@@ -198,17 +200,17 @@ class Checkpoint:
     def for_rows(
         self, names: Sequence[str | None], *, where: Sequence[str] = ()
     ) -> tuple["Checkpoint", list[int] | None]:
-        """Return the model that answers some rows, and the adapter id of each row.
+        """Return the model for rows with adapter names, and the adapter id of each row.
 
         Args:
-          names: adapter of each row; None for the adapters that the checkpoint uses.
+          names: name of each row's adapter; None for the adapters that the checkpoint uses.
           where: location of each row, for the message of an error.
 
         Returns:
-          This model and None if no row names an adapter, else the model of `by_row` and the ids.
+          The model and the adapter ids; this model and None if no row has an adapter name.
 
         Raises:
-          InputError: if an adapter is unknown; or as for `by_row`.
+          InputError: if an adapter is unknown or cannot differ between rows.
         """
         if not any(names):
             return self, None
@@ -249,7 +251,7 @@ class Checkpoint:
 
     @functools.cached_property
     def preparation(self) -> Preparation:
-        """Cache of the parameters as prepared for decoding, shared by all generators."""
+        """Cache of the parameters prepared for decoding, shared by all generators."""
         return Preparation(self.bind)
 
     def generator(self, decoding: Decoding, *, batch_size: int) -> Generator:
@@ -662,10 +664,7 @@ _T = TypeVar("_T")
 def _by_adapter(
     model: Checkpoint, make: Callable[[Checkpoint], _T]
 ) -> Callable[[Sequence[Line]], tuple[Checkpoint, _T, list[int] | None]]:
-    """Return a function: lines -> the model that answers them, its program, and adapter ids.
-
-    Lines without "adapter" have the model itself, and None instead of ids.
-    """
+    """Return a function that selects the model and the adapter ids for input lines."""
     plain = make(model)
     by_row: list[_T] = []
 
@@ -695,8 +694,8 @@ def generating(
     """Load the model, and return a function that generates predictions for input lines.
 
     Sampling for a line depends on the line's number in the file (blank lines are not counted), not
-    on its batch. A line with a field "seed" is sampled like the first line of a file with this
-    --seed.
+    on its batch. A line with a field "seed" is sampled like the first line of a file with --seed of
+    this value.
     """
     model = Checkpoint.load(steps, use=use, adapters=adapters, inputs_length=inputs_length)
     for_lines = _by_adapter(model, lambda one: one.generator(decoding, batch_size=batch_size))
@@ -735,7 +734,7 @@ def answering(
     inputs_length: int | None,
     batch_size: int,
 ) -> Change:
-    """Load an encoder; return a function that predicts for input lines with one of its heads."""
+    """Load an encoder, and return a function that applies one of its heads to input lines."""
     model = Checkpoint.load(steps, use=use, adapters=adapters, inputs_length=inputs_length)
     for_lines = _by_adapter(
         model, lambda one: one.answerer(batch_size=batch_size, head=head.name, asked=asked)

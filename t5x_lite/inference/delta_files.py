@@ -343,7 +343,7 @@ def _identity(base: Base) -> Identity:
 
 
 def goes_along(name: str) -> bool:
-    """Return True if a file of a checkpoint, such as its vocabulary, is copied to derived ones."""
+    """Return True if a file of a checkpoint, such as its vocabulary, is copied when merging."""
     return name.startswith((f"{reading.VOCABULARY_DIRECTORY}/", "huggingface/"))
 
 
@@ -432,7 +432,7 @@ def recorded_base(opened: Opened, *, by_option: bool) -> tuple[Path, Arrays]:
 
 
 def materialised(opened: Opened, *, by_option: bool) -> Delta:
-    """Return the delta with each change replaced by the changed array minus the base's array."""
+    """Return the delta with each change as a dense difference from the base model's array."""
     delta, (where, arrays) = opened.delta, recorded_base(opened, by_option=by_option)
     changed = {path: arrays[path].read() for path in delta.parts if path in arrays}
     made = delta.materialise(trees.unflatten(changed))
@@ -445,7 +445,7 @@ def materialised(opened: Opened, *, by_option: bool) -> Delta:
 
 
 def files_for(made: Delta, opened: Sequence[Opened]) -> Mapping[str, bytes]:
-    """Return the files for a composed delta, from the input delta that has the same heads."""
+    """Return the config and vocabulary files for a composed delta."""
     heads = _heads(made)
     chosen = next((one for one in opened if _equal(_heads(one.delta), heads)), opened[0])
     if not chosen.files:
@@ -468,7 +468,7 @@ def _merged_config(directory: Path, files: Mapping[str, bytes]) -> Any:
 
 
 def base_files(where: Path, delta: Delta) -> dict[str, bytes]:
-    """Return a base's files for a merged checkpoint, with the delta's adapters in the config."""
+    """Return a base model's files, with the delta's adapters added to the config."""
     files = reading.step_files(where)
     left = ("data/", reading.METRICS_FILE, BASE_FILE)
     kept = {name: content for name, content in files.items() if not name.startswith(left)}
@@ -483,7 +483,7 @@ class Rounding:
         self._error = self._change = self._weight = 0.0
 
     def add(self, before: np.ndarray, exact: np.ndarray, stored: np.ndarray) -> None:
-        """Add one array's error, given its values before the change, after it, and as stored."""
+        """Add the rounding error of one array."""
         self._error += float(np.sum(np.square(stored - exact, dtype=np.float64)))
         self._change += float(np.sum(np.square(exact - before, dtype=np.float64)))
         self._weight += float(np.sum(np.square(exact, dtype=np.float64)))

@@ -214,7 +214,7 @@ class Generator:
             None, sampling depends on decoding.seed and the input's index.
           offset: index of the first input. Sampling depends on this index and not on the batch, so
             reading a file in several calls gives the same results.
-          adapter_ids: adapter id of each input, for a model of `Checkpoint.by_row`; or None.
+          adapter_ids: adapter id of each input; None if all inputs use the same adapters.
         """
         if adapter_ids is not None:
             params = {**params, ADAPTER_IDS: _ANY_ROW}
@@ -274,11 +274,11 @@ _ANY_ROW = np.zeros(1, np.int32)
 def ids_of_batch(
     adapter_ids: Sequence[int] | None, rows: Sequence[int], *, size: int
 ) -> Int[np.ndarray, " B"] | None:
-    """Return the adapter id of each row of a batch, with 0 for padding rows; None without ids.
+    """Return the adapter id of each row of a batch, with 0 for padding rows.
 
     Args:
       adapter_ids: adapter id of each input, or None.
-      rows: numbers of the batch's inputs.
+      rows: indices of the batch's inputs.
       size: number of rows B, padding included.
     """
     if adapter_ids is None:
@@ -291,7 +291,7 @@ def ids_of_batch(
 def with_adapter_ids(
     params: Params, adapter_ids: Sequence[int] | None, rows: Sequence[int], *, size: int
 ) -> Params:
-    """Return the parameters with the adapter ids of a batch, which `Learner.bind` reads."""
+    """Add the adapter ids of a batch to the parameters."""
     ids = ids_of_batch(adapter_ids, rows, size=size)
     return params if ids is None else {**params, ADAPTER_IDS: ids}
 
@@ -448,7 +448,7 @@ def untied(choices: Sequence[Sequence[Any]], *, rounds: int | None = None) -> It
 
 
 def as_text(text: str, found: Any) -> str:
-    """Return a postprocessed prediction as text for a report, or else the predicted text.
+    """Return the text of a prediction for a report.
 
     Args:
       text: predicted text.
@@ -459,7 +459,7 @@ def as_text(text: str, found: Any) -> str:
 
 
 class Scorer:
-    """Scorer of log-likelihoods in batches of one size and of lengths rounded up to powers of two.
+    """Scorer of log-likelihoods, which pads inputs and targets to lengths of powers of two.
 
     Args:
       bind: function that builds a module with the method `target_logits` from the parameters.
@@ -489,7 +489,7 @@ class Scorer:
           params: parameters of the model.
           inputs: token ids of each input, int32, including EOS.
           targets: token ids of each target, int32, including EOS; an empty target is only EOS.
-          adapter_ids: adapter id of each input, as in `Generator.run`.
+          adapter_ids: adapter id of each input; None if all inputs use the same adapters.
         """
         order = sorted(
             range(len(inputs)), key=lambda row: (padded_length(len(targets[row])), len(inputs[row]))
@@ -530,7 +530,7 @@ class Ranker:
           params: parameters of the model.
           inputs: token ids of each input, int32, including EOS.
           candidates: token ids of each candidate, int32, including EOS; at least one candidate.
-          adapter_ids: adapter id of each input, as in `Generator.run`.
+          adapter_ids: adapter id of each input; None if all inputs use the same adapters.
         """
         num = len(candidates)
         scores = self._scorer.run(

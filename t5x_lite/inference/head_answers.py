@@ -79,7 +79,7 @@ class Span(NamedTuple):
 
 
 def best_answer(windows: Sequence[Window], *, stride: int, longest: int) -> Span | None:
-    """Return the most likely span of a context, or None without tokens; ties go to the earliest.
+    """Return the most likely span of a context, or None for an empty context.
 
     Args:
       windows: windows of the context, in order; all but the last have the same number of tokens.
@@ -102,8 +102,8 @@ def in_most_context(
 ) -> list[tuple[int, Bool[np.ndarray, " _"]]]:
     """Return each window's start in the context, and a mask of the tokens that count in the window.
 
-    A token counts only in the window where the smaller of the numbers of tokens before and after it
-    is largest; ties go to the longest and then to the first window (_check_is_max_context in BERT).
+    A token counts only in the window in which the shorter of its left and right contexts is longest
+    (_check_is_max_context in BERT).
     """
     step = min([stride, *sizes[:1]])
     starts = [step * number for number in range(len(sizes))]
@@ -235,9 +235,8 @@ class HeadAnswers(Generator):
     ) -> list[_T]:
         """Apply a function to each row's logits and the mask of its second text.
 
-        Rows are padded to `static_length`, or by default to the next power of two. `seconds` has
-        the index of the first token of the second text in each row, or the row's length. By
-        default, the second text begins after the first [SEP]; then texts must not contain [SEP].
+        Rows are padded to `static_length`, or to the next power of two. `seconds` has the index of
+        the second text's first token in each row; by default, the second text begins after [SEP].
         """
         found: dict[int, _T] = {}
         order = sorted(range(len(inputs)), key=lambda row: len(inputs[row]))
@@ -303,7 +302,7 @@ class CandidateAnswers(ClassAnswers):
     Args:
       bind: function that builds the module from the parameters.
       labels: texts of the labels, in the order of the classes.
-      yes: label of a row that is right.
+      yes: label of the correct candidate.
       **options: options of `HeadAnswers`.
     """
 
@@ -384,13 +383,12 @@ class SpanAnswers(HeadAnswers):
 
 
 def _window(logits: np.ndarray, second: np.ndarray) -> Window:
-    """Return the window of a row: logits of its second text and of [CLS], from logits [2, n]."""
     null = float(np.sum(logits[:, 0], dtype=np.float64))
     return Window(logits[0, second], logits[1, second], null)
 
 
 class ChoiceAnswers(HeadAnswers):
-    """Predictor of the label of the most likely text, among the texts of an input.
+    """Predictor of the most likely choice of an input, as a label.
 
     Args:
       bind: function that builds the module from the parameters.
@@ -426,9 +424,8 @@ class ChoiceAnswers(HeadAnswers):
 class TokenAnswers(HeadAnswers):
     """Predictor of a label for each token of a row, as text separated by spaces.
 
-    If several labels of a token have the largest logit, a row has several predictions of score 0,
-    in which each of these labels occurs equally often. The first prediction has the first label of
-    each token.
+    If several labels of a token tie, several predictions are returned, in which each of these
+    labels occurs equally often.
 
     Args:
       bind: function that builds the module from the parameters.
@@ -573,7 +570,7 @@ def head_answers(
 
 
 def is_in_order(head: Head, labels: Sequence[str] | None) -> bool:
-    """Return True if the head's classes are in the order of the task's labels, as in the loss."""
+    """Return True if the head's classes have the order of the task's labels."""
     if labels is None or not isinstance(head, ClassHead):
         return True
     return head.order_of(labels) in (None, tuple(labels))

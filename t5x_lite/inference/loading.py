@@ -192,7 +192,7 @@ class Measured:
             )
 
     def best(self, steps: Sequence[int] | None = None) -> int | None:
-        """Return the best of the given steps or of all evaluated steps; None if unknown."""
+        """Return the step with the best value of the metric, or None if unknown."""
         chosen = self.values if steps is None else {s: self.values.get(s, math.nan) for s in steps}
         return best_step(chosen, mode=self.mode)
 
@@ -300,7 +300,7 @@ def with_float32_base(experiment: Experiment) -> Experiment:
 
 
 def _as_used(experiment: Experiment) -> Experiment:
-    """Return the config without a layer scan on CPU, where it copies the layers at each token."""
+    """Return the config without a scan over layers on CPU, where the scan is slow."""
     if jax.default_backend() != "cpu":
         return experiment
     model = experiment.model.on_cpu(dtype=experiment.compute_dtype)
@@ -363,7 +363,7 @@ class Loaded:
             )
 
     def computing_in(self, dtype: ComputeDtype | None) -> "Loaded":
-        """Return this checkpoint with activations of another data type; for None, unchanged."""
+        """Return this checkpoint with activations of another data type; None changes nothing."""
         if dtype is None:
             return self
         return dataclasses.replace(self, learner=dataclasses.replace(self.learner, dtype=dtype))
@@ -425,7 +425,7 @@ class TrainedModule:
 
     Attributes:
       adapter: config of the adapter, with its name in this run.
-      theirs: name of the adapter in that checkpoint.
+      theirs: name of the adapter in its checkpoint.
       directory: checkpoint directory.
       base: record of the base model; None if the checkpoint includes the base model.
       towers: names of further encoders of the checkpoint that have parameters of the adapter.
@@ -565,7 +565,7 @@ def _of_model(path: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class ModulesOf:
-    """Checkpoint with the adapters that its model can use: its own, and adapters of other runs.
+    """Checkpoint with its own adapters and adapters of other runs, which its model can use.
 
     Attributes:
       loaded: the loaded checkpoint with its own adapters.
@@ -619,8 +619,8 @@ class ModulesOf:
         """Return the checkpoint with the given adapters in its model; arrays are not copied.
 
         Args:
-          use: the trees.
-          by_row: True to allow a MultiTask, for callers that give each row its adapter id.
+          use: adapters, and compositions of adapters.
+          by_row: True to allow different adapters for the rows of a batch, selected by ids.
 
         Raises:
           InputError: if an adapter, fusion or router does not exist, two adapters change the same
@@ -661,7 +661,6 @@ class ModulesOf:
         return known[title]
 
     def _check_own_base(self, names: Sequence[str]) -> None:
-        """Raise InputError to use other adapters if the base was trained with its own adapters."""
         learner = self.loaded.learner
         own = [each.name for each in learner.adapters]
         if not own or set(names) == set(own):
@@ -688,7 +687,7 @@ class ModulesOf:
 
 
 def multi_task(use: Sequence[str | Block], names: Sequence[str | None]) -> MultiTask:
-    """Return the block that gives a row the adapters of `use` (id 0) or one of `names` (1, 2, ...).
+    """Return a composition of adapters from which each row selects by an adapter id.
 
     Raises:
       InputError: if `use` already gives rows different adapters.
@@ -732,7 +731,7 @@ def load_both(
 
 
 def using(experiment: Experiment, use: str, *, where: object) -> Experiment:
-    """Return the experiment of a checkpoint, changed to use only the given adapters.
+    """Return a checkpoint's experiment, changed to use only the given adapters.
 
     Args:
       experiment: experiment of the checkpoint.
@@ -808,7 +807,7 @@ def check_init(experiment: Experiment) -> None:
 
 
 def check_children(experiment: Experiment) -> None:
-    """Raise InputError if data.adapter_of does not fit the objective and the MultiTask blocks."""
+    """Raise InputError if data.adapter_of does not fit the objective or the adapters."""
     use = experiment.adapters.composition
     blocks = [node for tree in use for node, _ in walk(tree) if isinstance(node, MultiTask)]
     numbers = adapter_numbers(experiment.data)

@@ -66,7 +66,7 @@ class PairScores(HeadAnswers):
           params: parameter tree of the model and its heads.
           rows: token ids of each row, int32.
           static_length: length in tokens to which rows are padded; None is the next power of two.
-          adapter_ids: adapter id of each row, as in `Generator.run`.
+          adapter_ids: adapter id of each row; None if all rows use the same adapters.
         """
         found = self._of_rows(
             params,

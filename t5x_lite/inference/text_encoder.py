@@ -163,7 +163,7 @@ class Embedder:
           params: parameter tree for `bind`.
           inputs: token ids of each text, int32, including the special tokens of a row.
           role: kind of the texts, "query" or "passage", if the model distinguishes them.
-          adapter_ids: adapter id of each input, as in `Generator.run`.
+          adapter_ids: adapter id of each input; None if all inputs use the same adapters.
         """
         # Without inputs, a row of padding determines D.
         rows = list(inputs) or [np.zeros(0, np.int32)]
@@ -258,7 +258,7 @@ DENSE, LEXICAL, MULTI_VECTOR = "dense", "lexical", "multi_vector"
 
 
 class Several(NamedTuple):
-    """Outputs of the requested BGE-M3 heads for texts; None for other heads.
+    """Outputs of BGE-M3 heads for several texts; None for heads that were not requested.
 
     Attributes:
       dense: dense vectors, float32 [n, D].
@@ -373,7 +373,7 @@ def _above_0(row: np.ndarray, weights: np.ndarray) -> dict[int, float]:
 
 
 def room(length: int, window: int) -> int:
-    """Return the maximum text tokens in a row of `length` tokens, if [CLS] precedes each window.
+    """Return the maximum number of text tokens in a row with a [CLS] before each window.
 
     Args:
       length: number of tokens of the row, at least 3.
@@ -423,7 +423,7 @@ class Vectors:
         normalize: bool | None = None,
         dimensions: int | None = None,
     ) -> "Vectors":
-        """Return the requested settings; a setting of None is taken from the head "dense".
+        """Return settings in which None is replaced by the setting of the head "dense".
 
         Raises:
           InputError: if the pooling is unknown, or needs a [CLS] token that the model lacks.
@@ -444,7 +444,7 @@ class Vectors:
 
 
 def dense_head(experiment: Experiment) -> Dense | None:
-    """Return the head "dense" of a checkpoint, which defines its vectors, or None without one."""
+    """Return the head "dense" of a checkpoint, or None if it is missing."""
     return dense_of(heads_of(experiment.objective, experiment.heads))
 
 
@@ -466,7 +466,7 @@ def most_tokens(experiment: Experiment) -> int | None:
 
 
 def trained_length(experiment: Experiment) -> int:
-    """Return the maximum text length in tokens: of the head "dense", or else as in training."""
+    """Return the maximum number of tokens of a text in training."""
     head, data = dense_head(experiment), experiment.data
     longest = max(data.inputs_length, *text_lengths(data).values(), 0)
     if head is not None and head.max_length is not None:
@@ -562,7 +562,7 @@ class TextEncoder:
         return head.prompt(*([] if prompt is None else [prompt]))
 
     def known_prompt(self, name: str) -> str | None:
-        """Return `name` if the checkpoint has a prompt of this name, else None."""
+        """Return `name` if the checkpoint has a prompt of this name, otherwise None."""
         head = dense_head(self.loaded.experiment) or Dense()
         return name if name in [each.name for each in head.prompts] else None
 

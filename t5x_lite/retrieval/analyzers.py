@@ -113,7 +113,7 @@ def _consonants(word: str) -> list[bool]:
 
 
 def _measure(word: str) -> int:
-    """Return m in Porter's form [C](VC)^m[V] of a word: how often a consonant follows a vowel."""
+    """Return Porter's measure m of a word: how often a consonant follows a vowel."""
     consonants = _consonants(word)
     return sum(not before and after for before, after in itertools.pairwise(consonants))
 
@@ -159,7 +159,7 @@ def _mended(word: str) -> str:
 
 
 def _replaced(word: str, rules: dict[str, str]) -> str:
-    """Replace the longest suffix in `rules`, if the stem before it has m > 0 (`_measure`)."""
+    """Replace the longest suffix in `rules`, if Porter's measure m of the stem is above 0."""
     for size in range(min(7, len(word)), 2, -1):
         suffix = word[-size:]
         if suffix in rules:

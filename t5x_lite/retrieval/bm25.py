@@ -150,7 +150,6 @@ class InvertedIndex(NamedTuple):
         return self.documents[span], self.frequencies[span]
 
     def span(self, term: str) -> slice:
-        """Return the slice of the arrays `documents` and `frequencies` that belongs to a term."""
         number = self._number(term)
         if number is None:
             return slice(0, 0)
@@ -462,7 +461,7 @@ def _kth(scores: np.ndarray, k: int) -> np.floating:
 
 
 def in_one_byte(lengths: np.ndarray) -> np.ndarray:
-    """Return lengths as Lucene stores them in one byte: exact below 24, then with 4 binary digits.
+    """Round lengths as Lucene does to store each length in one byte.
 
     Source: Lucene SmallFloat.intToByte4.
     """

@@ -76,7 +76,7 @@ def better(
     count: int,
     first: int,
 ) -> tuple[Float[np.ndarray, "Q depth"], Int[np.ndarray, "Q depth"]]:
-    """Return (scores, document numbers) of the best among the known documents and a new chunk.
+    """Return the scores and numbers of the best documents after searching a new chunk.
 
     Args:
       scores: scores of the best documents so far, descending; -inf for missing documents.
@@ -127,7 +127,7 @@ def _better_on_cpu(
 
 
 def _kth_of_groups(product: np.ndarray, depth: int) -> np.ndarray:
-    """Return each query's depth-th largest score among the maxima of groups of documents."""
+    """Return a lower bound on each query's depth-th largest score, from maxima of groups."""
     num, size = product.shape
     width = max(1, min(_WIDTH, size // (2 * depth)))
     groups = size // width
@@ -138,14 +138,12 @@ def _kth_of_groups(product: np.ndarray, depth: int) -> np.ndarray:
 
 
 def _first_of_equal(query: np.ndarray, is_least: np.ndarray, depth: int) -> np.ndarray:
-    """Return a mask that keeps scores above the least score, and the first `depth` equal to it."""
     before = np.cumsum(is_least) - is_least
     starts = np.searchsorted(query, query)  # index of the first entry of the same query
     return ~is_least | (before - before[starts] < depth) if len(query) else is_least
 
 
 def _nth(query: np.ndarray, num: int) -> np.ndarray:
-    """Return, for each entry of a sorted array, the number of earlier equal entries."""
     counts = np.bincount(query, minlength=num)
     return np.arange(len(query)) - (np.cumsum(counts) - counts)[query]
 
@@ -183,7 +181,7 @@ class ExactSearch:
       start: best documents of an earlier search that this search resumes.
       first: document number of the first document, if `start` is not given.
       chunk: minimum number of rows of a chunk; smaller chunks are padded to the same shape.
-      keeps_names: True if `results` is called instead of `best`; then all documents need ids.
+      keeps_names: True to store document ids for `results`.
     """
 
     def __init__(
@@ -268,7 +266,6 @@ class ExactSearch:
         self._seen += len(vectors)
 
     def _multiplied(self, queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
-        """Return the product [Q, n] in a reused array, because allocating memory takes time."""
         shape = (len(queries), len(documents))
         if self._product.shape != shape:
             self._product = np.empty(shape, np.float32)
@@ -298,7 +295,7 @@ class ExactSearch:
         ]
 
     def _own_rows(self, documents: Sequence[str]) -> np.ndarray:
-        """Return for each query the chunk's index of the document with the query's id, or -1."""
+        """Return for each query the index in the chunk of the document with its id, or -1."""
         own = np.full(len(self._blocks) * self._size, _NONE, np.int32)
         for place, name in enumerate(documents if self._own else ()):
             if name in self._own:
@@ -345,7 +342,6 @@ def _compiled(depth: int, parts: int, mesh: Mesh | None) -> Callable[..., tuple[
 def _better(
     asked: tuple[Array, _Held], documents: Array, *, depth: int, parts: int
 ) -> tuple[Array, Array]:
-    """Return (scores [Q, depth], numbers [Q, depth]) of the best documents, with a new chunk."""
     queries, held = asked
     shared = documents.reshape(parts, -1, documents.shape[1])
     # In float32 even if a device would round the factors: the search is exact.
@@ -472,7 +468,7 @@ def _add(search: ExactSearch, block: Block, names: Sequence[str] | None) -> None
 
 
 def block_rows(size: int, *, queries: int) -> int:
-    """Return the number of documents in a block.
+    """Return the number of documents in a block, which is searched at once.
 
     Args:
       size: number of dimensions of a vector.

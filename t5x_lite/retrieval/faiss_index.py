@@ -124,7 +124,7 @@ def _fill(index: Any, shards: VectorShards) -> None:
 
 @contextlib.contextmanager
 def _name_for_faiss(path: Path, flags: int) -> Iterator[str]:
-    """Yield a file name for faiss, which only accepts valid UTF-8, that opens the same file."""
+    """Yield a valid UTF-8 path that opens a file, because faiss accepts no other paths."""
     name = str(path)
     if name.encode("utf-8", "replace") == os.fsencode(name):
         yield name

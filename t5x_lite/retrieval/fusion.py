@@ -242,7 +242,7 @@ class Finder:
         terms: Mapping[int, float] | None,
         vectors: Float[np.ndarray, "S K"] | None,
     ) -> dict[str, Scored]:
-        """Return ranking name, such as "dense" -> (document number, score) pairs for one query."""
+        """Return the rankings of a query by name: lists of (document number, score)."""
         ways, scores = self._ways, {}
         if "dense" in ways.heads:
             assert self._corpus.dense is not None

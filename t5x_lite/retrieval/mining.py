@@ -123,7 +123,7 @@ class Candidate(NamedTuple):
     """Passage in the ranking of a query.
 
     Attributes:
-      number: index of the passage in the pool.
+      number: index of the passage among all passages.
       score: score of the passage, or None if the ranking has no scores.
     """
 
@@ -135,7 +135,7 @@ class Known(NamedTuple):
     """Positives and words of a query, which its negatives must not match.
 
     Attributes:
-      numbers: indices of the positives in the pool.
+      numbers: indices of the positives among all passages.
       digests: digests of the positives' words.
       own: digests of the query's words.
       lowest: lowest score of a positive; None if a score is unknown.
@@ -153,7 +153,8 @@ class Chosen(NamedTuple):
     """Hard negatives that were chosen for a query.
 
     Attributes:
-      numbers: pool indices of the negatives, in ranking order, followed by random passages.
+      numbers: indices of the negatives among all passages, in ranking order, followed by random
+        passages.
       scores: score of each passage, or None.
       dropped: number of dropped candidates by rule.
       filled: number of random passages from outside of the ranking.
@@ -228,7 +229,7 @@ def _part_rule(number: int, known: Known, pool: "Pool") -> str:
 
 
 def _score_rule(score: float | None, lowest: float | None, rules: Rules) -> str:
-    """Return the name of the rule about scores that drops a candidate, or "" to keep it."""
+    """Return the name of the score rule that drops a candidate, or "" to keep it."""
     if not rules.scored:
         return ""
     assert score is not None
@@ -496,7 +497,7 @@ class EncoderSearch:
         )
 
     def scores_of_answers(self) -> list[list[float]]:
-        """Return the scores of each query's positives, even if they are not in the pool."""
+        """Return the scores of all positives of each query, found or not."""
         import numpy as np
 
         absent = [

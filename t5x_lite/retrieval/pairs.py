@@ -317,7 +317,7 @@ class Filters:
 
 
 class Sieve:
-    """Filter of pairs that counts dropped pairs; repeated pairs are found by two hashes per pair.
+    """Filter of query-passage pairs, which also drops repeated pairs and counts dropped pairs.
 
     Attributes:
       seen: number of pairs.

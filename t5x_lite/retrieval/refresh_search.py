@@ -81,12 +81,12 @@ def digest(text: str) -> int:
 
 
 class Pool:
-    """Passages from which negatives are selected, with ids, texts and digests in memory.
+    """Passages from which negatives are selected, in memory.
 
     Args:
       names: ids of the passages, all different.
       texts: texts of the passages, including their titles.
-      digests: digests of each text with its title and without it, int64 [N, 2].
+      digests: hashes of the words of each text with its title and without it, int64 [N, 2].
       starts: index of the first character after each title, int64 [N].
     """
 
@@ -101,7 +101,7 @@ class Pool:
 
     @classmethod
     def of(cls, passages: Iterable[Passage]) -> "Pool":
-        """Return the pool of passages, which are read once.
+        """Load the passages into memory.
 
         Raises:
           InputError: if two passages have the same id, or the files contain no passage.
@@ -134,7 +134,7 @@ class Pool:
         return len(self._names)
 
     def number(self, name: str) -> int | None:
-        """Return the index in the pool of the passage with this id, or None."""
+        """Return the index of the passage with this id, or None."""
         return self._numbers.get(name)
 
     def find(self, text: str) -> int | None:
@@ -152,11 +152,11 @@ class Pool:
         return self._texts[number]
 
     def words(self, number: int) -> str:
-        """Return `same_words` of a passage with its title, cached for recent passages."""
+        """Return the normalized words of a passage with its title."""
         return self._words(number)
 
     def words_of_text(self, number: int) -> str:
-        """Return `same_words` of a passage without its title."""
+        """Return the normalized words of a passage without its title."""
         start = int(self._starts[number])
         return same_words(self.text(number)[start:]) if start else self.words(number)
 
@@ -165,7 +165,7 @@ class Pool:
         return {*self._digests[number].tolist()}
 
     def identity(self) -> str:
-        """Return a digest of all ids and texts in the pool, which changes if a passage changes."""
+        """Return a digest of the ids and texts of all passages."""
         content = hashlib.sha256()
         for table in (self._names, self._texts):
             for values in table.arrays().values():
@@ -180,7 +180,8 @@ class Asked(NamedTuple):
       id: id of the query, or its line number from 0.
       query: text of the query, without a prompt.
       prompted: text of the query, with its prompt.
-      positives: index in the pool of each positive, found by id or words; None if not in the pool.
+      positives: index of each positive among all passages, found by id or words; None if it is
+        missing.
       names: id of each positive, or of the passage with the same words; None if unknown.
       texts: texts of the positives.
       scores: scores of the positives in the input.
@@ -203,7 +204,7 @@ class Asked(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Queries with their positives, and the pool of passages.
+    """Queries with their positives, and the passages to search.
 
     Attributes:
       asked: queries with their positives.
@@ -216,7 +217,7 @@ class Inputs(NamedTuple):
     digest: str
 
     def answers_by_query(self) -> dict[str, frozenset[int]]:
-        """Return query key -> pool indices of the positives, from all lines with the query."""
+        """Return the passage indices of the positives of each query, by query key."""
         found: dict[str, set[int]] = {}
         for one in self.asked:
             own = (number for number in one.positives if number is not None)
@@ -224,7 +225,7 @@ class Inputs(NamedTuple):
         return {key: frozenset(numbers) for key, numbers in found.items()}
 
     def texts_by_query(self) -> dict[str, tuple[str, ...]]:
-        """Return query key -> words of the positives, from all lines with the query."""
+        """Return the words of the positives of each query, by query key."""
         found: dict[str, dict[str, None]] = {}
         for one in self.asked:
             own = found.setdefault(one.key, {})
@@ -232,7 +233,7 @@ class Inputs(NamedTuple):
         return {key: tuple(texts) for key, texts in found.items()}
 
     def digests_by_query(self) -> dict[str, frozenset[int]]:
-        """Return query key -> word digests of the positives, from all lines with the query."""
+        """Return hashes of the words of the positives of each query, by query key."""
         found: dict[str, set[int]] = {}
         for one in self.asked:
             own = found.setdefault(one.key, set())
@@ -288,8 +289,7 @@ def read_inputs(path: str, *, passages: Sequence[str] = (), split: str = "train"
 def _of_directory(path: str, split: str, pool: Pool) -> Iterator[Line]:
     """Yield the queries of a BEIR directory as lines of pairs.
 
-    A positive that is not in corpus.jsonl gets its text from the pool. If it is not in the pool, it
-    is skipped; then only another passage with its content could become a negative.
+    A positive that is not in corpus.jsonl gets its text from the passages, or is skipped.
     """
     there = retrieval_sets.beir_splits(path, field="--input")
     if split not in there:
@@ -338,7 +338,7 @@ def _of_file(path: str) -> Iterator[Line]:
 
 
 def _of_lines(lines: Iterable[Line]) -> Iterator[Passage]:
-    """Yield each distinct passage of a file of pairs; passages with equal ids or texts are one."""
+    """Yield each distinct passage of a file of pairs."""
     seen: set[str] = set()
     for line in lines:
         for kind in ("pos", "neg"):
@@ -395,13 +395,13 @@ _LEAST_TOKENS = 8
 
 
 def needed_steps(rule: Refresh, steps: int) -> list[int]:
-    """Return the steps of a run with `steps` steps that need a search with their checkpoint."""
+    """Return the steps of a run at which hard negatives are searched with the checkpoint."""
     batches = range(0, steps, rule.period)
     return sorted({step for number in batches if (step := rule.searched_by(number))})
 
 
 def wait_for(workdir: str, step: int, *, once: bool) -> bool:
-    """Wait for the checkpoint of a step; return False at once if it is missing and `once` is set.
+    """Wait for a step's checkpoint; return False if it is missing and `once` is True.
 
     Raises:
       InputError: if the checkpoint was deleted.
@@ -427,11 +427,9 @@ def wait_for(workdir: str, step: int, *, once: bool) -> bool:
 def tokenized_passages(
     data: Data, vocabulary: Vocabulary, files: Sequence[str]
 ) -> refreshes.Passages:
-    """Return the token ids of all passages, which the first call tokenizes and writes.
+    """Return the token ids of all passages; the first call stores them in files.
 
-    Rows begin with [CLS] like the rows of the cache, even if the model's rows do not. A passage
-    also has the keys of its text as normalized by `pair_rules.plain`, because tokens of bytes
-    depend on white space.
+    Rows begin with [CLS] like the rows of the cache, even if the model's rows do not.
     """
     directory = data.refresh.directory
     if not refreshes.Passages.has_keys(directory):
@@ -554,7 +552,6 @@ def examples_of(split: Split) -> Iterator[Mapping[str, np.ndarray]]:
 
 
 def _names(example: Mapping[str, np.ndarray], feature: str) -> list[int]:
-    """Return hashes of the ids of an example's passages (`refreshes.name_key`); 0 is unknown."""
     if feature not in example:
         return []
     content = np.ascontiguousarray(example[feature].reshape(-1, ID_WIDTH), "<u2")

@@ -187,8 +187,8 @@ class FlatExamples:
     Args:
       shards: reader of the token files.
       counts: number of examples in each shard.
-      ends: uint32 [n, F], end of each feature of each example in its shard.
-      checksums: uint32 [n], CRC-32 of the tokens of each example.
+      ends: uint32 [examples, features], end of each feature in the shard of its example.
+      checksums: uint32 [examples], CRC-32 of the tokens of each example.
       dtype: dtype of the tokens.
     """
 
@@ -212,7 +212,7 @@ class FlatExamples:
                 raise ValueError(f"{name.name} does not fit the ends of its examples")
 
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
-        """Return the number of tokens of each feature of the given examples, int64 [n, F].
+        """Return the number of tokens of each feature, int64 [examples, features].
 
         Raises:
           ValueError: if an example ends before its start.
@@ -301,12 +301,13 @@ class SplitIndex:
       examples: number of examples in all shards.
       tokens: number of tokens in all features.
       shards: token files, in the order of their examples.
-      ends: file with uint32 [n, F], the end of each feature of each example in its shard.
-      checksums: file with uint32 [n], the CRC-32 of the tokens of each example.
-      longest: file with uint32 [n], the tokens of the longest text of each example, for layouts
-        with several texts in a feature (`layouts.base.longest_joined`); None if not written.
-      lengths: file with uint32 [n, F], the length of each feature, instead of ends and checksums in
-        caches of version 0.1.
+      ends: file with uint32 [examples, features], the end of each feature in the shard of its
+        example.
+      checksums: file with uint32 [examples], the CRC-32 of the tokens of each example.
+      longest: file with uint32 [examples], the number of tokens of each example's longest text;
+        None if not stored.
+      lengths: file with uint32 [examples, features], the length of each feature, instead of ends
+        and checksums in caches of version 0.1.
     """
 
     examples: int
@@ -618,7 +619,7 @@ class Split:
         return np.frombuffer(content, NUMBERS_DTYPE).astype(np.int64)
 
     def first_with(self, tokens: int, *, floats: Collection[str] = ()) -> int:
-        """Return how many of the first examples have, in total, no more than `tokens` tokens."""
+        """Return the number of examples at the beginning with at most `tokens` tokens in total."""
         columns = [k for k, name in enumerate(self._features) if name not in floats]
         for start in range(0, self.size, _COUNTED_AT_A_TIME):
             some = np.arange(start, min(start + _COUNTED_AT_A_TIME, self.size))

@@ -92,8 +92,7 @@ class Job:
       vocabulary: vocabulary of inputs and targets.
       task: the seqio.Task.
       recipe: conversion of stored features to examples.
-      seed: random seed of the preprocessors before the placeholder and, if `bake`, of the
-        corruption.
+      seed: random seed of the preprocessors.
       bake: True to write final examples, after corruption.
     """
 
@@ -170,14 +169,14 @@ def features_of(dataset: Any, recipe: Recipe, task: str) -> tuple[str, ...]:
 
 
 def longest_of(recipe: Recipe, layout: Layout) -> Callable[[Sequence[np.ndarray]], int] | None:
-    """Return a function from an example to its longest text's length; None if not needed."""
+    """Return a function that computes the length of an example's longest text, or None."""
     if not layout.joined or recipe.corruption:
         return None
     return lambda features: longest_joined(layout, dict(zip(recipe.stored, features, strict=True)))
 
 
 def goes_without(job: Job, split: str, *, asked: bool) -> None:
-    """Log that a split without examples is skipped; raise InputError if it is required."""
+    """Log that a split without examples is skipped; raise InputError if it was requested."""
     if asked or split == "train":
         where = f" in {job.data.directory}" if job.data.directory else ""
         raise InputError(f"data.task {job.data.task!r} found no example for split {split!r}{where}")
@@ -329,7 +328,7 @@ class SplitWriter:
         self._in_shard = self._tokens = 0
 
     def add(self, features: Sequence[np.ndarray]) -> None:
-        """Write one example, given the token ids of each feature, int [_]."""
+        """Write one example, given the token ids of each feature."""
         if len(features) != self._num_features:
             raise ValueError(
                 f"an example must have {self._num_features} features, but has {len(features)}"

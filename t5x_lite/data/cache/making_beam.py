@@ -147,7 +147,7 @@ def build(
 
 
 class _Write(beam.DoFn):
-    """Beam stage that runs the task on one shard of the source and yields its `Part` as JSON."""
+    """Beam stage that runs the task on one shard of the source and yields the result as JSON."""
 
     def __init__(self, work: PartWriter):
         super().__init__()
@@ -162,7 +162,7 @@ class _Write(beam.DoFn):
 
 
 class _Collect(beam.DoFn):
-    """Beam stage that writes the list of all `Part`s to a file and yields the file's path."""
+    """Beam stage that writes the results of all shards to a file and yields the file's path."""
 
     def __init__(self, path: str):
         super().__init__()

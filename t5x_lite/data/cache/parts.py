@@ -105,7 +105,7 @@ def shards_of(job: Job, split: str) -> Sequence[str]:
 
 
 def shard_dataset(job: Job, split: str, number: int, count: int) -> Any:
-    """Return the task's output at its placeholder for one shard, as a tf.data.Dataset."""
+    """Return the examples to cache from one shard, as a tf.data.Dataset."""
     return _from_raw(job, split, number, count)[1]
 
 
@@ -144,7 +144,7 @@ def check_shards(job: Job, split: str, count: int) -> None:
 
 
 def _counting(dataset: Any, raw: Any, *, may_number: bool) -> set[str]:
-    """Return the names of preprocessors that depend on more than neighboring examples."""
+    """Return the names of preprocessors that cannot run on each shard separately."""
     found, numbered = set(), 0
     for node in _nodes(dataset, raw):
         name = type(node).__name__
@@ -181,7 +181,7 @@ class Part:
     Attributes:
       split: split of the task.
       number: index of the shard.
-      written: entry of the part's files in the shared directory; None if nothing was written.
+      written: index entry of the written files; None if nothing was written.
       error: message of an InputError; "" if there was no error.
     """
 
@@ -191,7 +191,7 @@ class Part:
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the part as a JSON object."""
+        """Return the result as a JSON object."""
         written = None if self.written is None else self.written.to_json()
         return dataclasses.asdict(self) | {"written": written}
 
@@ -224,7 +224,7 @@ class PartWriter:
     def of(
         cls, job: Job, parts: Path, *, counts: Mapping[str, int], shard_bytes: int = SHARD_BYTES
     ) -> "PartWriter":
-        """Return a writer that can be pickled; workers read the vocabulary from `parts`."""
+        """Return a writer that can be pickled."""
         job.vocabulary.save(parts / _VOCABULARY)
         directory = job.data.directory
         if directory and not is_remote(directory):
@@ -300,7 +300,7 @@ class PartWriter:
 
 
 def join(split: str, parts: Sequence[Part], *, where: Path, directory: Path) -> SplitIndex | None:
-    """Join the workers' files of a split to the split of a cache, in the order of the shards."""
+    """Combine the workers' files into one split of a cache, in the order of the shards."""
     ordered = sorted(parts, key=lambda part: part.number)
     for part in ordered:
         if part.error:
@@ -331,7 +331,7 @@ def join(split: str, parts: Sequence[Part], *, where: Path, directory: Path) -> 
 
 
 def _there(where: Path, file: File) -> Path:
-    """Return the path of a worker's file; raise InputError unless the file is complete."""
+    """Return the path of a worker's file; raise InputError if the file is incomplete."""
     path = where / file.name
     size = path.stat().st_size if path.is_file() else None
     if size != file.size:

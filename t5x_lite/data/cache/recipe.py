@@ -49,7 +49,7 @@ class Recipe:
 
     Attributes:
       stored: names of the stored features.
-      outputs: names of the features of an example; True if the feature ends in EOS.
+      outputs: names of the features of an example, each with True if the feature ends in EOS.
       eos: time at which EOS is appended: after trimming, before trimming, or never.
       eos_id: EOS id of the vocabulary.
       corruption: name of a function in `CORRUPTIONS`; "" if the stored features are the outputs.
@@ -158,7 +158,7 @@ class Recipe:
         epochs: Int[np.ndarray, " n"],
         indices: Int[np.ndarray, " n"],
     ) -> Int[np.ndarray, "n G"]:
-        """Return the lengths of the outputs of `example`, given the stored features' lengths."""
+        """Return the lengths of an example's features, given the lengths of the stored features."""
         found = counts.astype(np.int64)
         if self.corruption:
             keys = {"seed": seed, "epochs": epochs, "indices": indices}
@@ -192,14 +192,14 @@ def as_numbers(values: Float32[np.ndarray, " n"]) -> Int32[np.ndarray, " _"]:
 
 
 def as_stored(values: np.ndarray) -> np.ndarray:
-    """Return a feature as the integers that a cache stores (`as_numbers` for float32)."""
+    """Return a feature as integers for a cache; a float32 value becomes two integers."""
     return as_numbers(values) if np.issubdtype(values.dtype, np.floating) else values
 
 
 def examples_of_block(
     block: Mapping[str, np.ndarray], names: Sequence[str]
 ) -> list[list[np.ndarray]]:
-    """Return the stored features of each example in a block of `stages.in_blocks`."""
+    """Return the stored features of each example in a block of examples."""
     columns = [np.split(block[name], block[f"{name}/ends"][:-1]) for name in names]
     return [[as_stored(part) for part in parts] for parts in zip(*columns, strict=True)]
 
@@ -255,7 +255,6 @@ def recipe_of(data: Data, vocabulary: Vocabulary, task: Any, *, bake: bool) -> R
 def _after(
     steps: Sequence[Callable[..., Any]], task: str
 ) -> tuple[Any, str, Mapping[str, int | float | list[int]], tuple[int, ...]]:
-    """Return the EOS rule, corruption, its options, and ending tokens that the steps define."""
     from t5x_lite.data.elements import seqio
     from t5x_lite.data.tasks import stages
 

@@ -40,8 +40,9 @@ class Passages:
       keys: value of the attribute `keys`; None for zeros.
 
     Attributes:
-      keys: uint64 [N, K], hashes that identify each passage: `tokens_key` of its tokens without
-        title, `name_key` of its id, and `tokens_key` of other forms of its text; 0 if unknown.
+      keys: uint64 [passages, hashes], hashes that identify each passage: `tokens_key` of its tokens
+        without title, `name_key` of its id, and `tokens_key` of other forms of its text; 0 if
+        unknown.
     """
 
     def __init__(self, content: np.ndarray, ends: np.ndarray, keys: np.ndarray | None = None):
@@ -109,12 +110,12 @@ def tokens_key(tokens: np.ndarray) -> int:
 
 
 def name_key(name: str) -> int:
-    """Return a 64-bit hash of a passage id, as in `layouts.groups.IDS`."""
+    """Return a 64-bit hash of the id of a passage."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 class Negatives:
-    """Hard negatives of all examples, the result of one search.
+    """Hard negatives of all examples, found by one search.
 
     Attributes:
       digest: digest of the result.
@@ -186,7 +187,7 @@ class Refreshes:
         self.used: dict[str, str] = {}
 
     def left(self, number: int) -> int:
-        """Return for how many batches, from this number on, the same negatives are used."""
+        """Return the number of batches, from batch `number` on, that use the same negatives."""
         return self._refresh.period - number % self._refresh.period
 
     def negatives(self, number: int) -> Negatives | None:
