@@ -123,7 +123,9 @@ def test_on_every_family(host, adapter):
         merged = {**base, "model": jax.jit(made.merged)(moved)}
         np.testing.assert_allclose(plainly(merged), attached, rtol=1e-5, atol=1e-5)
     else:
-        with pytest.raises(InputError, match=r"(after_mlp|after_attention|query) .*cannot be merged"):
+        with pytest.raises(
+            InputError, match=r"(after_mlp|after_attention|query) .*cannot be merged"
+        ):
             made.merged(moved)
 
     mesh = make_mesh(MeshConfig())

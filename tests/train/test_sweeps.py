@@ -199,7 +199,13 @@ def test_only_new_arms_and_seeds_may_join(sweep):
         (*grid(0.1, 0.2, 0.3), "--seeds", "2", "--steps", "5"): (
             "holds a sweep with other settings: steps is 10 in the saved config and 5 now; "
         ),
-        (*grid(0.1, 0.2, 0.3), "--seeds", "2", "--seed", "1"): "seed is 0 there and 1 here",
+        (
+            *grid(0.1, 0.2, 0.3),
+            "--seeds",
+            "2",
+            "--seed",
+            "1",
+        ): "seed is 0 in the saved config and 1 now",
     }.items():
         code, error, trained = sweep(*options)
         assert (code, trained) == (2, []), options
