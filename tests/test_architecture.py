@@ -167,15 +167,15 @@ def test_one_step_is_read_in_twelve_files():
     start = text.index("One step, from cached tokens to an update")
     names = re.findall(r"`([a-z0-9_/]+\.py)`", text[start : text.index("\n\n", start)])
     assert len(names) == 12
-    assert sum(len((PACKAGE / name).read_text().splitlines()) for name in names) <= 5370
+    assert sum(len((PACKAGE / name).read_text().splitlines()) for name in names) <= 5350
 
 
 def test_docstrings_are_a_third_of_the_code():
-    """The goal of the design is 0.32; the number here is lowered, never raised."""
+    """The goal of the design; the number is lowered, never raised."""
     text = [path.read_text() for path in python_files("t5x_lite")]
     docs = sum(docstring_lines(ast.parse(one)) for one in text)
     code = sum(code_lines(path)[0] for path in python_files("t5x_lite"))
-    assert docs <= 0.322 * code
+    assert docs <= 0.32 * code
 
 
 def docstring_lines(tree: ast.AST) -> int:
