@@ -172,7 +172,7 @@ def test_modules_in_use_of_a_checkpoint(run, part, place, tiny_experiment, tmp_p
     assert scored(both, "b, a") == scored(both) != scored(both, "b")
     merge(str(both), str(tmp_path / "merged"), adapters=Modules(use="a"))
     assert scored(tmp_path / "merged") == pytest.approx(scored(part), abs=1e-5)
-    with pytest.raises(InputError, match="no module is called 'bb'; did you mean b"):
+    with pytest.raises(InputError, match="no adapter has the name 'bb'; did you mean b"):
         merge(str(both), str(tmp_path / "none"), adapters=Modules(use="bb"))
     pair = [("a moving film", "good")]
     chosen = t5x_lite.load(both, use="a")
@@ -181,7 +181,7 @@ def test_modules_in_use_of_a_checkpoint(run, part, place, tiny_experiment, tmp_p
     assert [each.name for each in encoder.loaded.learner.adapters] == ["a"]
     with pytest.raises(
         InputError,
-        match=r"adapters.use: checkpoint \S+: no module is called 'bb'; did you mean b\?; there",
+        match=r"adapters.use: checkpoint \S+: no adapter has the name 'bb'; did you mean b\?; there",
     ):
         scored(both, "bb")
     by_config = dataclasses.replace(

@@ -38,5 +38,5 @@ def test_what_does_not_fit_is_refused(checkpoint, tmp_path):
         Checkpoint.load([checkpoint], inputs_length=999).pair_scorer()
     with pytest.raises(InputError, match="leave too few tokens for a passage"):
         Checkpoint.load([checkpoint], inputs_length=8).pair_scorer(query_length=6)
-    with pytest.raises(InputError, match="has no head 'classifier' of one class"):
+    with pytest.raises(InputError, match="has no head 'classifier' with one class"):
         Checkpoint.load([write_checkpoint(tmp_path, "bert")]).pair_scorer()

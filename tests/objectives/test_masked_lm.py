@@ -177,5 +177,5 @@ def test_encoders_train_on_text(objective, pack, tiny_experiment, tmp_path):
     assert all(0 <= line["token_accuracy"] <= 1 for line in lines if "token_accuracy" in line)
     assert any("validation/token_accuracy" in line for line in lines)
     other = dataclasses.replace(experiment, objective=dataclasses.replace(objective, mask_id=7))
-    with pytest.raises(InputError, match=r"mask_id 7 is not the .MASK. .*: set --objective"):
+    with pytest.raises(InputError, match=r"mask_id 7 is not the .MASK. .*; set --objective"):
         train(dataclasses.replace(other, workdir=str(tmp_path / "other")))

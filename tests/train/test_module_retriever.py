@@ -152,7 +152,7 @@ def test_a_directory_of_peft_for_each_tower(two, tmp_path, caplog):
         assert sorted(path.name for path in (tmp_path / name).iterdir()) == ["passage", "query"]
         import_adapter(tmp_path / name, tmp_path / f"{name}_ours", base=base)
         same_vectors(tmp_path / f"{name}_ours", run)
-    assert "does not define how a text's vector is computed" in caplog.text
+    assert "does not define the pooling of hidden states into a vector" in caplog.text
     import_adapter(tmp_path / "peft" / "passage", tmp_path / "one", base=base)
     found = vectors(tmp_path / "one", "query")
     np.testing.assert_allclose(found, vectors(run, "passage"), rtol=1e-5, atol=1e-5)
@@ -202,7 +202,7 @@ def test_what_two_towers_refuse(two, tmp_path):
     single = dataclasses.replace(
         config(base, two, towers="one"), adapters=Adapters(load=(f"m={run}",))
     )
-    with pytest.raises(InputError, match="has parameters for two towers"):
+    with pytest.raises(InputError, match="has parameters for two encoders"):
         with_loaded(single, earlier=None)
     merge(str(run), str(tmp_path / "merged"))
     with pytest.raises(InputError, match="holds an adapter for one encoder, but checkpoint"):
@@ -214,7 +214,7 @@ def test_what_two_towers_refuse(two, tmp_path):
         phases.prepared(sparse, lambda *_: None)
     shutil.copytree(tmp_path / "peft", tmp_path / "other")
     shutil.rmtree(tmp_path / "other" / "passage")
-    with pytest.raises(InputError, match="has no passage/, the adapter of the passage tower"):
+    with pytest.raises(InputError, match="has no passage/, the adapter of the passage encoder"):
         import_adapter(tmp_path / "other", tmp_path / "none", base=base)
     tensors = bert_lora(size=12, names=("query",))
     write_peft(tmp_path / "other" / "passage", {**LORA, "target_modules": ["query"]}, tensors)

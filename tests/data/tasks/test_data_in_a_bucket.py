@@ -227,7 +227,7 @@ def test_caches_of_a_buckets_texts_are_written_to_a_bucket(
     other.verify()
     puts = fake_store.counts["put"]
     assert puts == len([*(store / "cache").rglob("*.*")])
-    with pytest.raises(InputError, match="--output gs://bucket/cache is there already"):
+    with pytest.raises(InputError, match="--output gs://bucket/cache already exists"):
         write_cache(data(there), vocabulary, "gs://bucket/cache")
     alone = dataclasses.replace(data(there), directory="gs://bucket/none")
     with pytest.raises(InputError, match=r"data\.directory 'gs://bucket/none' is not a directory"):
