@@ -75,7 +75,7 @@ def test_seeds_of_texts(model):
     assert model.generate(["a"], **sampled) == [found[0]]
     with pytest.raises(InputError, match="there are 1 texts and 2 seeds"):
         model.generate(["a"], seeds=[1, 2], **sampled)
-    with pytest.raises(InputError, match="seed must be from 0 to 4294967295: got 4294967296"):
+    with pytest.raises(InputError, match="seed must be from 0 to 4294967295, got 4294967296"):
         model.generate(["a"], seeds=[2**32], **sampled)
 
 
