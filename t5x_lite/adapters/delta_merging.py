@@ -188,7 +188,7 @@ class Union(Adapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.members) < 2:
-            raise InputError("a union needs at least two methods")
+            raise InputError("a union combines adapter methods and needs at least two of them")
         if any(isinstance(member, Union) for member in self.members):
             raise InputError("a union must not contain another union")
         for member in self.members:

@@ -221,8 +221,8 @@ class GatedBranch(Factors):
         if x.ndim < 3:
             if self.kind_of_gate == "all_tokens":
                 raise InputError(
-                    "gate 'all_tokens' is not supported where DeBERTa projects relative "
-                    "positions; set gate to 'real_tokens', or use other sites, such as "
+                    "gate 'all_tokens' is not supported at layers that also project DeBERTa's "
+                    "relative positions; set gate to 'real_tokens', or use other sites, such as "
                     "attention/value"
                 )
             seen = None

@@ -520,8 +520,8 @@ def _without_model_init(options: Sequence[str]) -> tuple[list[str], bool]:
             values.append(value if equals else next(remaining, ""))
     if wrong := [value for value in values if value != _INIT]:
         raise InputError(
-            f"--model must be init, got {wrong[0]!r}; pass --model init to use the model of the "
-            "checkpoint of --init, or --model.FIELD VALUE to change one field"
+            f"--model must be init, got {wrong[0]!r}; pass --model init to use the config of the "
+            "--init checkpoint's model, or --model.FIELD VALUE to change one field"
         )
     return rest, bool(values)
 

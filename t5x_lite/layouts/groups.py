@@ -168,9 +168,9 @@ class Groups(Layout):
         positives, top = fixed.get("positives"), fixed.get("negatives_top", 0)
         if self.known_positives > (known := fixed.get("known_positives", 0)):
             raise InputError(
-                f"has names of {known} positives per query, but data.layout.known_positives is "
-                f"{self.known_positives}; set --data.layout.known-positives {known}, or write "
-                "another cache"
+                f"stores the names of {known} positives per query, but "
+                f"data.layout.known_positives is {self.known_positives}; set "
+                f"--data.layout.known-positives {known}, or write another cache"
             )
         if positives != self.positives:
             raise InputError(

@@ -214,7 +214,9 @@ class DisentangledAttention(Attention):
             return self.close(attend(operands, mask, draws), mask)
         others = mask.causal or mask.hidden is not None or not mask.itself
         if mask.keys is None or mask.queries is None or others:
-            raise ValueError("disentangled attention in blocks supports only a mask of segments")
+            raise ValueError(
+                "disentangled attention in blocks of keys needs a mask made of segment ids"
+            )
         out = attend_in_blocks(operands, mask.keys, block=mask.block_size, draws=draws)
         return self.close(out, mask)
 

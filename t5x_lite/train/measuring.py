@@ -134,7 +134,7 @@ class Measurement:
             self._loss = None
         if self._loss is not None and not self.suite.in_order():
             _logger.info(
-                "skipping the held-out loss, because the head has the classes in another order"
+                "skipping the held-out loss, because head and task order the classes differently"
             )
             self._loss = None
 

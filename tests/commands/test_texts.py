@@ -164,7 +164,7 @@ def test_weights_count_bytes_of_text(tmp_path, english_lines, caplog):
     (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, records)))
     inputs = [f"{tmp_path / 'a.txt'}=1", f"{tmp_path / 'b.jsonl'}=1"]
     vocab(inputs, output=str(tmp_path / "v"), size=200)
-    said = [re.search(r"with weight 1 of 2: (.*)", line) for line in caplog.messages]
+    said = [re.search(r"weight 1 of 2 in total, (.*)", line) for line in caplog.messages]
     shares = [found[1] for found in said if found]
     assert len({*shares}) == 1
     assert shares[0].startswith("100 % of")

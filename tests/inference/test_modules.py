@@ -181,7 +181,7 @@ def test_modules_in_use_of_a_checkpoint(run, part, place, tiny_experiment, tmp_p
     assert [each.name for each in encoder.loaded.learner.adapters] == ["a"]
     with pytest.raises(
         InputError,
-        match=r"adapters.use: checkpoint \S+: no adapter has the name 'bb'; did you mean b\?; there",
+        match=r"adapters.use: checkpoint \S+: no adapter has the name 'bb'; did you mean b\?",
     ):
         scored(both, "bb")
     by_config = dataclasses.replace(

@@ -176,7 +176,7 @@ def test_attention_is_its_definition(shared, terms, position_buckets, max_positi
 def test_blocks_see_segments_alone():
     layer, x, distances = layer_and_inputs()
     mask = Visibility(keys=jnp.ones((2, LENGTH), jnp.int32), causal=True)
-    with pytest.raises(ValueError, match="supports only a mask of segments"):
+    with pytest.raises(ValueError, match="needs a mask made of segment ids"):
         layer(x, pattern=Pattern(mask, distances))
 
 

@@ -214,4 +214,4 @@ def test_from_files_to_f1_and_through_transformers_form(
     caplog.set_level("INFO", logger="t5x_lite")
     again = evaluate(dataclasses.replace(experiment, data=data), [str(tmp_path / "imported")])
     assert again["validation/f1"] == 1.0
-    assert "the head has the classes in another order" in caplog.text
+    assert "head and task order the classes differently" in caplog.text

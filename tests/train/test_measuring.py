@@ -282,7 +282,7 @@ def test_retrieval_needs_neither_data_nor_task(tmp_path, capsys, monkeypatch, co
     lines = (tmp_path / "out" / "rankings.trec").read_text().splitlines()
     assert lines[0].split()[:4] == ["queries0", "Q0", "corpus2", "1"]
     assert len(lines) == 3
-    with pytest.raises(InputError, match="evaluation.retrieval does not support an ensemble"):
+    with pytest.raises(InputError, match=r"evaluation\.retrieval does not support an ensemble"):
         evaluate(experiment, [str(checkpoint), str(checkpoint)])
     # The data of the config would not fit every objective: the checkpoint's own stay.
     loaded = Loaded.from_checkpoint(str(checkpoint), step=None)

@@ -209,7 +209,7 @@ class FlatExamples:
         ):
             tokens = int(ends[behind - 1, -1]) if behind > first else 0
             if size != tokens * dtype.itemsize:
-                raise ValueError(f"{name.name} does not fit the ends of its examples")
+                raise ValueError(f"{name.name} has another size than its examples together")
 
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
         """Return the number of tokens of each feature, int64 [examples, features].

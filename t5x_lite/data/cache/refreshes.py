@@ -159,8 +159,8 @@ def read(directory: str | Path, step: int, *, num_examples: int) -> Negatives:
         content = (folder / "negatives.npy").read_bytes()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{folder}: the search of step {step} is missing or damaged; run `t5x-lite refresh`, "
-            "or restore the directory"
+            f"{folder}: the search results of step {step} are missing or damaged; run "
+            "`t5x-lite refresh`, or restore the directory"
         ) from error
     if hashlib.sha256(content).hexdigest() != digest:
         raise InputError(

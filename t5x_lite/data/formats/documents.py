@@ -357,7 +357,7 @@ def weighted_lines(
     ]
     for source, size, share in zip(sources, sizes, kept, strict=True):
         _logger.info(
-            "sampling from %s with weight %s of %s: %.4g %% of %s bytes",
+            "sampling from %s: weight %s of %s in total, %.4g %% of its %s bytes",
             *(source.name, f"{source.weight:g}", f"{total:g}", 100 * share, f"{size:,}"),
         )
     return _drawn(sources, kept, seed=seed, read=read)

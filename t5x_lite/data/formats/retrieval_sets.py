@@ -94,6 +94,8 @@ _SCALAR = 64
 _SPACE = re.compile(r"[ \t\r\n]*")
 _JSON = json.JSONDecoder()
 
+_END = "the end of the file"
+
 
 def dpr_splits(directory: str) -> tuple[str, ...]:
     """Return the names of the splits that a DPR directory has files for."""
@@ -195,7 +197,7 @@ class _Text:
     def take(self, sign: str, *, where: str) -> None:
         """Skip the next character; raise InputError if it is not `sign`."""
         if self.sign() != sign:
-            raise InputError(f"{where}: expected {sign}, got {self.sign() or 'the end'}")
+            raise InputError(f"{where}: expected {sign}, got {self.sign() or _END}")
         self._at += 1
 
     def elements(self, file: DataPath) -> Iterator[dict[str, Any]]:
@@ -215,7 +217,7 @@ class _Text:
         name = ""
         while self.sign() != "}" or name:
             if self.sign() != '"':
-                raise InputError(f"{file}: expected a name, got {self.sign() or 'the end'}")
+                raise InputError(f"{file}: expected a name, got {self.sign() or _END}")
             name = self.value(where=f"{file}: after {name!r}")
             self.take(":", where=f"{file}: after {name!r}")
             yield name
@@ -226,7 +228,7 @@ class _Text:
 
     def object_(self, *, where: str) -> dict[str, Any]:
         if self.sign() != "{":
-            raise InputError(f"{where}: must be an object, got {self.sign() or 'the end'}")
+            raise InputError(f"{where}: must be a JSON object, got {self.sign() or _END}")
         return self.value(where=where)
 
     def value(self, *, where: str) -> Any:

@@ -86,7 +86,7 @@ def test_every_flipped_bit_is_found_and_named(tmp_path):
 @pytest.mark.parametrize(
     ("ends", "told"),
     [
-        ([2, 3], "0 does not fit the ends of its examples"),
+        ([2, 3], "0 has another size than its examples together"),
         ([5, 4], "the end of an example is before its start"),
     ],
 )

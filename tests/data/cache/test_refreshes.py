@@ -184,7 +184,7 @@ def test_a_search_that_was_used_and_is_missing_is_an_error(data, vocabulary):
     where.unlink()
     batches = train_batches(data, vocabulary, seed=1)
     batches.restore(saved[1])
-    with pytest.raises(InputError, match="the search of step 2 is missing or damaged"):
+    with pytest.raises(InputError, match="the search results of step 2 are missing or damaged"):
         next(batches)
     where.write_text(content)
     refreshes.write(data.refresh.directory, 2, np.zeros((QUERIES, TOP), np.int32), settings={})

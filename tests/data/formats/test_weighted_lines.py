@@ -52,8 +52,8 @@ def test_the_scarcest_source_is_whole_and_the_others_have_their_share(files, cap
     found = sizes(lines)
     assert found["Zeile"] == 100 * 20
     assert found["line"] == pytest.approx(10_000, rel=0.1)
-    assert "en_*.txt with weight 10 of 12: 33.33 % of 30,000 bytes" in caplog.text
-    assert "de.txt with weight 2 of 12: 100 % of 2,000 bytes" in caplog.text
+    assert "en_*.txt: weight 10 of 12 in total, 33.33 % of its 30,000 bytes" in caplog.text
+    assert "de.txt: weight 2 of 12 in total, 100 % of its 2,000 bytes" in caplog.text
     other = weighted_files(["en_*.txt=3000", "de.txt=4"])
     assert other is not None
     assert sizes(weighted_lines(other, seed=0))["line"] == 30_000
