@@ -139,7 +139,7 @@ def test_windows_are_rows_on_the_fly_and_from_a_cache(data, vocabulary, tmp_path
         equal(batch, again)
     assert sum(np.count_nonzero(batch["labels"][:, 0]) for batch in held_out) == 23
     for layout, message in (
-        (layouts.Windows(doc_stride=4), r"cache .*: set --data\.layout\.doc-stride 3, or write"),
+        (layouts.Windows(doc_stride=4), r"cache .*; set --data\.layout\.doc-stride 3, or write"),
         (
             layouts.Labelled(),
             "labelled needs the features inputs and labels, .* use windows or a task",
