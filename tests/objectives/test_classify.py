@@ -301,7 +301,7 @@ def test_a_pair_s_entailment_is_learned_and_measured(pretrained, glue, tmp_path,
         "prediction": "not_entailment",
     }
     other = dataclasses.replace(experiment, workdir=str(tmp_path / "other"))
-    with pytest.raises(InputError, match=r"has the labels entailment, not_entailment: set --obj"):
+    with pytest.raises(InputError, match=r"has the labels entailment, not_entailment; set --obj"):
         train(dataclasses.replace(other, objective=Classify(num_classes=3)))
     mixed = dataclasses.replace(experiment.data, task="tasks.mixtures:glue")
     with pytest.raises(

@@ -187,7 +187,7 @@ def test_from_files_to_f1_and_through_transformers_form(
     assert blocks[1] == "the O O\ndogs B-A B-A\nuna I-A I-A\nrunning B-B B-B\nb O O"
     train(dataclasses.replace(experiment, steps=31))  # it goes on: its head has names now
     other = dataclasses.replace(experiment, workdir=str(tmp_path / "other"))
-    with pytest.raises(InputError, match=r"has the labels B-A, B-B, I-A, O: set --objective\.num"):
+    with pytest.raises(InputError, match=r"has the labels B-A, B-B, I-A, O; set --objective\.num"):
         train(dataclasses.replace(other, objective=TagTokens(num_classes=9)))
 
     # The classes in another order, as another library may have them.
