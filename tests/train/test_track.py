@@ -7,6 +7,7 @@ import math
 import re
 import subprocess
 import sys
+import threading
 import types
 
 import numpy as np
@@ -97,7 +98,11 @@ def test_plain_lines(tmp_path, capsys, monkeypatch):
 
 def test_time_left_falls_back_to_the_time_between_logs(tmp_path, capsys, monkeypatch):
     times = iter([100.0, 110.0])
-    clock = types.SimpleNamespace(time=lambda: 0.0, monotonic=lambda: next(times))
+
+    def monotonic():  # trackers in their own threads read the clock too
+        return next(times) if threading.current_thread() is threading.main_thread() else 0.0
+
+    clock = types.SimpleNamespace(time=lambda: 0.0, monotonic=monotonic)
     monkeypatch.setattr(track, "time", clock)
     with Tracker(tmp_path, total_steps=100) as tracker:
         tracker.log(10, {"loss": 1.0})

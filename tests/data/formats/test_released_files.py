@@ -414,7 +414,7 @@ def test_pubmed_qa_as_pairs(tmp_path):
     [
         ("", "must be a JSON object"),
         ("{}", "no question"),
-        ('{"7": 3}', "'7': must be an object"),
+        ('{"7": 3}', "'7': must be a JSON object"),
         (pubmed("7", CONTEXTS="x"), '\'7\': must have "QUESTION", a string, and "CONTEXTS"'),
         (pubmed("7")[:-1], "after '7'"),
     ],
