@@ -10,7 +10,7 @@ dataclass (`SHARED`).
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import tyro
 
@@ -126,6 +126,7 @@ class Modules:
     """
 
     use: Annotated[OptionalText, tyro.conf.arg(help_behavior_hint="")] = None
+    load: ClassVar[Sequence[str]] = ()  # so that callers from Python may pass it as `RowModules`
 
 
 ALL_MODULES = Modules()

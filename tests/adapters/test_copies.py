@@ -134,11 +134,11 @@ def test_what_cannot_be_copied():
         Layers(last=1, only=(0,))
     other = Copy(of=("model/encoder/layers/mlp",))
     with pytest.raises(
-        InputError, match=r"both use the site model/encoder/layers/\S+, layer 1: remove"
+        InputError, match=r"both use the site model/encoder/layers/\S+, layer 1; remove"
     ):
         learner("t5", LAST, Layers(name="both", only=(0, 1)))
     with pytest.raises(
-        InputError, match=r"both use the site model/encoder/layers/mlp/\S+, layer 1: remove"
+        InputError, match=r"both use the site model/encoder/layers/mlp/\S+, layer 1; remove"
     ):
         learner("t5", other, LAST)
     learner("t5", LAST, Layers(name="below", only=(0, 2)))

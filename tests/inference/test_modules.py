@@ -17,7 +17,7 @@ from t5x_lite.commands.deltas import merge
 from t5x_lite.config import Checkpoints
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.option_types import Modules
+from t5x_lite.core.option_types import Modules, RowModules
 from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.loading import Loaded, ModulesOf, learner_of
 from t5x_lite.train.measuring import evaluate
@@ -164,7 +164,7 @@ def test_modules_in_use_of_a_checkpoint(run, part, place, tiny_experiment, tmp_p
 
     def scored(directory, use=None):
         files = {"input": str(source), "output": str(tmp_path / "out")}
-        score([str(directory)], adapters=Modules(use=use), **files)
+        score([str(directory)], adapters=RowModules(use=use), **files)
         return json.loads((tmp_path / "out").read_text())["log_likelihood"]
 
     assert scored(both, "a") == pytest.approx(scored(part), abs=1e-5)
