@@ -57,5 +57,5 @@ def test_what_is_refused(tmp_path):
     assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match="already has adapters; merge them"):
         import_sft(tmp_path, tmp_path / "in", base=lora)
-    with pytest.raises(InputError, match=r"has no pytorch_diff.bin"):
+    with pytest.raises(InputError, match=r"contains no pytorch_diff.bin"):
         import_sft(tmp_path, tmp_path / "in", base=base[0])
