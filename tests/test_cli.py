@@ -141,7 +141,8 @@ def test_the_step_may_be_the_best(line, capsys):
         ("trian tiny.py", "unknown command trian; did you mean train?"),
         (
             "zzz",
-            "unknown command zzz; the commands are init, train, finetune, glue, sweep, evaluate",
+            "unknown command zzz; the commands are init, train, finetune, glue, sweep, evaluate, "
+            "predict",
         ),
         (
             "import",

@@ -181,7 +181,7 @@ def test_modules_in_use_of_a_checkpoint(run, part, place, tiny_experiment, tmp_p
     assert [each.name for each in encoder.loaded.learner.adapters] == ["a"]
     with pytest.raises(
         InputError,
-        match=r"adapters.use: checkpoint \S+: no adapter has the name 'bb'; did you mean b\?",
+        match=r"adapters.use: checkpoint \S+: no adapter has the name 'bb'; did you mean b\?; ",
     ):
         scored(both, "bb")
     by_config = dataclasses.replace(
@@ -210,7 +210,7 @@ def test_a_module_that_trained_with_its_base(part, run, place):
         t5x_lite.load(place / "t5").add_adapter("t", norms)
     own = t5x_lite.load(norms)
     own.use("t")
-    with pytest.raises(InputError, match=r"norm/scale of the base was trained together with t, so"):
+    with pytest.raises(InputError, match=r"norm/scale of the base model was trained together with the adapters t, so"):
         own.use("")
     whole = run("whole", 1, adapters=LORA, checkpoints=Checkpoints(period=5, whole=True))
     t5x_lite.load(place / "t5").add_adapter("lora", whole)

@@ -175,7 +175,10 @@ def test_init_takes_the_step_that_is_asked_for(train, told, finished, caplog):
 def test_a_mode_against_the_name_is_warned_of(train, told, caplog):
     caplog.set_level("INFO", logger="t5x_lite")
     train(checkpoints=Checkpoints(best="validation/loss", best_mode="max"))
-    warning = "warning: checkpoints.best_mode 'max' selects the highest validation/loss, but the"
+    warning = (
+        "warning: checkpoints.best_mode 'max' selects the highest validation/loss, but the usual "
+        "best is the lowest validation/loss"
+    )
     assert any(message.startswith(warning) for message in caplog.messages)
 
 
