@@ -53,15 +53,20 @@ def split(module: nnx.Module) -> tuple[GraphDef, Params, Axes]:
     Returns:
       graphdef: static structure of the module.
       params: nested dict of arrays.
-      axes: nested dict of the same structure, with the logical axis names of each array.
+      axes: nested dict of the same structure, with the logical axis names of each array; None for
+        the axes of layers from other libraries, such as `nnx.Linear`, which are not sharded.
     """
     graphdef, state = nnx.split(module)
     axes = jax.tree.map(
-        lambda variable: tuple(variable.get_metadata()["logical"]),
+        _axes,
         state,
         is_leaf=lambda node: isinstance(node, nnx.Variable),
     )
     return graphdef, nnx.to_pure_dict(state), nnx.to_pure_dict(axes)
+
+
+def _axes(variable: nnx.Variable) -> tuple[str | None, ...]:
+    return tuple(variable.get_metadata().get("logical", (None,) * variable.get_value().ndim))
 
 
 def bind(graphdef: GraphDef, params: Params) -> Any:
@@ -111,7 +116,8 @@ def stacked(build: Callable[[nnx.Rngs], nnx.Module], rngs: nnx.Rngs, *, num: int
     module = bind(graphdef, params)
     for _, node in nnx.iter_graph(module):
         if isinstance(node, nnx.Variable):
-            node.set_metadata(logical=("layers", *node.get_metadata()["logical"]))
+            unnamed = (None,) * (node.get_value().ndim - 1)
+            node.set_metadata(logical=("layers", *node.get_metadata().get("logical", unnamed)))
     return module
 
 

@@ -7,7 +7,7 @@ from flax import nnx
 
 from t5x_lite.nn.dense import Dense, FusedDense
 from t5x_lite.nn.layers import residual
-from t5x_lite.nn.slots import named
+from t5x_lite.nn.slots import named, split, stacked
 from tests.adapters.hosts import HOSTS
 
 ATTENTION = ("query", "key", "value", "out")
@@ -66,3 +66,11 @@ def test_a_slot_of_a_block():
     seen = residual(x, y, norm=norm, slot=Tenfold())
     np.testing.assert_allclose(seen, 11.5)
     np.testing.assert_allclose(residual(x, y, norm=norm), 2.0)
+
+
+def test_layers_of_flax_have_axes_without_names():
+    _, params, axes = split(nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+    assert params["kernel"].shape == (2, 3)
+    assert axes == {"kernel": (None, None), "bias": (None,)}
+    layers = stacked(lambda rngs: nnx.Linear(2, 3, rngs=rngs), nnx.Rngs(0), num=4)
+    assert split(layers)[2] == {"kernel": ("layers", None, None), "bias": ("layers", None)}
