@@ -65,6 +65,7 @@ from t5x_lite.objectives.task_heads import Choose, Classify, TaskHeads
 from t5x_lite.train import hosts
 from t5x_lite.train.finetuning import model_of, optimizer_for
 from t5x_lite.train.measuring import Measurement, as_configured
+from t5x_lite.train.stopping import StopSignals
 from t5x_lite.train.training import num_classes, with_epochs
 
 _logger = logging.getLogger(__name__)
@@ -519,6 +520,7 @@ def _result(run: Run, suite: Suite, *, submission: Path) -> dict[str, Any]:
     else:
         _logger.info("training on %s in %s", named, experiment.workdir)
         train(experiment)
+        StopSignals.end_after_run()
     with hosts.ending_together(), matmul_precision(experiment.matmul_precision):
         tasks, files = _measured(run, suite, submission=submission)
     if jax.process_index() == 0:

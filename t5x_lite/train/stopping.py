@@ -79,8 +79,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from t5x_lite.core.sharding import ending, replicated
-from t5x_lite.core.signals import SIGNALS, ended_by, leave_terminal
+from t5x_lite.core.sharding import ending, first_told, replicated
+from t5x_lite.core.signals import SIGNALS, ended_by, interruption, leave_terminal
 from t5x_lite.core.trees import Array
 from t5x_lite.train.hosts import Metadata, on_google_cloud
 from t5x_lite.train.track import Goodput
@@ -234,6 +234,12 @@ class StopSignals:
         self.received = StopSignals.latest = signum
         if jax.process_count() == 1:  # several processes first agree on the last step
             ending.set()
+
+    @classmethod
+    def end_after_run(cls) -> None:
+        """Raise the exception of a signal that came during the last step of a finished run."""
+        if signum := first_told(str(cls.latest or "")):
+            raise interruption(int(signum))
 
 
 @dataclasses.dataclass(frozen=True)

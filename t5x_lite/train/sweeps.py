@@ -43,7 +43,7 @@ from t5x_lite.checkpoints import reading as checkpointing
 from t5x_lite.config import Experiment
 from t5x_lite.config.experiment import with_options
 from t5x_lite.config.file import from_json, to_json
-from t5x_lite.core import remote, sharding, signals
+from t5x_lite.core import remote, signals
 from t5x_lite.core.errors import InputError, Interrupted
 from t5x_lite.core.options import did_you_mean, given_options, nearest, option_names
 from t5x_lite.core.remote import AnyPath
@@ -340,8 +340,7 @@ class Sweep:
             return
         run["state"] = "finished"
         self.write()
-        if signum := sharding.first_told(str(StopSignals.latest or "")):
-            raise signals.interruption(int(signum))  # it came during the last step
+        StopSignals.end_after_run()
         self._measure(run)
 
     def _checkpoints(self, run: Mapping[str, Any]) -> AnyPath:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ from t5x_lite.cli import main
 from t5x_lite.commands.runs import glue
 from t5x_lite.commands.weights import import_hf
 from t5x_lite.core.errors import InputError
+from t5x_lite.core.signals import Terminated
 from t5x_lite.evaluate.submission import FORMATS, check
 from t5x_lite.metrics.benchmarks import GLUE_WITHOUT_WNLI
 from t5x_lite.objectives.task_heads import Choose
-from t5x_lite.train import benchmarks
+from t5x_lite.train import benchmarks, training
 from t5x_lite.train.benchmarks import SUITES
+from t5x_lite.train.stopping import StopSignals
 from tests.encoder_checkpoint import write_checkpoint
 
 LETTERS = "abcdefghijklmno"
@@ -240,3 +243,20 @@ def test_a_damaged_result_and_a_checkpoint_of_another_kind(checkpoint, directory
         glue(checkpoint("bert"), **arguments)
     with pytest.raises(InputError, match=r"none"):
         glue(str(tmp_path / "none"), **arguments)
+
+
+def test_a_signal_during_the_last_step_ends_the_command(
+    checkpoint, directory, tmp_path, monkeypatch
+):
+    trained = []
+
+    def train(experiment):
+        trained.append(experiment.workdir)
+        StopSignals.latest = signal.SIGTERM
+
+    monkeypatch.setattr(training, "train", train)
+    arguments = {"directory": str(directory), "workdir": str(tmp_path)}
+    with pytest.raises(Terminated):
+        glue(checkpoint("bert"), **arguments, tasks=["rte", "mrpc"])
+    assert len(trained) == 1
+    assert not list(tmp_path.rglob("result.json"))
