@@ -178,7 +178,10 @@ class Release:
             objective, task = self.m3.objective(self.vectors), "tasks.pairs:jsonl"
             others = [self.m3.lexical, self.m3.multi_vector]
         layout = next(iter(objective.layouts), Encoder)()
-        length = min(512, model.max_positions - model.first_position)
+        most = model.max_positions - model.first_position
+        length = min(512, most)
+        if self.m3 is not None and self.vectors is not None and self.vectors.max_length:
+            length = min(self.vectors.max_length, most)
         return Experiment(
             model=model,
             objective=objective,

@@ -15,7 +15,7 @@ from t5x_lite.data.config import Data
 from t5x_lite.data.vocabularies.loading import load_vocabulary
 from t5x_lite.inference.loading import Loaded
 from t5x_lite.models.encoder import BertConfig
-from t5x_lite.models.vector_heads import Lexical, MultiVector
+from t5x_lite.models.vector_heads import Dense, Lexical, MultiVector
 from t5x_lite.objectives.m3 import m3
 from t5x_lite.optim.config import AdamW, Constant
 from t5x_lite.train import training
@@ -47,6 +47,9 @@ def test_all_three_heads_come_back(tmp_path, caplog):
         objective, pooling="cls", normalize=True, distill_from=experiment.objective.distill_from
     )
     assert {Lexical(specials=(0, 1, 2, 3)), MultiVector(size=4)} <= set(experiment.heads)
+    [dense] = [head for head in experiment.heads if isinstance(head, Dense)]
+    lengths = (experiment.data.inputs_length, experiment.data.targets_length)
+    assert lengths == (dense.max_length, dense.max_length), "queries and passages as in `embed`"
 
 
 @pytest.fixture
