@@ -58,7 +58,7 @@ from flax import nnx
 from jaxtyping import Bool, Float
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import Above, AtLeast, Whole, check_bounds
+from t5x_lite.core.options import Above, AtLeast, OptionalCount, Whole, check_bounds
 from t5x_lite.core.trees import Array
 from t5x_lite.nn import experts
 from t5x_lite.nn.dense import Dense
@@ -228,9 +228,13 @@ class Route(Trained):
     Attributes:
       by: "example" to compute one set of weights per row from the mean of its tokens (in a decoder,
         per token), or "token" to compute weights for each token.
-      kind: "soft", a softmax; "hard", only the likeliest adapter, with the gradient of its
-        probability; or "free", trained weights with any sum, equal for all tokens.
-      temperature: temperature of the softmax.
+      kind: "soft", a softmax; "sigmoid", independent sigmoids divided by their sum (Ponti et al.
+        2023, arXiv:2202.13914, without their noise); "hard", only the likeliest adapter, with the
+        gradient of its probability; or "free", trained weights with any sum, equal for all tokens.
+      temperature: number that divides the router's logits.
+      top: number of adapters with the largest weights that are mixed; their weights are divided by
+        their sum (Shazeer et al. 2017, arXiv:1701.06538). None mixes all adapters. Only for kind
+        "soft" and "sigmoid". All adapters are computed.
       balance: loss weight of the load-balancing term K sum_k f_k P_k at each layer position (Fedus
         et al. 2022, arXiv:2101.03961, section 2.2, use 0.01). f_k is the fraction of tokens (with
         by="example", of rows) with adapter k as the likeliest, and P_k is the mean of w_k. The term
@@ -242,9 +246,10 @@ class Route(Trained):
     by_content: ClassVar[bool] = True
 
     by: Literal["example", "token"] = "example"
-    kind: Literal["soft", "hard", "free"] = "soft"
+    kind: Literal["soft", "sigmoid", "hard", "free"] = "soft"
     temperature: Annotated[float, Above(0)] = 1.0
     balance: float = 0.0
+    top: OptionalCount = None
 
     @property
     def unpackable(self) -> str:
@@ -256,6 +261,15 @@ class Route(Trained):
         if self.balance < 0 or (self.balance and self.kind == "free"):
             raise InputError(
                 f"balance must be at least 0, and 0 if kind is 'free', got {self.balance}"
+            )
+        if self.top is not None and self.kind in ("hard", "free"):
+            raise InputError(
+                f"top is {self.top}, but a Route of kind {self.kind!r} has no top; remove top, or "
+                "use kind='soft'"
+            )
+        if self.top is not None and self.top > len(self.children):
+            raise InputError(
+                f"top is {self.top}, but the Route has {len(self.children)} adapters; lower top"
             )
 
 
@@ -554,16 +568,29 @@ class RouterLayer(nnx.Module):
         logits = self.logits.product(x)
         if block.by == "example" and seen is not None:
             logits = mean_of_seen(logits, seen)[:, :1]  # the first token attends to the row
-        weights = jax.nn.softmax(logits / block.temperature, axis=-1)
+        weights = _mixed(block, logits / block.temperature)
         if experts.is_collected():
             experts.add(f"{ROUTER}{block.title}", told(weights, seen, length=x.shape[1]))
-        if block.kind == "soft":
+        if block.kind != "hard":
             return weights
         chosen = jax.nn.one_hot(jnp.argmax(weights, axis=-1), weights.shape[-1])
         return chosen * (1.0 + weights - jax.lax.stop_gradient(weights))
 
     def penalty(self) -> Float[Array, ""]:
         return jnp.float32(0)
+
+
+def _mixed(block: Route, logits: Float[Array, "B _ K"]) -> Float[Array, "B _ K"]:
+    if block.kind == "sigmoid":
+        weights = jax.nn.sigmoid(logits)
+        weights /= jnp.sum(weights, axis=-1, keepdims=True) + 1e-12
+    else:
+        weights = jax.nn.softmax(logits, axis=-1)
+    if block.top is None:
+        return weights
+    _, places = jax.lax.top_k(logits, block.top)  # of equal ones, the first
+    kept = weights * jnp.sum(jax.nn.one_hot(places, logits.shape[-1]), axis=-2)
+    return kept / (jnp.sum(kept, axis=-1, keepdims=True) + 1e-12)
 
 
 def told(weights: Float[Array, "B _ K"], seen: Any, *, length: int) -> Float[Array, " _"]:

@@ -48,6 +48,41 @@ def test_weights():
     np.testing.assert_array_equal(free(Route(("a", "b"), kind="free"), x, seen), [[[0.5, 0.5]]])
 
 
+def test_weights_of_the_largest_and_of_sigmoids():
+    x = jnp.log(jnp.array([[[1.0], [3.0]]]))
+    layer = RouterLayer(Route(("a", "b", "c")), 1, axis=None, rngs=nnx.Rngs(0))
+    layer.logits.kernel[...] = jnp.array([[2.0, 1.0, 0.0]])
+
+    def weights(**options):
+        return layer(Route(("a", "b", "c"), by="token", **options), x, None)[0]
+
+    third = 1 / 3  # the logits of the first token are 0, those of the second log 9, log 3 and 0
+    np.testing.assert_allclose(weights(), [[third] * 3, [9 / 13, 3 / 13, 1 / 13]], rtol=1e-6)
+    np.testing.assert_allclose(weights(top=2), [[0.5, 0.5, 0], [0.75, 0.25, 0]], rtol=1e-6)
+    np.testing.assert_allclose(weights(top=1), [[1, 0, 0], [1, 0, 0]], rtol=1e-6)
+    shares = np.array([0.9, 0.75, 0.5]) / 2.15
+    found = weights(kind="sigmoid")
+    np.testing.assert_allclose(found, [[third] * 3, shares], rtol=1e-6)
+    found = weights(kind="sigmoid", top=2)[1]
+    np.testing.assert_allclose(found, [0.9 / 1.65, 0.75 / 1.65, 0], rtol=1e-6)
+    low = jnp.full((1, 1, 1), -200.0)
+    assert jnp.all(jnp.isfinite(layer(Route(("a", "b", "c"), kind="sigmoid", top=1), low, None)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "hard", "top": 1}, "a Route of kind 'hard' has no top; remove top, or use kind"),
+        ({"kind": "free", "top": 1}, "a Route of kind 'free' has no top"),
+        ({"top": 3}, "top is 3, but the Route has 2 adapters; lower top"),
+        ({"top": 0}, "top must be at least 1"),
+    ],
+)
+def test_a_top_that_cannot_be(options, message):
+    with pytest.raises(InputError, match=message):
+        Route(("a", "b"), **options)
+
+
 @pytest.mark.parametrize("by", ["example", "token"])
 @pytest.mark.parametrize("modules", [BLOCKS, LORAS, SCALES])
 def test_rows_and_tokens_have_the_module_that_they_chose(modules, by):
@@ -179,9 +214,9 @@ def test_chosen_and_weighed_for_all_are_the_same(modules, by):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["soft", "hard"])
+@pytest.mark.parametrize("kind", ["'soft'", "'hard'", "'sigmoid', top=2"])
 def test_a_t5_decodes_what_it_computes_of_whole_targets(kind):
-    use = parse_trees(f"Route(a, b, None, by='token', kind='{kind}')")
+    use = parse_trees(f"Route(a, b, None, by='token', kind={kind})")
     made, batch = learner("t5", *LORAS, use=use)
     params = random(made.shapes)
 
