@@ -39,7 +39,7 @@ The paper's settings: P 100, Adafactor without parameter scaling at a constant r
 import dataclasses
 import math
 from collections.abc import Hashable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +55,7 @@ from t5x_lite.adapters.delta_merging import Union
 from t5x_lite.adapters.lora import Lora
 from t5x_lite.core import trees
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import Count
+from t5x_lite.core.options import AtLeast, Count
 from t5x_lite.core.trees import Array
 from t5x_lite.models.vector_heads import as_model, in_tower, tower_of
 from t5x_lite.nn.dense import einsum, lookup
@@ -388,8 +388,10 @@ class Prompt(Adapter):
     Attributes:
       sites: layer position of the adapter; always "prompt".
       length: number P of vectors.
-      init: initializer: "uniform", from -0.5 to 0.5; or "vocab", embeddings of randomly sampled
-        tokens. The parameters of "vocab" are differences from these embeddings, which start as 0.
+      init: initializer: "uniform", from -0.5 to 0.5; or "vocab", embeddings of tokens. The
+        parameters of "vocab" are differences from these embeddings, which start as 0.
+      ids: token ids for "vocab", such as those of a text, repeated or truncated to `length` (PEFT's
+        TEXT); () samples random tokens.
       among: range of token ids for "vocab"; the end is excluded. A WordPiece vocabulary begins with
         tokens that are not words: use (1996, 6996) for BERT.
       seed: random seed of "vocab".
@@ -401,6 +403,7 @@ class Prompt(Adapter):
     init: Start = "uniform"
     among: tuple[int, int] = _AMONG
     seed: int = 0
+    ids: Annotated[tuple[int, ...], AtLeast(0)] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -408,6 +411,10 @@ class Prompt(Adapter):
             raise InputError(f"a prompt supports only the site 'prompt', got {self.sites}")
         if not 0 <= self.among[0] < self.among[1]:
             raise InputError(f"among must be two ascending token ids, got {self.among}")
+        if self.ids and self.init != "vocab":
+            raise InputError(
+                f"adapter {self.name!r}: ids are set, but init is {self.init!r}; set init='vocab'"
+            )
 
     @property
     def unpackable(self) -> str:
@@ -434,6 +441,13 @@ class Prompt(Adapter):
                     f"init 'vocab' needs a token embedding of width {d_model} (d_model), but its "
                     f"width is {columns}; set init='uniform'"
                 )
+            ids = np.resize(np.asarray(self.ids, np.int64), self.length)
+        if self.ids and max(self.ids) >= rows:
+            raise InputError(
+                f"adapter {self.name!r}: ids contains {max(self.ids)}, but the vocabulary has "
+                f"{rows} ids"
+            )
+        if self.init == "vocab" and not self.ids:
             first, end = self.among
             if self.among == _AMONG:  # a smaller vocabulary uses its first tokens
                 end = min(end, rows)

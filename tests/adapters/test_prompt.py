@@ -114,8 +114,25 @@ def test_packed_rows_are_refused():
         )
 
 
+def test_a_prompt_starts_from_the_tokens_of_a_text():
+    for ids, length, expected in (((5, 7), 5, (5, 7, 5, 7, 5)), ((5, 7, 9), 2, (5, 7))):
+        made, batch = learner("t5", Prompt(length=length, init="vocab", ids=ids))
+        params = random(made.shapes)
+        rows = params["adapters"]["prompt"]["encoder"]["prompt"]
+        params["adapters"]["prompt"]["encoder"]["prompt"] = jax.tree.map(jnp.zeros_like, rows)
+        bound, inputs = made.bind_model(params), batch["encoder_input_tokens"][:1]
+        plain = Learner.of(*HOSTS["t5"][:2]).bind_model({"model": params["model"]})
+        longer = jnp.concatenate([jnp.array([expected]), inputs], axis=1)
+        targets = batch["decoder_input_tokens"][:1]
+        found, want = bound(inputs, targets), plain(longer, targets)
+        np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)
+    with pytest.raises(InputError, match="'prompt': ids contains 16, but the vocabulary has 16"):
+        learner("t5", Prompt(init="vocab", ids=(3, 16)))
+
+
 def test_what_cannot_be():
     for fields, message in (
+        ({"ids": (3,)}, "adapter 'prompt': ids are set, but init is 'uniform'; set init='vocab'"),
         ({"length": 0}, "length must be at least 1: got 0"),
         ({"among": (5, 5)}, r"among must be two ascending token ids, got \(5, 5\)"),
         ({"sites": ("mlp",)}, "a prompt supports only the site 'prompt'"),
