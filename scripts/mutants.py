@@ -3,9 +3,11 @@
     python scripts/mutants.py --number 200 --seed 0 --output mutants.jsonl
 
 A mutant changes one comparison, sum, condition, integer or returned value in one file of a scratch
-copy of the checkout. The test files that import its module run there until a test fails, those of
-the module's own name first. Each mutant is a JSON line: `killed`, `survived`, `timeout` or, where
-no test file imports the module, `untested`. Mutants that the output has are not run again.
+copy of the checkout. Test files that import its module run there until a test fails: first those
+that name the changed function, or a public one that calls it, then those of the module's own name,
+then small ones. Each mutant is a JSON line: `killed`, `survived`, `timeout` or, where no test file
+imports the module, `untested`. Mutants that the output has are not run again; --again runs those
+again that were not killed.
 
 Each run is forked from a process that has imported JAX and TensorFlow, which saves most of its
 time. The choice depends on the package and the seed only, so two states of the tests can be
@@ -49,6 +51,7 @@ class Mutant:
       end: byte after the last one.
       new: replacement.
       line: line of the file, from 1.
+      names: names of the changed function and of what calls it in the file; tests may use them.
     """
 
     path: str
@@ -56,6 +59,7 @@ class Mutant:
     end: int
     new: str
     line: int
+    names: frozenset[str] = dataclasses.field(default=frozenset(), compare=False)
 
     def apply(self, source: bytes) -> bytes:
         return source[: self.start] + self.new.encode() + source[self.end :]
@@ -98,17 +102,43 @@ def mutants_of(path: str, source: bytes) -> Iterator[Mutant]:
             case ast.Return(value=ast.expr() as value):
                 yield Mutant(path, begin(value), end(value), "None", node.lineno)
 
-    for function in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    definitions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    used = {node.name: _names(node) for node in definitions}
+    callers = {
+        function: frozenset({*_callers(definition.name, used), function.name})
+        for definition in definitions
+        for function in ast.walk(definition)
+        if isinstance(function, ast.FunctionDef)
+    }
+    for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
             for statement in function.body:
                 if not isinstance(statement, ast.FunctionDef | ast.ClassDef):
                     for node in ast.walk(statement):
-                        yield from of(node)
+                        for mutant in of(node):
+                            names = callers.get(function, frozenset())
+                            yield dataclasses.replace(mutant, names=names)
 
 
-def tests_of(checkout: Path, most: int) -> dict[str, list[str]]:
-    """Test files of each file of the package: of its own name first, then the smallest."""
-    found = collections.defaultdict(list)
+def _names(tree: ast.AST) -> set[str]:
+    found = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return found | {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+
+
+def _callers(name: str, used: dict[str, set[str]]) -> set[str]:
+    """A definition's name and, if it is private, the names of those that use it."""
+    found, new = set[str](), {name}
+    while new:
+        found |= new
+        private = {each for each in new if each.startswith("_")}
+        new = {user for user, names in used.items() if names & private} - found
+    return found
+
+
+def tests_of(checkout: Path) -> dict[str, dict[str, str]]:
+    """Sources of the test files that import each file of the package, the smallest first."""
+    found: dict[str, dict[str, str]] = collections.defaultdict(dict)
     tests = sorted((checkout / "tests").rglob("test_*.py"), key=lambda file: file.stat().st_size)
     for test in tests:
         source = test.read_text()
@@ -118,12 +148,20 @@ def tests_of(checkout: Path, most: int) -> dict[str, list[str]]:
         for name in names:
             path = f"{name.replace('.', '/')}.py"
             if (checkout / path).is_file():
-                found[path].append(str(test.relative_to(checkout)))
-    for path, files in found.items():
-        own = f"test_{Path(path).stem}.py"
-        files.sort(key=lambda file: Path(file).name != own)
-        del files[most:]
+                found[path][str(test.relative_to(checkout))] = source
     return found
+
+
+def chosen_tests(mutant: Mutant, tests: dict[str, str], most: int) -> list[str]:
+    """The test files that run for a mutant."""
+    own = f"test_{Path(mutant.path).stem}.py"
+    names = {name for name in mutant.names if not name.startswith("__")}
+
+    def order(test: str) -> tuple[bool, bool]:
+        named = any(re.search(rf"\b{name}\b", tests[test]) for name in names)
+        return not named, Path(test).name != own
+
+    return sorted(tests, key=order)[:most]
 
 
 def run(checkout: Path, tests: list[str], seconds: float) -> str:
@@ -159,6 +197,7 @@ def main() -> None:
     parser.add_argument("--checkout", type=Path, default=ROOT)
     parser.add_argument("--files", type=int, default=3, help="maximum test files of a mutant")
     parser.add_argument("--seconds", type=float, default=240.0, help="maximum time of a mutant")
+    parser.add_argument("--again", action="store_true", help="run the survivors again")
     parser.add_argument("--only", nargs="*", help="only mutants whose tests include these files")
     options = parser.parse_args()
     sources = {
@@ -169,7 +208,12 @@ def main() -> None:
     every = [*dict.fromkeys(every)]  # a function within a function is walked twice
     chosen = random.Random(options.seed).sample(every, options.number)
     lines = options.output.read_text().splitlines() if options.output.exists() else []
-    known = {json.loads(line)["number"] for line in lines}
+    records = {record["number"]: record for record in map(json.loads, lines)}
+    known = {
+        number
+        for number, record in records.items()
+        if not options.again or record["outcome"] in ("killed", "timeout")
+    }
     os.environ |= {
         "JAX_PLATFORMS": "cpu",
         "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -178,7 +222,7 @@ def main() -> None:
     sys.dont_write_bytecode = False  # the scratch copy keeps it from run to run
     for name in IMPORTED_ONCE:
         importlib.import_module(name)
-    tests = tests_of(options.checkout, options.files)
+    tests = tests_of(options.checkout)
     # No TemporaryDirectory: tests of core/signals remove those of a process that ends.
     directory = Path(tempfile.mkdtemp())
     try:
@@ -186,7 +230,7 @@ def main() -> None:
         hidden = shutil.ignore_patterns(".*")
         shutil.copytree(options.checkout, scratch, ignore=hidden)
         for number, mutant in enumerate(chosen):
-            own = tests.get(mutant.path, [])
+            own = chosen_tests(mutant, tests.get(mutant.path, {}), options.files)
             if number in known or (options.only and not {*own} & {*options.only}):
                 continue
             source, file = sources[mutant.path], scratch / mutant.path
@@ -200,12 +244,12 @@ def main() -> None:
                 "old": old, "new": mutant.new, "tests": own,
                 "seconds": round(time.monotonic() - begin, 1),
             }  # fmt: skip
+            records[number] = record
             with options.output.open("a") as lines_file:
                 lines_file.write(json.dumps(record) + "\n")
     finally:
         shutil.rmtree(directory)
-    outcomes = [json.loads(line)["outcome"] for line in options.output.read_text().splitlines()]
-    print(json.dumps(collections.Counter(outcomes)))
+    print(json.dumps(collections.Counter(record["outcome"] for record in records.values())))
 
 
 if __name__ == "__main__":
