@@ -181,9 +181,13 @@ def test_a_malformed_line_of_jsonl(refused, content, message):
         (
             "dev.tsv",
             "sentence\tlabel\ngood\t2\n",
-            "SST-2/dev.tsv:2: label is '2', but must be one of 0, 1",
+            "SST-2/dev.tsv:2: column label is '2', but must be one of 0, 1",
         ),
-        ("train.tsv", "sentence\tlabel\ngood\n", "SST-2/train.tsv:2: 1 columns, but the header"),
+        (
+            "train.tsv",
+            "sentence\tlabel\ngood\n",
+            "SST-2/train.tsv:2: the line has 1 columns, but the header",
+        ),
         ("train.tsv", b"sentence\tlabel\ncaf\xe9\t1\n", "SST-2/train.tsv:2: not UTF-8"),
     ],
 )
@@ -241,7 +245,7 @@ def test_tensorflow_adds_nothing_to_the_one_line(run, english_lines, tiny_glue, 
         f"{train} latin": "latin/a.txt:2: not UTF-8: convert it to UTF-8",
         f"{train} closed": "cannot read closed/a.txt: Permission denied",
         f"{train} glue --data.task tasks.glue:sst2": (
-            "glue/SST-2/train.tsv:2: 1 columns, but the header has 2"
+            "glue/SST-2/train.tsv:2: the line has 1 columns, but the header has 2"
         ),
         "evaluate tiny.json --checkpoint run --data.directory held_out": (
             "held_out/validation.jsonl:1: not JSON (Expecting property name enclosed in double "
@@ -466,8 +470,8 @@ def documents():
 
 
 PLACES = [
-    ("c", "c/a.parquet has no column 'text', but url, body; name the column"),
-    ("t", "t/b.parquet has no column 'text', but content; name the column"),
+    ("c", "c/a.parquet has no column 'text', but only url, body; name the column"),
+    ("t", "t/b.parquet has no column 'text', but only content; name the column"),
     ("g", "g/c4-train.00000-of-00001.json.gz: the file is truncated"),
     ("m", "m has the languages af, de; choose languages by --data.languages"),
     ("no/such/*.parquet", "no/such/*.parquet: no file matches"),

@@ -261,7 +261,7 @@ def test_tasks_without_an_input_text(data, wordpiece, sentencepiece, tmp_path):
         ({"run": "a"}, "belong together"),
         ({"passages": "a"}, "belong together"),
         ({"template": "{inputs}"}, "does not contain {passages}"),
-        ({"template": "{inputs} {passages} {x}"}, "names 'x'"),
+        ({"template": "{inputs} {passages} {x}"}, "names the field 'x'"),
         ({"passage": "{title}"}, "does not contain {text}"),
     ],
 )

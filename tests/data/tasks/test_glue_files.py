@@ -73,7 +73,7 @@ def test_scores(tmp_path):
     [
         (
             "Quality\t#1 String\t#2 String\n3\tA\tB\n",
-            "rows.tsv:2: Quality is '3', but must be one of 0, 1",
+            "rows.tsv:2: column Quality is '3', but must be one of 0, 1",
         ),
         ("#1 String\t#2 String\nA\tB\n", "rows.tsv:1: the header lacks Quality"),
         (

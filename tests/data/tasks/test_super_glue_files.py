@@ -77,7 +77,7 @@ def test_columns_of_the_files_and_of_tfds_become_fields(read):
         ({"question": "?", "idx": 1, "label": True}, 'rows.jsonl:2: must have "passage", a string'),
         (
             {"question": "?", "passage": ".", "idx": 1, "label": "maybe"},
-            "rows.jsonl:2: label is 'maybe', but must be one of False, True",
+            "rows.jsonl:2: column label is 'maybe', but must be one of False, True",
         ),
         ({"question": "?", "passage": ".", "idx": 1}, "rows.jsonl:2: the column label is missing"),
         (
@@ -134,7 +134,10 @@ def test_multirc_is_a_record_for_each_answer(read):
     ("line", "message"),
     [
         (multirc_line(), "rows.jsonl:1: the column label is missing"),
-        (multirc_line(label=2), "rows.jsonl:1: label is '2', but must be one of False, True"),
+        (
+            multirc_line(label=2),
+            "rows.jsonl:1: column label is '2', but must be one of False, True",
+        ),
         (multirc_line(label=0, idx=21), "rows.jsonl:1: two answers have the idx 21"),
         ({"idx": 3}, 'rows.jsonl:1: must have "passage", an object'),
         (

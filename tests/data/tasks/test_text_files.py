@@ -151,7 +151,7 @@ def test_places_in_a_bucket():
     splits = split_files("memory://rows")
     assert splits["train"] is splits["validation"]
     check_columns(splits, "{text}")
-    with pytest.raises(InputError, match=r"rows/a.parquet has no column 'body', but text"):
+    with pytest.raises(InputError, match=r"rows/a.parquet has no column 'body', but only text"):
         check_columns(splits, "{body}")
     assert Files(splits["train"]).num_parts == 6
     assert language_sizes("memory://mc4").keys() == {"af", "de"}
