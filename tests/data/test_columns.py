@@ -148,7 +148,7 @@ def test_an_empty_label_is_refused_in_each_format(tmp_path, caplog):
 
 
 def test_an_empty_entry_is_refused_where_it_is_used(tmp_path):
-    with pytest.raises(InputError, match=r"train\.jsonl:1: 'text' is empty \(null\)"):
+    with pytest.raises(InputError, match=r"train\.jsonl:1: column 'text' is empty \(null\)"):
         examples(STARS, tmp_path, "train.jsonl", '{"text": null, "stars": 1}')
 
 

@@ -489,7 +489,7 @@ def test_documents_that_cannot_be_read(refused, documents, monkeypatch, place, m
     train = "train tiny.json --workdir w --data.task tasks.text:span_corruption --data.directory"
     assert message in refused(f"{train} '{place}'")
     message = message.replace(
-        "choose languages by --data.languages", "name the shards of one, such as"
+        "choose languages by --data.languages", "name the shards of one language, such as"
     )
     assert message in refused(f"vocab --input '{place}' --output v --size 200")
     pairs = f"pairs --input '{place}' --output p.jsonl --rule sentences"
@@ -504,7 +504,7 @@ def test_documents_that_are_empty_and_languages_that_are_absent(refused, documen
     assert message.startswith("data.task 'tasks.c4:c4_v220_span_corruption' found no example")
     assert "trained on empty text" in refused("vocab --input e --output v --size 200")
     message = refused(f"train tiny.json {task} m --data.languages af fr")
-    assert message.endswith("m has no 'fr'; its languages are af, de")
+    assert message.endswith("m has no language 'fr'; its languages are af, de")
     message = refused("cache tiny.json --output w --data.directory m --data.task "
                       "tasks.c4:c4_v220_span_corruption --data.languages sw")  # fmt: skip
-    assert message.endswith("m has no 'sw'; its languages are af, de")
+    assert message.endswith("m has no language 'sw'; its languages are af, de")

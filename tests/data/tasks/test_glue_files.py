@@ -64,7 +64,9 @@ def test_scores(tmp_path):
     (unknown,) = records(row, tmp_path, "index\tsentence1\tsentence2\n0\tA\tB\n", "test")
     assert row.example(unknown)["targets"] == "-1.0"
     for entry in ("high", "nan", ""):
-        with pytest.raises(InputError, match=rf"rows\.tsv:2: score '{entry}' is not a number"):
+        with pytest.raises(
+            InputError, match=rf"rows\.tsv:2: column score must be a number, got '{entry}'"
+        ):
             records(row, tmp_path, content.replace("2.50", entry), "train")
 
 

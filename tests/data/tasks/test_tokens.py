@@ -236,7 +236,7 @@ def test_what_is_missing(data, vocabulary, tmp_path):
 
     (tmp_path / "train.txt").unlink()
     with pytest.raises(
-        InputError, match=r"there is a file .*valid\.txt.*, but not a training file"
+        InputError, match=r"no training file to read the tags from, only .*valid\.txt"
     ):
         loading.load_task(data, vocabulary)
     given = dataclasses.replace(data, columns=Columns(labels=TAGS))
