@@ -197,7 +197,7 @@ def test_a_flipped_record_is_found_when_it_is_read(directory, examples):
     flip(directory / name, (directory / name).read_bytes().find(record) + 4)
     split = Cache(directory).split("train")
     split.read(np.array([0, 1, 3]))
-    told = rf"cache .* is damaged \(example 2 in {name} does not fit its checksum\); copy"
+    told = rf"cache .* is damaged \(example 2 in shard {name} does not fit its checksum\); copy"
     with pytest.raises(InputError, match=told) as error:
         split.read(np.arange(60))
     one_line(error)

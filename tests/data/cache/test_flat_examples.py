@@ -79,7 +79,9 @@ def test_every_flipped_bit_is_found_and_named(tmp_path):
         (tmp_path / "0").write_bytes(damaged)
         number = bit // 32
         written.read(np.array([1 - number]))
-        with pytest.raises(ValueError, match=f"example {number} in 0 does not fit its checksum"):
+        with pytest.raises(
+            ValueError, match=f"example {number} in shard 0 does not fit its checksum"
+        ):
             written.read(np.array([0, 1]))
 
 
