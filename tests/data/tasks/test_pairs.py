@@ -180,7 +180,7 @@ def test_a_task_and_its_cache_give_the_same_rows(vocabulary, tmp_path, english_l
         ),
         (
             {"negatives_top": 300},
-            r"the cache has only the first 200 negatives of each query, .*-top 200, or write",
+            r"the cache has only the first 200 negatives of each query; .*-top 200, or write",
         ),
     ):
         other = dataclasses.replace(layout, teacher=False, **changed)
