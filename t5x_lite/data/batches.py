@@ -348,7 +348,7 @@ def _check(cache: Cache, data: Data, vocabulary: Vocabulary) -> None:
     try:
         data.layout.check_fixed(index.recipe.fixed)
     except InputError as error:
-        raise InputError(f"cache {where} {error}") from error
+        raise InputError(f"cache {where}: {error}") from error
     _check_final_sentinel(cache, data)
     _check_wording(cache, data)
     if index.recipe.ending:

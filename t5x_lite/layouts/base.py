@@ -269,7 +269,7 @@ class Layout:
         Raises:
           ValueError: if examples do not fit in their row.
         """
-        raise TypeError(f"{type(self).__name__} does not define lay_out")
+        raise TypeError(f"layout {type(self).__name__} does not define the method lay_out")
 
     def identity(self) -> dict[str, Any]:
         """Return the settings, as JSON, that must not change between a run and its resumption."""
@@ -320,13 +320,13 @@ class Layout:
             there, here = fixed.get(name, ""), own.get(name, "")
             if there == here:
                 continue
-            made = f"was made with data.layout.{name} {there!r}"
+            made = f"the cache was made with data.layout.{name} {there!r}"
             if name not in fields:
                 raise InputError(
-                    f"{made}, but data.layout {self.name} has no such field; write another cache"
+                    f"data.layout {self.name} has no field {name}, but {made}; write another cache"
                 )
             raise InputError(
-                f"{made}, but data.layout.{name} is {here!r}; set "
+                f"data.layout.{name} is {here!r}, but {made}; set "
                 f"--data.layout.{name.replace('_', '-')} {there!r}, or write another cache"
             )
 

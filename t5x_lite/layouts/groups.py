@@ -168,21 +168,20 @@ class Groups(Layout):
         positives, top = fixed.get("positives"), fixed.get("negatives_top", 0)
         if self.known_positives > (known := fixed.get("known_positives", 0)):
             raise InputError(
-                f"stores the names of {known} positives per query, but "
-                f"data.layout.known_positives is {self.known_positives}; set "
-                f"--data.layout.known-positives {known}, or write another cache"
+                f"data.layout.known_positives is {self.known_positives}, but the cache stores the "
+                f"names of {known} positives per query; set --data.layout.known-positives {known}, "
+                "or write another cache"
             )
         if positives != self.positives:
             raise InputError(
-                f"was made with data.layout.positives {positives}, but data.layout.positives is "
-                f"{self.positives}; set --data.layout.positives {positives}, or write another "
-                "cache"
+                f"data.layout.positives is {self.positives}, but the cache was made with "
+                f"{positives}; set --data.layout.positives {positives}, or write another cache"
             )
         if self.negatives_top > top:
             raise InputError(
-                f"has only the first {top} negatives of each query, but data.layout.negatives_top "
-                f"is {self.negatives_top}; set --data.layout.negatives-top {top}, or write "
-                "another cache"
+                f"data.layout.negatives_top is {self.negatives_top}, but the cache has only the "
+                f"first {top} negatives of each query; set --data.layout.negatives-top {top}, or "
+                "write another cache"
             )
 
     def longest(self, example: Example) -> int:

@@ -143,7 +143,7 @@ def test_parts_are_together_what_one_command_writes(embed, tmp_path, monkeypatch
     assert [len(part) for part in parts] == [2, 3]
     assert np.concatenate(parts).tobytes() == whole.tobytes()
     with pytest.raises(
-        InputError, match="needs a block of 2 texts for each shard, but 5 texts are 3 blocks"
+        InputError, match="requires 4 blocks of 2 texts, but 5 texts make only 3 blocks"
     ):
         embed(part="1/4")  # the name before 0.2.0
     for options in ({"input": "-"}, {"heads": ("dense", "lexical")}):

@@ -166,7 +166,11 @@ def test_inverse_cloze_by_seed(tmp_path):
         (["a.txt"], {"rule": "title_body", "languages": ["a", "b"]}, "got a b"),
         (["a.tsv"], {"rule": "parallel"}, "--languages must be the two"),
         (["a.tsv", "a.txt"], {"rule": "parallel"}, r"\*\.tsv with two texts per line"),
-        (["a.tsv"], {"rule": "parallel", "languages": ["a", "b"]}, r"a\.tsv:1: must be source TAB"),
+        (
+            ["a.tsv"],
+            {"rule": "parallel", "languages": ["a", "b"]},
+            r"a\.tsv:1: a line must be source TAB",
+        ),
         (["a.txt"], {"rule": "title_body", "min_score": 1.0}, "--min-score is supported only"),
         (
             ["a.tsv"],

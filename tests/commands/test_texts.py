@@ -149,7 +149,7 @@ def test_vocab_reads_the_text_of_json_and_of_tables(tmp_path, english_lines, cap
         made = vocab(inputs, output=str(tmp_path / f"v{len(models)}"), size=300, **options)
         models.append(made.read_bytes())
     assert models == models[:1] * 4
-    with pytest.raises(InputError, match=r"no column 'text', but url, body"):
+    with pytest.raises(InputError, match=r"no column 'text', but only url, body"):
         vocab([str(tmp_path / "a.parquet")], output=str(tmp_path / "v"), size=300)
     assert not (tmp_path / "v").exists()
     with pytest.raises(InputError, match=r"no_such.parquet: No such file"):
@@ -164,7 +164,7 @@ def test_weights_count_bytes_of_text(tmp_path, english_lines, caplog):
     (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, records)))
     inputs = [f"{tmp_path / 'a.txt'}=1", f"{tmp_path / 'b.jsonl'}=1"]
     vocab(inputs, output=str(tmp_path / "v"), size=200)
-    said = [re.search(r"weight 1 of 2 in total, (.*)", line) for line in caplog.messages]
+    said = [re.search(r"weight 1 of a total of 2: sampling (.*)", line) for line in caplog.messages]
     shares = [found[1] for found in said if found]
     assert len({*shares}) == 1
     assert shares[0].startswith("100 % of")

@@ -64,13 +64,21 @@ def test_a_test_split_may_lack_targets(tmp_path):
     ("name", "content", "message"),
     [
         ("train.csv", "text\nFine\n", "train.csv:1: the header lacks stars; the columns are text"),
-        ("train.jsonl", '{"text": "Fine"}', "train.jsonl:1: must have 'stars'; it has text"),
+        (
+            "train.jsonl",
+            '{"text": "Fine"}',
+            "train.jsonl:1: column 'stars' is missing; the columns are text",
+        ),
         (
             "train.csv",
             "text,stars\na,1\nb,3\n",
-            "train.csv:3: label is '3', but must be one of 1, 5",
+            "train.csv:3: column label is '3', but must be one of 1, 5",
         ),
-        ("train.csv", 'text,stars\na "b,1\n', "train.csv:2: a quotation mark within"),
+        (
+            "train.csv",
+            'text,stars\na "b,1\n',
+            "train.csv:2: an unquoted entry contains a quotation mark",
+        ),
     ],
 )
 def test_a_bad_row_is_named_with_its_line(tmp_path, name, content, message):
@@ -140,7 +148,7 @@ def test_an_empty_label_is_refused_in_each_format(tmp_path, caplog):
 
 
 def test_an_empty_entry_is_refused_where_it_is_used(tmp_path):
-    with pytest.raises(InputError, match=r"train\.jsonl:1: 'text' is empty \(null\)"):
+    with pytest.raises(InputError, match=r"train\.jsonl:1: column 'text' is empty \(null\)"):
         examples(STARS, tmp_path, "train.jsonl", '{"text": null, "stars": 1}')
 
 

@@ -121,7 +121,7 @@ def test_what_is_too_long_loses_its_first_examples_and_no_question():
         ({"templates": ("{targets} {inputs}",)}, "must have {inputs} and after it {targets}"),
         ({"templates": ("{inputs}{inputs} {targets}",)}, "each once"),
         ({"templates": ("{inputs} {text} {targets}",)}, "each once"),
-        ({"templates": ("{inputs} { {targets}",)}, "has a single {; write {{"),
+        ({"templates": ("{inputs} { {targets}",)}, "has a single brace {; write {{"),
     ],
 )
 def test_what_is_refused(config, message):

@@ -19,10 +19,13 @@ def test_fill_puts_fields_in_their_places():
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("{text}: {label}", r"'\{text\}: \{label\}' names 'label', but the fields are text, stars"),
-        ("{text", r"has a single \{; write \{\{"),
-        ("text}", r"has a single \}; write \}\}"),
-        ("{}", r"names ''"),
+        (
+            "{text}: {label}",
+            r"'\{text\}: \{label\}' names the field 'label', but the fields are text, stars",
+        ),
+        ("{text", r"has a single brace \{; write \{\{"),
+        ("text}", r"has a single brace \}; write \}\}"),
+        ("{}", r"names the field ''"),
     ],
 )
 def test_a_template_that_does_not_fit_is_refused(template, message):

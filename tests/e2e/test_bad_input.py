@@ -181,9 +181,13 @@ def test_a_malformed_line_of_jsonl(refused, content, message):
         (
             "dev.tsv",
             "sentence\tlabel\ngood\t2\n",
-            "SST-2/dev.tsv:2: label is '2', but must be one of 0, 1",
+            "SST-2/dev.tsv:2: column label is '2', but must be one of 0, 1",
         ),
-        ("train.tsv", "sentence\tlabel\ngood\n", "SST-2/train.tsv:2: 1 columns, but the header"),
+        (
+            "train.tsv",
+            "sentence\tlabel\ngood\n",
+            "SST-2/train.tsv:2: the line has 1 columns, but the header",
+        ),
         ("train.tsv", b"sentence\tlabel\ncaf\xe9\t1\n", "SST-2/train.tsv:2: not UTF-8"),
     ],
 )
@@ -241,7 +245,7 @@ def test_tensorflow_adds_nothing_to_the_one_line(run, english_lines, tiny_glue, 
         f"{train} latin": "latin/a.txt:2: not UTF-8: convert it to UTF-8",
         f"{train} closed": "cannot read closed/a.txt: Permission denied",
         f"{train} glue --data.task tasks.glue:sst2": (
-            "glue/SST-2/train.tsv:2: 1 columns, but the header has 2"
+            "glue/SST-2/train.tsv:2: the line has 1 columns, but the header has 2"
         ),
         "evaluate tiny.json --checkpoint run --data.directory held_out": (
             "held_out/validation.jsonl:1: not JSON (Expecting property name enclosed in double "
@@ -466,8 +470,8 @@ def documents():
 
 
 PLACES = [
-    ("c", "c/a.parquet has no column 'text', but url, body; name the column"),
-    ("t", "t/b.parquet has no column 'text', but content; name the column"),
+    ("c", "c/a.parquet has no column 'text', but only url, body; name the column"),
+    ("t", "t/b.parquet has no column 'text', but only content; name the column"),
     ("g", "g/c4-train.00000-of-00001.json.gz: the file is truncated"),
     ("m", "m has the languages af, de; choose languages by --data.languages"),
     ("no/such/*.parquet", "no/such/*.parquet: no file matches"),
@@ -485,7 +489,7 @@ def test_documents_that_cannot_be_read(refused, documents, monkeypatch, place, m
     train = "train tiny.json --workdir w --data.task tasks.text:span_corruption --data.directory"
     assert message in refused(f"{train} '{place}'")
     message = message.replace(
-        "choose languages by --data.languages", "name the shards of one, such as"
+        "choose languages by --data.languages", "name the shards of one language, such as"
     )
     assert message in refused(f"vocab --input '{place}' --output v --size 200")
     pairs = f"pairs --input '{place}' --output p.jsonl --rule sentences"
@@ -500,7 +504,7 @@ def test_documents_that_are_empty_and_languages_that_are_absent(refused, documen
     assert message.startswith("data.task 'tasks.c4:c4_v220_span_corruption' found no example")
     assert "trained on empty text" in refused("vocab --input e --output v --size 200")
     message = refused(f"train tiny.json {task} m --data.languages af fr")
-    assert message.endswith("m has no 'fr'; its languages are af, de")
+    assert message.endswith("m has no language 'fr'; its languages are af, de")
     message = refused("cache tiny.json --output w --data.directory m --data.task "
                       "tasks.c4:c4_v220_span_corruption --data.languages sw")  # fmt: skip
-    assert message.endswith("m has no 'sw'; its languages are af, de")
+    assert message.endswith("m has no language 'sw'; its languages are af, de")

@@ -147,7 +147,7 @@ def test_pairs_of_text_and_of_lines_with_scores(tmp_path, capsys, monkeypatch):
     assert [one["query"] for one in lines] == ["ein Hund läuft", "a dog runs"]
     (tmp_path / "a.tsv").write_text("ein Hund\ta dog\n")
     message = refused(capsys, *command.split(), "--min-score", "1.0", "--output", "no.jsonl")
-    assert "a.tsv:1: the lines have no score" in message
+    assert "a.tsv:1: the line has no score" in message
     assert not (tmp_path / "no.jsonl").exists()
 
 

@@ -106,7 +106,9 @@ def test_a_broken_file_is_not_an_absent_one(tiny_run, mixed, tmp_path):
     (tmp_path / "RTE").mkdir()
     (tmp_path / "RTE" / "dev.tsv").write_text(f"{PAIR}\tlabel\n0\ta\n")
     data = dataclasses.replace(mixed.data, directory=str(tmp_path))
-    with pytest.raises(InputError, match=r"dev\.tsv:2: 2 columns, but the header has 4"):
+    with pytest.raises(
+        InputError, match=r"dev\.tsv:2: the line has 2 columns, but the header has 4"
+    ):
         suite_of(tiny_run, dataclasses.replace(mixed, data=data))
 
 

@@ -84,7 +84,7 @@ def test_a_layout_of_one_s_own_is_named_after_its_class_and_changes_no_other():
     with pytest.raises(InputError, match=r"the task has pixels; use a task such as tasks\.encod"):
         layouts.Encoder().check(["pixels"])
     layouts.Seq2Seq().check([*BOTH, "pixels"])
-    with pytest.raises(TypeError, match="Images does not define lay_out"):
+    with pytest.raises(TypeError, match="Images does not define the method lay_out"):
         Images().lay_out([], np.zeros(0, np.int64), num_rows=1, lengths={}, pack=False)
 
 

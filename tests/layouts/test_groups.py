@@ -233,7 +233,9 @@ def test_a_model_and_a_cache_of_other_rows_are_refused():
         layouts.Groups(begins_with_cls=False).check_model(begins_with_cls=True)
     layout = layouts.Groups(known_positives=3)
     layout.check_fixed(layout.fixed())
-    with pytest.raises(InputError, match=r"stores the names of 2 positives .*known_positives is 3"):
+    with pytest.raises(
+        InputError, match=r"known_positives is 3, .* stores the names of 2 positives"
+    ):
         layout.check_fixed({**layout.fixed(), "known_positives": 2})
     with pytest.raises(InputError, match="stores the names of 0 positives"):
         layout.check_fixed(layouts.Groups().fixed())

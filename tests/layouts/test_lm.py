@@ -53,10 +53,11 @@ def test_a_separator_without_words_is_refused(tiny_vocabulary):
     vocabulary = load_vocabulary(tiny_vocabulary)
     target = [*vocabulary.encode("target:")]
     assert layouts.ConcatLM(separator=" target: ").ending(vocabulary) == (*target,)
-    with pytest.raises(InputError, match=r"separator ' ' has no tokens in this vocabulary; set it"):
+    with pytest.raises(InputError, match=r"separator ' ' has no tokens in this vocabulary; set"):
         layouts.ConcatLM(separator=" ").ending(vocabulary)
     with pytest.raises(
-        InputError, match=r"separator 'a <pad>' contains the padding token; set it to words, such"
+        InputError,
+        match=r"separator 'a <pad>' contains the padding token; set data.layout.separator to words",
     ):
         layouts.ConcatLM(separator="a <pad>").ending(load_vocabulary("bytes-hf"))
 
@@ -82,17 +83,17 @@ def test_what_a_cache_is_made_with():
         (
             words,
             {},
-            "separator '', but data.layout.separator is ' target:'; set ",
+            "separator is ' target:', but the cache was made with data.layout.separator ''; set ",
         ),
         (
             plain,
             words.fixed(),
-            "separator ' target:', but data.layout.separator is ''; set --data.layout.separator ' ",
+            "made with data.layout.separator ' target:'; set --data.layout.separator ' ",
         ),
         (
             layouts.Seq2Seq(),
             words.fixed(),
-            "but data.layout seq2seq has no such field; write another",
+            "data.layout seq2seq has no field separator, but the cache",
         ),
     ]:
         with pytest.raises(InputError) as error:

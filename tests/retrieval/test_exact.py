@@ -58,7 +58,7 @@ def test_parts_are_together_a_search_of_all(shards, small_blocks):
     assert list(fuse(runs, method="merge", k=9)) == list(whole)
     with pytest.raises(
         InputError,
-        match="needs a block of 1024 vectors for each shard, but 2500 vectors are 3 blocks",
+        match="requires 4 blocks of 1024 vectors, but 2500 vectors make only 3 blocks",
     ):
         search_shards(shards, QUERIES, depth=9, part=Share(4, 4))
 

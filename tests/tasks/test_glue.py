@@ -54,7 +54,9 @@ def test_another_label_column(glue, arguments, tmp_path):
     found = pairs(glue._task(row, arguments), "train")
     assert found == [("sst2 sentence: fine", "positive"), ("sst2 sentence: bad", "negative")]
     row = dataclasses.replace(row, labels={"no": "negative"})
-    with pytest.raises(InputError, match=r"train\.tsv:2: gold is 'yes', but must be one of no"):
+    with pytest.raises(
+        InputError, match=r"train\.tsv:2: column gold is 'yes', but must be one of no"
+    ):
         pairs(glue._task(row, arguments), "train")
 
 
@@ -117,9 +119,9 @@ def test_a_folder_without_the_files_is_refused(glue, arguments, directory):
     [
         (
             b"sentence\tlabel\nfine\t1\nfine\t2\n",
-            "train.tsv:3: label is '2', but must be one of 0, 1",
+            "train.tsv:3: column label is '2', but must be one of 0, 1",
         ),
-        (b"sentence\tlabel\nfine 1\n", "train.tsv:2: 1 columns, but the header has 2"),
+        (b"sentence\tlabel\nfine 1\n", "train.tsv:2: the line has 1 columns, but the header has 2"),
         (
             b"text\tlabel\nfine\t1\n",
             "train.tsv:1: the header lacks sentence; the columns are text, label",

@@ -211,7 +211,7 @@ def test_two_texts_for_an_encoder(
 
 def test_dpr_has_no_such_form(super_glue, arguments, wordpiece):
     shown = dataclasses.replace(arguments, vocabulary=wordpiece, layout=layouts.Labelled())
-    with pytest.raises(InputError, match="is only text to text and does not support"):
+    with pytest.raises(InputError, match="supports only text-to-text models, not"):
         super_glue.dpr(shown)
 
 

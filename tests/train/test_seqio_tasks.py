@@ -119,7 +119,9 @@ def test_a_cache_of_a_task_and_of_a_mixture(experiment, tmp_path, capsys):
 
 def test_another_vocabulary_is_one_error_of_a_mixture_too(experiment):
     data = dataclasses.replace(experiment.data, vocabulary="bytes")
-    with pytest.raises(InputError, match=r"^seqio task count_first: the vocabulary of its inputs"):
+    with pytest.raises(
+        InputError, match=r"^seqio task count_first: the vocabulary of its feature inputs"
+    ):
         data_batches.train_batches(data, load_vocabulary("bytes"), seed=0)
 
 

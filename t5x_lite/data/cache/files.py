@@ -209,7 +209,9 @@ class FlatExamples:
         ):
             tokens = int(ends[behind - 1, -1]) if behind > first else 0
             if size != tokens * dtype.itemsize:
-                raise ValueError(f"{name.name} has another size than its examples together")
+                raise ValueError(
+                    f"the size of shard {name.name} differs from the total size of its examples"
+                )
 
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
         """Return the number of tokens of each feature, int64 [examples, features].
@@ -231,7 +233,7 @@ class FlatExamples:
         counts[:, 0] -= starts
         counts[:, 1:] -= ends[:, :-1]
         if counts.size and counts.min() < 0:
-            raise ValueError("the end of an example is before its start")
+            raise ValueError("an example of the cache ends before its start")
         return shards, starts, counts
 
     def read(self, indices: Int[np.ndarray, " n"]) -> tuple[list[bytes], Int[np.ndarray, "n F"]]:
@@ -245,13 +247,13 @@ class FlatExamples:
         size = self._dtype.itemsize
         first, last = starts * size, (starts + counts.sum(axis=1)) * size
         if (last > self._sizes[shards]).any():
-            raise ValueError("an example ends after the end of its shard")
+            raise ValueError("an example of the cache ends after the end of its shard")
         contents = self._shards.read(shards.tolist(), first.tolist(), last.tolist())
         known = self._checksums[indices].tolist()
         if [*map(zlib.crc32, contents)] != known:
             wrong = next(i for i, c in enumerate(contents) if zlib.crc32(c) != known[i])
             name, number = self._shards.paths[shards[wrong]].name, int(indices[wrong])
-            raise ValueError(f"example {number} in {name} does not fit its checksum")
+            raise ValueError(f"example {number} in shard {name} does not fit its checksum")
         return contents, counts
 
 
@@ -287,10 +289,10 @@ class File:
     def __post_init__(self) -> None:
         _check_counts(size=self.size, examples=self.examples)
         if type(self.sha256) is not str:
-            raise ValueError("a file without a checksum")
+            raise ValueError("the field sha256 of a file entry must be a string")
         name = self.name
         if type(name) is not str or name in ("", ".", "..") or os.path.basename(name) != name:
-            raise ValueError(f"{name!r} is not the name of a file in the cache's directory")
+            raise ValueError(f"the file name {name!r} must be a plain name, without a directory")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -340,7 +342,9 @@ class SplitIndex:
         _check_counts(examples=self.examples, tokens=self.tokens)
         there = (self.ends is None, self.checksums is None, self.lengths is None)
         if there not in ((False, False, True), (True, True, False)):
-            raise ValueError("a split needs ends and checksums")
+            raise ValueError(
+                "a split must have both the fields ends and checksums, or the field lengths"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -377,20 +381,24 @@ class Index:
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
-            raise ValueError(f"dtype must be one of {DTYPES}, but is {self.dtype!r}")
+            raise ValueError(f"the field dtype must be one of {DTYPES}, but is {self.dtype!r}")
         _check_counts(**{name: self.vocabulary[name] for name in ("extra_ids", "size")})
         texts = (self.task, self.vocabulary["digest"], self.converted)
         if not all(type(text) is str for text in texts) or type(self.has_metrics) is not bool:
-            raise ValueError("task, has_metrics or vocabulary has a wrong type")
+            raise ValueError(
+                "one of the fields task, has_metrics, vocabulary and converted has a wrong type"
+            )
         if self.baked is not None and type(self.baked) is not int:
-            raise ValueError("baked is not a number")
+            raise ValueError("the field baked must be an integer")
         if self.documents is not None:
             _check_counts(documents=self.documents)
         if not all(type(text) is str for text in self.wording.values()):
-            raise ValueError("wording is not a text")
+            raise ValueError("the values of the field wording must be strings")
         is_old = self.format == OLD_FORMAT
         if any((split.lengths is None) is is_old for split in self.splits.values()):
-            raise ValueError(f"a split has files of another format than {self.format}")
+            raise ValueError(
+                f"the cache has format {self.format}, but the files of a split have another format"
+            )
 
     def to_json(self) -> bytes:
         """Return the content of cache.json."""
@@ -408,7 +416,7 @@ class Index:
         """Return the index in a cache.json; raise ValueError if it is damaged."""
         node = json.loads(content)
         if node.pop("sha256") != _digest(node):
-            raise ValueError("the content does not fit its checksum")
+            raise ValueError("the content of the cache index does not fit its checksum")
         splits = {name: SplitIndex.from_json(split) for name, split in node.pop("splits").items()}
         return cls(**node | {"recipe": Recipe.from_json(node["recipe"]), "splits": splits})
 
@@ -416,7 +424,9 @@ class Index:
 def _check_counts(**counts: Any) -> None:
     for name, count in counts.items():
         if type(count) is not int or count < 0:
-            raise ValueError(f"{name} must be an integer of at least 0, but is {str(count)[:40]}")
+            raise ValueError(
+                f"the field {name} must be an integer of at least 0, but is {str(count)[:40]}"
+            )
 
 
 def _digest(node: Any) -> str:

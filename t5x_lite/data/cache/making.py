@@ -161,7 +161,7 @@ def features_of(dataset: Any, recipe: Recipe, task: str) -> tuple[str, ...]:
         right = there[name].dtype.is_floating if is_float else there[name].dtype.is_integer
         if not right or there[name].shape.rank != 1:
             raise InputError(
-                f"data.task {task!r}: {name} must be a sequence of token ids at the "
+                f"data.task {task!r}: feature {name} must be a sequence of token ids at the "
                 f"CacheDatasetPlaceholder, but is {there[name].dtype.name} of shape "
                 f"{there[name].shape}"
             )
@@ -223,7 +223,9 @@ def new_cache(output: str | os.PathLike[str]) -> Iterator[Path]:
         )
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     for left in target.parent.glob(f".{target.name}.[0-9]*"):
-        _logger.warning("%s belongs to a run that was interrupted or is still running", left)
+        _logger.warning(
+            "temporary directory %s belongs to a run that was interrupted or is still running", left
+        )
     try:
         temporary.mkdir(parents=True)
         with unfinished(temporary):
@@ -600,8 +602,8 @@ def _run_in_workers(job: Job, split: str, *, num_workers: int) -> Iterator[list[
     raw = job.task.source.get_dataset(split=split, shuffle=False)
     if any(spec.shape.rank != 0 for spec in raw.element_spec.values()):
         raise InputError(
-            f"data.task {job.data.task!r} has raw examples that are not scalars and strings; "
-            "give --num-workers 1"
+            f"data.task {job.data.task!r} has raw examples with arrays, but several workers "
+            "support only scalars and strings; set --num-workers 1"
         )
     blocks = elements.as_numpy(elements.deterministic(raw.batch(BLOCK)))
     context = WorkerContext()

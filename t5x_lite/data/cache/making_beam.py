@@ -66,7 +66,7 @@ def write_cache(
     try:
         check_local(output, what="--output")
     except InputError as error:
-        raise InputError(f"{error}; every worker must use the same path") from error
+        raise InputError(f"{error}; every Beam worker must use the same --output path") from error
     job = load_job(data, vocabulary, splits=splits, seed=seed, bake=False)
     counts = _counts(job, splits)
     with new_cache(output) as directory:
@@ -118,14 +118,16 @@ def _run(
         if _BEGIN in message:
             raise InputError(message.split(_BEGIN, 1)[1].split(_END, 1)[0]) from error
         last = [line for line in message.splitlines() if line.strip()][-1:]
-        raise RuntimeError(f"{runner} failed: {' '.join(last) or type(error).__name__}") from error
+        raise RuntimeError(
+            f"Beam runner {runner} failed: {' '.join(last) or type(error).__name__}"
+        ) from error
     if not result.is_file():
-        raise RuntimeError(f"the pipeline ended without a result; see the log of {runner}")
+        raise RuntimeError(f"the Beam pipeline ended without a result; see the log of {runner}")
     found = [Part.from_json(node) for node in json.loads(result.read_bytes())]
     once = {(part.split, part.number): part for part in found}
     if once.keys() != set(shards):
         raise RuntimeError(
-            f"the pipeline ended with only {len(once)} of {len(shards)} shards; see the log of "
+            f"the Beam pipeline wrote only {len(once)} of {len(shards)} shards; see the log of "
             f"{runner}"
         )
     return list(once.values())

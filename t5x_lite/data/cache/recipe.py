@@ -76,40 +76,53 @@ class Recipe:
     def __post_init__(self) -> None:
         wanted = ("tokens",) if self.corruption else tuple(self.outputs)
         if self.stored != wanted or not wanted:
-            raise ValueError(f"stored must be {wanted}, but is {self.stored}")
+            raise ValueError(f"the recipe field stored must be {wanted}, but is {self.stored}")
         if self.corruption and self.corruption not in CORRUPTIONS:
             raise ValueError(
-                f"corruption must be one of {tuple(CORRUPTIONS)}, but is {self.corruption!r}"
+                f"the recipe field corruption must be one of {tuple(CORRUPTIONS)}, but is "
+                f"{self.corruption!r}"
             )
         known = (
             inspect.signature(CORRUPTIONS[self.corruption]).parameters if self.corruption else ()
         )
         if wrong := [k for k, v in self.options.items() if k not in known or not _is_number(v)]:
             raise ValueError(
-                f"{self.corruption or 'no corruption'} has no option {wrong[0]}, or the option "
-                "has a wrong type"
+                f"the recipe's corruption ({self.corruption or 'no corruption'}) has no option "
+                f"{wrong[0]}, or the option has a wrong type"
             )
         flags, lengths = self.outputs.values(), self.lengths or {}
         if not all(type(flag) is bool for flag in flags) or type(self.eos_id) is not int:
-            raise ValueError("outputs must be booleans and eos_id an integer")
+            raise ValueError(
+                "the recipe field outputs must have boolean values, and eos_id must be an integer"
+            )
         if not all(k in self.outputs and type(v) is int and v > 0 for k, v in lengths.items()):
             raise ValueError(
-                f"lengths must be positive integers for outputs, but is {str(lengths)[:60]}"
+                "the recipe field lengths must have positive integers for names in outputs, but is "
+                f"{str(lengths)[:60]}"
             )
         if not {*self.floats} <= {*self.outputs}:
-            raise ValueError(f"floats must be names of outputs, but is {str(self.floats)[:60]}")
+            raise ValueError(
+                "the recipe field floats must have only names in outputs, but is "
+                f"{str(self.floats)[:60]}"
+            )
         if not all(type(value) in (str, int) for value in self.fixed.values()):
             raise ValueError(
-                f"fixed must have only strings and integers, but is {str(self.fixed)[:60]}"
+                "the recipe field fixed must have only strings and integers, but is "
+                f"{str(self.fixed)[:60]}"
             )
         if not all(type(token) is int for token in self.ending):
-            raise ValueError(f"ending must be token ids, but is {str(self.ending)[:60]}")
+            raise ValueError(
+                f"the recipe field ending must have only token ids, but is {str(self.ending)[:60]}"
+            )
         if self.ending and self.outputs.get("inputs", True):
             raise ValueError(
-                "ending needs inputs without EOS, but outputs has inputs with EOS or no inputs"
+                "the recipe field ending requires inputs without EOS, but the field outputs has "
+                "inputs with EOS or no inputs"
             )
         if self.eos not in get_args(Eos):
-            raise ValueError(f"eos must be one of {get_args(Eos)}, but is {self.eos!r}")
+            raise ValueError(
+                f"the recipe field eos must be one of {get_args(Eos)}, but is {self.eos!r}"
+            )
 
     @property
     def can_end_in_sentinel(self) -> bool:

@@ -169,8 +169,8 @@ def read(directory: str | Path, step: int, *, num_examples: int) -> Negatives:
     numbers = _array(folder / "negatives.npy")
     if len(numbers) != num_examples:
         raise InputError(
-            f"{folder} has {len(numbers)} examples, but the cache has {num_examples}; the search "
-            "was for another cache"
+            f"the search results {folder} are for {len(numbers)} examples, but the cache has "
+            f"{num_examples}; they belong to another cache"
         )
     return Negatives(numbers, Passages.open(directory), digest)
 
@@ -212,11 +212,11 @@ class Refreshes:
                 )
                 told = time.monotonic()
             if ending.wait(POLL_SECONDS):
-                raise Ended(f"the run ended while it waited for {where}/{step}")
+                raise Ended(f"the run ended while it waited for the search results {where}/{step}")
         found = read(where, step, num_examples=self._num_examples)
         if known not in (None, found.digest):
             raise InputError(
-                f"{where}/{step} is another search than the search that this run used; restore "
+                f"the search results {where}/{step} have changed since this run used them; restore "
                 "the earlier directory, or start a new run"
             )
         self.used[str(step)] = found.digest

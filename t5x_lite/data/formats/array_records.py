@@ -239,14 +239,14 @@ def record_starts(footer: bytes, start: int, *, examples: int) -> Int[np.ndarray
     ends = np.cumsum(_numbers(sizes))
     if len(ends) != examples + 1 or len(values) != ends[-1]:
         raise ValueError(
-            f"the file has {len(ends) - 1} groups of records, but should have {examples}"
+            f"the ArrayRecord file has {len(ends) - 1} record groups, but should have {examples}"
         )
     entries, first = np.frombuffer(values + bytes(10), np.uint8), ends[:-1]
     if (entries[first] != _OFFSET_TAG).any():
-        raise ValueError("the footer of the file cannot be read")
+        raise ValueError("the footer of the ArrayRecord file is invalid")
     starts = np.append(_numbers_at(entries, first + 1), start)
     if starts[0] < 0 or (np.diff(starts) < _HEADER.size).any():
-        raise ValueError("the footer of the file cannot be read")
+        raise ValueError("the footer of the ArrayRecord file is invalid")
     return starts
 
 
@@ -261,10 +261,10 @@ def plain_chunk(content: bytes, start: int, *, is_first: bool = False) -> bytes:
         place = stop
     chunk = b"".join(parts)
     if len(chunk) < _HEADER.size:
-        raise ValueError("a record is cut off")
+        raise ValueError("a record of the ArrayRecord file is truncated")
     size = _HEADER.size + _HEADER.unpack_from(chunk)[1]
     if len(chunk) < size or (len(chunk) > size and not is_first):
-        raise ValueError("the length of a record differs from the expected length")
+        raise ValueError("the length of an ArrayRecord record differs from the expected length")
     return chunk[:size]
 
 
@@ -275,7 +275,7 @@ def records(chunks: Sequence[bytes], sizes: Sequence[int]) -> list[bytes]:
         _decoded(chunks, most=max(sizes, default=0)), sizes, strict=True
     ):
         if len(values) != size or _numbers(numbers).tolist() != [size]:
-            raise ValueError("the length of a record differs from the expected length")
+            raise ValueError("the length of an ArrayRecord record differs from the expected length")
         found.append(values)
     return found
 
@@ -286,9 +286,9 @@ def _decoded(chunks: Sequence[bytes], *, most: int) -> list[tuple[bytes, bytes]]
     said = [number for header in headers for number in (header[0], header[2])]
     parts = [p for c in chunks for p in (c[8 : _HEADER.size], c[_HEADER.size :])]
     if highway_hash(parts, RIEGELI_KEY).tolist() != said:
-        raise ValueError("a record is damaged")
+        raise ValueError("a record of the ArrayRecord file is damaged")
     if any(header[3] & 0xFF != _SIMPLE for header in headers):
-        raise ValueError("a record has an unsupported chunk type")
+        raise ValueError("an ArrayRecord record has an unsupported chunk type")
     decompress = _decompressor()
     found = []
     for chunk in chunks:
@@ -307,7 +307,8 @@ def _decompressor() -> Callable[[int, bytes, int], bytes]:
         import zstandard
     except ImportError as error:
         raise InputError(
-            f"a cache of version 0.1 needs zstandard, which is missing: {install_command('zst')}"
+            "a cache of t5x-lite 0.1 requires the package zstandard, which is missing: "
+            f"{install_command('zst')}"
         ) from error
     made: Any = zstandard.ZstdDecompressor()
 
@@ -315,18 +316,18 @@ def _decompressor() -> Callable[[int, bytes, int], bytes]:
         if kind == _PLAIN:
             return part
         if kind != _ZSTD:
-            raise ValueError("a record has an unsupported compression")
+            raise ValueError("an ArrayRecord record has an unsupported compression type")
         size, place = _number(part, 0)
         if size > most:
-            raise ValueError("the length of a record differs from the expected length")
+            raise ValueError("the length of an ArrayRecord record differs from the expected length")
         if not size:
             return b""
         try:
             found = made.decompress(part[place:], max_output_size=size)
         except zstandard.ZstdError as error:
-            raise ValueError(f"a record is damaged ({error})") from error
+            raise ValueError(f"a record of the ArrayRecord file is damaged ({error})") from error
         if len(found) != size:
-            raise ValueError("the length of a record differs from the expected length")
+            raise ValueError("the length of an ArrayRecord record differs from the expected length")
         return found
 
     return decompress
@@ -340,7 +341,7 @@ def _number(content: bytes, place: int) -> tuple[int, int]:
     found = shift = 0
     while True:
         if place >= len(content) or shift > 63:
-            raise ValueError("a number is cut off")
+            raise ValueError("an integer in the ArrayRecord file is truncated")
         found |= (content[place] & 0x7F) << shift
         place, shift = place + 1, shift + 7
         if content[place - 1] < 0x80:
@@ -358,7 +359,7 @@ def _fields(message: bytes, wanted: Sequence[int]) -> list[int]:
         elif tag & 7 == 0:
             found[tag >> 3], place = _number(message, place)
         else:
-            raise ValueError("a message has a field that is not an integer")
+            raise ValueError("a metadata field of the ArrayRecord file is not an integer")
     return [found.get(field, -1) for field in wanted]
 
 

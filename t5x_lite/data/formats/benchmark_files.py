@@ -113,12 +113,14 @@ def _check_header(names: Sequence[str], columns: Sequence[str], *, file: DataPat
         )
     twice = [name for name in dict.fromkeys(names) if list(names).count(name) > 1]
     if twice and set(twice) & set(columns):
-        raise InputError(f"{file}:1: the header has {', '.join(twice)} more than once")
+        raise InputError(f"{file}:1: the header has column {', '.join(twice)} more than once")
 
 
 def _check_width(entries: Sequence[str], names: Sequence[str], *, where: str) -> None:
     if len(entries) != len(names):
-        raise InputError(f"{where}: {len(entries)} columns, but the header has {len(names)}")
+        raise InputError(
+            f"{where}: the line has {len(entries)} columns, but the header has {len(names)}"
+        )
 
 
 def read_csv(
@@ -206,7 +208,7 @@ def _records(
         match = entry.match(text, place)
         if match is None:
             raise InputError(
-                f"{file}:{line}: a quotation mark within an unquoted entry; double the mark and "
+                f"{file}:{line}: an unquoted entry contains a quotation mark; double the mark and "
                 "quote the entry, or read the file without quoting (--data.columns.quoting False)"
             )
         inside, outside, end = match.groups()
@@ -260,13 +262,14 @@ def read_squad(file: DataPath, *, unanswerable: bool = False) -> Iterator[dict[s
 def _check_impossible(fields: Mapping[str, Any], *, where: str) -> None:
     if not isinstance(fields["is_impossible"], bool):
         raise InputError(
-            f'{where} must have "is_impossible", true or false; give a file of SQuAD 2.0'
+            f'{where}: the question must have "is_impossible", true or false; use a file of SQuAD '
+            "2.0"
         )
     if fields["is_impossible"] == bool(fields["answers"]["text"]):
         has = "has answers" if fields["is_impossible"] else "has no answer"
         raise InputError(
-            f'{where} {has}, but "is_impossible" is {str(fields["is_impossible"]).lower()}; '
-            "correct one of the two"
+            f'{where}: "is_impossible" is {str(fields["is_impossible"]).lower()}, but the question '
+            f"{has}; correct one of the two"
         )
 
 
@@ -305,10 +308,12 @@ def _questions(file: DataPath, content: Any) -> Iterator[tuple[str, dict[str, An
 def _items(node: Any, name: str, *, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
     items = node.get(name) if isinstance(node, dict) else None
     if not isinstance(items, list):
-        raise InputError(f"{where}{name} must be a list; give a file in SQuAD's format")
+        raise InputError(
+            f"{where}{name}: the field must be a list; use a file in the format of SQuAD"
+        )
     for number, item in enumerate(items):
         if not isinstance(item, dict):
-            raise InputError(f"{where}{name}[{number}] must be an object")
+            raise InputError(f"{where}{name}[{number}]: the list entry must be a JSON object")
         yield f"{where}{name}[{number}]", item
 
 
@@ -344,8 +349,8 @@ def read_dpr(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
         names = [name.strip() for name in candidates.split(",")]
         if not pronoun or len(names) != 2 or answer not in names:
             raise InputError(
-                f"{file}:{start + 1}: must be a sentence, a pronoun, two candidates separated by a "
-                "comma, the correct candidate, and a blank line"
+                f"{file}:{start + 1}: an example must have five lines: a sentence, a pronoun, two "
+                "candidates separated by a comma, the correct candidate, and a blank line"
             )
         yield {
             "sentence": sentence,
@@ -363,7 +368,9 @@ def numbered(rows: Iterable[Row], *, column: str) -> Iterator[tuple[Row, int]]:
         if column in row.fields:
             entry = str(row.fields[column])
             if not (entry.isascii() and entry.isdigit() and len(entry) < 10):
-                raise InputError(f"{row.where}: {column} {entry[:40]!r} is not a whole number")
+                raise InputError(
+                    f"{row.where}: column {column} must be a whole number, got {entry[:40]!r}"
+                )
             number = int(entry)
         if number in seen:
             raise InputError(
@@ -382,7 +389,7 @@ def label_index(row: Row, column: str, labels: Sequence[str]) -> int:
     label = str(row.fields[column])
     if label not in labels:
         raise InputError(
-            f"{row.where}: {column} is {label!r}, but must be one of {', '.join(labels)}"
+            f"{row.where}: column {column} is {label!r}, but must be one of {', '.join(labels)}"
         )
     return labels.index(label)
 
@@ -439,13 +446,15 @@ def _sentence(
     if bare and not (may_lack_tags and len(bare) == len(rows)):
         word = rows[bare[0]][0]
         raise InputError(
-            f"{file}:{first + bare[0]}: {word[:40]!r} has no tag; a line must have a word in its "
-            "first column and a tag in its last column"
+            f"{file}:{first + bare[0]}: the word {word[:40]!r} has no tag; a line must have a word "
+            "in its first column and a tag in its last column"
         )
     tags = None if bare else tuple(columns[-1] for columns in rows)
     for place, tag in enumerate(tags or ()):
         if tag.split() != [tag]:
-            raise InputError(f"{file}:{first + place}: a tag must be a word, got {tag[:40]!r}")
+            raise InputError(
+                f"{file}:{first + place}: a tag must be one word without spaces, got {tag[:40]!r}"
+            )
     words = tuple(columns[0] for columns in rows)
     yield Sentence(words=words, tags=tags, file=file, line=first)
 
@@ -474,7 +483,7 @@ def _checked(row: Row, tags: Any, number: int) -> tuple[str, ...]:
     if not isinstance(tags, list):
         raise InputError(f"{row.where}: the tags must be a list, got {json.dumps(tags)[:40]}")
     if len(tags) != number:
-        raise InputError(f"{row.where}: has {number} tokens and {len(tags)} tags")
+        raise InputError(f"{row.where}: the sentence has {number} tokens, but {len(tags)} tags")
     for tag in tags:
         is_word = isinstance(tag, str) and len(tag.split()) == 1 and tag.split()[0] == tag
         if not is_word and type(tag) is not int:

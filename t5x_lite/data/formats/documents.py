@@ -171,10 +171,10 @@ def text_of(row: Row, template: str) -> str:
         if name not in row.fields:
             there = sorted(row.fields) or "nothing"
             raise InputError(
-                f'{row.where}: must have "{name}", a string; it has {there}; {_NAME_IT}'
+                f'{row.where}: must have "{name}", a string, but has {there}; {_NAME_IT}'
             )
         kind = getattr(value, "kind", "null" if value is None else type(value).__name__)
-        raise InputError(f"{row.where}: {name!r} must be a text, got {kind}; {_NAME_IT}")
+        raise InputError(f"{row.where}: column {name!r} must be a string, got {kind}; {_NAME_IT}")
     if template == TEXT:
         return row.fields["text"]
     return fill(template, row.fields)
@@ -239,12 +239,14 @@ def _value(match: re.Match[str], *, template: str, fields: Mapping[str, object])
         return place[0]
     if place in ("{", "}"):
         raise InputError(
-            f"the template {template!r} has a single {place}; write {place * 2} for a literal brace"
+            f"the template {template!r} has a single brace {place}; write {place * 2} for a "
+            "literal brace"
         )
     name = match.group(1)
     if name not in fields:
         raise InputError(
-            f"the template {template!r} names {name!r}, but the fields are {', '.join(fields)}"
+            f"the template {template!r} names the field {name!r}, but the fields are "
+            f"{', '.join(fields)}"
         )
     return str(fields[name])
 
@@ -319,7 +321,9 @@ def weighted_files(
         sources.append(Source(name=name, files=files, weight=number))
     every = [file for source in sources for file in source.files]
     if twice := next((file for file in every if every.count(file) > 1), None):
-        raise InputError(f"--input names {twice} twice; name it once, with the sum of its weights")
+        raise InputError(
+            f"--input names the file {twice} twice; name it once, with the sum of both weights"
+        )
     return sources
 
 
@@ -357,7 +361,7 @@ def weighted_lines(
     ]
     for source, size, share in zip(sources, sizes, kept, strict=True):
         _logger.info(
-            "sampling from %s: weight %s of %s in total, %.4g %% of its %s bytes",
+            "input %s has weight %s of a total of %s: sampling %.4g %% of its %s bytes",
             *(source.name, f"{source.weight:g}", f"{total:g}", 100 * share, f"{size:,}"),
         )
     return _drawn(sources, kept, seed=seed, read=read)

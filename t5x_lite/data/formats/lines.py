@@ -77,7 +77,8 @@ def read_whole(path: str | os.PathLike[str], *, most: int = LARGEST_WHOLE) -> by
         content = file.read(allowed + 1)
     if len(content) > allowed:
         raise InputError(
-            f"{path}: has more than {allowed:,} bytes of text, but is read at once; divide the file"
+            f"{path}: the file has more than {allowed:,} bytes of text, but is read into memory at "
+            "once; divide the file"
             + (", or decompress it first if its size is right" if allowed < most else "")
         )
     return content
@@ -437,7 +438,9 @@ def read_lines(paths: Sequence[str], *, longest: int = LONGEST_LINE) -> Iterator
         if not os.path.exists(path):
             raise InputError(f"{path}: {os.strerror(errno.ENOENT)}")
         if os.path.isdir(path):
-            raise InputError(f"{path}: {os.strerror(errno.EISDIR)}; name the files in it")
+            raise InputError(
+                f"{path}: {os.strerror(errno.EISDIR)}; name the files in the directory"
+            )
         if not os.access(path, os.R_OK):
             raise InputError(f"{path}: {os.strerror(errno.EACCES)}")
     return _read_lines(paths, longest)

@@ -302,8 +302,8 @@ def columns_of(first: str, *, where: str) -> Columns:
     if number in _UNNAMED:
         return Columns(_UNNAMED[number], False)
     raise InputError(
-        f"{where}: {number} columns without a header, but the file must be id TAB text, or id TAB "
-        "url TAB title TAB text, or begin with column names, such as id TAB text TAB title"
+        f"{where}: the first line has {number} columns, but must be id TAB text, or id TAB url TAB "
+        "title TAB text, or column names such as id TAB text TAB title"
     )
 
 
@@ -377,7 +377,9 @@ def read_texts(
         for line, passage in _of_objects(str(path), template, longest=longest):
             adapter = line.record.get("adapter", "")
             if not isinstance(adapter, str):
-                raise InputError(f'{line.where}: "adapter" must be the name of an adapter')
+                raise InputError(
+                    f'{line.where}: "adapter" must be a string, the name of an adapter'
+                )
             yield TextRecord(passage.where, passage.id, passage.whole, adapter)
         return
     for passage in read_passages(path, format=kind, longest=longest, template=template):
@@ -418,8 +420,8 @@ class Share(NamedTuple):
         blocks = -(-total // whole)
         if blocks < self.of:
             raise InputError(
-                f"--shard {self.number}/{self.of} needs a block of {whole} {what} for each shard, "
-                f"but {total} {what} are {blocks} blocks; use {blocks} shards or fewer"
+                f"--shard {self.number}/{self.of} requires {self.of} blocks of {whole} {what}, but "
+                f"{total} {what} make only {blocks} blocks; use {blocks} shards or fewer"
             )
         first, end = (
             blocks * number // self.of * whole for number in (self.number - 1, self.number)
@@ -656,7 +658,8 @@ def checked_triplet(line: str, where: str) -> str:
         return ""
     if len(texts) != 3 or not all(texts):
         raise InputError(
-            f"{where}: must be query TAB positive passage TAB negative passage, got {line[:60]!r}"
+            f"{where}: the line must be query TAB positive passage TAB negative passage, got "
+            f"{line[:60]!r}"
         )
     query, positive, negative = texts
     return to_json(Pairs(query, [positive], [negative]))
@@ -706,7 +709,9 @@ def pairs_of(files: Sequence[DataPath]) -> list[Pairs]:
         if entailed
     ]
     if not found:
-        raise InputError(f"{', '.join(map(str, files))}: no premise entails a sentence")
+        raise InputError(
+            f"{', '.join(map(str, files))}: no premise has a sentence labeled entailment"
+        )
     _logger.info(
         "read %d premises, %d of them without an entailed sentence, which are skipped",
         len(answers),

@@ -186,8 +186,8 @@ def _rows(path: str, format: RunFormat | None) -> Iterator[_Row]:
             continue
         if len(fields) != expected or expected not in (3, 6):
             raise InputError(
-                f"{where}: must be query, Q0, document, rank, score, tag (TREC), or query, "
-                f"document, rank (MS MARCO), and the same in all lines: got {line[:60]!r}"
+                f"{where}: a line must be query, Q0, document, rank, score, tag (TREC), or query, "
+                f"document, rank (MS MARCO), with the same columns in all lines: got {line[:60]!r}"
             )
         if expected == 6:
             query, _, document, rank, score, _ = fields
@@ -314,8 +314,8 @@ def _check_ids(ranking: Ranking) -> None:
     for name in (ranking.query, *(ranked.document for ranked in ranking.documents)):
         if not name or name.split() != [name]:
             raise InputError(
-                f"the id {name!r} is empty or has white space, but this format separates ids by "
-                "white space; write a .jsonl file"
+                f"the id {name!r} is empty or has white space, but files in the TREC or MS MARCO "
+                "format separate ids by white space; write a .jsonl file"
             )
 
 
@@ -336,7 +336,7 @@ def write_run(
 def check_tag(tag: str) -> None:
     """Raise InputError unless the name of a run is a single word, as TREC's format requires."""
     if tag.split() != [tag]:
-        raise InputError(f"the name of a run must be one word, got {tag!r}")
+        raise InputError(f"the run name (--tag) must be one word, got {tag!r}")
 
 
 def ranked(documents: Iterable[tuple[str, float]]) -> list[Ranked]:
@@ -378,8 +378,9 @@ def judgments(lines: Iterable[str], *, name: str) -> Iterator[tuple[str, str, st
         is_first, columns = columns is None, columns or len(fields)
         if len(fields) != columns or columns not in (2, 3, 4):
             raise InputError(
-                f"{where}: must be query, 0, document, score (TREC), query, document, score (BEIR) "
-                f"or query, document (MS MARCO), and the same in all lines: got {line[:60]!r}"
+                f"{where}: a line must be query, 0, document, score (TREC), query, document, score "
+                "(BEIR) or query, document (MS MARCO), with the same columns in all lines: got "
+                f"{line[:60]!r}"
             )
         if is_first and _is_header(fields):
             continue
@@ -516,9 +517,9 @@ def _of_table(path: str) -> Iterator[tuple[str, str, list[str]]]:
         try:
             answers = ast.literal_eval(fields[1].strip('"').replace('""', '"'))
         except (IndexError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise InputError(f"{where}: must be question TAB ['answer', ...]") from error
+            raise InputError(f"{where}: the line must be question TAB ['answer', ...]") from error
         if not _are_texts(answers):
-            raise InputError(f"{where}: must be question TAB ['answer', ...]")
+            raise InputError(f"{where}: the line must be question TAB ['answer', ...]")
         yield where, str(number - header), answers
 
 
@@ -543,7 +544,8 @@ def read_mkqa(path: str, language: str) -> list[Question]:
             found.append(Question(str(record["example_id"]), record["queries"][language], texts))
         except (AttributeError, KeyError, TypeError) as error:
             raise InputError(
-                f"{where}: must have example_id, queries and answers of en and {language}"
+                f'{where}: must have "example_id", and "queries" and "answers" in the languages en '
+                f"and {language}"
             ) from error
     if not found:
         raise InputError(f"{path}: no question")

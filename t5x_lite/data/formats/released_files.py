@@ -111,7 +111,7 @@ def read_race(
             number += 1
             yield question
     if not number:
-        raise InputError(f"{files[0]} has no question of the level {' or '.join(levels)}")
+        raise InputError(f"{files[0]} has no question of the RACE level {' or '.join(levels)}")
 
 
 def _race_text(file: Any) -> Iterator[dict[str, Any]]:
@@ -129,8 +129,8 @@ def _race_text(file: Any) -> Iterator[dict[str, Any]]:
     questions, options, answers = (one or [] for one in lists)
     if not len(questions) == len(options) == len(answers):
         raise InputError(
-            f"{where}: {len(questions)} questions, {len(options)} lists of options and "
-            f"{len(answers)} answers; each question needs one of each"
+            f"{where}: the article has {len(questions)} questions, {len(options)} lists of options "
+            f"and {len(answers)} answers, but the three numbers must be equal"
         )
     for number, each in enumerate(zip(questions, options, answers, strict=True)):
         place = f"{where}: question {number}"
@@ -146,8 +146,8 @@ def _race_rows(table: Table, levels: Sequence[str]) -> Iterator[dict[str, Any]]:
         if len(levels) < len(RACE_LEVELS) and not name.startswith(tuple(levels)):
             if not name.startswith(RACE_LEVELS):
                 raise InputError(
-                    f'{row.where}: "example_id" {name!r} does not begin with a level, high or '
-                    "middle; read both levels"
+                    f'{row.where}: "example_id" must begin with high or middle, got {name!r}; use '
+                    "the task tasks.choices:race, which reads both levels"
                 )
             continue
         yield _race_question(
@@ -167,7 +167,7 @@ def _race_question(
     if not all(isinstance(text, str) for text in texts):
         raise InputError(f"{where}: the question and all its options must be strings")
     if len(options) != NUM_CHOICES:
-        raise InputError(f"{where}: must have {NUM_CHOICES} options, got {len(options)}")
+        raise InputError(f"{where}: a question must have {NUM_CHOICES} options, got {len(options)}")
     label = label_index(Row(where, {"answer": answer}), "answer", _LETTERS)
     record = {"article": article, "question": question, "choices": list(options), "id": name}
     return {**record, "label": label}
@@ -512,7 +512,7 @@ def _read_pubmed_pairs(directory: str, split: str) -> Iterator[Pairs]:
                 yield Pairs(texts[0].strip(), [abstract], positive_ids=[name], negative_ids=[])
     if not count:
         raise InputError(
-            f"{', '.join(map(str, _pubmed_files(directory)[split]))}: no question with an abstract"
+            f"{', '.join(map(str, _pubmed_files(directory)[split]))}: no question has an abstract"
         )
 
 
@@ -711,8 +711,8 @@ def read_parallel(path: str, *, min_score: float | None = None) -> Iterator[Para
         names = SCORED.get(num_columns, _NLLB)
         if len(fields) != num_columns or num_columns < len(SCORED[2]):
             raise InputError(
-                f"{where}: must be source TAB target, score TAB source TAB target, or source TAB "
-                "target TAB score TAB more, and the same in all lines: got "
+                f"{where}: a line must be source TAB target, score TAB source TAB target, or "
+                "source TAB target TAB score TAB more, with as many columns in all lines: got "
                 f"{len(fields)} columns: {line[:60]!r}"
             )
         found = dict(zip(names, fields, strict=False))
@@ -725,8 +725,8 @@ def _score_of(fields: Mapping[str, str], where: str, *, needed: bool) -> float |
     if "score" not in fields:
         if needed:
             raise InputError(
-                f"{where}: the lines have no score; unset the minimum score, or give a file with "
-                "score TAB source TAB target"
+                f"{where}: the line has no score, which a minimum score requires; unset the "
+                "minimum score, or give a file with score TAB source TAB target"
             )
         return None
     try:
@@ -806,8 +806,9 @@ def parallel_splits(directory: str, min_score: float | None = None) -> dict[str,
             found[split] = (AlignedFiles(tuple(zip(codes, own, strict=True))),)
         elif own:
             raise InputError(
-                f"data.directory {directory}: {split} must be one .tsv, or two text files such as "
-                f"{split}.de and {split}.en, got {', '.join(file.name for file in own)}"
+                f"data.directory {directory}: the split {split} must be one .tsv file, or two text "
+                f"files such as {split}.de and {split}.en, got "
+                f"{', '.join(file.name for file in own)}"
             )
     if not found:
         raise InputError(

@@ -152,7 +152,7 @@ def array_elements(file: DataPath, *, member: str = "") -> Iterator[dict[str, An
             text.take("[", where=f"{file}: {member!r} must be an array of objects")
             yield from text.elements(file)
         if not found:
-            raise InputError(f"{file}: the object has no {member!r}, an array of objects")
+            raise InputError(f"{file}: the JSON object must have {member!r}, an array of objects")
 
 
 def object_members(file: DataPath) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -170,7 +170,7 @@ def _read_by_parts(file: DataPath, *, kind: str = "object") -> Iterator["_Text"]
             text = _Text(stream)
             yield text
             if text.sign():
-                raise InputError(f"{file}: unexpected text after the {kind}")
+                raise InputError(f"{file}: unexpected text after the JSON {kind}")
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -217,7 +217,9 @@ class _Text:
         name = ""
         while self.sign() != "}" or name:
             if self.sign() != '"':
-                raise InputError(f"{file}: expected a name, got {self.sign() or _END}")
+                raise InputError(
+                    f"{file}: expected a name in quotation marks, got {self.sign() or _END}"
+                )
             name = self.value(where=f"{file}: after {name!r}")
             self.take(":", where=f"{file}: after {name!r}")
             yield name
@@ -248,7 +250,8 @@ class _Text:
                 of_the_end = error.pos > len(self._text) - 16 or "Unterminated" in error.msg
                 if of_the_end and size > LONGEST_LINE:
                     raise InputError(
-                        f"{where}: has more than {LONGEST_LINE} bytes; divide the value"
+                        f"{where}: the JSON value has more than {LONGEST_LINE} bytes; divide the "
+                        "value"
                     ) from error
                 if not of_the_end or not self._more(size):
                     raise InputError(f"{where}: not JSON: {error.msg}") from error
@@ -340,8 +343,8 @@ def judged_pairs(
     }
     if missing := sorted(wanted - passages.keys()):
         raise InputError(
-            f"{qrels}: the collection lacks {len(missing)} judged passages, such as "
-            f"{missing[0]!r}; give the collection that was judged"
+            f"{qrels}: the passage collection lacks {len(missing)} judged passages, such as "
+            f"{missing[0]!r}; use the collection of these judgments"
         )
     return [
         Pairs(
@@ -581,8 +584,7 @@ def _check_queries(names: Collection[str], there: Mapping[str, str], *, path: Da
     missing = sorted(set(names) - set(there))
     if missing:
         raise InputError(
-            f"{path} has judgments of query {missing[0]!r}, which queries.jsonl of the same "
-            "directory lacks"
+            f"{path} has judgments of query {missing[0]!r}, but queries.jsonl has no such query"
         )
 
 
@@ -592,6 +594,6 @@ def _missing(names: Collection[str], there: Mapping[str, str], *, path: DataPath
     if missing and not there:
         raise InputError(
             f"{path}: corpus.jsonl has none of the {len(missing)} judged documents, such as "
-            f"{min(missing)!r}; give the corpus that was judged"
+            f"{min(missing)!r}; use the corpus of these judgments"
         )
     return missing

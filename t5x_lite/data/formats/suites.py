@@ -104,7 +104,8 @@ def sets_of(suite: Suite, directory: str) -> list[Judged]:
     if not found:
         hint = f"; it needs {_NEEDS[suite]}" if suite in _NEEDS else ""
         raise InputError(
-            f"{directory} has no test set of {suite}, such as {EXPECTED[suite][0]!r}{hint}"
+            f"directory {directory} has no test set of the suite {suite}, such as "
+            f"{EXPECTED[suite][0]!r}{hint}"
         )
     return found
 
@@ -189,7 +190,9 @@ def _mldr_set(language: str, test: str, corpus: str) -> Judged:
             try:
                 answers = [str(one["docid"]) for one in record["positive_passages"]]
             except (KeyError, TypeError) as error:
-                raise InputError(f'{where}: must have "positive_passages" with "docid"') from error
+                raise InputError(
+                    f'{where}: must have "positive_passages", a list of objects with "docid"'
+                ) from error
             yield record["query_id"], record["query"], answers
 
     return Judged(
@@ -267,8 +270,9 @@ def _narrative_stories(file: Path) -> Iterator[Passage]:
     missing = [path for path in paths if not path.is_file()]
     if missing or not ids:
         raise InputError(
-            f"{len(missing)} of the {len(ids)} stories of the test split are missing, such as "
-            f"{missing[0] if missing else file}; run download_stories.sh of NarrativeQA there"
+            f"{len(missing)} of the {len(ids)} stories of the NarrativeQA test split are missing, "
+            f"such as {missing[0] if missing else file}; run NarrativeQA's download_stories.sh in "
+            f"{file.parent}"
         )
     for name, path in zip(ids, paths, strict=True):
         content = read_whole(path)
@@ -328,7 +332,7 @@ def _asked(passages: Iterator[Passage], judged: Qrels, where: object) -> dict[st
     texts = {one.id: one.whole for one in passages if one.id in judged}
     if missing := judged.keys() - texts.keys():
         raise InputError(
-            f"{where} has judgments of query {min(missing)!r}, but the file of queries lacks its "
-            "text"
+            f"{where} has judgments of query {min(missing)!r}, but the query file has no text for "
+            "this query"
         )
     return {query: texts[query] for query in judged}

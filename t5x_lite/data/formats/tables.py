@@ -156,8 +156,8 @@ def require_columns(names: Sequence[str], columns: Sequence[str], *, name: str) 
         if column not in names:
             listed = ", ".join(names) or "no columns"
             raise InputError(
-                f"{name} has no column {column!r}, but {listed}; name the column of the text by "
-                "--data.columns.inputs '{COLUMN}' (train, cache) or --text COLUMN (vocab, "
+                f"{name} has no column {column!r}, but only {listed}; name the column of the text "
+                "by --data.columns.inputs '{COLUMN}' (train, cache) or --text COLUMN (vocab, "
                 "embed, pairs)"
             )
 
@@ -246,7 +246,7 @@ def pyarrow(what: object) -> Any:
         import pyarrow as pa
     except ImportError as error:
         raise InputError(
-            f"{what} needs pyarrow, which is missing: {install_command('tables')}"
+            f"{what} requires the package pyarrow, which is missing: {install_command('tables')}"
         ) from (error)
     return pa
 
@@ -414,8 +414,8 @@ def _nested_values(column: Any, where: str, label: str, first: int) -> Iterator[
     for row, scalar in enumerate(column):
         if _expanded(column.slice(row, 1)) > LONGEST_LINE:
             raise InputError(
-                f"{where} {first + row + 1}: {label!r} has more than {LONGEST_LINE} bytes; divide "
-                "the value"
+                f"{where} {first + row + 1}: column {label!r} has more than {LONGEST_LINE} bytes; "
+                "divide the value"
             )
         yield scalar.as_py()
 
@@ -456,7 +456,8 @@ def _validate(column: Any, label: str, *, name: str, first: int) -> None:
         found = _NOT_UTF8.search(what) if _has_length(column.type) else None
         if found:
             raise InputError(
-                f"{name}: row {first + int(found[1]) + 1}: {label!r} is not UTF-8; convert the text"
+                f"{name}: row {first + int(found[1]) + 1}: column {label!r} is not UTF-8; convert "
+                "the text"
             ) from error
         raise InputError(
             f"{name}: column {label!r} is damaged ({what}); copy or download the file again"
@@ -508,13 +509,17 @@ def check_row(row: Row, columns: Sequence[str]) -> None:
         value = row.fields.get(name)
         if isinstance(value, _Unreadable):
             raise InputError(
-                f"{row.where}: {name!r} is of type {value.kind}, but must be a text, a number or a "
-                "truth value"
+                f"{row.where}: column {name!r} is of type {value.kind}, but must be a text, a "
+                "number or a truth value"
             )
         if name not in row.fields:
-            raise InputError(f"{row.where}: must have {name!r}; it has {', '.join(row.fields)}")
+            raise InputError(
+                f"{row.where}: column {name!r} is missing; the columns are {', '.join(row.fields)}"
+            )
         if value is None:
-            raise InputError(f"{row.where}: {name!r} is empty (null); fill it, or remove the row")
+            raise InputError(
+                f"{row.where}: column {name!r} is empty (null); fill it, or remove the row"
+            )
 
 
 SPLITS = {
@@ -858,7 +863,9 @@ def _loaded(name: str, config: str | None) -> Any:
         _hub[name, config] = datasets.load_dataset(name, config)
     except Exception as error:  # errors of network, names or formats
         what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise InputError(f"{HUB}{name}: datasets cannot load it ({what})") from error
+        raise InputError(
+            f"{HUB}{name}: the package datasets cannot load this data set ({what})"
+        ) from error
     return _hub[name, config]
 
 

@@ -616,7 +616,7 @@ class _Parquet(_Shard):
             rows = int(self._ends[group + 1] - self._ends[group])
             if len(column) != rows or column.null_count:
                 raise self._damaged(
-                    f"row group {group} has {len(column)} of {rows} entries of {name}"
+                    f"row group {group} has {len(column)} of {rows} entries in column {name}"
                 )
             return column
 
@@ -690,8 +690,9 @@ def _ids(
         table = StringTable.of(record.id for file in files for record in read_passages(file))
         if len(table) != rows:
             raise InputError(
-                f"{files[0]}: {len(table)} ids, but {paths[0]} has {rows} vectors; give the files "
-                "of the embedded texts, in the same order"
+                f"{files[0]}: the text files have {len(table)} ids, but the vector files such as "
+                f"{paths[0]} have {rows} vectors; give the files of the embedded texts, in the "
+                "same order"
             )
     elif len(inside) == len(shards):
         table = StringTable.of(name for names in inside for name in names)

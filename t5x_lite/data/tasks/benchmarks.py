@@ -127,7 +127,7 @@ def _labelled(benchmark: Benchmark, arguments: TaskArguments) -> Any:
     form = benchmark.labelled
     if form is None:
         raise InputError(
-            f"the task {benchmark.name} is only text to text and does not support data.layout "
+            f"task {benchmark.name} supports only text-to-text models, not data.layout "
             f"{arguments.layout.name}"
         )
 
@@ -434,7 +434,7 @@ def _record(flat: Mapping[str, Any]) -> dict[str, Any]:
             node[name] = _plain(value.tolist() if hasattr(value, "tolist") else value)
         except UnicodeDecodeError as error:
             line = f" of line {flat[_LINE]}" if _LINE in flat else ""
-            raise InputError(f"{path}{line} is not UTF-8: {value[:40]!r}") from error
+            raise InputError(f"feature {path}{line} is not UTF-8: {value[:40]!r}") from error
     return record
 
 

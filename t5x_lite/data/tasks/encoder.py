@@ -348,7 +348,8 @@ def span_task(name: str, arguments: TaskArguments, *, source: Any, listed: bool)
     if not isinstance(arguments.layout, Spans):
         arguments.layout.check(Spans.features)
         raise InputError(
-            f"data.layout {arguments.layout.name} does not sample spans; set data.layout to Spans()"
+            "the task requires a data.layout that samples spans, but data.layout is "
+            f"{arguments.layout.name}; set data.layout to Spans()"
         )
     tokens = encoder_tokens(arguments.vocabulary)
     cut = listed_spans if listed else partial(cut_spans, length=arguments.inputs_length)
@@ -499,7 +500,8 @@ def pair_task(
     if not isinstance(layout, Groups):
         layout.check(Groups.features)
         raise InputError(
-            f"data.layout {layout.name} does not sample groups; set data.layout to Groups()"
+            "the task requires a data.layout that samples groups of a query and passages, but "
+            f"data.layout is {layout.name}; set data.layout to Groups()"
         )
     check_lengths(arguments, ("inputs_length", "targets_length"))
     if one_to_one or layout.positives == "sample":
@@ -543,7 +545,7 @@ def pair_task(
 @functools.cache
 def _warn_of_unused_negatives() -> None:
     _logger.warning(
-        "the pairs have negatives, but data.layout.negatives is 0, so no row has negatives; set "
+        "ignoring the negatives of the training pairs, because data.layout.negatives is 0; set "
         "--data.layout.negatives N for N negatives in each row"
     )
 

@@ -216,7 +216,7 @@ def _score(entry: str | None, where: str, *, column: str) -> float:
     except ValueError:
         score = math.nan
     if not math.isfinite(score):
-        raise InputError(f"{where}: {column} {entry!r} is not a number")
+        raise InputError(f"{where}: column {column} must be a number, got {entry!r}")
     return score
 
 
@@ -481,14 +481,17 @@ def _repair(row: Row, record: dict[str, Any], span: str) -> None:
         return
     words = text.split()
     if record[f"{span}_index"] >= len(words) or not found:
-        raise InputError(f"{row.where}: {span}_index {record[f'{span}_index']} is not in the text")
+        raise InputError(
+            f"{row.where}: field {span}_index must be the index of a word in the text, got "
+            f"{record[f'{span}_index']}"
+        )
     first = words[record[f"{span}_index"]]
     if "theyscold" in found:
         record["span2_index"] = 10
     begin = found[0].lower() if first[0].islower() else found[0].upper()
     repaired = (begin + found[1:]).rstrip(".").replace("\n", " ")
     if repaired not in text:
-        raise InputError(f"{row.where}: {span}_text {found!r} is not in the text")
+        raise InputError(f"{row.where}: field {span}_text is {found!r}, which is not in the text")
     record[f"{span}_text"] = repaired
 
 
@@ -528,7 +531,9 @@ def _check_numbers(row: Row, nodes: Sequence[Mapping[str, Any]], *, what: str) -
 def _span(row: Row, text: str, node: Mapping[str, Any]) -> str:
     start, end = _number(row, node, name="start"), _number(row, node, name="end")
     if not start <= end < len(text):
-        raise InputError(f"{row.where}: an entity from {start} to {end} is not in the passage")
+        raise InputError(
+            f"{row.where}: an entity from character {start} to {end} is not within the passage"
+        )
     return text[start : end + 1]
 
 

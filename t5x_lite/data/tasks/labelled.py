@@ -130,8 +130,8 @@ def offsets_of(
     """
     if not isinstance(vocabulary, Tokenizer):
         raise InputError(
-            "a task of spans needs a vocabulary with character offsets of its tokens; use a "
-            "tokenizer.json, a vocab.txt or an spm.model"
+            "a task of text spans requires a vocabulary with character offsets of its tokens; use "
+            "a tokenizer.json, a vocab.txt or an spm.model"
         )
     return vocabulary.encode_with_offsets(texts)
 
@@ -568,9 +568,7 @@ def tags_of(files: Mapping[str, DataPath], read: Read) -> tuple[str, ...]:
     remedy = "list all tags by --data.columns.labels, such as O B-PER I-PER"
     if "train" not in files:
         there = ", ".join(str(file) for file in files.values())
-        raise InputError(
-            f"there is a file {there}, but not a training file to read the tags from; {remedy}"
-        )
+        raise InputError(f"no training file to read the tags from, only {there}; {remedy}")
     file = files["train"]
     found = {tag for one in read(file, "train") for tag in iob2(one.tags or ())}
     if found and all(tag.isdecimal() for tag in found):

@@ -163,7 +163,9 @@ def _tokenizer_class() -> Any:
             return ragged.from_row_lengths(ids, sizes, validate=False)
 
         def _decode_tf(self, ids: Any) -> Any:
-            raise NotImplementedError("texts are decoded in Python")
+            raise NotImplementedError(
+                "decoding in TensorFlow is not supported; texts are decoded in Python"
+            )
 
         def __eq__(self, other: object) -> bool:
             return isinstance(other, Tokenized) and other.tokenizer.digest == self.tokenizer.digest
@@ -212,7 +214,7 @@ def find_task(name: str) -> Callable[..., Any]:
         raise InputError(f"data.task: {name} is a class, but must be a function{other_tasks(name)}")
     if not _takes_task_arguments(function):
         raise InputError(
-            f"data.task: {name} must take one TaskArguments, but takes "
+            f"data.task: the function {name} must take one TaskArguments, but takes "
             f"{_parameters(function)}{other_tasks(name)}"
         )
     return function
@@ -398,7 +400,9 @@ def find_registered(name: str) -> Callable[[TaskArguments], Any]:
     listed = f"; it has {', '.join(known[:_LISTED])}" if known else ", which is empty"
     more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
     hint = did_you_mean(registered, known) or listed + more
-    raise InputError(f"data.task: {module} registers no {registered!r} in seqio's registry{hint}")
+    raise InputError(
+        f"data.task: module {module} registers no task {registered!r} in seqio's registry{hint}"
+    )
 
 
 # Mixtures.
@@ -462,7 +466,7 @@ def check_vocabularies(task: Any, vocabulary: Vocabulary) -> None:
             )
         own = f"{vocabulary.model_path} ({vocabulary.size} tokens, sentinels included)"
         raise OtherVocabulary(
-            f"seqio task {task.name}: the vocabulary of its {name} is {_shown(other)}, but "
+            f"seqio task {task.name}: the vocabulary of its feature {name} is {_shown(other)}, but "
             f"data.vocabulary is {own}{_remedy(other)}"
         )
 

@@ -73,7 +73,10 @@ def candidate_rows(example: Mapping[str, Any], *, mark: str) -> list[dict[str, A
     """Return the fields of an example's rows, one row per candidate answer."""
     asked, candidates, answers = (example[name] for name in ("second", "candidates", "answers"))
     if not candidates or mark not in asked:
-        raise InputError(f"the text {asked[:60]!r} must have {mark} and candidates that replace it")
+        raise InputError(
+            f"the text {asked[:60]!r} must contain the placeholder {mark} and have candidate "
+            "answers for it"
+        )
     classes = [int(one in answers) if answers else -1 for one in candidates]
     return [
         {
@@ -267,8 +270,8 @@ def question_task(
     if not isinstance(layout, Choices) or layout.num != NUM_CHOICES:
         shown = f"{layout.name} of {layout.num}" if isinstance(layout, Choices) else layout.name
         raise InputError(
-            f"tasks.choices:{name} needs data.layout choices with data.layout.num {NUM_CHOICES}, "
-            f"or seq2seq; got {shown}"
+            f"tasks.choices:{name} requires data.layout choices with data.layout.num "
+            f"{NUM_CHOICES}, or data.layout seq2seq, but data.layout is {shown}"
         )
     form = choice_form("first", NAMES)
 

@@ -446,7 +446,8 @@ class FileSource(Source):
         files = self._files_of(split)[shard_info.index :: shard_info.num_shards]
         if not files:
             raise ValueError(
-                f"split {split} has fewer files than {shard_info.num_shards}, the number of shards"
+                f"split {split} cannot be divided into {shard_info.num_shards} shards, because it "
+                "has fewer files"
             )
         return self._of_files(split, files)
 
@@ -544,8 +545,8 @@ def augmented(
     form = labelled.task_form(task)
     if form is not None and form.head == "span":
         raise InputError(
-            f"data.augment: the task {task.name} finds its answers in its own context; "
-            "unset data.augment.run"
+            f"data.augment does not support task {task.name}, because its answers are spans of its "
+            "inputs; unset data.augment.run"
         )
     room = _Room(vocabulary, length=length, is_encoder=is_encoder)
     made = task.replace(
@@ -610,9 +611,9 @@ class _Join:
             first = [*itertools.islice(ids, _LOOKED_AT)]
             if first and first == [*map(str, range(len(first)))]:
                 raise InputError(
-                    f"data.augment.run {augment.run}: the ids of {self._task.name} are the numbers "
-                    "of rows, which are equal in all splits; write {split} into the path, or set "
-                    "data.columns.id"
+                    f"data.augment.run {augment.run}: the example ids of task {self._task.name} "
+                    "are row numbers, which are equal in all splits; write {split} into the path, "
+                    "or set data.columns.id"
                 )
         ranked = {
             ranking.query: [one.document for one in ranking.documents[: augment.k]]
@@ -622,13 +623,14 @@ class _Join:
         absent = [one for one in ids if not ranked.get(one)]
         if absent and (augment.missing == "error" or len(absent) == len(ids)):
             raise InputError(
-                f"{run}: {len(absent)} of the {len(ids)} examples of the split {split} have no "
-                f"passages, such as the id {absent[0]!r}; rank passages for the ids of the "
-                "examples, or set data.augment.missing keep"
+                f"run {run}: {len(absent)} of the {len(ids)} examples of the split {split} have no "
+                f"passages in the run, such as example {absent[0]!r}; rank passages for the ids of "
+                "the examples, or set data.augment.missing keep"
             )
         if absent:
             _logger.warning(
-                "%s: %d of the %d examples of the split %s have no passages and stay unchanged",
+                "run %s: %d of the %d examples of the split %s have no passages in the run and "
+                "stay unchanged",
                 *(run, len(absent), len(ids), split),
             )
         texts = self._texts({name for names in ranked.values() for name in names}, run)
@@ -653,8 +655,8 @@ class _Join:
         }
         if lost := names - found.keys():
             raise InputError(
-                f"{run}: {len(lost)} passages are not in {', '.join(files)}, such as "
-                f"{min(lost)!r}; data.augment.passages must have the passages of the run"
+                f"run {run}: {len(lost)} passages of the run are not in {', '.join(files)}, such "
+                f"as {min(lost)!r}; data.augment.passages must have the passages of the run"
             )
         return found
 

@@ -593,9 +593,9 @@ def language_sizes(directory: str) -> dict[str, int]:
     found = unsupervised.language_sizes(directory) if prepared is None else prepared.languages()
     if not found:
         raise InputError(
-            f"data.directory {directory!r} has no languages: data.languages needs mC4's files "
-            "c4-LANGUAGE.tfrecord-*.json.gz, files of `t5x-lite c4 --variant multilingual`, or "
-            "c4/multilingual of TFDS"
+            f"data.directory {directory!r} has no files of single languages: data.languages "
+            "requires mC4's files c4-LANGUAGE.tfrecord-*.json.gz, files of `t5x-lite c4 --variant "
+            "multilingual`, or c4/multilingual of TFDS"
         )
     return found
 

@@ -114,7 +114,8 @@ def split_files(directory: str, *, columns: Columns = _USUAL, language: str = ""
         found = {k: v for k, v in table_splits(directory).items() if k in ("train", "validation")}
         if "train" not in found:
             raise InputError(
-                f"data.directory {directory} has no split train; name another split by :SPLIT"
+                f"data.directory {directory} has no split train; append the name of another split "
+                "as :SPLIT"
             )
         return found if "validation" in found else _one_list([*found["train"]])
     if _is_pattern(directory) or (directory and data_path(directory).is_file()):
@@ -150,8 +151,8 @@ def shards_of(place: str) -> list[Shard]:
         if has_release(place) and not release(place, "train"):
             there = [*_languages(place)]
             raise InputError(
-                f"{place} has the languages {', '.join(there)}; name the shards of one, such as "
-                f"'{place.rstrip('/')}/c4-{there[0]}.*'"
+                f"{place} has the languages {', '.join(there)}; name the shards of one language, "
+                f"such as '{place.rstrip('/')}/c4-{there[0]}.*'"
             )
         found = split_files(place)["train"]
         return [data_path(one) if isinstance(one, str) else one for one in found]
@@ -279,7 +280,7 @@ def check_columns(splits: Mapping[str, Sequence[Any]], template: str) -> None:
     if template != TEXT and shards and all(kind_of(shard) == "text" for shard in shards):
         raise InputError(
             f"data.columns.inputs is {template!r}, but plain text such as {shards[0]} has no "
-            "columns; unset it"
+            "columns; unset data.columns.inputs"
         )
 
 
@@ -304,7 +305,9 @@ def check_language(language: str, there: Collection[str], *, where: str) -> None
     """Raise InputError, with the existing languages, if `language` is not one of them."""
     if language not in there:
         listed = ", ".join(there) or "none"
-        raise InputError(f"data.languages: {where} has no {language!r}; its languages are {listed}")
+        raise InputError(
+            f"data.languages: {where} has no language {language!r}; its languages are {listed}"
+        )
 
 
 def has_release(directory: str) -> bool:
@@ -382,8 +385,8 @@ def collection_files(directory: str, *, named: bool = False) -> _Splits:
         if found := [file for file in there if plain_name(file.name).endswith(suffixes)]:
             return _one_list(found)
     raise InputError(
-        f"data.directory {directory!r} is not a collection: it must be a file of passages, or a "
-        f"directory with {', '.join(COLLECTIONS)}, or other *.jsonl or *.tsv"
+        f"data.directory {directory!r} is not a passage collection: it must be a file of passages, "
+        f"or a directory with {', '.join(COLLECTIONS)}, or other *.jsonl or *.tsv files"
     )
 
 
@@ -439,7 +442,7 @@ def numbered_shards(found: Sequence[str], *, name: str, directory: str) -> list[
         return []
     if None in names or len(totals) > 1 or max(numbers) >= max(totals) or len(numbers) < len(found):
         raise InputError(
-            f"data.directory {directory}: {len(found)} shards {name} are not from one release, "
+            f"data.directory {directory}: the {len(found)} shards {name} must be of one release, "
             f"with numbers from 00000-of-{max(totals, default=0):05}"
         )
     if len(found) < max(totals):

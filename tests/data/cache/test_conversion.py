@@ -173,7 +173,7 @@ def test_what_cannot_be_converted_is_refused_in_one_line(new, old, tmp_path, cap
     for cache, told in (
         (half, "is not a cache, because it has no cache.json; write a cache with `t5x-lite cache`"),
         (new, "already has the current format; use this cache with --data.cache"),
-        (flipped, "is damaged (a record is damaged); copy the cache again"),
+        (flipped, "is damaged (a record of the ArrayRecord file is damaged); copy the cache again"),
         (tmp_path / "none", "is not a cache"),
     ):
         assert main(["cache", "--convert", str(cache), "--output", str(tmp_path / "c")]) == 2
@@ -213,7 +213,11 @@ def test_an_old_cache_is_named_once_with_the_command(old, caplog, monkeypatch):
 def test_damage_to_an_old_cache_is_found(old, tmp_path):
     for name, place, told in (
         ("train.lengths", 40, r"train\.lengths does not fit its checksum"),
-        ("train-00000.array_record", 300, r"is damaged \(a record is damaged\)"),
+        (
+            "train-00000.array_record",
+            300,
+            r"is damaged \(a record of the ArrayRecord file is damaged\)",
+        ),
         ("train-00000.array_record", -65_500, r"is damaged \("),
     ):
         damaged = shutil.copytree(old, tmp_path / str(abs(place)))

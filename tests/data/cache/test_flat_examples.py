@@ -79,15 +79,17 @@ def test_every_flipped_bit_is_found_and_named(tmp_path):
         (tmp_path / "0").write_bytes(damaged)
         number = bit // 32
         written.read(np.array([1 - number]))
-        with pytest.raises(ValueError, match=f"example {number} in 0 does not fit its checksum"):
+        with pytest.raises(
+            ValueError, match=f"example {number} in shard 0 does not fit its checksum"
+        ):
             written.read(np.array([0, 1]))
 
 
 @pytest.mark.parametrize(
     ("ends", "told"),
     [
-        ([2, 3], "0 has another size than its examples together"),
-        ([5, 4], "the end of an example is before its start"),
+        ([2, 3], "the size of shard 0 differs from the total size of its examples"),
+        ([5, 4], "an example of the cache ends before its start"),
     ],
 )
 def test_wrong_ends_are_refused(tmp_path, ends, told):
@@ -97,7 +99,7 @@ def test_wrong_ends_are_refused(tmp_path, ends, told):
 
 def test_an_end_behind_the_shard_and_a_file_that_was_cut(tmp_path):
     written = write(tmp_path, [[[[3, 4]], [[5, 6]], [[7]]]], ends=[2, 9, 5])
-    with pytest.raises(ValueError, match="an example ends after the end of its shard"):
+    with pytest.raises(ValueError, match="an example of the cache ends after the end of its shard"):
         written.read(np.array([1]))
     os.truncate(tmp_path / "0", 2)
     with pytest.raises(ValueError, match="0 is truncated"):

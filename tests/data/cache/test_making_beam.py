@@ -157,7 +157,7 @@ def test_what_is_refused_before_anything_starts(data, vocabulary, tmp_path, monk
 
     monkeypatch.setattr(caching_beam, "build", None)
     with pytest.raises(
-        InputError, match=r"mount the bucket.*; every worker must use the same path"
+        InputError, match=r"mount the bucket.*; every Beam worker must use the same --output path"
     ):
         on_beam(data, vocabulary, "gs://bucket/c")
     with pytest.raises(InputError, match="--runner NoSuchRunner"):

@@ -67,7 +67,7 @@ def test_words_end_the_inputs_in_place_of_eos():
     whole = WORDS.example(STORED, lengths={}, **KEY)
     assert whole["inputs"].tolist() == [7, 8, 9, 10, 11, 12, 50, 51]
     assert "ending" not in SUPERVISED.to_json()
-    with pytest.raises(ValueError, match="ending needs inputs without EOS"):
+    with pytest.raises(ValueError, match="the recipe field ending requires inputs without EOS"):
         dataclasses.replace(SUPERVISED, ending=(50,))
 
 

@@ -189,14 +189,14 @@ def test_a_search_that_was_used_and_is_missing_is_an_error(data, vocabulary):
     where.write_text(content)
     refreshes.write(data.refresh.directory, 2, np.zeros((QUERIES, TOP), np.int32), settings={})
     batches.restore(saved[1])
-    with pytest.raises(InputError, match="is another search than the search that this run used"):
+    with pytest.raises(InputError, match="have changed since this run used them"):
         next(batches)
     batches.close()
 
 
 def test_searches_of_another_cache_and_damaged_ones(data):
     search(data, 2)
-    with pytest.raises(InputError, match="has 5 examples, but the cache has 6"):
+    with pytest.raises(InputError, match="are for 5 examples, but the cache has 6"):
         refreshes.read(data.refresh.directory, 2, num_examples=6)
     path = refreshes.Path(data.refresh.directory) / "2" / "negatives.npy"
     flip(path)

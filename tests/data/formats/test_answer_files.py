@@ -36,9 +36,9 @@ def test_a_first_line_of_names_is_no_question(tmp_path, header):
         ("a.jsonl", '{"answers": ["x"]}\n', 'a.jsonl:1: must have "_id" and "answers"'),
         ("a.jsonl", '{"_id": "q", "answers": "x"}\n', "a.jsonl:1: must have"),
         ("a.jsonl", '{"_id": "q", "answers": []}\n' * 2, "a.jsonl:2: the id 'q' comes twice"),
-        ("a.csv", "who?\n", r"a.csv:1: must be question TAB"),
-        ("a.csv", "who?\tlen('x')\n", r"a.csv:1: must be question TAB"),
-        ("a.csv", "who?\t[1]\n", r"a.csv:1: must be question TAB"),
+        ("a.csv", "who?\n", r"a.csv:1: the line must be question TAB"),
+        ("a.csv", "who?\tlen('x')\n", r"a.csv:1: the line must be question TAB"),
+        ("a.csv", "who?\t[1]\n", r"a.csv:1: the line must be question TAB"),
         ("a.csv", "", "no question"),
     ],
 )
@@ -68,5 +68,5 @@ def test_mkqa(tmp_path):
         Question("1", "wo", ["Paris", "Lutetia"]),
         Question("5", "wo", ["1914"]),
     ]
-    with pytest.raises(InputError, match=r"mkqa.jsonl:1: must have .* of en and fr"):
+    with pytest.raises(InputError, match=r"mkqa.jsonl:1: must have .* in the languages en and fr"):
         read_mkqa(path, "fr")

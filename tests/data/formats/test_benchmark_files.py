@@ -49,22 +49,26 @@ def test_tsv_without_a_header_gets_one(file):
 
 def test_tsv_with_incomplete_rows(file, caplog):
     path = file("id\tq\tl\n1\ta\t0\n2\tb has a\nline end\t1\n3\tc\t1\n")
-    with pytest.raises(InputError, match=r"rows\.tsv:3: 2 columns, but the header has 3"):
+    with pytest.raises(
+        InputError, match=r"rows\.tsv:3: the line has 2 columns, but the header has 3"
+    ):
         read_tsv(path, columns=("id",))
     with caplog.at_level(logging.WARNING):
         rows = read_tsv(path, columns=("id",), skip_incomplete=True)
     assert [row.fields["id"] for row in rows] == ["1", "3"]
     assert "skipping 2 rows with too few columns (lines 3, 4)" in caplog.text
-    with pytest.raises(InputError, match=r"rows\.tsv:2: 3 columns, but the header has 2"):
+    with pytest.raises(
+        InputError, match=r"rows\.tsv:2: the line has 3 columns, but the header has 2"
+    ):
         read_tsv(file("a\tb\n1\t2\t3\n"), columns=(), skip_incomplete=True)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a\tb\n1\t2\n1\n", "rows.tsv:3: 1 columns, but the header has 2"),
+        (b"a\tb\n1\t2\n1\n", "rows.tsv:3: the line has 1 columns, but the header has 2"),
         (b"c\tb\n", "rows.tsv:1: the header lacks a; the columns are c, b"),
-        (b"a\ta\n", "rows.tsv:1: the header has a more than once"),
+        (b"a\ta\n", "rows.tsv:1: the header has column a more than once"),
         (b"a\tb\n1\t\xff\n", "rows.tsv:2: not UTF-8"),
     ],
 )
@@ -99,10 +103,13 @@ def test_another_separator_and_no_quoting(file):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('a,b\n1,2\nsays "hi",3\n', "rows.csv:3: a quotation mark within"),
-        ('a,b\n"x\ny",2\n"says "hi"",3\n', "rows.csv:4: a quotation mark within"),
-        ('a,b\n1,"never closed\n2,3\n', "rows.csv:2: a quotation mark within"),
-        ("a,b\n1,2\n1,2,3\n", "rows.csv:3: 3 columns, but the header has 2"),
+        ('a,b\n1,2\nsays "hi",3\n', "rows.csv:3: an unquoted entry contains a quotation mark"),
+        (
+            'a,b\n"x\ny",2\n"says "hi"",3\n',
+            "rows.csv:4: an unquoted entry contains a quotation mark",
+        ),
+        ('a,b\n1,"never closed\n2,3\n', "rows.csv:2: an unquoted entry contains a quotation mark"),
+        ("a,b\n1,2\n1,2,3\n", "rows.csv:3: the line has 3 columns, but the header has 2"),
         ("b\n1\n", "rows.csv:1: the header lacks a; the columns are b"),
         ("", "rows.csv: the file is empty; its first line must name the columns"),
         (b"a,b\n1,2\n\xff,3\n", "rows.csv:3: not UTF-8"),
@@ -149,8 +156,8 @@ def test_squad_questions(file):
     ("content", "message"),
     [
         ("{", "not JSON that can be read"),
-        ("[]", "data must be a list; give a file in SQuAD's format"),
-        ('{"data": [1]}', "data[0] must be an object"),
+        ("[]", "data: the field must be a list; use a file in the format of SQuAD"),
+        ('{"data": [1]}', "data[0]: the list entry must be a JSON object"),
         (
             squad_file({"id": "a", "answers": []}),
             'data[0].paragraphs[0].qas[0] must have "question"',
@@ -184,12 +191,18 @@ def test_questions_without_answer(file):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, 'qas[0] must have "is_impossible", true or false; give a file of SQuAD 2.0'),
-        ({"is_impossible": 0}, 'qas[0] must have "is_impossible", true or false'),
-        ({"is_impossible": False}, 'qas[0] has no answer, but "is_impossible" is false; correct'),
+        (
+            {},
+            'the question must have "is_impossible", true or false; use a file of SQuAD 2.0',
+        ),
+        ({"is_impossible": 0}, 'qas[0]: the question must have "is_impossible", true or false'),
+        (
+            {"is_impossible": False},
+            'qas[0]: "is_impossible" is false, but the question has no answer; correct',
+        ),
         (
             {"is_impossible": True, "answers": [{"text": "It", "answer_start": 0}]},
-            'qas[0] has answers, but "is_impossible" is true; correct one of the two',
+            'qas[0]: "is_impossible" is true, but the question has answers; correct one of the two',
         ),
         (
             {"is_impossible": False, "answers": [{"text": "It", "answer_start": "0"}]},
@@ -216,7 +229,9 @@ def test_dpr_records(file):
         },
         {"sentence": "It is it.", "pronoun": "it", "candidates": ["A", "B"], "label": 0},
     ]
-    with pytest.raises(InputError, match=r"rows\.tsv:6: must be a sentence, a pronoun"):
+    with pytest.raises(
+        InputError, match=r"rows\.tsv:6: an example must have five lines: a sentence, a pronoun"
+    ):
         list(read_dpr(file("a he b\nhe\nA,B\nB\n\nA\nit\nA,B\nC\n"), "train"))
 
 
@@ -229,14 +244,18 @@ def test_rows_are_numbered_by_a_column_or_from_zero(file):
         InputError, match=r"rows\.tsv:3: index 7 occurs twice, first in .*rows\.tsv:2"
     ):
         list(numbered(read_tsv(file("index\n7\n7\n"), columns=()), column="index"))
-    with pytest.raises(InputError, match=r"rows\.tsv:2: index 'x' is not a whole number"):
+    with pytest.raises(
+        InputError, match=r"rows\.tsv:2: column index must be a whole number, got 'x'"
+    ):
         list(numbered(read_tsv(file("index\nx\n"), columns=()), column="index"))
 
 
 def test_label_index(file):
     (row,) = read_tsv(file("label\n1\n"), columns=())
     assert label_index(row, "label", ("0", "1")) == 1
-    with pytest.raises(InputError, match=r"rows\.tsv:2: label is '1', but must be one of a, b"):
+    with pytest.raises(
+        InputError, match=r"rows\.tsv:2: column label is '1', but must be one of a, b"
+    ):
         label_index(row, "label", ("a", "b"))
     with pytest.raises(
         InputError, match=r"rows\.tsv:2: the column gold is missing; only a test split may"

@@ -54,7 +54,7 @@ def test_lines_blocks_and_objects(tmp_path):
     assert list(read_documents(objects)) == [(f"{objects}:1", "a\nb")]
     assert next(read_fields(objects)).fields == page
     with pytest.raises(
-        InputError, match=r'a\.json\.gz:1: must have "body", a string; it has .*--text'
+        InputError, match=r'a\.json\.gz:1: must have "body", a string, but has .*--text'
     ):
         list(read_documents(objects, template="body"))
 
@@ -101,9 +101,9 @@ def test_parts_of_tables(tmp_path, kind):
         assert block
         assert block.texts == expected[268:280]
     assert files.read_part(1, 2) is None
-    with pytest.raises(InputError, match="has no column 'body', but n, text; name the col"):
+    with pytest.raises(InputError, match="has no column 'body', but only n, text; name the col"):
         list(Groups(file, "body").texts(2))
-    with pytest.raises(InputError, match=r"row 281: 'n' must be a text, got int"):
+    with pytest.raises(InputError, match=r"row 281: column 'n' must be a string, got int"):
         list(Groups(file, "{n}").texts(2))
 
 
@@ -113,7 +113,9 @@ def test_a_null_is_named_by_its_row(tmp_path):
 
     file = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["a", None]}), file)
-    with pytest.raises(InputError, match=r"a\.parquet: row 2: 'text' must be a text, got null"):
+    with pytest.raises(
+        InputError, match=r"a\.parquet: row 2: column 'text' must be a string, got null"
+    ):
         list(read_documents(file))
     pq.write_table(pa.table({"text": pa.array([], pa.string())}), file)
     assert list(read_documents(file)) == []

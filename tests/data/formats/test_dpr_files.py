@@ -81,7 +81,7 @@ def test_files_of_the_splits(tmp_path):
         (json.dumps(ROWS)[:-9], "question 3: not JSON: Unterminated string"),
         (json.dumps(ROWS[:1])[:-1] + "} ]", r"after question 1: expected \], got \}"),
         (json.dumps(ROWS[:1])[:-1] + ", ]", r"question 2: must be a JSON object, got \]"),
-        (json.dumps(ROWS) + "[]", "unexpected text after the array"),
+        (json.dumps(ROWS) + "[]", "unexpected text after the JSON array"),
         ("[1]", "question 1: must be a JSON object, got 1"),
         ('[{"question": tru}]' + " " * 99, "question 1: not JSON: Expecting value"),
         ('[{"answers": []}]', 'question 1: must have "question", a text'),
@@ -121,10 +121,10 @@ def test_members_however_much_is_read_at_a_time(tmp_path, monkeypatch, size):
     file = tmp_path / "a.json"
     file.write_text("\ufeff" + json.dumps(content, indent=1))
     assert list(retrieval_sets.array_elements(file, member="Data")) == ROWS
-    with pytest.raises(InputError, match=r"a\.json: the object has no 'data'"):
+    with pytest.raises(InputError, match=r"a\.json: the JSON object must have 'data'"):
         list(retrieval_sets.array_elements(file, member="data"))
     file.write_text(json.dumps({"a": ROWS[0], "b": ROWS[1]}))
     assert dict(retrieval_sets.object_members(file)) == {"a": ROWS[0], "b": ROWS[1]}
     file.write_text(json.dumps(content) + "]")
-    with pytest.raises(InputError, match="unexpected text after the object"):
+    with pytest.raises(InputError, match="unexpected text after the JSON object"):
         list(retrieval_sets.array_elements(file, member="Data"))

@@ -57,7 +57,11 @@ def test_the_files_of_t2ranking(write):
 @pytest.mark.parametrize(
     ("queries", "qrels", "message"),
     [
-        ("1\ta\n", "1\t0\t0\t1\t1\n", r"qrels\.train\.tsv:1: must be query, 0, document, score"),
+        (
+            "1\ta\n",
+            "1\t0\t0\t1\t1\n",
+            r"qrels\.train\.tsv:1: a line must be query, 0, document, score",
+        ),
         (
             "1\n",
             "1\t0\t0\t1\n",
@@ -65,7 +69,7 @@ def test_the_files_of_t2ranking(write):
         ),
         ("1\ta\n", "2\t0\t0\t1\n", r"qrels\.train\.tsv:1: the query '2' is not in"),
         ("1\ta\n", "1\t0\t0\tx\n", r"qrels\.train\.tsv:1: a score must be a whole number"),
-        ("1\ta\n", "1\t0\t9\t1\n", r"the collection lacks 1 judged passages, .* '9'"),
+        ("1\ta\n", "1\t0\t9\t1\n", r"the passage collection lacks 1 judged passages, .* '9'"),
     ],
 )
 def test_what_is_wrong_is_named(write, queries, qrels, message):

@@ -54,7 +54,7 @@ def test_what_was_judged_not_to_answer_is_negative(tmp_path):
 def test_a_passage_that_is_not_there(tmp_path):
     write(tmp_path, "sw", topics="1\ta\n", qrels="1\tQ0\tx\t1\n", passages=PASSAGES)
     with pytest.raises(
-        InputError, match=r"sw-train\.tsv: the collection lacks 1 judged passages, .*'x'"
+        InputError, match=r"sw-train\.tsv: the passage collection lacks 1 judged passages, .*'x'"
     ):
         read_miracl_pairs(str(tmp_path), "train")
 

@@ -49,7 +49,7 @@ def test_what_is_entailed_answers_and_what_contradicts_does_not(tmp_path):
         (lines(ROWS[:1]) + lines([("maybe", "a", "b")]), r"jsonl:2: \"gold_label\" must be one of"),
         ('{"gold_label": "entailment", "sentence1": "a"}\n', "jsonl:1: must have .*sentence2"),
         ("{", "jsonl:1: not JSON"),
-        (lines(ROWS[2:3]), "no premise entails a sentence"),
+        (lines(ROWS[2:3]), "no premise has a sentence labeled entailment"),
     ],
 )
 def test_files_that_are_damaged(tmp_path, content, message):

@@ -77,7 +77,7 @@ def test_a_file_is_read_as_its_passages_are_asked_for(write):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.tsv", "1\ta\tb\n", r"a\.tsv:1: 3 columns without a header.* id TAB text TAB title"),
+        ("a.tsv", "1\ta\tb\n", r"a\.tsv:1: the first line has 3 columns.* id TAB text TAB title"),
         ("a.tsv", 'id\ttext\n1\t"a\n', r"a\.tsv:2: must have 2 columns, id TAB text, got 0"),
         ("a.tsv", 'id\ttext\n1\t"a"b\n', r"a\.tsv:2: must have 2 columns"),
         ("a.tsv", b"1\t\xff\n", r"a\.tsv:1: not UTF-8"),

@@ -129,7 +129,7 @@ def test_a_compressed_run_is_read_lazily(tmp_path):
     path.write_bytes(gzip.compress("".join([*lines, "broken\n"]).encode()))
     read = read_run(str(path))
     assert [one.query for one in itertools.islice(read, 2)] == ["0", "1"]
-    with pytest.raises(InputError, match=r"run.trec.gz:10: must be query, Q0"):
+    with pytest.raises(InputError, match=r"run.trec.gz:10: a line must be query, Q0"):
         list(read)
 
 
@@ -150,8 +150,8 @@ def test_a_compressed_run_is_read_lazily(tmp_path):
             "q a 1\nr a 1\nq a 2\n",
             r"run.trec:3: document 'a' occurs twice in the ranking of query 'q'",
         ),
-        ("q a 1\nq Q0 b 2 1 x\n", r"run.trec:2: must be query"),
-        ("q a\n", r"run.trec:1: must be query"),
+        ("q a 1\nq Q0 b 2 1 x\n", r"run.trec:2: a line must be query"),
+        ("q a\n", r"run.trec:1: a line must be query"),
     ],
 )
 def test_what_is_no_run_is_refused(tmp_path, text, message):
@@ -238,7 +238,7 @@ def test_qrels_in_three_forms(tmp_path):
     [
         ("1 a x\n", r"qrels:1: a score must be a whole number, got 'x'"),
         ("1 a 1\nquery-id corpus-id score\n", r"qrels:2: a score must be a whole number"),
-        ("1 0 a 1\n1 a\n", r"qrels:2: must be query, 0, document, score"),
+        ("1 0 a 1\n1 a\n", r"qrels:2: a line must be query, 0, document, score"),
         ("1 0 a x\n", r"qrels:1: a score must be a whole number, got 'x'"),
         ("1 0 a 1\n1 0 a 2\n", r"qrels:2: document 'a' of query"),
         ("\n", "no relevance judgment"),

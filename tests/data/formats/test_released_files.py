@@ -194,7 +194,7 @@ def test_race_of_the_hub(tmp_path):
     (one,) = read_race(table, ["middle"])
     assert one["id"] == "middle1.txt:1"
     write(tmp_path / "train.jsonl", lines_of({**row, "example_id": "0"}))
-    with pytest.raises(InputError, match="does not begin with a level"):
+    with pytest.raises(InputError, match='"example_id" must begin with high or middle'):
         list(read_race(table, ["middle"]))
 
 
@@ -205,11 +205,14 @@ def test_race_of_the_hub(tmp_path):
         ("[]", "must be a JSON object with an article"),
         ('{"article": "x"}', 'must have "article", and the lists "questions"'),
         (race(answers=["B", "A"]), "1 questions, 1 lists of options and 2 answers"),
-        (race(answers=["E"]), "1.txt: question 0: answer is 'E', but must be one of A, B, C, D"),
-        (race(options=[["a", "b"]]), "question 0: must have 4 options, got 2"),
+        (race(answers=["E"]), "1.txt: question 0: column answer is 'E', but must be one of A, B"),
+        (race(options=[["a", "b"]]), "question 0: a question must have 4 options, got 2"),
         (race(options=["abcd"]), "question 0: the question and all its options must be"),
         (race(questions=[]), "0 questions, 0 lists of options and 1 answers"),
-        (race(questions=[], options=[], answers=[]), "has no question of the level middle or high"),
+        (
+            race(questions=[], options=[], answers=[]),
+            "has no question of the RACE level middle or high",
+        ),
         ('{"article": "\ud800"}'.encode("utf-8", "surrogatepass"), "not UTF-8"),
     ],
 )
@@ -270,11 +273,11 @@ def test_swag_of_the_hub(tmp_path):
         (SWAG_HEAD.replace(",label", ""), "header lacks label"),
         (
             f"{SWAG_HEAD}\n" + SWAG_ROW.replace(",2", ",4"),
-            r"train\.csv:2: label is '4', but must be one of",
+            r"train\.csv:2: column label is '4', but must be one of",
         ),
         (
             f"{SWAG_HEAD}\n" + SWAG_ROW.replace("x,2", 'x"y,2'),
-            "a quotation mark within an unquoted entry",
+            "an unquoted entry contains a quotation mark",
         ),
         (f"{SWAG_HEAD}\n1,2\n", "2 columns, but the header has 12"),
     ],
@@ -338,7 +341,7 @@ def test_trivia_qa_as_pairs(tmp_path):
     [
         ("", "must be a JSON object"),
         ("[]", "must be a JSON object"),
-        ("{}", "has no 'Data'"),
+        ("{}", "the JSON object must have 'Data'"),
         ('{"Data": 3}', "'Data' must be an array of objects"),
         (trivia_file(), "no question"),
         (trivia_file(trivia(1))[:-1], "wikipedia-train.json: after 'Version'"),
@@ -506,11 +509,11 @@ def test_parallel_lines(tmp_path):
 @pytest.mark.parametrize(
     ("content", "min_score", "message"),
     [
-        ("one", None, r"a\.tsv:1: must be source TAB target"),
-        ("a\tb\n1\ta\tb\n", None, r"a\.tsv:2: must be source TAB target"),
+        ("one", None, r"a\.tsv:1: a line must be source TAB target"),
+        ("a\tb\n1\ta\tb\n", None, r"a\.tsv:2: a line must be source TAB target"),
         ("a\tb\tc\n", None, "the score 'a' is not a number"),
         ("nan\tb\tc\n", None, "the score 'nan' is not a number"),
-        ("a\tb\n", 1.0, "the lines have no score"),
+        ("a\tb\n", 1.0, "the line has no score"),
     ],
 )
 def test_parallel_lines_that_are_wrong(tmp_path, content, min_score, message):
@@ -540,7 +543,7 @@ def test_files_of_parallel_lines(tmp_path):
     with pytest.raises(InputError, match="parallel texts in two files have no scores"):
         parallel_splits(str(tmp_path), 1.1)
     (tmp_path / "dev.en").unlink()
-    with pytest.raises(InputError, match=r"validation must be one \.tsv, or two .*got dev\.de\.gz"):
+    with pytest.raises(InputError, match=r"must be one \.tsv file, or two .*got dev\.de\.gz"):
         parallel_splits(str(tmp_path))
     (tmp_path / "dev.de.gz").unlink()
     (train,) = parallel_splits(str(tmp_path), 1.1)["train"]

@@ -52,9 +52,12 @@ def test_a_query_that_nothing_answers_is_passed_over(directory):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("1\ta", r"train.tsv:6: must be query, 0, document, score .TREC., query, document, score"),
+        (
+            "1\ta",
+            r"train.tsv:6: a line must be query, 0, document, score .TREC., query, document, score",
+        ),
         ("1\ta\tyes", r"train.tsv:6: a score must be a whole number, got 'yes'"),
-        ("3\ta\t1", r"train.tsv has judgments of query '3', which queries.jsonl of the"),
+        ("3\ta\t1", r"train.tsv has judgments of query '3', but queries.jsonl has no such"),
     ],
 )
 def test_wrong_judgements_are_named(directory, line, message):
@@ -138,7 +141,7 @@ def test_a_corpus_without_any_judged_document_is_refused(directory):
         (
             "qrels/dev.tsv",
             "9\tc\t1\n",
-            r"dev\.tsv has judgments of query '9', which queries\.jsonl",
+            r"dev\.tsv has judgments of query '9', but queries\.jsonl",
         ),
         (
             "corpus.jsonl",

@@ -25,6 +25,6 @@ def test_what_is_no_part(text):
 def test_more_parts_than_blocks():
     with pytest.raises(
         InputError,
-        match=r"but 65 texts are 2 blocks; use 2 shards or fewer",
+        match=r"but 65 texts make only 2 blocks; use 2 shards or fewer",
     ):
         Share(1, 3).bounds(65, whole=64, what="texts")

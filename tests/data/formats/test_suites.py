@@ -87,7 +87,7 @@ def test_mr_tydi_as_released_and_of_the_hub(tmp_path):
     assert released.judgements() == {"0": {"0#0": 1}, "1": {"1#0": 1}}
     assert [one[1:] for one in released.passages()] == [("0#0", "T", "what"), ("1#0", "T", "other")]
     assert (hub.name, hub.queries(), hub.judgements()) == ("thai", {"q": "was"}, {"q": {"d1": 1}})
-    with pytest.raises(InputError, match="has no test set of mrtydi, such as 'arabic'"):
+    with pytest.raises(InputError, match="has no test set of the suite mrtydi, such as 'arabic'"):
         sets_of("mrtydi", str(folder))
 
 
@@ -121,7 +121,9 @@ def test_narrative_qa_as_released(tmp_path):
     ]
     assert not one.drops_same_ids
     (tmp_path / "tmp" / "b2.content").unlink()
-    with pytest.raises(InputError, match=r"1 of the 2 stories of the test split are missing, .*b2"):
+    with pytest.raises(
+        InputError, match=r"1 of the 2 stories of the NarrativeQA test split are missing, .*b2"
+    ):
         list(one.passages())
     (tmp_path / "qaps.csv").write_text("document_id,question\na,Why?\n")
     with pytest.raises(InputError, match="the header lacks set"):
@@ -157,11 +159,11 @@ def test_mkqa(tmp_path):
 
 def test_nothing_there_and_queries_that_are_missing(tmp_path):
     for suite in ("beir", "miracl", "mldr", "mkqa"):
-        with pytest.raises(InputError, match=f"no test set of {suite}"):
+        with pytest.raises(InputError, match=f"no test set of the suite {suite}"):
             sets_of(suite, str(tmp_path / "no"))
     beir(tmp_path / "nq")
     lines(tmp_path / "nq" / "queries.jsonl", [{"_id": "r", "text": "other"}])
     with pytest.raises(
-        InputError, match="has judgments of query 'q', but the file of queries lacks"
+        InputError, match="has judgments of query 'q', but the query file has no text"
     ):
         sets_of("beir", str(tmp_path))[0].queries()

@@ -160,5 +160,8 @@ def test_the_hub_is_asked_late(monkeypatch):
     rows = list(read_rows(splits["train"][0], columns=("text",)))
     assert rows[1].where == "hf://own/reviews:plain (train): row 2"
     assert rows[1].fields == {"text": "b"}
-    with pytest.raises(InputError, match=r"hf://none: datasets cannot load it \(ConnectionError"):
+    with pytest.raises(
+        InputError,
+        match=r"hf://none: the package datasets cannot load this data set \(ConnectionError",
+    ):
         table_splits("hf://none")

@@ -61,17 +61,17 @@ def test_types(tmp_path):
     assert texts_of(second) == {"category": "b", "list": "[]"}
     check_row(first, ["single", "list"])
     with pytest.raises(
-        InputError, match=r"t: row 1: 'day' is of type date32\[day\], but must be a"
+        InputError, match=r"t: row 1: column 'day' is of type date32\[day\], but must be a"
     ):
         check_row(first, ["day"])
-    with pytest.raises(InputError, match=r"t: row 2: 'single' is empty \(null\)"):
+    with pytest.raises(InputError, match=r"t: row 2: column 'single' is empty \(null\)"):
         check_row(second, ["single"])
 
 
 def test_text_that_is_not_utf8(tmp_path):
     offsets, data = np.array([0, 1, 2], np.int32), b"a\xff"
     bad = pa.StringArray.from_buffers(2, pa.py_buffer(offsets), pa.py_buffer(data))
-    with pytest.raises(InputError, match=r"t: row 2: 'text' is not UTF-8"):
+    with pytest.raises(InputError, match=r"t: row 2: column 'text' is not UTF-8"):
         list(rows_of_batches([pa.record_batch({"text": bad})], name="t", columns=()))
 
 
@@ -105,7 +105,9 @@ def test_files_that_are_not_there_or_no_tables(tmp_path):
 
 def test_without_pyarrow(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InputError, match=r"a\.parquet needs pyarrow, which is missing: .*tables"):
+    with pytest.raises(
+        InputError, match=r"a\.parquet requires the package pyarrow, which is missing: .*tables"
+    ):
         list(read_table(tmp_path / "a.parquet", columns=()))
 
 
@@ -116,7 +118,7 @@ def test_endings():
 
 
 def test_check_row():
-    with pytest.raises(InputError, match=r"f:3: must have 'b'; it has a"):
+    with pytest.raises(InputError, match=r"f:3: column 'b' is missing; the columns are a"):
         check_row(Row("f:3", {"a": 1}), ["b"])
 
 

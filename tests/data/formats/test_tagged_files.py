@@ -50,13 +50,17 @@ def test_a_compressed_file(tmp_path):
 
 
 def test_a_word_without_a_tag(file):
-    with pytest.raises(InputError, match=r"eng\.train:4: 'rejects' has no tag; a line must have a"):
+    with pytest.raises(
+        InputError, match=r"eng\.train:4: the word 'rejects' has no tag; a line must have a"
+    ):
         list(read_conll(file("\n\nEU I-ORG\nrejects\nit O\n")))
     bare = file("EU\nrejects\n\nPeter I-PER\n")
-    with pytest.raises(InputError, match=r"eng\.train:1: 'EU' has no tag"):
+    with pytest.raises(InputError, match=r"eng\.train:1: the word 'EU' has no tag"):
         list(read_conll(bare))
     assert [one.tags for one in read_conll(bare, may_lack_tags=True)] == [None, ("I-PER",)]
-    with pytest.raises(InputError, match=r"eng\.train:2: 'b' has no tag"):  # half of a sentence
+    with pytest.raises(
+        InputError, match=r"eng\.train:2: the word 'b' has no tag"
+    ):  # half of a sentence
         list(read_conll(file("a O\nb\n"), may_lack_tags=True))
 
 
@@ -85,7 +89,7 @@ def test_sentences_of_json_lines(file):
 @pytest.mark.parametrize(
     ("damaged", "message"),
     [
-        ({"tokens": ["a", "b"], "tags": ["O"]}, "has 2 tokens and 1 tags"),
+        ({"tokens": ["a", "b"], "tags": ["O"]}, "the sentence has 2 tokens, but 1 tags"),
         ({"tokens": "a b", "tags": ["O", "O"]}, 'must have "tokens", a list of at least one word'),
         ({"tokens": [], "tags": []}, 'must have "tokens", a list of at least one word'),
         ({"tokens": [1], "tags": ["O"]}, 'must have "tokens", a list of at least one word'),
@@ -104,7 +108,9 @@ def test_damaged_json_lines(file, damaged, message):
 
 def test_a_tag_of_two_words_in_a_column(file):
     path = file("a O\nb B-\u00a0P\n")
-    with pytest.raises(InputError, match=r"eng\.train:2: a tag must be a word, got 'B-\\xa0P'"):
+    with pytest.raises(
+        InputError, match=r"eng\.train:2: a tag must be one word without spaces, got 'B-\\xa0P'"
+    ):
         list(read_conll(path))
     (bare,) = read_conll(file("a\nb\u00a0c\n"), may_lack_tags=True)
     assert bare.words == ("a", "b\u00a0c")

@@ -53,7 +53,9 @@ def test_json_lines_with_titles_and_ids(write):
 def test_a_line_names_its_adapter(write):
     path = write("a.jsonl", '{"text": "b", "adapter": "rte"}\n')
     assert [record.adapter for record in read_texts(path)] == ["rte"]
-    with pytest.raises(InputError, match=r'a\.jsonl:1: "adapter" must be the name of an adapter'):
+    with pytest.raises(
+        InputError, match=r'a\.jsonl:1: "adapter" must be a string, the name of an adapter'
+    ):
         list(read_texts(write("a.jsonl", '{"text": "b", "adapter": 3}\n')))
 
 

@@ -14,7 +14,7 @@ def test_a_line():
 
 @pytest.mark.parametrize("line", ["who\twrote it", "who\twrote it\t", "a\tb\tc\td", "\tb\tc"])
 def test_a_line_without_three_texts(line):
-    with pytest.raises(InputError, match=r"^a\.tsv:7: must be query TAB positive"):
+    with pytest.raises(InputError, match=r"^a\.tsv:7: the line must be query TAB positive"):
         checked_triplet(line, "a.tsv:7")
 
 

@@ -97,7 +97,7 @@ def test_rows_are_taken_from_several_files(npy):
 
 @pytest.mark.parametrize(
     ("names", "message"),
-    [("abc", "3 ids, but .* has 7 vectors"), ("abcdefa", "the id 'a' comes twice")],
+    [("abc", "3 ids, but .* have 7 vectors"), ("abcdefa", "the id 'a' comes twice")],
 )
 def test_ids_that_do_not_fit(tmp_path, npy, names, message):
     with pytest.raises(InputError, match=message):
@@ -148,10 +148,10 @@ def test_columns_of_parquet_are_checked(tmp_path):
     two = pa.array([[1.0, 2.0]], listed)
     cases = [
         (bad, two, "UTF8"),
-        (pa.array([None], pa.string()), two, "0 of 1|1 of 1 entries of id"),
+        (pa.array([None], pa.string()), two, "0 of 1|1 of 1 entries in column id"),
         (pa.array([b"x"]), two, "ids that are strings or whole numbers"),
         (pa.array(["a"]), pa.array([["1"]]), "lists of floats"),
-        (pa.array(["a"]), pa.array([None], listed), "entries of vector"),
+        (pa.array(["a"]), pa.array([None], listed), "entries in column vector"),
         (pa.array(["a", "b"]), pa.array([[1.0], [1.0, 2.0, 3.0]], listed), "have different sizes"),
     ]
     for ids, vectors, message in cases:

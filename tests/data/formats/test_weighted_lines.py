@@ -52,8 +52,14 @@ def test_the_scarcest_source_is_whole_and_the_others_have_their_share(files, cap
     found = sizes(lines)
     assert found["Zeile"] == 100 * 20
     assert found["line"] == pytest.approx(10_000, rel=0.1)
-    assert "en_*.txt: weight 10 of 12 in total, 33.33 % of its 30,000 bytes" in caplog.text
-    assert "de.txt: weight 2 of 12 in total, 100 % of its 2,000 bytes" in caplog.text
+    assert (
+        "input en_*.txt has weight 10 of a total of 12: sampling 33.33 % of its 30,000 bytes"
+        in caplog.text
+    )
+    assert (
+        "input de.txt has weight 2 of a total of 12: sampling 100 % of its 2,000 bytes"
+        in caplog.text
+    )
     other = weighted_files(["en_*.txt=3000", "de.txt=4"])
     assert other is not None
     assert sizes(weighted_lines(other, seed=0))["line"] == 30_000
@@ -86,7 +92,7 @@ FIRST = ["00009", "00034", "00044"]
         (["fr_*.txt=1", "de.txt=1"], "--input fr_*.txt: no file matches"),
         (
             ["en_*.txt=1", "en_a.txt=2"],
-            "--input names en_a.txt twice; name it once, with the sum of its weights",
+            "--input names the file en_a.txt twice; name it once, with the sum of both weights",
         ),
         ([".=1"], "--input . is a directory; name the files in it, such as ./*.txt"),
         (

@@ -190,13 +190,15 @@ def test_a_run_for_each_split(data, sentencepiece, tmp_path):
     first, *_ = shown(data, sentencepiece, augment=augment, columns=numbered)
     assert first.inputs_text == "question: what run context: Dogs the dog run"
     augment = dataclasses.replace(augment, run=run.replace("{split}", "validation"))
-    with pytest.raises(InputError, match=r"the ids of files are the numbers of rows, .* \{split\}"):
+    with pytest.raises(
+        InputError, match=r"the example ids of task files are row numbers, .* \{split\}"
+    ):
         shown(data, sentencepiece, augment=augment, columns=numbered)
 
 
 def test_ids_that_the_run_lacks(data, sentencepiece, tmp_path, caplog):
     write(tmp_path / "files", ranked={"q0": ["d2"], "other": ["d1"]})
-    message = r"run\.trec: 2 of the 3 examples of the split validation have no passages, .* 'q1'"
+    message = r"2 of the 3 examples of the split validation have no passages in the run, .* 'q1'"
     with pytest.raises(InputError, match=message):
         shown(data, sentencepiece)
     kept = dataclasses.replace(data.augment, missing="keep")
@@ -211,7 +213,9 @@ def test_ids_that_the_run_lacks(data, sentencepiece, tmp_path, caplog):
     with pytest.raises(InputError, match="3 of the 3 examples"):
         shown(data, sentencepiece, augment=kept)
     write(tmp_path / "files", ranked={**RANKED, "q2": ["d9"]})
-    with pytest.raises(InputError, match=r"1 passages are not in .*corpus\.jsonl, such as 'd9'"):
+    with pytest.raises(
+        InputError, match=r"1 passages of the run are not in .*corpus\.jsonl, such as 'd9'"
+    ):
         shown(data, sentencepiece)
 
 
@@ -261,7 +265,7 @@ def test_tasks_without_an_input_text(data, wordpiece, sentencepiece, tmp_path):
         ({"run": "a"}, "belong together"),
         ({"passages": "a"}, "belong together"),
         ({"template": "{inputs}"}, "does not contain {passages}"),
-        ({"template": "{inputs} {passages} {x}"}, "names 'x'"),
+        ({"template": "{inputs} {passages} {x}"}, "names the field 'x'"),
         ({"passage": "{title}"}, "does not contain {text}"),
     ],
 )

@@ -197,5 +197,7 @@ def test_a_question_without_a_mark_or_candidates_is_refused(change):
     if not columns["candidates"][0]:
         columns["candidates"] = tf.zeros([2, 0], tf.string)
     dataset = tf.data.Dataset.from_tensor_slices(columns)
-    with pytest.raises(InputError, match="ran' must have @x and candidates that replace it"):
+    with pytest.raises(
+        InputError, match="ran' must contain the placeholder @x and have candidate answers"
+    ):
         [*as_numpy(expanded(dataset, mark="@x"))]

@@ -125,7 +125,7 @@ def test_race_for_an_encoder(data, vocabulary, tmp_path):
     assert (first.targets_text, first.target) == ("choice2", 1)
     assert (second.inputs_text, second.target) == ("dogs run Why? a | Why? b | Why? c | Why? d", 3)
     assert next(data_batches.train_batches(race, vocabulary, seed=0))["labels"].shape == (4, 2)
-    with pytest.raises(InputError, match=r"needs data\.layout choices with data\.layout\.num 4"):
+    with pytest.raises(InputError, match=r"requires data\.layout choices with data\.layout\.num 4"):
         loading.load_task(dataclasses.replace(race, layout=layouts.Choices()), vocabulary)
     other = dataclasses.replace(race, task="tasks.choices:race_middle")
     with pytest.raises(InputError, match=r"has neither RACE's train\|dev\|test/middle/\*\.txt"):

@@ -64,7 +64,9 @@ def test_scores(tmp_path):
     (unknown,) = records(row, tmp_path, "index\tsentence1\tsentence2\n0\tA\tB\n", "test")
     assert row.example(unknown)["targets"] == "-1.0"
     for entry in ("high", "nan", ""):
-        with pytest.raises(InputError, match=rf"rows\.tsv:2: score '{entry}' is not a number"):
+        with pytest.raises(
+            InputError, match=rf"rows\.tsv:2: column score must be a number, got '{entry}'"
+        ):
             records(row, tmp_path, content.replace("2.50", entry), "train")
 
 
@@ -73,7 +75,7 @@ def test_scores(tmp_path):
     [
         (
             "Quality\t#1 String\t#2 String\n3\tA\tB\n",
-            "rows.tsv:2: Quality is '3', but must be one of 0, 1",
+            "rows.tsv:2: column Quality is '3', but must be one of 0, 1",
         ),
         ("#1 String\t#2 String\nA\tB\n", "rows.tsv:1: the header lacks Quality"),
         (

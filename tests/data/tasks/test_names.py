@@ -72,7 +72,7 @@ def test_a_function_and_a_partial_are_found():
         ),
         (
             "my_tasks.glue:clean",
-            "my_tasks.glue:clean must take one TaskArguments, but takes "
+            "the function my_tasks.glue:clean must take one TaskArguments, but takes "
             "(text: str); my_tasks.glue has sst2, ",
         ),
         ("my_tasks.glue:merge", "but takes (one, other); my_tasks.glue has sst2, "),

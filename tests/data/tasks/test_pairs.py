@@ -174,10 +174,13 @@ def test_a_task_and_its_cache_give_the_same_rows(vocabulary, tmp_path, english_l
             dataclasses.replace(from_cache, targets_length=24), vocabulary, seed=0
         )
     for changed, message in (
-        ({"positives": "sample" if layout.positives == "each" else "each"}, "was made with data"),
+        (
+            {"positives": "sample" if layout.positives == "each" else "each"},
+            "but the cache was made with",
+        ),
         (
             {"negatives_top": 300},
-            r"has only the first 200 negatives of each query, .*-top 200, or write",
+            r"the cache has only the first 200 negatives of each query; .*-top 200, or write",
         ),
     ):
         other = dataclasses.replace(layout, teacher=False, **changed)

@@ -113,10 +113,10 @@ def test_a_task_of_a_mixture_is_left_out_by_its_name(name):
         ),
         (
             NAME + "count_frist",
-            "my_seqio.tasks registers no 'count_frist' in seqio's registry; did",
+            "my_seqio.tasks registers no task 'count_frist' in seqio's registry; did",
         ),
         (NAME + "count_frist", "did you mean count_first?"),
-        (NAME + "zzz", "registers no 'zzz' in seqio's registry; it has "),
+        (NAME + "zzz", "registers no task 'zzz' in seqio's registry; it has "),
         (NAME + "count_broken", "mixture count_broken has no rate for its task count_first (Attr"),
     ],
 )
@@ -135,9 +135,10 @@ def test_another_vocabulary_is_refused(arguments, vocabulary, tiny_vocabulary):
     with pytest.raises(InputError) as error:
         task(fewer)
     assert str(error.value) == (
-        f"seqio task count_length: the vocabulary of its inputs is {vocabulary.model_path} (400 "
-        f"tokens, sentinels included), but data.vocabulary is {vocabulary.model_path} (390 tokens, "
-        f"sentinels included); set --data.vocabulary {vocabulary.model_path} --data.extra-ids 100"
+        "seqio task count_length: the vocabulary of its feature inputs is "
+        f"{vocabulary.model_path} (400 tokens, sentinels included), but data.vocabulary is "
+        f"{vocabulary.model_path} (390 tokens, sentinels included); set "
+        f"--data.vocabulary {vocabulary.model_path} --data.extra-ids 100"
     )
     with pytest.raises(InputError, match=r"but data\.vocabulary is bytes"):
         task(dataclasses.replace(arguments, vocabulary=Bytes()))

@@ -196,7 +196,7 @@ def test_a_source_of_files_gives_all_or_those_of_a_shard(stages):
     alone = source.get_dataset("test", shuffle=False, shard_info=seqio.ShardInfo(0, 1))
     assert texts(alone) == ["d", "test"]
     assert texts(source.get_dataset("train", shard_info=seqio.ShardInfo(1, 2))) == ["b", "train"]
-    with pytest.raises(ValueError, match="split test has fewer files than 2"):
+    with pytest.raises(ValueError, match="split test cannot be divided into 2 shards"):
         source.get_dataset("test", shard_info=seqio.ShardInfo(1, 2))
     assert source.list_shards("train") == ["train"]
 

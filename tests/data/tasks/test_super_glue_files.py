@@ -77,7 +77,7 @@ def test_columns_of_the_files_and_of_tfds_become_fields(read):
         ({"question": "?", "idx": 1, "label": True}, 'rows.jsonl:2: must have "passage", a string'),
         (
             {"question": "?", "passage": ".", "idx": 1, "label": "maybe"},
-            "rows.jsonl:2: label is 'maybe', but must be one of False, True",
+            "rows.jsonl:2: column label is 'maybe', but must be one of False, True",
         ),
         ({"question": "?", "passage": ".", "idx": 1}, "rows.jsonl:2: the column label is missing"),
         (
@@ -134,7 +134,10 @@ def test_multirc_is_a_record_for_each_answer(read):
     ("line", "message"),
     [
         (multirc_line(), "rows.jsonl:1: the column label is missing"),
-        (multirc_line(label=2), "rows.jsonl:1: label is '2', but must be one of False, True"),
+        (
+            multirc_line(label=2),
+            "rows.jsonl:1: column label is '2', but must be one of False, True",
+        ),
         (multirc_line(label=0, idx=21), "rows.jsonl:1: two answers have the idx 21"),
         ({"idx": 3}, 'rows.jsonl:1: must have "passage", an object'),
         (
@@ -174,7 +177,9 @@ def test_record_entities_and_answers_are_sorted_and_each_once(read):
 
 
 def test_a_bad_line_of_record_is_named(read):
-    with pytest.raises(InputError, match="1: an entity from 18 to 40 is not in the passage"):
+    with pytest.raises(
+        InputError, match="1: an entity from character 18 to 40 is not within the passage"
+    ):
         read(record_records, "train", record_line((18, 40)))
     with pytest.raises(InputError, match="1: a query has no answers; only a test split may"):
         read(record_records, "train", record_line((0, 2), answers=None))
@@ -226,9 +231,14 @@ def test_wsc_spans_are_repaired(read, target, expected):
 
 
 def test_a_bad_span_of_wsc_is_named(read):
-    with pytest.raises(InputError, match=r"rows\.jsonl:1: span1_text 'Ann' is not in the text"):
+    with pytest.raises(
+        InputError, match=r"rows\.jsonl:1: field span1_text is 'Ann', which is not in the text"
+    ):
         read(wsc_records, "train", wsc_line(span1_text="Ann"))
-    with pytest.raises(InputError, match=r"rows\.jsonl:1: span1_index 99 is not in the text"):
+    with pytest.raises(
+        InputError,
+        match=r"rows\.jsonl:1: field span1_index must be the index of a word in the text, got 99",
+    ):
         read(wsc_records, "train", wsc_line(span1_text="ann", span1_index=99))
     with pytest.raises(InputError, match=r"rows\.jsonl:1: WSC 0: word 99 of .* is not the pronoun"):
         read(wsc_records, "train", wsc_line(span2_index=99))

@@ -142,7 +142,9 @@ def test_a_bad_row_of_a_stream_is_named(tmp_path, tiny_vocabulary):
     root = tmp_path / "write_jsonl"
     root.mkdir()
     write_jsonl(root, rows)
-    with pytest.raises(InputError, match=r"train\.jsonl\.gz:401: must have 'stars'; it has text"):
+    with pytest.raises(
+        InputError, match=r"train\.jsonl\.gz:401: column 'stars' is missing; the columns are text"
+    ):
         batches(tmp_path, write_jsonl, tiny_vocabulary, number=60, stream=True)
 
 

@@ -94,7 +94,7 @@ def test_shards_of_one_release(caplog):
         "/d: 1 of 3 shards c4-train.* are missing; reading only the other 2 shards" in caplog.text
     )
     for wrong in (shards(3), [*shards(0), *shards(1, total=4)], [*shards(0), "/d/c4-train.json"]):
-        with pytest.raises(InputError, match="are not from one release"):
+        with pytest.raises(InputError, match="must be of one release"):
             checked(wrong)
 
 
@@ -110,7 +110,9 @@ def test_a_collection_is_one_list_of_passages(tmp_path):
     assert names(one["train"]) == ["b.tsv"]
     (tmp_path / "empty").mkdir()
     for wrong in ("", str(tmp_path / "none"), str(tmp_path / "empty")):
-        with pytest.raises(InputError, match=r"is not a collection: it must be a file of passages"):
+        with pytest.raises(
+            InputError, match=r"is not a passage collection: it must be a file of passages"
+        ):
             collection_files(wrong)
 
 
@@ -124,7 +126,8 @@ def test_commands_name_no_options_of_tasks(tmp_path):
     with pytest.raises(InputError, match=rf"file to train on in {empty}$"):
         list(texts_of(str(empty)))
     message = (
-        rf"^{mc4} has the languages af, sw; name the shards of one, such as '{mc4}/c4-af\.\*'$"
+        rf"^{mc4} has the languages af, sw; name the shards of one language, such as "
+        rf"'{mc4}/c4-af\.\*'$"
     )
     with pytest.raises(InputError, match=message):
         list(texts_of(f"{mc4}"))
@@ -151,7 +154,7 @@ def test_places_in_a_bucket():
     splits = split_files("memory://rows")
     assert splits["train"] is splits["validation"]
     check_columns(splits, "{text}")
-    with pytest.raises(InputError, match=r"rows/a.parquet has no column 'body', but text"):
+    with pytest.raises(InputError, match=r"rows/a.parquet has no column 'body', but only text"):
         check_columns(splits, "{body}")
     assert Files(splits["train"]).num_parts == 6
     assert language_sizes("memory://mc4").keys() == {"af", "de"}

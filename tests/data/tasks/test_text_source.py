@@ -316,8 +316,8 @@ def numbers(directory):
     ("make", "message"),
     [
         (cut_gzip, r"a\.json\.gz: the file is truncated"),
-        (two_schemas, r"b\.parquet has no column 'text', but url, content; name the"),
-        (numbers, r"a\.parquet: row 1: 'text' must be a text, got int"),
+        (two_schemas, r"b\.parquet has no column 'text', but only url, content; name the"),
+        (numbers, r"a\.parquet: row 1: column 'text' must be a string, got int"),
         (
             lambda d: write(d / "a.parquet", b""),
             r"a\.parquet: damaged, or not in Parquet format despite its suffix",
@@ -400,7 +400,10 @@ def test_documents_of_the_hub(stages, tf, hub):
     assert list(texts_of("hf://own/pages/en:extra")) == ["one more"]
     with pytest.raises(InputError, match=r"has no split 'dev'; the splits are train, extra"):
         document_source("hf://own/pages/en:dev")
-    with pytest.raises(InputError, match=r"\(train\) has no column 'body', but url, text"):
+    with pytest.raises(InputError, match=r"\(train\) has no column 'body', but only url, text"):
         document_source("hf://own/pages/en", columns=Columns(inputs="{body}"))
-    with pytest.raises(InputError, match=r"datasets cannot load it \(ConnectionError: no network"):
+    with pytest.raises(
+        InputError,
+        match=r"the package datasets cannot load this data set \(ConnectionError: no network",
+    ):
         document_source("hf://own/pages")

@@ -208,8 +208,8 @@ def test_parts_of_speech_are_measured_by_accuracy(data, vocabulary, tmp_path):
             "the O\nrun PER\n",
             r"valid\.txt:2: the tag 'PER' must be one of B-A, B-B, I-A",
         ),
-        ("valid.txt", "the O\nrun\n", r"valid\.txt:2: 'run' has no tag"),
-        ("train.txt", "the O\nrun\n", r"train\.txt:2: 'run' has no tag"),
+        ("valid.txt", "the O\nrun\n", r"valid\.txt:2: the word 'run' has no tag"),
+        ("train.txt", "the O\nrun\n", r"train\.txt:2: the word 'run' has no tag"),
         (
             "train.txt",
             "the O\n",
@@ -236,7 +236,7 @@ def test_what_is_missing(data, vocabulary, tmp_path):
 
     (tmp_path / "train.txt").unlink()
     with pytest.raises(
-        InputError, match=r"there is a file .*valid\.txt.*, but not a training file"
+        InputError, match=r"no training file to read the tags from, only .*valid\.txt"
     ):
         loading.load_task(data, vocabulary)
     given = dataclasses.replace(data, columns=Columns(labels=TAGS))

@@ -37,7 +37,7 @@ def test_a_prefix_is_no_template():
             "hypothesis, premise",
         ),
         ("premise", "data.template 'premise' names no column in braces; the task's columns are h"),
-        ("{premise} }", "the template '{premise} }' has a single }; write }}"),
+        ("{premise} }", "the template '{premise} }' has a single brace }; write }}"),
     ],
 )
 def test_a_wrong_template_is_refused(template, message):

@@ -64,7 +64,7 @@ def test_what_is_wrong(root):
         list(XnliTask.held_out("de").records(file, "validation"))
     file.write_text(f"{head}\nen\tmaybe\tx\ta\tb\n")
     with pytest.raises(
-        InputError, match=r"xnli\.dev\.tsv:2: gold_label is 'maybe', but must be one of"
+        InputError, match=r"xnli\.dev\.tsv:2: column gold_label is 'maybe', but must be one of"
     ):
         list(XnliTask.held_out("en").records(file, "validation"))
 
