@@ -265,7 +265,7 @@ def test_shapes_of_batches_are_saved_and_may_be_given_as_an_option(tmp_path):
     assert load(path) == experiment
     shapes = ["--data.batches.shapes", "8", "6", "12", "4", "16", "2"]
     assert load(path, shapes).data.batches == Bucketed({8: 6, 12: 4, 16: 2})
-    message = r"data\.inputs_length 16 and data\.batch_size 2 differ from the longest"
+    message = r"data\.inputs_length is 16 and data\.batch_size is 2, but the longest shape"
     with pytest.raises(InputError, match=message):
         load(path, shapes[:-2])
 

@@ -250,7 +250,9 @@ def test_tasks_without_an_input_text(data, wordpiece, sentencepiece, tmp_path):
     with pytest.raises(InputError, match="are not a single text"):
         next(data_batches.train_batches(dataclasses.replace(data, **masked), wordpiece, seed=0))
     mixture = dataclasses.replace(data, task="tasks.mixtures:glue", columns=Columns())
-    with pytest.raises(InputError, match=r"data\.augment\.run has the ids of one task"):
+    with pytest.raises(
+        InputError, match=r"data\.augment\.run contains the example ids of one task"
+    ):
         next(data_batches.train_batches(mixture, sentencepiece, seed=0))
 
 
@@ -260,9 +262,9 @@ def test_tasks_without_an_input_text(data, wordpiece, sentencepiece, tmp_path):
         ({"k": 0}, "data.augment.k must be at least 1: got 0"),
         ({"run": "a"}, "belong together"),
         ({"passages": "a"}, "belong together"),
-        ({"template": "{inputs}"}, "does not contain {passages}"),
+        ({"template": "{inputs}"}, "template must contain {passages}"),
         ({"template": "{inputs} {passages} {x}"}, "names 'x'"),
-        ({"passage": "{title}"}, "does not contain {text}"),
+        ({"passage": "{title}"}, "passage must contain {text}"),
     ],
 )
 def test_settings_that_are_wrong(options, message):
