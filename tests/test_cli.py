@@ -172,7 +172,7 @@ def test_the_step_may_be_the_best(line, capsys):
         ),
         (
             "predict --input x --output y --checkpoint v --checkpoint w",
-            "--checkpoint is given twice; give it once, followed by all of its values",
+            "option --checkpoint is given twice; give it once, followed by all of its values",
         ),
         (
             "predict --input x --output y --checkpoint z --seed 4294967296",

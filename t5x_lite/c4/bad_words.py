@@ -250,12 +250,14 @@ def load_bad_words(path: str | os.PathLike[str]) -> list[str]:
         raise InputError(f"cannot read the list {path} of cleaning.bad_words: {error}") from error
     entries = list(dict.fromkeys(filter(None, map(str.strip, lines))))
     if not entries:
-        raise InputError(f"cleaning.bad_words: {path} has no entries; give one entry per line")
+        raise InputError(
+            f"cleaning.bad_words: the list {path} has no entries; give one entry per line"
+        )
     capitals = sum(entry != entry.lower() for entry in entries)
     if capitals:
         _LOGGER.warning(
-            "%s: %d entries have capital letters and are never found in the lower-cased text, "
-            "as in the original C4 code",
+            "list of bad words %s: %d entries have capital letters and are never found in the "
+            "lower-cased text, as in the original C4 code",
             path,
             capitals,
         )
@@ -270,8 +272,8 @@ def _lists(folder: Path, cleaning: Cleaning) -> dict[str, BadWords]:
             entries.setdefault(named[1], {}).update(dict.fromkeys(load_bad_words(path)))
     if not entries:
         raise InputError(
-            f"cleaning.bad_words: {folder} has no file with a language as its name, such as en "
-            "or fr.txt"
+            f"cleaning.bad_words: the directory {folder} has no file named after a language, such "
+            "as en or fr.txt"
         )
     for allowed in cleaning.allowed_bad_words:
         language, _, entry = allowed.partition(":")
@@ -361,8 +363,8 @@ def load_domains(path: str | os.PathLike[str]) -> DomainList:
         isinstance(allowed, bool) or _is_list_of_text(allowed) for allowed in found.values()
     ):
         raise InputError(
-            f"cleaning.domains: {path} must be a JSON object of domains, each true or a list of "
-            "its subdomains"
+            f"cleaning.domains: {path} must be a JSON object that maps each domain to true or to "
+            "a list of subdomains"
         )
     return DomainList(found)
 
@@ -402,7 +404,7 @@ def load_urls(path: str | os.PathLike[str]) -> UrlList:
     files = sorted(root.glob("*.txt")) if root.is_dir() else [root]
     found = UrlList(_urls(files))
     if not len(found):
-        raise InputError(f"cleaning.urls: {path} has no URLs; give one URL per line")
+        raise InputError(f"cleaning.urls: the list {path} has no URLs; give one URL per line")
     return found
 
 

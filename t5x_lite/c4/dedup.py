@@ -392,7 +392,7 @@ class Rules:
         for page in pages:
             kept = self.newer(kept, page, tally)
         if kept is None:
-            raise ValueError("there must be at least one page")
+            raise ValueError("cannot select the newest page, because the list of pages is empty")
         tally.page_out("url_dedup", kept)
         return kept
 

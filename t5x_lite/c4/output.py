@@ -276,9 +276,13 @@ def read_manifest(directory: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} is not a manifest ({error}); give another directory") from error
+        raise InputError(
+            f"{path} is not a valid manifest ({error}); give another output directory"
+        ) from error
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise InputError(f"{path} was written by another version; give another directory")
+        raise InputError(
+            f"manifest {path} was written by another version of t5x-lite; give another directory"
+        )
     return found
 
 
@@ -327,7 +331,7 @@ class Workdir:
         try:
             before = json.loads(path.read_bytes())
         except ValueError as error:
-            raise InputError(f"{path} is damaged; remove {self.work}") from error
+            raise InputError(f"file {path} is damaged; remove the directory {self.work}") from error
         refuse_other(self.output, before, json.loads(content))
 
     def _refuse_strangers(self) -> None:
@@ -518,7 +522,7 @@ class Part:
                 end = file.seek(-_TAIL.size, os.SEEK_END)
                 size, magic = _TAIL.unpack(file.read())
                 if magic != _MAGIC:
-                    raise ValueError("its table of blocks is missing")
+                    raise ValueError("the table of blocks at the end of the file is missing")
                 file.seek(end - size)
                 blocks, self.extra = msgpack.unpackb(
                     self._decompress(file.read(size)),
@@ -527,7 +531,8 @@ class Part:
                 )
         except (OSError, ValueError, struct.error, _zstandard().ZstdError) as error:
             raise InputError(
-                f"{path} is damaged ({error}); remove its directory, and run the command again"
+                f"file {path} is damaged ({error}); remove the directory of the file, and run the "
+                "command again"
             ) from error
         self._blocks: dict[Group, list[tuple[int, int]]] = {}
         for group, offset, length in blocks:

@@ -480,12 +480,12 @@ def response_text(block: bytes, *, max_bytes: int) -> str:
     if blank is None or status is None:
         raise NoText("damaged HTTP header")
     if status.group(1) != b"200":
-        raise NoText("responses with a status other than 200")
+        raise NoText("responses with an HTTP status other than 200 were skipped")
     headers = _headers(block[: blank.start()])
     kind = headers.get("content-type", "text/html")
     mime = kind.partition(";")[0].strip().lower()
     if mime not in (*_HTML, "text/plain"):
-        raise NoText("responses that are neither HTML nor plain text")
+        raise NoText("responses that are neither HTML nor plain text were skipped")
     body = _decoded(block[blank.end() :], headers, max_bytes)
     charset = _CHARSET.search(kind)
     text = _to_str(body, charset.group(1) if charset else "", html=mime in _HTML)
@@ -498,7 +498,7 @@ def html_text(html: str) -> str:
     if len(html) > MAX_TAG_CHARS:
         for tag in _TAG.finditer(html):
             if tag.end() - tag.start() > MAX_TAG_CHARS and _is_crowded(tag.group()):
-                raise NoText("an HTML tag with too many attributes")
+                raise NoText("an HTML tag has too many attributes")
     return extract(html, preserve_formatting=True, list_bullets=False)
 
 
@@ -522,16 +522,16 @@ def _decoded(body: bytes, headers: dict[str, str], max_bytes: int) -> bytes:
     if encoding in ("", "identity") or not body:
         return body
     if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise NoText("responses in a compression that is not gzip")
+        raise NoText("responses in a compression other than gzip or deflate were skipped")
     if encoding != "deflate" and not body.startswith(b"\x1f\x8b"):
         return body  # Common Crawl decompresses, but older crawls kept the header
     inflate = zlib.decompressobj(wbits=47 if encoding != "deflate" else _deflate_bits(body))
     try:
         content = inflate.decompress(body, max_bytes + 1)
     except zlib.error as error:
-        raise NoText("damaged compression of a response") from error
+        raise NoText("an HTTP response has a damaged compression") from error
     if len(content) > max_bytes:
-        raise NoText("responses longer than the limit when decompressed")
+        raise NoText("responses that exceed the size limit when decompressed were skipped")
     return content
 
 
@@ -661,7 +661,7 @@ def _listed(path: AnyPath, given: str, base: str) -> Iterator[str]:
             )
         yield _absolute(named)
     if not count:
-        raise InputError(f"input {given} is a list of paths without a path")
+        raise InputError(f"input {given} is a list of paths, but contains no path")
 
 
 def _lines(path: AnyPath, given: str) -> Iterator[str]:
@@ -684,7 +684,10 @@ def _lines(path: AnyPath, given: str) -> Iterator[str]:
         ) from error
     for number, line in enumerate(lines, start=1):
         if len(line) > _LONGEST_LINE or line.startswith("WARC/"):
-            raise InputError(f"{given}:{number} is not a path; rename WET and WARC files to *.warc")
+            raise InputError(
+                f"input {given}: line {number} is not a path; if the input is a WET or WARC file, "
+                "rename it to *.warc"
+            )
         yield line.strip()
 
 
@@ -707,7 +710,7 @@ def read_pages(
             yield from _pages(cast(Readable, file), path, cleaning, tally, max_record_bytes)
     except OSError as error:
         why = error.strerror or str(error).partition("\n")[0]
-        raise InputError(f"{path} cannot be read ({why})") from error
+        raise InputError(f"input {path} cannot be read ({why})") from error
 
 
 def _pages(

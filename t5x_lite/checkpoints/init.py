@@ -137,7 +137,8 @@ class Base:
             content = json.loads(files[BASE_FILE])
             if content["version"] != _VERSION:
                 raise ValueError(
-                    f"format version {content['version']} is not supported, only {_VERSION}"
+                    f"format version {content['version']} of base.json is not supported, only "
+                    f"version {_VERSION}"
                 )
             leaves = {str(path): leaf for path, leaf in content["arrays"].items()}
             theirs = {path: str(leaf["path"]) for path, leaf in leaves.items()}
@@ -367,8 +368,8 @@ class InitRules:
         for entry in self.fresh:
             if not any(trees.covers(entry, path) for path in (*wanted, *self.bare)):
                 raise InputError(
-                    f"init.fresh: no parameters of the model match {entry!r}; its parts are "
-                    f"{', '.join(_parts(wanted))}"
+                    f"init.fresh: no parameters of the model match {entry!r}; its parameter "
+                    f"groups are {', '.join(_parts(wanted))}"
                 )
         needed, anew = [], set()
         for path in wanted:
@@ -390,8 +391,8 @@ class InitRules:
         for entry in self.take:
             if not any(trees.covers(entry, path) for path in (*saved, *self.bare)):
                 raise InputError(
-                    f"init.take: the checkpoint has no {entry!r}; its parts are "
-                    f"{', '.join(_parts(saved))}"
+                    f"init.take: no parameters of the checkpoint match {entry!r}; its parameter "
+                    f"groups are {', '.join(_parts(saved))}"
                 )
         renamed: dict[str, str] = {}
         for theirs in saved:

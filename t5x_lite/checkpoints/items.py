@@ -375,7 +375,9 @@ def _read(directory: AnyPath, process: int) -> dict[str, Any]:
         manifest = json.loads(content)
         _check_form(manifest, process)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{name}: not a manifest of version {_VERSION} ({error})") from error
+        raise ValueError(
+            f"{name}: not a checkpoint manifest of version {_VERSION} ({error})"
+        ) from error
     return manifest
 
 
@@ -483,7 +485,8 @@ def check_chunks(path: str, leaf: Any) -> None:
     shape = getattr(leaf, "shape", None) or ()
     if math.prod(chunk) > max(1, math.prod(shape)):
         raise ValueError(
-            f"{path} has shape {tuple(shape)}, but larger chunks of shape {tuple(chunk)}"
+            f"array {path} has shape {tuple(shape)}, but its stored chunks have the larger shape "
+            f"{tuple(chunk)}"
         )
 
 

@@ -543,7 +543,7 @@ class Checkpoints:
             if time.monotonic() > until:
                 more = f" and {len(others) - 4} more" if len(others) > 4 else ""
                 raise TimeoutError(
-                    f"step {directory.name} has no manifests of the processes "
+                    f"checkpoint of step {directory.name} lacks the manifests of the processes "
                     f"{', '.join(map(str, others[:4]))}{more}"
                 )
             time.sleep(_AGAIN_SECONDS)

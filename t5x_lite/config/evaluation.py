@@ -198,7 +198,7 @@ def parse_line(text: str) -> Line:
     for keyword in node.keywords:
         name, value = _setting(keyword, where=where)
         if name in values:
-            raise InputError(f"{where}: {name} is given twice")
+            raise InputError(f"{where}: setting {name} is given twice")
         values[name] = value
     if values.get("inputs_length", 1) < 1:
         raise InputError(
@@ -224,7 +224,8 @@ def _setting(keyword: ast.keyword, *, where: str) -> tuple[str, Any]:
     if type(value) not in FIELDS[name]:
         wanted = [_TYPES[each] for each in FIELDS[name]]
         raise InputError(
-            f"{where}: {name} must be {' or '.join(wanted)}, got {ast.unparse(keyword.value)}"
+            f"{where}: setting {name} must be {' or '.join(wanted)}, got "
+            f"{ast.unparse(keyword.value)}"
         )
     return name, value
 
@@ -410,7 +411,9 @@ class Ways:
     def __post_init__(self) -> None:
         for name in self.names:
             if name not in NAMES:
-                raise InputError(f"ways must be among {', '.join(NAMES)}, got {name!r}")
+                raise InputError(
+                    f"the names of rankings in ways must be among {', '.join(NAMES)}, got {name!r}"
+                )
         check_bounds(self)
 
     @property

@@ -244,10 +244,12 @@ class Experiment:
         for name, base in _PARTS.items():
             part = getattr(self, name)
             if not isinstance(part, base):
-                raise InputError(f"{name} must be of type {base.__name__}, got {part!r}")
+                raise InputError(
+                    f"config field {name} must be of type {base.__name__}, got {part!r}"
+                )
         for head in self.heads:
             if not isinstance(head, Head):
-                raise InputError(f"heads must be of type Head, got {head!r}")
+                raise InputError(f"each entry of heads must be of type Head, got {head!r}")
         heads.by_name(self.heads)
         if self.train and self.adapters.train:
             raise InputError(
@@ -290,8 +292,8 @@ class Experiment:
         over = self.optimizer.unfreezing.total_steps
         if over not in (0, self.steps):
             raise InputError(
-                f"layers unfreeze over {over} steps, but the run has {self.steps} steps; set "
-                f"--optimizer.unfreezing.total-steps {self.steps}"
+                f"optimizer.unfreezing.total_steps is {over}, but the run has {self.steps} steps; "
+                f"set --optimizer.unfreezing.total-steps {self.steps}"
             )
         compiler_options(self.xla)
         for model in (self.model, *self.objective.models().values()):
@@ -612,8 +614,8 @@ def check_same_experiment(saved: Experiment, current: Experiment, workdir: str |
     found = differences(saved, current, fields=MATCHING_FIELDS)
     if found:
         raise InputError(
-            f"{workdir} belongs to another experiment: {', '.join(found)}; "
-            "use another --workdir or the same settings"
+            f"work directory {workdir} belongs to another experiment: {', '.join(found)}; use "
+            "another --workdir or the same settings"
         )
 
 

@@ -108,8 +108,8 @@ def encode(value: Any, *, where: str) -> Any:
     if value is None or type(value) in (str, bool, int, float):
         return value
     raise InputError(
-        f"{where} is a {type(value).__name__} and cannot be saved; "
-        "use a dataclass, tuple, str, bool, int, float or None"
+        f"config value {where} is a {type(value).__name__}, which cannot be saved; use a "
+        "dataclass, tuple, str, bool, int, float or None"
     )
 
 
@@ -118,8 +118,8 @@ def _type_name(cls: type, *, where: str) -> str:
     module = sys.modules.get(cls.__module__)
     if cls.__module__ == "__main__" or not hasattr(module, cls.__qualname__):
         raise InputError(
-            f"{where}: another process could not import {cls.__qualname__} "
-            f"from {cls.__module__}; define it at the top of a module of your project"
+            f"{where}: another process could not import the class {cls.__qualname__} from "
+            f"{cls.__module__}; define the class at the top level of a module of your project"
         )
     return f"{cls.__module__}:{cls.__qualname__}"
 

@@ -108,7 +108,9 @@ def check_fits(needs: Mapping[str, int], devices: Sequence[Any], *, remedy: str)
 def check_host(needed: int, what: str, *, remedy: str) -> None:
     """Raise InputError if `needed` bytes exceed the memory of this machine or container."""
     if needed > (there := of_host()):
-        raise InputError(f"{what} needs {gib(needed)}, but this machine has {gib(there)}; {remedy}")
+        raise InputError(
+            f"{what} needs {gib(needed)} of memory, but this machine has {gib(there)}; {remedy}"
+        )
 
 
 def gib(size: int) -> str:

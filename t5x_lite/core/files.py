@@ -45,7 +45,7 @@ def inside(directory: Path, name: object, *, where: object) -> Path:
     parts = Path(name).parts if isinstance(name, str) and "\0" not in name else ("/",)
     if ".." in parts or Path(*parts).is_absolute() or "\\" in str(name):
         raise InputError(
-            f"{where}: the path {shown(name)} leaves the directory; give a path below {directory}"
+            f"{where}: the path {shown(name)} must be inside the directory {directory}"
         )
     return directory.joinpath(*parts)
 
@@ -121,7 +121,8 @@ def locked(directory: Path, *, output: str | os.PathLike[str]) -> Iterator[None]
             own = True
         if not own:
             raise InputError(
-                f"{output}: another process is writing it; wait for that, or give another output"
+                f"{output}: another process is writing this output; wait until that process ends, "
+                "or give another output"
             )
         yield
     finally:
@@ -236,8 +237,8 @@ def check_temporary_directory() -> None:
     except OSError as error:
         place = tempfile.tempdir or os.environ.get("TMPDIR", "/tmp")
         raise InputError(
-            f"the temporary directory {place} cannot be written ({reason(error)}); free space "
-            "there, or set TMPDIR to another directory"
+            f"the temporary directory {place} cannot be written ({reason(error)}); free space in "
+            "it, or set TMPDIR to another directory"
         ) from error
 
 

@@ -82,8 +82,8 @@ def check_same(
         names = [name for name in {**known, **asked} if known.get(name) != asked.get(name)]
         what = f"{content} of another command (other {', '.join(names)})"
     raise InputError(
-        f"{place} holds {what}; run that command again, delete the file, or choose another "
-        f"output than {output}"
+        f"{place} contains {what}; run the command that wrote the file again, delete the file, or "
+        f"choose another output than {output}"
     )
 
 
@@ -333,7 +333,8 @@ def _locked_file(partial: Path, *, path: str) -> Iterator[BinaryIO]:
     try:
         if not _lock(file, partial):
             raise InputError(
-                f"{path}: another process is writing it; wait for that, or give another output"
+                f"{path}: another process is writing this output; wait until that process ends, "
+                "or give another output"
             )
         yield file
     finally:

@@ -323,7 +323,7 @@ def _range(wanted: Range) -> bytes:
         return b""
     content = store_of(url).cat_file(url, start=start, end=end)
     if len(content) != end - start:
-        raise OSError(f"requested {end - start} bytes, but received {len(content)}")
+        raise OSError(f"requested {end - start} bytes of {url}, but received {len(content)}")
     return content
 
 
@@ -493,7 +493,10 @@ class BucketPath:
     def open(self, mode: str = "rb") -> io.BufferedReader:
         """Open the object as a seekable stream."""
         if mode != "rb":
-            raise ValueError(f"mode {mode!r} is not supported for a bucket; use 'rb'")
+            raise ValueError(
+                "objects in a bucket can be opened only with the mode 'rb', but the mode is "
+                f"{mode!r}"
+            )
         return open_stream(self.url)
 
 

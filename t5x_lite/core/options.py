@@ -427,7 +427,9 @@ def _refuse_repeated(args: Sequence[str], target: Any) -> None:
         if not name.startswith("--") or name == "--" or name in appended:
             continue
         if name in seen:
-            raise OptionError(f"{name} is given twice; give it once, followed by all of its values")
+            raise OptionError(
+                f"option {name} is given twice; give it once, followed by all of its values"
+            )
         seen.add(name)
 
 

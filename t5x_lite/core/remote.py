@@ -46,7 +46,7 @@ def open_path(path: str | os.PathLike[str]) -> AnyPath:
         return Path(text)
     if url.group(1) not in _SCHEMES:
         raise InputError(
-            f"{text} has an unknown scheme; use {' or '.join(f'{s}://' for s in _SCHEMES)}"
+            f"URL {text} has an unknown scheme; use {' or '.join(f'{s}://' for s in _SCHEMES)}"
         )
     found = epath.Path(text)
     _list_afresh()
@@ -55,12 +55,14 @@ def open_path(path: str | os.PathLike[str]) -> AnyPath:
     except ImportError as error:
         package = {"gs": "gcsfs", "s3": "s3fs"}[url.group(1)]
         raise InputError(
-            f"{text} needs the package {package}, which is not installed; install it, or mount the "
-            "bucket and give the mounted path"
+            f"URL {text} needs the package {package}, which is not installed; install it, or "
+            "mount the bucket and give the mounted path"
         ) from error
     except Exception as error:  # whatever the store's client raises: credentials, network
         reason = str(error).partition("\n")[0][:200]
-        raise InputError(f"{text} cannot be reached ({type(error).__name__}: {reason})") from error
+        raise InputError(
+            f"URL {text} cannot be reached ({type(error).__name__}: {reason})"
+        ) from error
     return found
 
 
@@ -86,8 +88,8 @@ def local_path(path: str | os.PathLike[str], *, what: str) -> Path:
     bucket = text[url.end() :].partition("/")[0]
     mount = f"gcsfuse {bucket} DIR" if url.group(1) == "gs" else f"mount {bucket} at DIR"
     raise InputError(
-        f"{what} {text} must be on this machine; mount the bucket ({mount}) and give the path "
-        "below DIR"
+        f"{what} {text} must be a local path; mount the bucket ({mount}) and give the path inside "
+        "the mounted directory DIR"
     )
 
 

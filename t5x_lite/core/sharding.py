@@ -153,10 +153,9 @@ def hybrid_devices(sizes: Sequence[int], devices: Sequence[Any]) -> np.ndarray:
             left //= slow[axis]
     if left > 1:
         raise InputError(
-            f"mesh: {dict(zip(MESH_AXES, sizes, strict=True))} does not divide over {slices} "
-            "slices (or nodes); sequence and tensor need fast links, so replica * data * fsdp must "
-            f"be a multiple of {slices}; "
-            f"set --mesh.replica {slices}"
+            f"mesh: {dict(zip(MESH_AXES, sizes, strict=True))} does not fit {slices} slices (or "
+            f"nodes): replica * data * fsdp must be a multiple of {slices}, because sequence and "
+            f"tensor need fast links; set --mesh.replica {slices}"
         )
     fast = [size // part for size, part in zip(sizes, slow, strict=True)]
     by_process = attribute == "process_index"
@@ -314,8 +313,9 @@ def batch_part(mesh: Mesh) -> tuple[int, int]:
     parts = sorted({tuple(sorted(rows)) for rows in held.values()})
     if sum(map(len, parts)) != data_parallelism(mesh) or len(set(map(len, parts))) > 1:
         raise InputError(
-            f"mesh: with {dict(mesh.shape)}, some of the {len(held)} processes share only some of "
-            "their rows; change --mesh.*"
+            f"mesh: with {dict(mesh.shape)}, two of the {len(held)} processes must read either "
+            "equal or entirely different rows of a batch, but some share only a part of their "
+            "rows; change --mesh.*"
         )
     return parts.index(tuple(sorted(held[jax.process_index()]))), len(parts)
 
@@ -387,8 +387,8 @@ def check_whole_rows(what: str, *, instead: str) -> None:
     mesh = jax.sharding.get_abstract_mesh()
     if not mesh.empty and mesh.shape["sequence"] > 1:
         raise InputError(
-            f"{what} needs complete rows, but mesh.sequence is {mesh.shape['sequence']}; "
-            f"set --mesh.sequence 1 or {instead}"
+            f"{what} needs complete rows on each device, but mesh.sequence is "
+            f"{mesh.shape['sequence']}; set --mesh.sequence 1 or {instead}"
         )
 
 

@@ -87,7 +87,7 @@ class Same:
     def read(self, stored: Flat) -> dict[str, Any]:
         if there := _at(self.path, stored):
             raise ValueError(
-                f"parameter {there[0]} is stored, but should be read from {self.owner}"
+                f"parameter {there[0]} is tied to {self.owner}, so it must not be stored separately"
             )
         copies = {_moved(p, self.owner, self.path): stored[p] for p in _at(self.owner, stored)}
         return {**stored, **copies}
@@ -157,7 +157,8 @@ class Repeat:
             shape = tuple(shapes[path].shape)
             if shape[:1] != (self.num,):
                 raise ValueError(
-                    f"parameter {path} must have {self.num} layers, but its shape is {shape}"
+                    f"parameter {path} must have {self.num} layers as its first axis, but its "
+                    f"shape is {shape}"
                 )
             first[path] = jax.ShapeDtypeStruct(shape[1:], shapes[path].dtype)
             rest[path] = tuple(axes[path][1:])

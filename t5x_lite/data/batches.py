@@ -114,7 +114,7 @@ class Batches(Iterator[dict[str, np.ndarray]]):
             self._repeating.add(k)
             if self._tells:
                 name = self._stream.sources[k].name
-                _logger.warning("epoch 2 begins: the data repeats (%s)", name)
+                _logger.warning("epoch 2 of %s begins: the training examples are repeated", name)
         self._stream.forget(self._position)
         return made.batch
 
@@ -160,8 +160,8 @@ class Batches(Iterator[dict[str, np.ndarray]]):
             if not self._tells:
                 return
             _logger.warning(
-                "the data position was saved by an earlier version with a different order; "
-                "the data start over, in the new order"
+                "the saved data position is from an earlier version of t5x-lite, which ordered "
+                "the data differently; the data start from the beginning, in the new order"
             )
             return
         body = unseal(self._kind, state)
@@ -281,8 +281,8 @@ def _refreshes(data: Data, sources: Sequence[Source]) -> Refreshes | None:
         return None
     if len(sources) > 1:
         raise InputError(
-            "data.refresh supports only one cache, but data.cache names several; write one "
-            "cache of all pairs"
+            "data.refresh supports only one cache, but data.cache names several; write one cache "
+            "with all examples"
         )
     assert sources[0].size is not None
     return Refreshes(data.refresh, num_examples=sources[0].size)
@@ -341,8 +341,8 @@ def _check(cache: Cache, data: Data, vocabulary: Vocabulary) -> None:
         )
     if "passages" in index.recipe.outputs:
         raise InputError(
-            f"cache {where} was written by an earlier version, with the same negatives in every "
-            "epoch; write the cache again"
+            f"cache {where} was written by an earlier version of t5x-lite and has the same "
+            "negatives in every epoch; write the cache again"
         )
     data.layout.check(index.recipe.outputs)
     try:
@@ -371,8 +371,8 @@ def _check_final_sentinel(cache: Cache, data: Data) -> None:
         return
     if data.final_sentinel and not recipe.can_end_in_sentinel:
         raise InputError(
-            f"data.final_sentinel is set, but cache {cache.directory} has {recipe.corruption}, "
-            "which has no final sentinel; unset data.final_sentinel"
+            f"data.final_sentinel is set, but cache {cache.directory} was written with "
+            f"{recipe.corruption}, which has no final sentinel; unset data.final_sentinel"
         )
     raise InputError(
         f"cache {cache.directory} was written with data.final_sentinel {ends}, but "
@@ -415,10 +415,11 @@ def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
     sources = training_sources(data, vocabulary, seed=seed)
     sizes = [source.size for source in sources]
     if None in sizes:
-        what = "data.pack True needs" if data.pack else "batches of several shapes need"
+        what = "data.pack True" if data.pack else "batches of several shapes"
         raise UnknownSize(
-            f"{what} a number of steps, because a streamed task does not give its number of "
-            "rows; write a cache with `t5x-lite cache` and give --data.cache, or give --steps"
+            f"the number of steps per epoch is unknown with {what}, because a streamed task does "
+            "not give its number of rows; write a cache with `t5x-lite cache` and give "
+            "--data.cache, or give --steps"
         )
     total = sum(size or 0 for size in sizes)
     stream = _training_stream(data, vocabulary, sources, seed=seed)

@@ -161,7 +161,7 @@ class Augment:
             fill(template, dict.fromkeys(known, ""))
             if absent := [place for place in needed if place not in places(template)]:
                 raise InputError(
-                    f"data.augment.{name} {template!r} does not contain {{{absent[0]}}}"
+                    f"data.augment.{name} must contain {{{absent[0]}}}, but is {template!r}"
                 )
 
     def identity(self) -> dict[str, Any]:
@@ -445,7 +445,9 @@ def adapter_numbers(data: Data) -> dict[str, int]:
                 f"{line!r}"
             )
         if found.setdefault(name, int(number)) != int(number):
-            raise InputError(f"data.adapter_of gives {name} two numbers")
+            raise InputError(
+                f"data.adapter_of gives two different numbers to the cache {name}; keep only one"
+            )
     return found
 
 
@@ -460,8 +462,8 @@ def own_negative_caches(data: Data) -> list[str]:
         directories = [split_rate(text)[0] for text in texts]
     elif data.own_negatives:
         raise InputError(
-            "data.own_negatives needs caches and the layout Groups(); give --data.cache, or set "
-            "--objective.candidates group for all rows"
+            "data.own_negatives requires data.cache and data.layout Groups(); set both, or "
+            "disable in-batch negatives in all rows with --objective.candidates group"
         )
     else:
         return []
@@ -508,9 +510,9 @@ def _check_batches(data: Data) -> None:
     if (length, data.batch_size) != (longest, rows):
         option = layout.grouped.replace("_", "-")
         raise InputError(
-            f"data.{layout.grouped} {length} and data.batch_size {data.batch_size} differ from "
-            f"the longest of data.batches, {longest} and {rows}; set --data.{option} {longest} "
-            f"--data.batch-size {rows}, or change data.batches"
+            f"data.{layout.grouped} is {length} and data.batch_size is {data.batch_size}, but the "
+            f"longest shape in data.batches has {rows} rows of {longest} tokens; set "
+            f"--data.{option} {longest} --data.batch-size {rows}, or change data.batches"
         )
 
 
@@ -532,7 +534,7 @@ def _check_refresh(data: Data) -> None:
     identity = data.layout.identity()
     if identity.get("teacher") or identity.get("known_positives"):
         raise InputError(
-            "data.refresh gives neither teacher scores nor passage ids; unset "
+            "data.refresh provides neither teacher scores nor passage ids; unset "
             "data.layout.teacher and data.layout.known_positives"
         )
 

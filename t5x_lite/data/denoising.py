@@ -354,9 +354,8 @@ def invert(
     begin = [side[0] == sentinel_start for side in (inputs, targets)]
     if begin[0] == begin[1]:
         raise ValueError(
-            f"inputs and targets do not fit together: sentinel {sentinel_start} must be at "
-            "position 0 of either inputs or targets, but is in "
-            f"{'both' if begin[0] else 'neither'}"
+            "inputs and targets are not from one text: either inputs or targets must begin with "
+            f"sentinel {sentinel_start}, but {'both' if begin[0] else 'neither'} of them do"
         )
     sides = [_split(side, sentinel_start) for side in (inputs, targets)]
     (kept, _), (noise, in_targets) = sides
@@ -365,8 +364,8 @@ def invert(
     (first, after_first), (second, after_second) = reversed(sides) if begin[0] else sides
     if after_first != len(second) or after_second != len(first):
         raise ValueError(
-            f"inputs and targets do not fit: {after_first} and {after_second} sentinels replace "
-            f"{len(second)} and {len(first)} spans"
+            f"inputs and targets are not from one text: the numbers of sentinels are {after_first} "
+            f"and {after_second}, but the numbers of spans are {len(second)} and {len(first)}"
         )
     spans: list[np.ndarray] = [np.zeros(0, np.int32)] * (len(first) + len(second))
     spans[0::2], spans[1::2] = first, second

@@ -69,8 +69,8 @@ class FewShot:
             )
         if self.examples and self.orders > math.factorial(min(self.examples, 20)):
             raise InputError(
-                f"evaluation.few_shot.orders {self.orders} is more than the "
-                f"{math.factorial(self.examples)} orders of {self.examples} examples"
+                f"evaluation.few_shot.orders is {self.orders}, but {self.examples} examples have "
+                f"only {math.factorial(self.examples)} orders"
             )
         if len({*self.templates}) < len(self.templates):
             raise InputError("evaluation.few_shot.templates has the same template twice")
@@ -232,8 +232,9 @@ class Prompts:
         drawn = [one for one in candidates if one.inputs != question][:number]
         if len(drawn) < number:
             raise InputError(
-                f"evaluation.few_shot.examples {number} is more than the {len(drawn)} different "
-                f"examples of split {self.config.split!r} of {self._task} that are not the question"
+                f"evaluation.few_shot.examples is {number}, but split {self.config.split!r} of "
+                f"task {self._task} has only {len(drawn)} different examples other than the "
+                "question"
             )
         return [drawn[place] for place in self._order(trial)]
 

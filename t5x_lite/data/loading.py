@@ -79,8 +79,8 @@ def load_task(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> seqio.Tas
     words = wording_of(data)
     if words and not is_marked(task):
         raise InputError(
-            f"data.{' and data.'.join(words)} cannot be set, because data.task {data.task!r} "
-            f"builds its rows of data.layout {data.layout.name} without a template"
+            f"data.{' and data.'.join(words)} cannot be set, because data.task {data.task!r} does "
+            f"not use a template with data.layout {data.layout.name}"
         )
     if data.augment.run:
         task = augmented(
@@ -200,9 +200,9 @@ def _first_tokens(data: Data, task: seqio.Task, number: int, *, seed: int) -> se
     ]
     if not names:
         raise InputError(
-            "data.first_tokens counts tokens at a CacheDatasetPlaceholder, but data.task "
-            f"{data.task!r} has none after its tokenization; add a CacheDatasetPlaceholder to "
-            "the task, or set --data.first-documents"
+            "data.first_tokens requires a seqio CacheDatasetPlaceholder after the tokenization, "
+            f"but data.task {data.task!r} has none; add it to the task, or set "
+            "--data.first-documents"
         )
 
     def examples(split: str) -> tf.data.Dataset:
@@ -292,7 +292,9 @@ def members(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> Members:
         present.append(Present(member=member, data=alone, task=task))
     if not present:
         name, reason = next(iter(absent.items()))
-        raise InputError(f"no task of the mixture {data.task} has data; {name}: {reason}")
+        raise InputError(
+            f"no task of the mixture {data.task} has data; for example, task {name}: {reason}"
+        )
     return Members(mixture=mixture, present=tuple(present), absent=absent)
 
 
@@ -364,7 +366,7 @@ def held_out_members(
         if split in one.task.splits and _is_there(one, split)
     ]
     if not pairs:
-        raise InputError(f"no trained task of the mixture {data.task!r} has a split {split!r}")
+        raise InputError(f"no task that the mixture {data.task!r} trains on has a split {split!r}")
     return [one for one, _ in pairs], [rate for _, rate in pairs]
 
 
@@ -409,7 +411,7 @@ def _tell_constants(data: Data, mixture: Mixture) -> None:
     for member in mixture.constants(data.mixing):
         _logger.info(
             "data.mixing.maximum and data.mixing.temperature do not change the constant rate of "
-            "%s, %s",
+            "task %s, which is %s",
             member.name,
             f"{member.rate:,.10g}",
         )
@@ -422,8 +424,7 @@ def _num_examples(one: Present, *, at_most: int | None) -> int:
     number = int(source.cardinality())
     if number < 0:
         _logger.info(
-            "counting the examples of %s, because its Member in the mixture does not give their "
-            "number",
+            "counting the examples of task %s, because the mixture does not define their number",
             one.member.name,
         )
         number = sum(1 for _ in itertools.islice(elements.as_numpy(source), at_most))

@@ -74,7 +74,10 @@ def parse_sources(cache: str | Sequence[str]) -> list[tuple[str, Fraction]]:
         if not rate:
             raise InputError(f"data.cache: the rate of {directory} must be more than 0")
         if names.count(directory) > 1:
-            raise InputError(f"data.cache names {directory} twice; add the two rates")
+            raise InputError(
+                f"data.cache names the cache {directory} twice; name it once, with the sum of "
+                "both rates"
+            )
     total = sum(rate for _, rate in found)
     return [(directory, rate / total) for directory, rate in found]
 
@@ -251,13 +254,13 @@ class Mixing:
         check_bounds(self, prefix="data.mixing.")
         if self.by == "equal" and self.unlabelled is not None:
             raise InputError(
-                "data.mixing.by equal gives unlabelled text the same rate as other tasks; unset "
-                "data.mixing.unlabelled"
+                "data.mixing.unlabelled has no effect with data.mixing.by equal, which gives all "
+                "tasks the same rate; unset data.mixing.unlabelled"
             )
         if self.by == "equal" and (self.maximum is not None or self.temperature != 1.0):
             raise InputError(
-                "data.mixing.by equal does not use the numbers of examples; unset "
-                "data.mixing.maximum and data.mixing.temperature"
+                "data.mixing.maximum and data.mixing.temperature have no effect with "
+                "data.mixing.by equal, which gives all tasks the same rate; unset both"
             )
 
     def rate(self, num_examples: int) -> float:

@@ -68,21 +68,22 @@ class Member:
     def __post_init__(self) -> None:
         if self.examples is not None and self.rate is not None:
             raise InputError(
-                f"mixture: {self.task} has both a rate and a number of examples; give one of these"
+                f"mixture: task {self.task} has both a rate and a number of examples; give only "
+                "one of them"
             )
         if self.maximum is not None and (self.maximum < 1 or self.rate is not None):
             raise InputError(
-                f"mixture: maximum of {self.task} must be at least 1, and None for a task with a "
-                f"constant rate, but is {self.maximum}"
+                f"mixture: the maximum of task {self.task} must be at least 1, or None if the "
+                f"rate of the task is constant, but is {self.maximum}"
             )
         if self.shared_examples and self.rate is not None:
             raise InputError(
-                f"mixture: {self.task} has a constant rate, so it cannot have shared_examples"
+                f"mixture: task {self.task} has a constant rate, so it cannot have shared_examples"
             )
         for name, value in (("examples", self.examples), ("rate", self.rate)):
             if value is not None and not 0 <= value < math.inf:
                 raise InputError(
-                    f"mixture: {name} of {self.task} must not be negative, but is {value}"
+                    f"mixture: the {name} of task {self.task} must not be negative, but is {value}"
                 )
 
     @property
@@ -186,12 +187,13 @@ class Mixture:
         if short:
             several = " or ".join(member.name for member in short)
             raise InputError(
-                f"data.mixing.leave_out: {name!r} may be {several}; give one of these names"
+                f"data.mixing.leave_out: the name {name!r} is ambiguous and can mean {several}; "
+                "give one of these names"
             )
         listed = ", ".join(member.name for member in self.members)
         known = [label for member in self.members for label in _labels(member)]
         hint = did_you_mean(name, known) or f"; its tasks are {listed}"
-        raise InputError(f"data.mixing.leave_out: the mixture has no {name!r}{hint}")
+        raise InputError(f"data.mixing.leave_out: the mixture has no task {name!r}{hint}")
 
     def rates(self, mixing: Mixing, *, count: Callable[[Member], int]) -> list[float]:
         """Return the relative rate of each task, in the order of `members`.
@@ -274,7 +276,7 @@ def find_mixture(data: Data) -> Mixture | None:
     if found is not None:
         if data.layout.answered_by_head:
             raise InputError(
-                f"data.task {data.task!r} is a mixture, but a model with an encoder head has "
+                f"data.task {data.task!r} is a mixture, but a model with an encoder head supports "
                 "only one task; set data.task to one task"
             )
         if words := wording_of(data):
@@ -285,9 +287,9 @@ def find_mixture(data: Data) -> Mixture | None:
             )
         if data.augment.run:
             raise InputError(
-                f"data.augment.run has the ids of one task, but data.task {data.task!r} is a "
-                "mixture; set data.task to one task, or mix caches that were each written with "
-                "a run"
+                "data.augment.run contains the example ids of one task, but data.task "
+                f"{data.task!r} is a mixture; set data.task to one task, or mix caches that were "
+                "each written with a run"
             )
         for name in truncation_of(data):
             raise InputError(

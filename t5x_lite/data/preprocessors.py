@@ -375,12 +375,15 @@ def wnli_simple(record: Mapping[str, Any], *, inputs: str = "wsc: {text}") -> di
     words, wanted = _words(premise), _words(hypothesis)
     matches = [_match(words, wanted, i) for i, word in enumerate(words) if word in PRONOUNS]
     if not matches:
-        raise InputError(f"WNLI {record['idx']}: no pronoun in {premise[:60]!r}")
+        raise InputError(
+            f"WNLI example {record['idx']}: the premise {premise[:60]!r} contains no pronoun"
+        )
     best = max(matches, key=lambda match: match.score)
     targets = _as_in(hypothesis, _without_beginning(best.candidate))
     if targets is None:
         raise InputError(
-            f"WNLI {record['idx']}: the hypothesis {hypothesis[:60]!r} does not fit the premise"
+            f"WNLI example {record['idx']}: the hypothesis {hypothesis[:60]!r} contains no words "
+            "that replace the pronoun of the premise"
         )
     return {
         "inputs": fill(inputs, {**record, "text": _highlighted(premise, best.index)}),
@@ -412,7 +415,10 @@ def _match(premise: Sequence[str], hypothesis: Sequence[str], index: int) -> _Ma
         found = (re.search(" ".join(pattern), text) for pattern in patterns)
         match = next((match for match in found if match), None)
     except re.error as error:
-        raise InputError(f"WNLI: {text[:60]!r} cannot be compared ({error})") from error
+        raise InputError(
+            f"WNLI: cannot match the hypothesis {text[:60]!r} with the premise, because the words "
+            f"are not a valid regular expression ({error})"
+        ) from error
     return _Match(score, index, match.group(1) if match else "")
 
 
@@ -567,7 +573,10 @@ class Columns:
             fields = texts_of(row)
             identity = fields[self.id] if self.id else str(count)
             if identity in seen:
-                raise InputError(f"{row.where}: {self.id} {identity!r} is also in {seen[identity]}")
+                raise InputError(
+                    f"{row.where}: column {self.id} has the id {identity!r}, which is also in "
+                    f"{seen[identity]}; ids must be unique"
+                )
             if self.id and not self.stream:
                 seen[identity] = row.where
             second = {"second": fill(self.second, fields)} if self.second else {}

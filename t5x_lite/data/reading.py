@@ -123,15 +123,15 @@ def num_examples(data: Data, vocabulary: Vocabulary, *, seed: int) -> int:
             raw = source.get_dataset("train", shuffle=False)
             number = int(raw.cardinality())
             if number < 0:
-                _logger.info("counting the training examples of %s", one.member.named_task)
+                _logger.info("counting the training examples of task %s", one.member.named_task)
                 number = sum(1 for _ in as_numpy(raw))
             total += number
             continue
         found = _training_source(one, vocabulary, rate=Fraction(1), seed=seed).size
         if found is None:
             raise UnknownSize(
-                f"{one.member.task} is streamed, so its number of examples is unknown; write a "
-                "cache with `t5x-lite cache` and give --data.cache, or give --steps"
+                f"task {one.member.task} is streamed, so its number of examples is unknown; write "
+                "a cache with `t5x-lite cache` and give --data.cache, or give --steps"
             )
         total += found
     return total
@@ -201,7 +201,7 @@ def _held(one: Present, recipe: Recipe, *, seed: int) -> Held | None:
         there = int(source.get_dataset("train", shuffle=False).reduce(0, lambda n, _: n + 1))
         if there < number:
             _logger.warning(
-                "data.first_documents is %d, but there are only %d documents", number, there
+                "data.first_documents is %d, but the task has only %d documents", number, there
             )
     return Held(recipe.stored, found)
 
@@ -262,7 +262,8 @@ class Feed:
                 self._checkpoint.read(f"{directory}/position").assert_consumed()
             except (tf.errors.OpError, AssertionError) as error:
                 raise InputError(
-                    f"the saved data position does not fit this task: {str(error).splitlines()[0]}"
+                    "the saved data position cannot be restored, because it does not fit the "
+                    f"current task: {str(error).splitlines()[0]}"
                 ) from error
 
     def close(self) -> None:

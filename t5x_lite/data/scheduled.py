@@ -247,8 +247,9 @@ class Scheduled:
             self.groups += self._groups_of(k, repeats)
         if not self.groups:
             raise InputError(
-                "no group of examples fills a batch; use fewer rows in data.batches, or set "
-                f"--data.batches.small above {max(rows for _, rows in self._buckets)}"
+                "no row length in data.batches has enough examples for one batch; use fewer rows "
+                "in data.batches, or set --data.batches.small above "
+                f"{max(rows for _, rows in self._buckets)}"
             )
 
     def make(self, position: Position, *, part: int, parts: int) -> Made | None:

@@ -75,7 +75,7 @@ def unseal(kind: bytes, state: bytes) -> bytes:
     """Return the content of a saved data position; raise InputError if it is damaged."""
     for other, says in _SAYS.items():
         if other != kind and state.startswith(other):
-            raise InputError(f"the saved data position is {says}")
+            raise InputError(f"the saved data position cannot be restored, because it is {says}")
     start = len(kind) + hashlib.sha256().digest_size
     digest, body = state[len(kind) : start], state[start:]
     if not state.startswith(kind) or hashlib.sha256(body).digest() != digest:
@@ -474,13 +474,13 @@ def _documents(source: Source, number: int) -> int:
     if index.recipe.corruption or index.recipe.lengths is not None or index.baked is not None:
         raise InputError(
             f"cache {source.cache.directory} does not record the first {number} documents of the "
-            "task; write a cache of these documents with t5x-lite cache ... "
-            f"--data.first-documents {number}, or set --data.first-tokens"
+            "task; write a cache of these documents with `t5x-lite cache ... "
+            f"--data.first-documents {number}`, or set --data.first-tokens"
         )
     there = source.size
     if number > there:
         _logger.warning(
-            "data.first_documents is %d, but there are only %d documents", number, there
+            "data.first_documents is %d, but the cache has only %d documents", number, there
         )
     return min(number, there)
 

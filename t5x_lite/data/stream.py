@@ -424,7 +424,8 @@ def _numbers_of(data: Data, sources: list[Source]) -> dict[str, Int[np.ndarray, 
             named = [numbers[name] for name in names_of(directory) if name in numbers]
             if not named:
                 raise InputError(
-                    f"data.adapter_of has no number for {directory}, only for {', '.join(numbers)}"
+                    f"data.adapter_of has no number for the cache {directory}, only for "
+                    f"{', '.join(numbers)}"
                 )
             ids.append(named[0])
         found[ADAPTER_IDS] = np.array(ids, np.int32)
@@ -447,7 +448,8 @@ def _layout_of(data: Data, sources: list[Source]) -> Layout:
     for source in others:
         if data.layout.of_task(source.recipe.outputs) != layout:
             raise InputError(
-                f"the caches {first.name} and {source.name} have different features; if one is "
-                "from an earlier version, it may lack scores; write that cache again"
+                f"the caches {first.name} and {source.name} have different features; if one cache "
+                "is from an earlier version of t5x-lite, it may lack scores and must be written "
+                "again"
             )
     return layout

@@ -148,7 +148,7 @@ def test_one_list_for_many_languages_is_refused(tmp_path):
     with pytest.raises(InputError, match="directory of lists"):
         BadWordsFilter(cleaning)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="no file with a language as its name"):
+    with pytest.raises(InputError, match="has no file named after a language"):
         BadWordsFilter(Cleaning(bad_words=str(tmp_path / "empty")))
 
 

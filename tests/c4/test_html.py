@@ -44,15 +44,24 @@ def test_encodings(headers, body):
 @pytest.mark.parametrize(
     ("reason", "arguments"),
     [
-        ("responses with a status other than 200", (b"x", HTML, "404 Not Found")),
-        ("responses that are neither HTML nor plain text", (b"x", "Content-Type: image/png\r\n")),
-        ("responses in a compression that is not gzip", (b"x", HTML + "Content-Encoding: br\r\n")),
         (
-            "damaged compression of a response",
+            "responses with an HTTP status other than 200 were skipped",
+            (b"x", HTML, "404 Not Found"),
+        ),
+        (
+            "responses that are neither HTML nor plain text were skipped",
+            (b"x", "Content-Type: image/png\r\n"),
+        ),
+        (
+            "responses in a compression other than gzip or deflate were skipped",
+            (b"x", HTML + "Content-Encoding: br\r\n"),
+        ),
+        (
+            "an HTTP response has a damaged compression",
             (b"\x1f\x8b\x09" * 9, HTML + "Content-Encoding: gzip\r\n"),
         ),
         (
-            "responses longer than the limit when decompressed",
+            "responses that exceed the size limit when decompressed were skipped",
             (gzip.compress(b"x" * 20_000, mtime=0), HTML + "Content-Encoding: gzip\r\n"),
         ),
     ],

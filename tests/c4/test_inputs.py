@@ -66,14 +66,14 @@ def test_buckets(bucket, crawl):  # noqa: F811
             ["empty"],
             "input empty is a directory without files that end in .warc, .wet, .warc.gz, .wet.gz",
         ),
-        (["empty.txt"], "input empty.txt is a list of paths without a path"),
-        (["wet.txt"], "wet.txt:1 is not a path; rename WET and WARC files to *.warc"),
+        (["empty.txt"], "input empty.txt is a list of paths, but contains no path"),
+        (["wet.txt"], "input wet.txt: line 1 is not a path; if the input is a WET"),
         (["bad.paths.gz"], "input bad.paths.gz cannot be read (Compressed file ended before"),
         (
             ["bytes.list"],
             "input bytes.list is not a list of paths; a WET or WARC file must not end",
         ),
-        (["http://a.com/b"], "http://a.com/b has an unknown scheme; use gs:// or s3://"),
+        (["http://a.com/b"], "URL http://a.com/b has an unknown scheme; use gs:// or s3://"),
     ],
 )
 def test_what_names_no_file(crawl, inputs, error):

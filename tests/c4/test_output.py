@@ -145,7 +145,7 @@ def test_manifest(tmp_path):
     with pytest.raises(InputError, match="was written by another version"):
         read_manifest(tmp_path)
     (tmp_path / "manifest.json").write_text("{")
-    with pytest.raises(InputError, match="is not a manifest"):
+    with pytest.raises(InputError, match="is not a valid manifest"):
         read_manifest(tmp_path)
     with pytest.raises(InputError, match=r"cannot read the list .*none of cleaning.urls"):
         describe_run(

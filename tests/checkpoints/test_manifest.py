@@ -143,7 +143,7 @@ def test_a_step_without_a_manifest_is_no_checkpoint(step):
 def test_a_damaged_manifest(step, content):
     (step / "manifest.json").write_text(content)
     assert is_complete(step)
-    assert find_damage(step).startswith("manifest.json: not a manifest of version 1")
+    assert find_damage(step).startswith("manifest.json: not a checkpoint manifest of version 1")
 
 
 def test_a_flipped_byte_of_a_manifest_is_found(step):
@@ -154,7 +154,9 @@ def test_a_flipped_byte_of_a_manifest_is_found(step):
         torn = bytearray(whole)
         torn[position] ^= 1
         (step / "manifest.json").write_bytes(torn)
-        assert find_damage(step).startswith("manifest.json: not a manifest of version 1 (")
+        assert find_damage(step).startswith(
+            "manifest.json: not a checkpoint manifest of version 1 ("
+        )
 
 
 def test_a_step_in_a_work_directory_has_its_own_name(step, tmp_path, monkeypatch):

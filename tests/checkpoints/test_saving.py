@@ -262,7 +262,8 @@ def test_a_process_that_does_not_finish_is_named(tmp_path, monkeypatch):
         manager.wait()
     assert str(raised.value) == (
         f"the last checkpoint in {tmp_path}/checkpoints could not be saved (not all processes "
-        "finished after 1 s: step 5 has no manifests of the processes 1, 3, 4, 5 and 2 more; check "
+        "finished after 1 s: checkpoint of step 5 lacks the manifests of the processes 1, 3, 4, 5 "
+        "and 2 more; check "
         "that all processes share the work directory, or set a longer --checkpoints.timeout for a "
         "slow store); earlier checkpoints are complete"
     )

@@ -128,7 +128,7 @@ def test_a_killed_command_goes_on(embed, checkpoint, tmp_path, monkeypatch):
         embed()
     assert (tmp_path / "out.npy").exists()  # the old one
     with pytest.raises(
-        InputError, match=r"out.npy.partial holds rows of another command \(other prefix\)"
+        InputError, match=r"out.npy.partial contains rows of another command \(other prefix\)"
     ):
         embed(prefix="query: ")
     assert embed().tobytes() == whole.tobytes()

@@ -185,10 +185,12 @@ def test_a_command_that_was_killed_goes_on(beir, checkpoint, tmp_path, monkeypat
     other = {**source, "encoder": PairEncoder(pooling="mean", batch_size=2)}
     with (
         locked(tmp_path / "n.jsonl.partial", output="n.jsonl"),
-        pytest.raises(InputError, match=r"n.jsonl: another process is writing it"),
+        pytest.raises(InputError, match=r"n.jsonl: another process is writing this output"),
     ):
         mined(output, beir, **source)
-    with pytest.raises(InputError, match=r"holds the vectors of another command \(other source\)"):
+    with pytest.raises(
+        InputError, match=r"contains the vectors of another command \(other source\)"
+    ):
         mined(output, beir, **other)
     monkeypatch.setattr(ResumableArray, "write", write)
     again, _ = mined(output, beir, **source)

@@ -77,7 +77,7 @@ def test_a_checkpoint_and_what_is_there_already(beir, tmp_path, compile_once):
 def test_an_output_has_the_runs_of_one_command(beir, tmp_path):
     options = {"output": str(tmp_path / "out"), "bm25": "whitespace"}
     evaluate_suite("beir", beir, **options)
-    with pytest.raises(InputError, match="holds the runs of another command"):
+    with pytest.raises(InputError, match="contains the runs of another command"):
         evaluate_suite("beir", beir, depth=7, **options)
 
 

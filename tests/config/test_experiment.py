@@ -265,7 +265,7 @@ def test_shapes_of_batches_are_saved_and_may_be_given_as_an_option(tmp_path):
     assert load(path) == experiment
     shapes = ["--data.batches.shapes", "8", "6", "12", "4", "16", "2"]
     assert load(path, shapes).data.batches == Bucketed({8: 6, 12: 4, 16: 2})
-    message = r"data\.inputs_length 16 and data\.batch_size 2 differ from the longest"
+    message = r"data\.inputs_length is 16 and data\.batch_size is 2, but the longest shape"
     with pytest.raises(InputError, match=message):
         load(path, shapes[:-2])
 
@@ -316,7 +316,8 @@ def test_a_workdir_of_another_experiment_is_refused_naming_every_difference():
     with pytest.raises(InputError) as raised:
         check_same_experiment(other, EXPERIMENT, "work/a")
     assert str(raised.value) == (
-        "work/a belongs to another experiment: model.d_model is 64 in the saved config and 16 now, "
+        "work directory work/a belongs to another experiment: "
+        "model.d_model is 64 in the saved config and 16 now, "
         "optimizer is AdamW in the saved config and Adafactor now, seed is 2 in the saved config "
         "and 0 now; "
         "use another --workdir or the same settings"
@@ -359,8 +360,8 @@ def test_configs_of_different_types_are_named_by_their_classes():
     with pytest.raises(InputError) as raised:
         check_same_experiment(there, here, "w")
     assert str(raised.value) == (
-        "w belongs to another experiment: optimizer.schedule is Constant in the saved config "
-        "and InverseSquareRoot now; use another --workdir or the same settings"
+        "work directory w belongs to another experiment: optimizer.schedule is Constant in the "
+        "saved config and InverseSquareRoot now; use another --workdir or the same settings"
     )
 
 

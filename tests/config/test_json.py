@@ -130,7 +130,9 @@ def test_what_cannot_be_read_again_is_not_written():
 
     with pytest.raises(InputError, match="another process could not import"):
         to_json(Local())
-    with pytest.raises(InputError, match=r"^Whole.value\[1\] is a list and cannot be saved"):
+    with pytest.raises(
+        InputError, match=r"^config value Whole.value\[1\] is a list, which cannot be saved"
+    ):
         to_json(Whole(part=Part(), value=(1, [2])))
 
 

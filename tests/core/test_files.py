@@ -157,7 +157,7 @@ def test_what_is_on_the_disk(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "..", "../a", "a/../../b", "a\0", 7, None, "a\\b"])
 def test_a_path_that_leaves_the_directory_is_refused(name, tmp_path):
-    with pytest.raises(InputError, match=r"list\.json: the path .* leaves the directory"):
+    with pytest.raises(InputError, match=r"list\.json: the path .* must be inside the directory"):
         files.inside(tmp_path, name, where="list.json")
 
 
@@ -195,7 +195,7 @@ def test_no_temporary_directory_is_one_line(monkeypatch):
 def test_an_unfinished_directory_is_of_one_process(tmp_path):
     with files.scratch_directory(tmp_path / "part", output="out") as part:
         (part / "a").write_text("")
-        held = "out: another process is writing it"
+        held = "out: another process is writing this output"
         with (
             pytest.raises(InputError, match=held),
             files.scratch_directory(tmp_path / "part", output="out"),

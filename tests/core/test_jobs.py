@@ -101,8 +101,8 @@ def test_another_command_leaves_the_lines_as_they_are(options, what):
     with pytest.raises(InputError) as raised:
         write(**options)
     assert str(raised.value) == (
-        f"{Path('out.partial').resolve()} holds lines of another command (other {what}); run that "
-        "command again, delete the file, or choose another output than out"
+        f"{Path('out.partial').resolve()} contains lines of another command (other {what}); run "
+        "the command that wrote the file again, delete the file, or choose another output than out"
     )
     assert (Path("out.partial").read_bytes(), Path("out.partial.json").read_bytes()) == before
     assert write(seed=1) == 4
@@ -114,7 +114,7 @@ def test_a_file_that_nobody_described_is_left_as_it_is(state):
     Path("out.partial").write_text("mine")
     if state is not None:
         Path("out.partial.json").write_text(state)
-    with pytest.raises(InputError, match="holds output of an unknown command; run"):
+    with pytest.raises(InputError, match="contains output of an unknown command; run"):
         write()
     assert Path("out.partial").read_text() == "mine"
     assert names() == (["out.partial"] if state is None else ["out.partial", "out.partial.json"])
@@ -143,7 +143,9 @@ def test_bad_input_leaves_nothing_but_what_an_earlier_process_wrote():
 def test_two_processes_do_not_write_the_same_output():
     with resumable_writer("out", identity={}, chunk=2) as file:
         file.write(*LINES[:2])
-        with pytest.raises(InputError, match="out: another process is writing it; wait for that"):
+        with pytest.raises(
+            InputError, match="out: another process is writing this output; wait until"
+        ):
             write()
     assert Path("out").read_text() == "".join(WHOLE.splitlines(keepends=True)[:2])
 
@@ -208,7 +210,7 @@ def test_rows_of_an_array_are_gone_on_with(caplog):
     with pytest.raises(Killed):
         write_rows(until=4, seed=1)
     assert names() == ["a.npy.partial", "a.npy.partial.json"]
-    with pytest.raises(InputError, match=r"holds rows of another command \(other seed\)"):
+    with pytest.raises(InputError, match=r"contains rows of another command \(other seed\)"):
         write_rows(seed=2)
     assert write_rows(seed=1) == 4
     np.testing.assert_array_equal(np.load("a.npy"), ROWS)
@@ -263,7 +265,9 @@ def test_files_of_a_directory_are_gone_on_with(torn):
     with pytest.raises(Killed):
         grow(until=2, torn=torn)
     assert names() == ["d.partial"]
-    with pytest.raises(InputError, match=r"holds a part of another command \(other a\); run that"):
+    with pytest.raises(
+        InputError, match=r"contains a part of another command \(other a\); run the"
+    ):
         grow(a=2)
     with pytest.raises(Killed):
         grow(until=3, torn=torn)
@@ -300,7 +304,7 @@ def test_a_scratch_directory_is_removed_at_the_end():
     with resumable_directory("d", identity={}, scratch=True) as folder:
         (folder / "x").write_text("x")
         with (
-            pytest.raises(InputError, match="d: another process is writing it"),
+            pytest.raises(InputError, match="d: another process is writing this output"),
             resumable_directory("d", identity={}, scratch=True),
         ):
             raise AssertionError

@@ -127,7 +127,7 @@ def test_an_option_that_is_given_twice(again):
     with pytest.raises(OptionError) as raised:
         parsed("--steps", "2", *again.split())
     assert str(raised.value) == (
-        "--steps is given twice; give it once, followed by all of its values"
+        "option --steps is given twice; give it once, followed by all of its values"
     )
 
 

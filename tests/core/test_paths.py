@@ -68,5 +68,5 @@ def test_a_block_has_its_limit(store, monkeypatch):  # noqa: F811
     with data_path("gs://bucket/a").open() as file:
         assert file.read() == CONTENT[:100_000]
     assert counts["get"] - 1 == 1 + -(-(100_000 - 65_536) // 4000)
-    with pytest.raises(ValueError, match="use 'rb'"):
+    with pytest.raises(ValueError, match="only with the mode 'rb'"):
         BucketPath("gs://bucket/a").open("wb")

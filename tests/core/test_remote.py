@@ -53,8 +53,8 @@ def test_what_cannot_take_a_bucket_says_what_to_mount():
     with pytest.raises(InputError) as raised:
         remote.local_path("gs://corpus/prose", what="data.directory")
     assert str(raised.value) == (
-        "data.directory gs://corpus/prose must be on this machine; mount the bucket (gcsfuse "
-        "corpus DIR) and give the path below DIR"
+        "data.directory gs://corpus/prose must be a local path; mount the bucket (gcsfuse "
+        "corpus DIR) and give the path inside the mounted directory DIR"
     )
 
 
@@ -71,13 +71,15 @@ def test_buckets_that_cannot_be_reached(monkeypatch):
         return str(raised.value)
 
     assert fails(ImportError("no gcsfs")) == (
-        "gs://bucket/run needs the package gcsfs, which is not installed; install it, or mount "
-        "the bucket and give the mounted path"
+        "URL gs://bucket/run needs the package gcsfs, which is not installed; install it, or "
+        "mount the bucket and give the mounted path"
     )
     assert fails(OSError("no credentials\nat all")) == (
-        "gs://bucket/run cannot be reached (OSError: no credentials)"
+        "URL gs://bucket/run cannot be reached (OSError: no credentials)"
     )
-    with pytest.raises(InputError, match=r"^ftp://a/b has an unknown scheme; use gs:// or s3://$"):
+    with pytest.raises(
+        InputError, match=r"^URL ftp://a/b has an unknown scheme; use gs:// or s3://$"
+    ):
         remote.open_path("ftp://a/b")
 
 

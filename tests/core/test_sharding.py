@@ -258,7 +258,7 @@ def test_a_mesh_axis_may_take_a_part_of_an_axis_of_the_torus(kind, shape, sizes)
 
 
 def test_tensor_does_not_cross_slow_links():
-    expected = "sequence and tensor need fast links, so replica * data * fsdp must be a"
+    expected = "replica * data * fsdp must be a multiple of 2, because sequence and tensor need"
     with pytest.raises(InputError, match=re.escape(expected)):
         hybrid_devices((1, 1, 1, 1, 4), slices(2, 2))
 

@@ -61,7 +61,7 @@ def test_arrays_below_a_path_that_are_read_from_others():
 
 
 def test_copies_are_not_stored():
-    with pytest.raises(ValueError, match="b is stored, but should be read from a"):
+    with pytest.raises(ValueError, match="b is tied to a, so it must not be stored"):
         tied_parameters.read([Same("b", "a")], tree(a=ONE, b=TWO))
 
 
@@ -147,7 +147,7 @@ def test_the_paths_that_a_view_has_to_do_with():
         ),
         (Same("a", "d"), "and d must have equal shapes, but have .* and {}"),
         (Difference("a", "b"), "and b must have equal shapes"),
-        (Repeat("b", 2), r"b must have 2 layers, but its shape is \(3,\)"),
+        (Repeat("b", 2), r"b must have 2 layers as its first axis, but its shape is \(3,\)"),
     ],
 )
 def test_refuses_parameters_that_are_not_those(view, message):

@@ -258,8 +258,8 @@ def test_a_position_of_an_earlier_order_begins_anew_and_says_so(data, vocabulary
     assert_equal_batches(take(again, 2), expected)
     [said] = [r.getMessage() for r in caplog.records if r.name.startswith("t5x_lite")]
     assert said == (
-        "the data position was saved by an earlier version with a different order; "
-        "the data start over, in the new order"
+        "the saved data position is from an earlier version of t5x-lite, which ordered the data "
+        "differently; the data start from the beginning, in the new order"
     )
     other = data_batches.train_batches(data, vocabulary, seed=4)
     with pytest.raises(InputError, match="other settings: seed 3"):

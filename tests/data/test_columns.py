@@ -89,7 +89,10 @@ def test_a_bad_row_is_named_with_its_line(tmp_path, name, content, message):
 
 def test_two_rows_with_one_id_are_refused(tmp_path):
     columns = Columns(inputs="{text}", targets="{text}", id="key")
-    with pytest.raises(InputError, match=r"train\.csv:4: key 'k' is also in .*train\.csv:2"):
+    with pytest.raises(
+        InputError,
+        match=r"train\.csv:4: column key has the id 'k', which is also in .*train\.csv:2",
+    ):
         examples(columns, tmp_path, "train.csv", "text,key\na,k\nb,l\nc,k\n")
 
 

@@ -88,10 +88,14 @@ def test_each_shape_is_a_config_of_one_shape():
         ),
         (
             {"targets_length": 12},
-            "data.targets_length 12 and data.batch_size 2 differ from the longest of "
-            "data.batches, 10 and 2; set --data.targets-length 10 --data.batch-size 2, or change",
+            "data.targets_length is 12 and data.batch_size is 2, but the longest shape in "
+            "data.batches has 2 rows of 10 tokens; set --data.targets-length 10 --data.batch-size "
+            "2, or change",
         ),
-        ({"batch_size": 4}, "data.targets_length 10 and data.batch_size 4 differ from the longest"),
+        (
+            {"batch_size": 4},
+            "data.targets_length is 10 and data.batch_size is 4, but the longest shape",
+        ),
     ],
 )
 def test_batches_that_do_not_fit(changes, message):

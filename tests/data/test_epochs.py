@@ -73,7 +73,7 @@ def told(batches, count):
 
 def test_whole_epochs_are_counted_and_the_first_repetition_is_told(train, caplog):
     assert told(train(shuffle=False), 6) == [0, 0, 1, 1, 2, 2]
-    assert said(caplog) == ["epoch 2 begins: the data repeats (my:pairs)"]
+    assert said(caplog) == ["epoch 2 of my:pairs begins: the training examples are repeated"]
 
 
 @pytest.mark.slow

@@ -60,9 +60,11 @@ def test_a_question_is_never_shown_with_its_answer():
         assert text.count("\n\n") == 4
     everything = prompts(examples=5)
     everything.check(["q9"])
-    with pytest.raises(InputError, match="examples 5 is more than the 4 different examples of"):
+    with pytest.raises(
+        InputError, match="examples is 5, but split 'train' of task made has only 4 different"
+    ):
         everything.check(["q9", "q3"])
-    message = "examples 6 is more than the 5 different examples of split 'train' of made that are"
+    message = "examples is 6, but split 'train' of task made has only 5 different examples other"
     with pytest.raises(InputError, match=message):
         prompts(examples=6).check(["q9"])
 
@@ -115,7 +117,7 @@ def test_what_is_too_long_loses_its_first_examples_and_no_question():
         ({"seeds": ()}, r"seeds must be one or more different numbers, but is none"),
         ({"seeds": (2, 2)}, r"seeds must be one or more different numbers, but is 2 2"),
         ({"seeds": (-2,)}, r"few_shot\.seeds must be at least 0: got"),
-        ({"examples": 2, "orders": 3}, r"orders 3 is more than the 2 orders of 2 examples"),
+        ({"examples": 2, "orders": 3}, r"orders is 3, but 2 examples have only 2 orders"),
         ({"templates": ("{inputs} {targets}",) * 2}, "has the same template twice"),
         ({"templates": ("{inputs}",)}, "must have {inputs} and after it {targets}, each once"),
         ({"templates": ("{targets} {inputs}",)}, "must have {inputs} and after it {targets}"),

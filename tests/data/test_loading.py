@@ -102,8 +102,8 @@ def test_rows_without_room_for_the_words_are_refused(supervised, vocabulary):
     [
         (
             {"template": "{text}"},
-            "data.template cannot be set, because data.task 'tasks.text:span_corruption' builds "
-            "its rows of data.layout seq2seq without a template",
+            "data.template cannot be set, because data.task 'tasks.text:span_corruption' does not "
+            "use a template with data.layout seq2seq",
         ),
         (
             {"prefix": "", "template": "{a}"},

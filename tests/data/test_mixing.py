@@ -34,7 +34,7 @@ def test_a_directory_whose_name_ends_in_a_number(tmp_path):
         (("a", "b=0.5"), "'a' has no rate; write each of several caches as DIRECTORY=RATE"),
         (("a=x", "b=0.5"), "'a=x' has no rate"),
         (("a=0", "b=1"), "the rate of a must be more than 0"),
-        (("a=1", "a=1"), "names a twice"),
+        (("a=1", "a=1"), "names the cache a twice"),
         ((), "must name directories"),
         (("",), "must name directories"),
     ],

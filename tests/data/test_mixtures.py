@@ -102,7 +102,9 @@ def test_a_task_s_own_name_stands_for_it_where_it_is_the_only_one():
         members=tuple(Member(task=name, rate=1.0) for name in ("a.x:rte", "a.y:rte", "a.y:dpr"))
     )
     assert [member.name for member in both.without(["dpr"]).members] == ["x_rte", "y_rte"]
-    with pytest.raises(InputError, match="'rte' may be x_rte or y_rte; give one of these names"):
+    with pytest.raises(
+        InputError, match="'rte' is ambiguous and can mean x_rte or y_rte; give one of these names"
+    ):
         both.without(["rte"])
 
 
@@ -120,7 +122,7 @@ def test_leave_out(names, left):
 
 
 def test_leave_out_refuses_what_is_not_there_and_everything():
-    with pytest.raises(InputError, match=r"no 'glue_colla'; did you mean glue_cola\?"):
+    with pytest.raises(InputError, match=r"no task 'glue_colla'; did you mean glue_cola\?"):
         MIXTURE.without(["glue_colla"])
     with pytest.raises(InputError, match="its tasks are glue_cola, glue_mnli"):
         MIXTURE.without(["zzz"])
@@ -148,7 +150,7 @@ def test_a_task_has_a_limit_of_its_own():
     assert rates(Mixing(maximum=49, temperature=2.0), count=lambda member: 4) == [7.0, 2.0]
     assert rates(Mixing(by="equal"), count=never) == [1.0, 1.0]
     for wrong in ({"maximum": 0}, {"maximum": 5, "rate": 1.0}):
-        with pytest.raises(InputError, match="maximum of a:b must be at least 1, and"):
+        with pytest.raises(InputError, match="maximum of task a:b must be at least 1, or"):
             Member(task="a:b", **wrong)
 
 

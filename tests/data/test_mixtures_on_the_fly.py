@@ -262,7 +262,9 @@ def test_documents_are_counted_once_and_up_to_the_limit(
     assert read_documents() >= DOCUMENTS
     next(data_batches.eval_batches(whole, vocabulary))
     assert read_documents() < DOCUMENTS
-    counting = "counting the examples of text_span_corruption: its Member in the mixture does not"
+    counting = (
+        "counting the examples of task text_span_corruption, because the mixture does not define"
+    )
     assert sum(counting in message for message in caplog.messages) == 2
 
 
@@ -280,7 +282,7 @@ def test_a_constant_rate_that_stays_is_told(vocabulary, mixed, documents, caplog
     data_batches.train_batches(settings, vocabulary, seed=0)
     assert caplog.messages == [
         "data.mixing.maximum and data.mixing.temperature do not change the constant rate of "
-        "text_span_corruption, 1,000,000"
+        "task text_span_corruption, which is 1,000,000"
     ]
 
 

@@ -181,5 +181,7 @@ def test_wnli_finds_the_pronoun_and_the_noun(premise, hypothesis, inputs, target
 
 def test_wnli_without_a_pronoun_is_refused():
     record = {"sentence1": "Ann thanked Bob.", "sentence2": "Bob.", "label": 0, "idx": 8}
-    with pytest.raises(InputError, match="WNLI 8: no pronoun in 'Ann thanked Bob"):
+    with pytest.raises(
+        InputError, match=r"WNLI example 8: the premise 'Ann thanked Bob\.' contains no"
+    ):
         wnli_simple(record)

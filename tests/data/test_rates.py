@@ -60,8 +60,8 @@ def test_mixing_makes_rates():
         ({"by": "equal", "unlabelled": 9}, "unset data.mixing.unlabelled"),
         ({"temperature": 0.0}, "temperature must be above 0: got 0.0"),
         ({"temperature": math.inf}, "temperature must be finite: got inf"),
-        ({"by": "equal", "maximum": 8}, "equal does not use the numbers of examples"),
-        ({"by": "equal", "temperature": 2.0}, "equal does not use the numbers of examples"),
+        ({"by": "equal", "maximum": 8}, "have no effect with data.mixing.by equal"),
+        ({"by": "equal", "temperature": 2.0}, "have no effect with data.mixing.by equal"),
     ],
 )
 def test_wrong_settings_are_refused(settings, message):

@@ -39,10 +39,13 @@ def test_wrong_fields(fields, message):
     [
         ({"layout": layouts.Encoder()}, "needs rows with negatives, but data.layout is encoder"),
         ({"batches": Scheduled({114: 128})}, r"changes the lengths of rows.* use Bucketed\(\) or"),
-        ({"layout": layouts.Groups(teacher=True)}, "gives neither teacher scores nor passage ids"),
+        (
+            {"layout": layouts.Groups(teacher=True)},
+            "provides neither teacher scores nor passage ids",
+        ),
         (
             {"layout": layouts.Groups(known_positives=1)},
-            "gives neither teacher scores nor passage ids",
+            "provides neither teacher scores nor passage ids",
         ),
     ],
 )

@@ -102,14 +102,14 @@ def test_any_mask_equals_the_definition_and_inverts(bits):
         (
             [10, 99],
             [12, 99],
-            "sentinel 99 must be at position 0 of either inputs or targets, but is in neither",
+            "must begin with sentinel 99, but neither of them do",
         ),
         (
             [99, 10],
             [99, 12],
-            "sentinel 99 must be at position 0 of either inputs or targets, but is in both",
+            "must begin with sentinel 99, but both of them do",
         ),
-        ([10, 99], [99, 12, 98, 13], "1 and 2 sentinels replace 2 and 1 spans"),
+        ([10, 99], [99, 12, 98, 13], "sentinels are 1 and 2, but the numbers of spans are 2 and 1"),
     ],
 )
 def test_inversion_refuses_what_does_not_fit(inputs, targets, message):

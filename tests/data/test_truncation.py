@@ -224,7 +224,7 @@ def test_what_cannot_be_truncated_is_refused(data, vocabulary, caplog):
     with pytest.raises(InputError, match=r"is a mixture; set data.task to one task, or unset"):
         train(dataclasses.replace(data, task="tasks.mixtures:glue", first_tokens=3), vocabulary)
     train(dataclasses.replace(data, first_documents=401), vocabulary)
-    assert "data.first_documents is 401, but there are only 400 documents" in caplog.messages
+    assert "data.first_documents is 401, but the task has only 400 documents" in caplog.messages
 
 
 def test_tokens_need_a_place_where_they_are_counted(data, vocabulary):
@@ -232,6 +232,8 @@ def test_tokens_need_a_place_where_they_are_counted(data, vocabulary):
 
     task = loading.load_task(data, vocabulary)
     without = task.replace(preprocessors=[])
-    with pytest.raises(InputError, match="counts tokens at a CacheDatasetPlaceholder, but"):
+    with pytest.raises(
+        InputError, match="requires a seqio CacheDatasetPlaceholder after the tokenization, but"
+    ):
         loading.truncated(dataclasses.replace(data, first_tokens=9), without, seed=0)
     assert loading.truncated(data, task, seed=0) is task

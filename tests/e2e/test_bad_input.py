@@ -334,7 +334,8 @@ def test_initial_weights_that_do_not_fit(refused, run, english_lines):
 def test_a_work_directory_of_another_experiment(refused, run):
     message = refused("train tiny.json --workdir run --steps 20 --seed 1 --model.d-ff 64")
     assert message == (
-        "run belongs to another experiment: model.d_ff is 32 in the saved config and 64 now, "
+        "work directory run belongs to another experiment: "
+        "model.d_ff is 32 in the saved config and 64 now, "
         "seed is 0 in the saved config and 1 now; use another --workdir or the same settings"
     )
 

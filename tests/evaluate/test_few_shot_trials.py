@@ -266,8 +266,11 @@ def test_training_measures_the_mean(tiny_run, asked, tiny_vocabulary, tmp_path):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"examples": 5}, "examples 5 is more than the 3 different examples of split 'train' of f"),
-        ({"examples": 4}, "examples 4 is more than the 3 different examples"),  # "rain" is asked
+        ({"examples": 5}, "examples is 5, but split 'train' of task f"),
+        (
+            {"examples": 4},
+            "has only 3 different examples other than the question",
+        ),  # "rain" is asked
         ({"examples": 1, "split": "dev"}, "evaluation.few_shot: data.task 'tasks.files:classify' "),
     ],
 )

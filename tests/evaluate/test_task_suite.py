@@ -272,7 +272,9 @@ def test_text_that_the_vocabulary_cannot_spell_is_told(tiny_run, mixed, tmp_path
     )
     evaluate(dataclasses.replace(mixed, data=data), [str(tiny_run)])
     (told,) = [message for message in caplog.messages if "unknown" in message]
-    assert told.startswith("files_text_to_text: 50% of targets have unknown tokens (")
+    assert told.startswith(
+        "unknown tokens in task files_text_to_text: 50% of targets have unknown tokens ("
+    )
 
 
 @pytest.mark.exhaustive

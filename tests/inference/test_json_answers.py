@@ -449,10 +449,12 @@ def test_other_inputs_or_options_do_not_go_on(predict, killed, asked, files, tmp
     killed(predict)
     asked.clear()
     kept = (tmp_path / "out.jsonl.partial").read_bytes()
-    with pytest.raises(InputError, match=r"holds lines of another command \(other prompt\); run"):
+    with pytest.raises(
+        InputError, match=r"contains lines of another command \(other prompt\); run"
+    ):
         predict(prompt="the")
     write(files["input"], *RECORDS[::-1])
-    with pytest.raises(InputError, match=r"holds lines of another command \(other .*modified\)"):
+    with pytest.raises(InputError, match=r"contains lines of another command \(other .*modified\)"):
         predict()
     assert (tmp_path / "out.jsonl.partial").read_bytes() == kept
     assert asked == []

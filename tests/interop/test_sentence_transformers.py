@@ -44,5 +44,5 @@ def test_a_module_outside_the_directory_is_refused(number, path, tmp_path):
     modules = json.loads(files["modules.json"])
     modules[number]["path"] = path
     (tmp_path / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(InputError, match="leaves the directory"):
+    with pytest.raises(InputError, match="must be inside the directory"):
         read_sentences(tmp_path, d_model=4, lowers=True)

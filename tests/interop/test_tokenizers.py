@@ -177,7 +177,7 @@ def test_steps_that_sentencepiece_lacks_are_refused(tmp_path, tiny_vocabulary, s
 @pytest.mark.parametrize("entry", [{"foo": 1}, {"content": 1}, 3])
 def test_entries_that_are_no_tokens_are_refused(directory, entry):
     write(directory, "tokenizer_config.json", {"added_tokens_decoder": {"300": entry}})
-    with pytest.raises(InputError, match="is not a token"):
+    with pytest.raises(InputError, match="an added token must be a string"):
         read(directory)
 
 

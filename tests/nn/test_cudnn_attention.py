@@ -281,7 +281,8 @@ def test_a_length_that_is_split_is_refused(monkeypatch):
     split = types.SimpleNamespace(empty=False, shape={**mesh.shape, "sequence": 2})
     monkeypatch.setattr(jax.sharding, "get_abstract_mesh", lambda: split)
     with pytest.raises(
-        InputError, match=r"cuDNN's attention needs complete rows, but mesh.sequence is 2"
+        InputError,
+        match=r"cuDNN's attention needs complete rows on each device, but mesh.sequence is 2",
     ):
         ours("decoder", *operands("decoder")[:4])
 

@@ -305,7 +305,7 @@ def test_a_pair_s_entailment_is_learned_and_measured(pretrained, glue, tmp_path,
         train(dataclasses.replace(other, objective=Classify(num_classes=3)))
     mixed = dataclasses.replace(experiment.data, task="tasks.mixtures:glue")
     with pytest.raises(
-        InputError, match="is a mixture, but a model with an encoder head has only one task"
+        InputError, match="is a mixture, but a model with an encoder head supports only one task"
     ):
         train(dataclasses.replace(other, data=mixed))
 

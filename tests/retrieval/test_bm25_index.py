@@ -51,7 +51,7 @@ def test_blocks_change_nothing(tmp_path, monkeypatch, postings):
 def test_two_builds_of_one_index_at_a_time(tmp_path):
     def texts():
         yield from TEXTS
-        with pytest.raises(InputError, match="index: another process is writing it"):
+        with pytest.raises(InputError, match="index: another process is writing this output"):
             made(tmp_path)
 
     made(tmp_path, texts())

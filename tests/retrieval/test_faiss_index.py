@@ -137,7 +137,7 @@ def test_two_builds_of_one_index_at_a_time(tmp_path, shards, monkeypatch):
 
     def second(index, shards):
         monkeypatch.setattr(faiss_index, "_fill", fill)
-        with pytest.raises(InputError, match="x: another process is writing it"):
+        with pytest.raises(InputError, match="x: another process is writing this output"):
             build(str(tmp_path / "x"), shards, "Flat")
         fill(index, shards)
 

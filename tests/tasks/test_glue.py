@@ -270,6 +270,6 @@ def test_words_do_not_reach_a_head(glue, arguments):
         prefix="review:",
     )
     with pytest.raises(
-        InputError, match=r"data\.prefix cannot be set, because .* of data\.layout labelled"
+        InputError, match=r"data\.prefix cannot be set, because .* with data\.layout labelled"
     ):
         load_task(data, arguments.vocabulary)

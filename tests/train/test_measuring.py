@@ -318,7 +318,7 @@ def test_rows_longer_than_the_table_of_positions_are_refused(tmp_path):
 
 def test_an_output_in_a_bucket_is_refused(tiny_run, labelled, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"--output gs://b/x must be on this machine"):
+    with pytest.raises(InputError, match=r"--output gs://b/x must be a local path"):
         evaluate(labelled, [str(tiny_run)], output="gs://b/x")
     assert not any(tmp_path.iterdir())
 

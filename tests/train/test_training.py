@@ -276,7 +276,7 @@ def test_positions_of_each_process_of_an_earlier_version(train, told, finished, 
     checkpoint_manifest.write(directory)
     train(workdir=str(finished), steps=20)
     assert int(told.state.step) == 10
-    assert "with a different order; the data start over" in caplog.text
+    assert "ordered the data differently; the data start from the beginning" in caplog.text
 
 
 @pytest.mark.slow

@@ -122,8 +122,8 @@ def as_added(entry: Any, *, where: object, number: Any = None, special: bool = F
     fields = {"content": entry} if isinstance(entry, str) else entry
     if not isinstance(fields, dict) or not isinstance(fields.get("content"), str):
         raise InputError(
-            f"{where}: {_short(entry)} is not a token; a token is a text or an object with "
-            '"content"'
+            f'{where}: an added token must be a string or an object with "content", but is '
+            f"{_short(entry)}"
         )
     content = fields["content"]
     try:
@@ -133,7 +133,7 @@ def as_added(entry: Any, *, where: object, number: Any = None, special: bool = F
             f"{where}: the token {ascii(content)[:_SHOWN]} is not Unicode text"
         ) from error
     if not content:
-        raise InputError(f"{where}: an added token is empty; remove it")
+        raise InputError(f"{where}: an added token is the empty string; remove the entry")
     control = fields.get("special", special)
     flags: dict[str, Any] = {
         "special": control,
@@ -143,7 +143,8 @@ def as_added(entry: Any, *, where: object, number: Any = None, special: bool = F
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise InputError(
-                f"{where}: {name} of the token {_short(content)} must be true or false"
+                f"{where}: the flag {name} of the added token {_short(content)} must be true or "
+                "false"
             )
     if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
         raise InputError(
@@ -183,7 +184,7 @@ class Stated:
         explicit: list[AddedToken] = []
         if entries is not None:
             if not isinstance(entries, dict):
-                raise InputError(f"{where}: added_tokens_decoder must be an object")
+                raise InputError(f"{where}: the field added_tokens_decoder must be a JSON object")
             for key, entry in entries.items():
                 number = int(key) if key.isascii() and key.isdigit() and len(key) < 10 else key
                 explicit.append(as_added(entry, where=where, number=number))
@@ -271,8 +272,9 @@ def check_settings(config: Mapping[str, Any], *, where: object) -> None:
         value = config.get(name)
         if value is not None and value not in values:
             raise InputError(
-                f"{where}: {name} {_short(value)} is not supported; remove it if the model was "
-                f"trained without it, or have transformers write a tokenizer.json without {name}"
+                f"{where}: the setting {name} {_short(value)} is not supported; "
+                "remove it if the model was trained without it, or have transformers write a "
+                f"tokenizer.json without {name}"
             )
 
 
@@ -288,9 +290,8 @@ def check_class(name: Any, known: Iterable[str], *, where: object, form: str) ->
     if name is None or (isinstance(name, str) and name.removesuffix("Fast") in known):
         return
     raise InputError(
-        f"{where}: tokenizer_class {_short(name)} is not supported with {form}; have "
-        "transformers write its tokenizer.json (save_pretrained of a fast tokenizer), if it has "
-        "one"
+        f"{where}: tokenizer_class {_short(name)} is not supported with {form}; if transformers "
+        "has a fast tokenizer of this class, write a tokenizer.json with its save_pretrained"
     )
 
 

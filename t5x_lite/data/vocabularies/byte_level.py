@@ -183,7 +183,8 @@ class Bytes:
         """Return the id of `<extra_id_{index}>`: 258 - index, or 259 + index with layout "hf"."""
         if not 0 <= index < self.extra_ids:
             raise ValueError(
-                f"a sentinel's index must be in [0, {self.extra_ids}) (extra_ids), but is {index}"
+                "the index of a sentinel must be at least 0 and less than extra_ids "
+                f"({self.extra_ids}), but is {index}"
             )
         return NUM_PLAIN + index if self.layout == "hf" else NUM_PLAIN - 1 - index
 
@@ -243,7 +244,7 @@ def read_added(path: DataPath) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if entries := said.get("added_tokens"):
         if not isinstance(entries, list):
-            raise InputError(f"vocabulary {path}: added_tokens must be a list")
+            raise InputError(f"vocabulary {path}: the field added_tokens must be a list")
         found["added"] = tuple(
             as_added(
                 entry,
@@ -265,7 +266,9 @@ def read_layout(path: DataPath) -> Layout:
     except OSError as error:
         raise InputError(f"cannot read vocabulary {path}: {reason(error)}") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"vocabulary {path} is not a description of a vocabulary") from error
+        raise InputError(
+            f'vocabulary {path} must be a JSON object with the field "layout"'
+        ) from error
     if layout not in get_args(Layout):
         raise InputError(
             f"vocabulary {path}: layout must be one of {get_args(Layout)}, but is {layout!r}"
@@ -450,8 +453,8 @@ def _tokenizer(model: Any, stated: Stated, *, compose: bool, where: DataPath) ->
         if not len(pieces) <= place <= len(pieces) + MOST_EXTRA_IDS:
             whose = f"the id of {pieces[place][0]!r}" if 0 <= place < len(pieces) else "invalid"
             raise InputError(
-                f"vocabulary {where}: {ADDED_NAME} gives {_MASK} the id {place}, which is "
-                f"{whose}; the first free id is {len(pieces)}"
+                f"vocabulary {where}: file {ADDED_NAME} assigns the id {place}, which is {whose}, "
+                f"to the token {_MASK}; the first free id is {len(pieces)}"
             )
         # Ids between the pieces and [MASK] are unused: no text has these names.
         pieces += [(f"[unused{i}]", 0.0) for i in range(len(pieces), place)]

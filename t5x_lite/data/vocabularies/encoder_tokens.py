@@ -119,8 +119,8 @@ def encoder_tokens(vocabulary: Vocabulary) -> EncoderTokens:
         )
     if vocabulary.num_sentinels < 2:
         raise InputError(
-            "an encoder needs two sentinels of the vocabulary as [MASK] and [CLS]; set "
-            "data.extra_ids to 2 or more"
+            "an encoder uses two sentinels of the vocabulary as [MASK] and [CLS], but the "
+            f"vocabulary has {vocabulary.num_sentinels}; set data.extra_ids to 2 or more"
         )
     mask_id, cls_id = vocabulary.sentinel(0), vocabulary.sentinel(1)
     return EncoderTokens(
@@ -172,9 +172,9 @@ def _tokenizer_kinds(vocabulary: Tokenizer) -> UInt8[np.ndarray, " V"]:
         read = _metaspace
     if read is None:
         raise InputError(
-            f"vocabulary {vocabulary.model_path}: word boundaries are known only for WordPiece, "
-            f"byte-level BPE and SentencePiece, but this is a {model['type']} with "
-            f"{', '.join(sorted(steps)) or 'no step'}"
+            f"vocabulary {vocabulary.model_path}: the boundaries of words can be found only for "
+            "WordPiece, byte-level BPE and SentencePiece tokenizers, but the tokenizer is a "
+            f"{model['type']} with {', '.join(sorted(steps)) or 'no step'}"
         )
     return _kinds(map(read, pieces), special=special, unknown=vocabulary.unk_id)
 
@@ -341,8 +341,8 @@ class TextRows:
         room = length - self.shortest
         if room < 1:
             raise InputError(
-                f"rows of {length} tokens have no space for text, because {self.shortest} tokens "
-                "begin and end a row"
+                f"a maximum length of {length} tokens leaves no space for text, because "
+                f"{self.shortest} special tokens are added to each text"
             )
         encoded = first_tokens(self.vocabulary, texts, count=room)
         rows = [np.array([*self.before, *ids[:room], *self.after], np.int32) for ids in encoded]
@@ -397,8 +397,8 @@ def tell(name: str, examples: Iterable[Mapping[str, Any]], vocabulary: Vocabular
     ]
     if told:
         _logger.warning(
-            "%s: %s; train a vocabulary on this text with `t5x-lite vocab`, or set "
-            "--data.vocabulary bytes",
+            "unknown tokens in task %s: %s; train a vocabulary on the text of the task with "
+            "`t5x-lite vocab`, or set --data.vocabulary bytes",
             name,
             "; ".join(told),
         )

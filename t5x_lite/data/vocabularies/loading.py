@@ -196,8 +196,8 @@ class SentencePiece:
         """Return the id of `<extra_id_{index}>`; `<extra_id_0>` has the model's last id."""
         if not 0 <= index < self.num_sentinels:
             raise ValueError(
-                f"a sentinel's index must be in [0, {self.num_sentinels}) (extra_ids), but is "
-                f"{index}"
+                "the index of a sentinel must be at least 0 and less than extra_ids "
+                f"({self.num_sentinels}), but is {index}"
             )
         return self._num_pieces - 1 - index
 

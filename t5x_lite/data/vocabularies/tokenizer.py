@@ -299,9 +299,9 @@ def _special_names(
     missing = [" or ".join(_USUAL[role]) for role in _USUAL if role not in names]
     if missing:
         raise InputError(
-            f"vocabulary {where} has no piece {', no piece '.join(missing)}; use an encoder's "
-            f"vocabulary, or give the pieces in a {TOKENIZER_CONFIG_NAME} in the same directory "
-            "(cls_token, ...)"
+            f"vocabulary {where} has no piece {', no piece '.join(missing)}; use the vocabulary "
+            "of an encoder, or name the special tokens (cls_token, ...) in a "
+            f"{TOKENIZER_CONFIG_NAME} in the same directory"
         )
     return names
 
@@ -419,7 +419,7 @@ def _check_json_class(config: Mapping[str, Any], *, where: DataPath) -> None:
     if isinstance(name, str) and name.removesuffix("Tokenizer") in _PYTHON_CLASSES:
         raise InputError(
             f"{where}: tokenizer_class {name!r} is not supported, and the tokenizer.json in the "
-            "same directory has other ids"
+            "same directory assigns other ids than this class"
         )
 
 
@@ -455,8 +455,8 @@ def _with_settings(content: bytes, config: Mapping[str, Any], *, where: DataPath
             if name in names and config[name] != (step in text):
                 raise InputError(
                     f"vocabulary {where}: {TOKENIZER_CONFIG_NAME} has {name} {config[name]}, but "
-                    f"the tokenizer.json has {'a' if step in text else 'no'} step {step}; "
-                    "correct the file that does not fit the model's training"
+                    f"the tokenizer.json has {'a' if step in text else 'no'} step {step}; correct "
+                    "the file that differs from the model's training"
                 )
     return json.dumps(said, ensure_ascii=False).encode() if changed else content
 
@@ -496,8 +496,8 @@ def read_byte_level(path: str | os.PathLike[str]) -> Tokenizer:
             continue
         if len(pair) != 2 or not all(piece in ids for piece in (*pair, "".join(pair))):
             raise InputError(
-                f"vocabulary {merges_path}:{number}: {line!r} must be two pieces of {BPE_NAME} "
-                "that form another piece; give both files of one model"
+                f"vocabulary {merges_path}:{number}: the merge {line!r} must join two pieces of "
+                f"{BPE_NAME} to a third piece of {BPE_NAME}; use the two files of one model"
             )
         merges.append(pair)
     names = {role: stated.role(role) or usual for role, usual in _ROBERTA_NAMES.items()}
@@ -536,7 +536,8 @@ def _merge_lines(path: DataPath) -> list[str]:
         return path.read_bytes().decode().removesuffix("\n").split("\n")
     except FileNotFoundError as error:
         raise InputError(
-            f"vocabulary {path} does not exist, but is needed with {BPE_NAME}; copy both files"
+            f"vocabulary {path} does not exist, but {BPE_NAME} requires it; copy both files to "
+            "the same directory"
         ) from error
     except OSError as error:
         raise InputError(f"cannot read vocabulary {path}: {reason(error)}") from error
@@ -568,8 +569,8 @@ def add_tokens(tokenizer: Any, tokens: Iterable[AddedToken], *, where: DataPath)
         if token.id is not None and number != token.id:
             raise InputError(
                 f"vocabulary {where}: the added token {token.content!r} has the id {token.id} in "
-                f"its file, but the id {number} in the tokenizer; have transformers write a "
-                "tokenizer.json"
+                "the JSON files of the tokenizer, but the loaded tokenizer gives it the id "
+                f"{number}; have transformers write a tokenizer.json"
             )
 
 

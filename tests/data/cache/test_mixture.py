@@ -172,7 +172,9 @@ def test_rows_say_which_caches_have_negatives_of_their_own(tmp_path, small_cache
         InputError, match=r"data\.own_negatives names snli, but data\.cache has only "
     ):
         of(made["nli"], own=("snli",))
-    with pytest.raises(InputError, match="own_negatives needs caches and the layout Groups"):
+    with pytest.raises(
+        InputError, match=r"own_negatives requires data\.cache and data\.layout Groups"
+    ):
         Data(cache="a", vocabulary="bytes", own_negatives=("a",))
 
 
@@ -184,7 +186,7 @@ def test_rows_say_which_caches_have_negatives_of_their_own(tmp_path, small_cache
             {"adapter_of": ("cola=-1",)},
             "CACHE=NUMBER, such as mnli=0, but one is 'cola=-1'",
         ),
-        ({"adapter_of": ("cola=0", "cola=1")}, "gives cola two numbers"),
+        ({"adapter_of": ("cola=0", "cola=1")}, "gives two different numbers to the cache cola"),
         ({"adapter_of": ("cola=0",), "pack": True}, "needs caches with one example per row"),
         (
             {"adapter_of": ("cola=0",), "cache": "", "task": "a:b"},

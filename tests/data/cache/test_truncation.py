@@ -141,7 +141,7 @@ def test_documents_are_examples_where_each_is_one(
     (left,) = truncated(data(tmp_path / "pairs", first_documents=7), [supervised])
     assert left.size == 7
     truncated(data(tmp_path / "pairs", first_documents=21), [supervised])
-    assert caplog.messages == ["data.first_documents is 21, but there are only 20 documents"]
+    assert caplog.messages == ["data.first_documents is 21, but the cache has only 20 documents"]
     with pytest.raises(InputError, match="does not record the first 7"):
         truncated(data(spans, first_documents=7), [source_of(spans)])
 

@@ -264,9 +264,9 @@ def test_tasks_without_an_input_text(data, wordpiece, sentencepiece, tmp_path):
         ({"k": 0}, "data.augment.k must be at least 1: got 0"),
         ({"run": "a"}, "belong together"),
         ({"passages": "a"}, "belong together"),
-        ({"template": "{inputs}"}, "does not contain {passages}"),
+        ({"template": "{inputs}"}, "template must contain {passages}"),
         ({"template": "{inputs} {passages} {x}"}, "names the field 'x'"),
-        ({"passage": "{title}"}, "does not contain {text}"),
+        ({"passage": "{title}"}, "passage must contain {text}"),
     ],
 )
 def test_settings_that_are_wrong(options, message):

@@ -28,7 +28,7 @@ def test_sizes_and_sentinels():
         _ = HF.sentinel_start
     for vocabulary in (SEQIO, HF):
         for index in (-1, vocabulary.extra_ids):
-            with pytest.raises(ValueError, match="sentinel's index"):
+            with pytest.raises(ValueError, match="index of a sentinel"):
                 vocabulary.sentinel(index)
 
 
@@ -89,7 +89,7 @@ def test_names_and_files(tmp_path):
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"layout": "other"}'])
 def test_a_wrong_description(tmp_path, content):
     (tmp_path / "bytes.json").write_text(content)
-    with pytest.raises(InputError, match=r"bytes\.json( is not a description|: layout must be)"):
+    with pytest.raises(InputError, match=r"bytes\.json( must be a JSON object|: layout must be)"):
         load_vocabulary(tmp_path)
 
 

@@ -91,7 +91,7 @@ def test_a_word_that_was_cut_begins_anew_behind_a_special_token():
 
 
 def test_what_has_no_place_for_special_tokens_is_refused():
-    with pytest.raises(InputError, match="needs two sentinels of the vocabulary"):
+    with pytest.raises(InputError, match="uses two sentinels of the vocabulary"):
         encoder_tokens(Bytes(extra_ids=1))
 
 
@@ -102,7 +102,7 @@ def test_a_tokenizer_of_which_words_are_not_known_is_refused(tmp_path):
     made = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, []))
     made.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(
-        InputError, match="word boundaries are known only for WordPiece, byte-level BPE"
+        InputError, match="boundaries of words can be found only for WordPiece, byte-level BPE"
     ):
         encoder_tokens(load_vocabulary(tmp_path))
 

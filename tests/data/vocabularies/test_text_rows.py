@@ -40,6 +40,7 @@ def test_rows_of_a_t5_end_with_eos(tiny_vocabulary):
 def test_rows_without_room_are_refused(tmp_path):
     rows = text_rows(load_vocabulary(tokenizer_files.write_wordpiece(tmp_path)), begins=True)
     with pytest.raises(
-        InputError, match="rows of 2 tokens have no space for text, because 2 tokens begin and end"
+        InputError,
+        match="length of 2 tokens leaves no space for text, because 2 special tokens are",
     ):
         rows(["the"], length=2)

@@ -90,7 +90,7 @@ def test_a_tokenizer_json(byte_level):
 def test_the_special_pieces_may_have_other_names(tmp_path):
     path = tokenizer_files.write_wordpiece(tmp_path)
     path.write_text(path.read_text().replace("[MASK]", "<hidden>"))
-    with pytest.raises(InputError, match=r"no piece \[MASK\] or <mask>; use an encoder's"):
+    with pytest.raises(InputError, match=r"no piece \[MASK\] or <mask>; use the vocabulary of an"):
         load_vocabulary(path)
     (tmp_path / "tokenizer_config.json").write_text('{"mask_token": "<hidden>"}')
     assert load_vocabulary(path).encode("the <hidden>") == [5, 4]
@@ -206,7 +206,7 @@ def test_tokens_added_to_a_vocab_txt(tmp_path, name):
 def test_an_added_token_at_an_id_that_is_not_the_next(tmp_path):
     path = tokenizer_files.write_wordpiece(tmp_path)
     (tmp_path / "added_tokens.json").write_text(json.dumps({"[ENT]": 500}))
-    with pytest.raises(InputError, match=r"'\[ENT\]' has the id 500 in its file, but the id"):
+    with pytest.raises(InputError, match=r"'\[ENT\]' has the id 500 in the JSON files"):
         load_vocabulary(path)
 
 
@@ -290,8 +290,12 @@ def test_vocab_json_and_merges_are_read_as_the_tokenizer_json(bpe_files, byte_le
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("merges.txt", None, r"merges.txt does not exist, but is needed with vocab.json"),
-        ("merges.txt", b"d o\nq zz\n", r"merges.txt:2: 'q zz' must be two pieces of vocab.json"),
+        ("merges.txt", None, r"merges.txt does not exist, but vocab.json requires it"),
+        (
+            "merges.txt",
+            b"d o\nq zz\n",
+            r"merges.txt:2: the merge 'q zz' must join two pieces of vocab.json",
+        ),
         ("merges.txt", b"\xff", r"merges.txt is not UTF-8"),
         ("vocab.json", b"[1]", r"must be a JSON object"),
         ("vocab.json", b'{"a": "b"}', r"vocab.json must be a JSON object of pieces"),

@@ -20,12 +20,18 @@ BYTES = load_vocabulary("bytes")  # 2 is unknown, and "a" is 100
         (
             [{"inputs": [100, 101, 1], "targets": [2, 100, 1]}] * 3
             + [{"inputs": [100], "targets": [102, 1]}],
-            ["a_task: 75% of targets have unknown tokens (27% of their tokens), such as 'a'"],
+            [
+                "unknown tokens in task a_task: 75% of targets have unknown tokens (27% of "
+                "their tokens), such as 'a'"
+            ],
         ),
         ([{"targets": [7] * 99}] * 99 + [{"targets": [2]}], []),  # 0.01 % of the tokens
         (
             [{"inputs": [2] + [100] * 199}] * 10 + [{"inputs": [100] * 200}] * 10,
-            ["a_task: 50% of inputs have unknown tokens (0.2% of their tokens), such as 'aaa"],
+            [
+                "unknown tokens in task a_task: 50% of inputs have unknown tokens (0.2% of "
+                "their tokens), such as 'aaa"
+            ],
         ),
     ],
 )
@@ -83,7 +89,10 @@ def stsb(tmp_path_factory, english_lines):
     )
 
 
-TOLD = "glue_stsb: 100% of targets have unknown tokens (40% of their tokens), such as ' \u2047 ."
+TOLD = (
+    "unknown tokens in task glue_stsb: 100% of targets have unknown tokens (40% of their tokens), "
+    "such as ' \u2047 ."
+)
 
 
 def test_training_and_caching_tell_it_once(stsb, tmp_path, caplog):
