@@ -170,7 +170,9 @@ def test_ia3_that_no_module_of_ours_does(tmp_path):
     with pytest.raises(InputError, match="feedforward_modules"):
         module(write(tmp_path / "a", IA3, reads))
     one = {**IA3, "target_modules": ".*0.*(key|value|output.dense)"}
-    with pytest.raises(InputError, match="must be in all layers and stacks, but is only in some"):
+    with pytest.raises(
+        InputError, match="must be in all layers of encoder and decoder, but is only in"
+    ):
         module(write(tmp_path / "b", one, bert_ia3(layers=(0,))))
     hidden = {n: a for n, a in bert_ia3().items() if "output" in n}
     with pytest.raises(InputError, match="scales no layer outputs"):
