@@ -357,8 +357,8 @@ class LibraryHead:
         size = _outputs(head)
         if arrays[f"{own}out/kernel"].shape[-1] != size:
             raise InputError(
-                f"{self.where}: heads.{self.name} has {arrays[f'{own}out/kernel'].shape[-1]} "
-                f"outputs, but its config has {size}"
+                f"{self.where}: the head heads.{self.name} has "
+                f"{arrays[f'{own}out/kernel'].shape[-1]} outputs, but its config has {size}"
             )
         return dataclasses.replace(module, arrays={**module.arrays, **arrays}, head=head)
 

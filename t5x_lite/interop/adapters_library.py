@@ -383,7 +383,7 @@ def _lora(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
     mode, is_gated = config["composition_mode"], bool(config["use_gating"])
     if mode not in ("add", "scale") or (is_gated and mode == "scale"):
         what = "(IA)^3 with use_gating" if is_gated else f"composition_mode {mode!r}"
-        raise InputError(f"{file.config_file}: {what} is not supported")
+        raise InputError(f"{file.config_file}: adapter config {what} is not supported")
     marker = f".loras.{file.name}."
     tensors: dict[str, np.ndarray] = {}
     gates: dict[tuple[str, str], np.ndarray] = {}
@@ -463,7 +463,8 @@ def _ia3(
         layers, _, out = hosts.kernels[place.stack, place.site]
         if array.size != out:
             raise InputError(
-                f"{file.where}: {tensor} has {array.size} values, but the layer has {out} outputs"
+                f"{file.where}: the tensor {tensor} has {array.size} values, but the layer has "
+                f"{out} outputs"
             )
         path = f"{place.stack}/{place.site}/scale"
         arrays.setdefault(path, np.ones((layers, out), np.float32))[place.layer] = array.reshape(-1)
@@ -561,7 +562,8 @@ def _files(
         return _union_files(adapter, own, hosts, said=said)
     raise InputError(
         f"{said}: the library `adapters` has no {type(adapter).__name__}; only bottlenecks and "
-        "compacter (also with inv), lora, ia3, prefix, prompt and their unions can be exported"
+        "compacter (also with inv), lora, ia3, prefix, prompt and a ConfigUnion of these can be "
+        "exported"
     )
 
 

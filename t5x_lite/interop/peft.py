@@ -832,6 +832,6 @@ def _check_everywhere(file: PeftFile, hosts: Hosts, by_layer: Mapping[str, Any])
 def _check_shape(file: PeftFile, name: str, tensor: np.ndarray, shape: tuple[int, ...]) -> None:
     if tensor.shape != shape:
         raise InputError(
-            f"{file.where}: {name} has shape {tensor.shape}, but its config and the base need "
-            f"{shape}"
+            f"{file.where}: the tensor {name} has shape {tensor.shape}, but its config and the "
+            f"base require {shape}"
         )

@@ -99,7 +99,7 @@ def test_another_base_is_refused(base, source, tmp_path):
     with pytest.raises(InputError, match=r"is not the base of|lacks"):
         Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
     wide = write(tmp_path / "wide", LORA, bert_lora(size=16))
-    with pytest.raises(InputError, match=r"the base need \(2, 12\)"):
+    with pytest.raises(InputError, match=r"the base require \(2, 12\)"):
         import_adapter(wide, tmp_path / "none", base=base)
     theirs, _, _ = library.tensors_of("bert", "seq_bn")
     narrow = library.write(tmp_path / "narrow", "seq_bn", library.CONFIGS["seq_bn"], theirs)

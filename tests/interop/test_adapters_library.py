@@ -170,7 +170,10 @@ def test_a_language_has_an_invertible_adapter(tmp_path):
     assert "adapters/sw/bottleneck/encoder/after_mlp/down/kernel" in found.arrays
     for change, message in (
         ({"inv_adapter": "glow"}, "inv_adapter 'glow' with non_linearity relu is not supported"),
-        ({"non_linearity": "swish"}, "inv_adapter 'nice' with swish is not supported"),
+        (
+            {"non_linearity": "swish"},
+            "inv_adapter 'nice' with non_linearity swish is not supported",
+        ),
     ):
         source = write(tmp_path / "other", "seq_bn", {**said, **change}, {**theirs, **inverse})
         with pytest.raises(InputError, match=message):

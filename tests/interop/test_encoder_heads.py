@@ -136,7 +136,7 @@ def test_what_is_written_of_a_head():
     check_activation(head, wanted="tanh", architecture="X")
     check_activation(Span(), wanted="tanh", architecture="X")
     with pytest.raises(
-        InputError, match=r"transformers' X has .* gelu .* checkpoint has tanh \(kind 'bert'"
+        InputError, match=r"transformers' X has .* gelu, .* checkpoint has tanh \(kind 'bert'"
     ):
         check_activation(head, wanted="gelu", architecture="X")
 
