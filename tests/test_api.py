@@ -127,7 +127,7 @@ def test_encode(model):
     assert model.encode([]).shape == (0, 16)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     np.testing.assert_allclose(model.encode(TEXTS, normalize=True), unit, atol=1e-5)
-    with pytest.raises(InputError, match=r"rows of a T5Config do not begin with \[CLS\]"):
+    with pytest.raises(InputError, match=r"rows of a T5Config do not; set pooling"):
         model.encode(TEXTS, pooling="cls")
 
 

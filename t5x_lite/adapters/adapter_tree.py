@@ -150,8 +150,9 @@ class DenseTree(SlotTree):
         """
         if x.ndim < 3 and self._has_rows:
             raise InputError(
-                f"{self.tree}: DeBERTa projects relative positions once for all rows, so adapters "
-                "at these sites cannot differ by row; use other sites, such as attention/value"
+                f"composition {self.tree} uses different adapters for different rows of a batch, "
+                "but DeBERTa projects relative positions once for all rows; use other sites, such "
+                "as attention/value"
             )
         state = self._run(DenseState(x, y, kernel, bias, self._ids(), seen))
         return state.y if state.bias is None else state.y + state.bias.astype(jnp.float32)
@@ -461,9 +462,7 @@ def stacks_of(model: Any) -> dict[str, Any]:
       InputError: if the model has no layers that support adapters.
     """
     if not hasattr(model, "stacks"):
-        raise InputError(
-            f"a model of class {type(model).__name__} has no layers with adapter slots"
-        )
+        raise InputError(f"a model of class {type(model).__name__} does not support adapters")
     return model.stacks()
 
 
@@ -484,7 +483,8 @@ def check_layers(use: Sequence[str | Block], layers: Mapping[str, range]) -> Non
     for node, _ in (pair for tree in use for pair in walk(tree)):
         if isinstance(node, Drop) and max(node.layers) >= num:
             raise InputError(
-                f"{node} names a layer that does not exist; the model's layers are 0 to {num - 1}"
+                f"block {node} names a layer that does not exist; the model's layers are 0 to "
+                f"{num - 1}"
             )
 
 
@@ -511,8 +511,8 @@ def check_tasks(use: Sequence[str | Block], modules: Mapping[str, Modules]) -> N
             num = modules[node].num_tasks
             if num and not (above and isinstance(above[-1], Task)):
                 raise InputError(
-                    f"{path_of(above, node)} is a hypernetwork of {num} tasks; select a task in "
-                    f"adapters.use, such as Task({node}, of=0)"
+                    f"adapter {path_of(above, node)} is a hypernetwork of {num} tasks; select a "
+                    f"task in adapters.use, such as Task({node}, of=0)"
                 )
         elif isinstance(node, Task):
             num = modules[str(node.children[0])].num_tasks
@@ -533,46 +533,47 @@ def check_places(use: Sequence[str | Block], places: Places, kinds: Mapping[str,
     for node, above in (pair for tree in use for pair in walk(tree)):
         if isinstance(node, Split) and prompt is not None:
             raise InputError(
-                f"{node} splits the tokens of a row by position, but the prompt {prompt!r} comes "
-                "before them; use only one of them"
+                f"block {node} splits the tokens of a row by position, but the prompt adapter "
+                f"{prompt!r} inserts positions before the tokens; use either the block or the "
+                "prompt"
             )
         if not isinstance(node, str):
             continue
         where = path_of(above, f"{kinds[node].lower()} {node!r}")
         if above and not places[node]:
             raise InputError(
-                f"{where} has no site in the model, so a block cannot compose it; use it outside "
-                "of blocks"
+                f"adapter {where} is at no layer position (site) of the model, so a block cannot "
+                "compose it; use the adapter outside of blocks"
             )
         special = next((p for p in places[node] if p[1].endswith((_PREFIX, _INVERTIBLE))), None)
         for block in above:
             kind = type(block).__name__
             if special is not None and not isinstance(block, Stack):
                 raise InputError(
-                    f"{where} uses the site {'/'.join(special)}, which {kind} does not support; "
-                    "use it outside of blocks or in a Stack"
+                    f"adapter {where} uses the site {'/'.join(special)}, which the block {kind} "
+                    "does not support; use the adapter outside of blocks or in a Stack"
                 )
             if any(site == "prompt" for _, site in places[node]):
                 raise InputError(
-                    f"{where} inserts a prompt before the tokens, which blocks cannot compose; "
-                    "use it outside of blocks"
+                    f"adapter {where} inserts a prompt before the tokens, which blocks cannot "
+                    "compose; use the adapter outside of blocks"
                 )
             hidden = next((p for p in places[node] if p[1].endswith("/hidden")), None)
             if isinstance(block, Route) and hidden is not None:
                 raise InputError(
-                    f"{where} uses the site {'/'.join(hidden)}, but Route supports adapters only "
-                    "after blocks and at dense layers"
+                    f"adapter {where} uses the site {'/'.join(hidden)}, but a Route block supports "
+                    "adapters only after attention and feed-forward blocks, and at dense layers"
                 )
             if not isinstance(block, Fuse | Split):
                 continue
             other = next((p for p in places[node] if not p[1].startswith(_BLOCK)), None)
             if other is not None:
                 raise InputError(
-                    f"{where} uses the site {'/'.join(other)}, but {kind} supports adapters only "
-                    "after blocks"
+                    f"adapter {where} uses the site {'/'.join(other)}, but the block {kind} "
+                    "supports adapters only after attention and feed-forward blocks"
                 )
             if isinstance(block, Split) and any(stack == "decoder" for stack, _ in places[node]):
                 raise InputError(
-                    f"{where} is in a decoder, which generates token by token; Split supports "
-                    "only adapters of an encoder"
+                    f"adapter {where} is in a decoder, but a Split block supports only adapters of "
+                    "an encoder, because a decoder generates token by token"
                 )

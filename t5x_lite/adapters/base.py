@@ -128,7 +128,7 @@ class Adapter:
         check_bounds(self)
         check_patterns("sites", self.sites)
         if not self.sites:
-            raise InputError(f"adapter {self.name!r} has no sites; set at least one site")
+            raise InputError(f"adapter {self.name!r}: option sites is empty; set at least one site")
 
     @property
     def unpackable(self) -> str:
@@ -166,7 +166,7 @@ class Adapter:
         Raises:
           InputError: if the model lacks a layer position of `sites`.
         """
-        raise TypeError(f"{type(self).__name__} does not define build")
+        raise TypeError(f"class {type(self).__name__} does not define the method build")
 
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
         """Multiply the adapter's output by a factor, and return the new parameters by path.
@@ -233,8 +233,8 @@ class Adapter:
         for pattern in patterns:
             if not any(covers(pattern, site) for site in there):
                 raise InputError(
-                    f"adapter {shown(self.name)}: the model has no site "
-                    f"{shown(pattern)}{did_you_mean(pattern, there)}; the model's sites are "
+                    f"adapter {shown(self.name)}: the model has no adapter site "
+                    f"{shown(pattern)}{did_you_mean(pattern, there)}; the adapter sites are "
                     f"{', '.join(there)}"
                 )
         return found
@@ -441,9 +441,9 @@ class AdapterModules(nnx.Module):
         other = next((block for block in blocks if rest or not isinstance(block, Stack)), None)
         if other is not None:
             raise InputError(
-                f"{other} cannot be merged into the model's arrays, because it has a block other "
-                "than Stack or an adapter that cannot be merged; select other adapters with "
-                "--adapters.use"
+                f"composition {other} cannot be merged into the model's arrays, because it has a "
+                "block other than Stack or an adapter that cannot be merged; select other adapters "
+                "with --adapters.use"
             )
 
     def _places(self) -> dict[str, tuple[tuple[str, str], ...]]:
@@ -506,11 +506,15 @@ def _check_number(field: str, value: object) -> None:
         for each in value:
             _check_number(field, each)
     elif isinstance(value, int) and abs(value) > LARGEST:
-        raise InputError(f"{field} must be at most {LARGEST:,}, got {shown(value)}")
+        raise InputError(f"option {field} must be at most {LARGEST:,}, got {shown(value)}")
     elif isinstance(value, float) and 0 < abs(value) <= _SMALLEST:
-        raise InputError(f"{field} must be 0 or above {_SMALLEST:g}, got {value}")
+        raise InputError(
+            f"option {field} must be 0, or above {_SMALLEST:g} in magnitude, got {value}"
+        )
     elif isinstance(value, float) and math.isfinite(value) and abs(value) >= 1 / _SMALLEST:
-        raise InputError(f"{field} must be below {1 / _SMALLEST:g}, got {value}")
+        raise InputError(
+            f"option {field} must be below {1 / _SMALLEST:g} in magnitude, got {value}"
+        )
 
 
 def check_patterns(field: str, patterns: Iterable[str]) -> None:

@@ -93,21 +93,28 @@ class Bottleneck(Adapter):
         super().__post_init__()
         for reduction in (self.reduction, *(value for _, value in self.reductions)):
             if reduction <= 0:
-                raise InputError(f"reduction must be above 0, got {reduction}")
+                raise InputError(
+                    f"adapter {self.name!r}: reduction must be above 0, got {reduction}"
+                )
             if not math.isfinite(reduction):
-                raise InputError(f"reduction must be finite, got {reduction}")
+                raise InputError(
+                    f"adapter {self.name!r}: reduction must be finite, got {reduction}"
+                )
             if reduction < 1 / WIDEST:
                 raise InputError(
-                    f"reduction must be at least 1/{WIDEST} (a bottleneck {WIDEST} times as wide "
-                    f"as d_model), got {reduction}"
+                    f"adapter {self.name!r}: reduction must be at least 1/{WIDEST} (a bottleneck "
+                    f"{WIDEST} times as wide as d_model), got {reduction}"
                 )
         if isinstance(self.scale, float | int) and (
             not math.isfinite(self.scale) or not self.scale
         ):
-            raise InputError(f"scale must be finite and not 0, got {self.scale}")
+            raise InputError(
+                f"adapter {self.name!r}: scale must be finite and not 0, got {self.scale}"
+            )
         if isinstance(self.scale, str) and self.scale not in get_args(Scale):
             raise InputError(
-                f"scale must be a number or one of {get_args(Scale)}, got {self.scale!r}"
+                f"adapter {self.name!r}: scale must be a number or one of {get_args(Scale)}, got "
+                f"{self.scale!r}"
             )
 
     def width(self, d_model: int, layer: int) -> int:

@@ -234,8 +234,8 @@ class PHM(nnx.Module):
         left, right, rule = self.left[...], self.right[...], self.rule
         if rule is None:
             raise ValueError(
-                "the PHM layer has no shared arrays A; call complete() of the adapter's modules "
-                "first"
+                "the PHM layer of a Compacter has no shared arrays; call complete() of the "
+                "adapter's modules first"
             )
         dtype = left.dtype
         parts = x.astype(dtype).reshape(*x.shape[:-1], left.shape[0], -1)
@@ -492,8 +492,8 @@ class Hyper(Bottleneck):
         super().__post_init__()
         if not super()._is_plain:
             raise InputError(
-                "hyper needs one width for all layers, and does not support trained scales, norms "
-                "or gates"
+                "a hypernetwork adapter must have the same width in all layers, and does not "
+                "support trained scales, norms or gates"
             )
 
     def block(self, site: Site, rngs: nnx.Rngs) -> "HyperBlock":
@@ -509,8 +509,8 @@ class Hyper(Bottleneck):
     def scaled(self, params: Mapping[str, Any], factor: float | int) -> dict[str, Any]:
         """Raise InputError, because a hypernetwork does not support scaling."""
         raise InputError(
-            f"hypernetwork {self.name} cannot be multiplied by {factor}; convert a task's adapter "
-            "to a bottleneck first (ejected)"
+            f"hypernetwork {self.name} cannot be multiplied by {factor}; convert the adapter of "
+            "one task to a bottleneck first, with ejected()"
         )
 
 
@@ -687,13 +687,13 @@ class Experts(Adapter):
         super().__post_init__()
         if self.sites != (_SITE,):
             raise InputError(
-                f"experts can only be added to the feed-forward block, sites ({_SITE!r},), "
-                f"but sites is {self.sites}"
+                f"an experts adapter must have sites=({_SITE!r},), the feed-forward block, but has "
+                f"sites={self.sites}"
             )
         if self.num < 2 or not 1 <= self.top <= self.num:
             raise InputError(
-                f"experts need num of at least 2 and top from 1 to num, got num {self.num} and "
-                f"top {self.top}"
+                "an experts adapter must have num of at least 2 and top from 1 to num, got num "
+                f"{self.num} and top {self.top}"
             )
 
     @property

@@ -92,12 +92,13 @@ class Block:
     def __post_init__(self) -> None:
         if not self.children:
             raise InputError(
-                f"{type(self).__name__} needs children, which are adapter names or blocks"
+                f"a composition block {type(self).__name__} must have children, which are adapter "
+                "names or blocks"
             )
         if None in self.children and not self.bare:
             raise InputError(
-                f"{type(self).__name__} does not support None (the model without an adapter) as a "
-                "child"
+                f"block {type(self).__name__} does not support None (the model without an adapter) "
+                "as a child"
             )
         check_bounds(self)
 
@@ -159,11 +160,11 @@ class Drop(Block):
         super().__post_init__()
         if len(self.children) != 1:
             raise InputError(
-                f"Drop must have exactly one child, got {len(self.children)}; put several "
+                f"a Drop block must have exactly one child, got {len(self.children)}; put several "
                 "children into a Stack"
             )
         if not self.layers:
-            raise InputError("Drop needs the numbers of the layers to skip; set layers=")
+            raise InputError("a Drop block requires the numbers of the layers to skip; set layers=")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +180,7 @@ class Task(Block):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.children) != 1 or not isinstance(self.children[0], str):
-            raise InputError("Task must have exactly one child, the name of a hypernetwork")
+            raise InputError("a Task block must have exactly one child, the name of a hypernetwork")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,7 +261,8 @@ class Route(Trained):
         super().__post_init__()
         if self.balance < 0 or (self.balance and self.kind == "free"):
             raise InputError(
-                f"balance must be at least 0, and 0 if kind is 'free', got {self.balance}"
+                "balance of a Route block must be at least 0, and must be 0 with kind 'free', got "
+                f"{self.balance}"
             )
         if self.top is not None and self.kind in ("hard", "free"):
             raise InputError(
@@ -287,8 +289,8 @@ class Split(Block):
         super().__post_init__()
         if not self.splits:
             raise InputError(
-                "Split needs the number of tokens for each child; set splits=, where one entry "
-                "may be 'rest'"
+                "a Split block requires the number of tokens for each child; set splits=, where "
+                "one entry may be 'rest'"
             )
         _check_number("splits", self.splits, self.children)
         if self.splits.count("rest") > 1:
@@ -303,7 +305,7 @@ class Split(Block):
         known = sum(size for size in self.splits if size != "rest")
         rest = length - known
         if rest < 0 or (rest and "rest" not in self.splits):
-            raise InputError(f"{self}: splits do not add up to the {length} tokens of a row")
+            raise InputError(f"block {self}: splits do not add up to the {length} tokens of a row")
         return tuple(rest if size == "rest" else size for size in self.splits)
 
 
@@ -338,7 +340,7 @@ class BatchSplit(Block):
                 else f"{num} cannot be divided evenly among {len(self.children)} children; set "
                 "sizes=(...)"
             )
-            raise InputError(f"{self}: a batch has {num} rows, but {remedy}")
+            raise InputError(f"block {self}: a batch has {num} rows, but {remedy}")
         return sizes
 
 
@@ -365,7 +367,7 @@ class Parallel(Block):
         """
         if num % len(self.children):
             raise InputError(
-                f"{self}: a batch of {num} rows cannot be divided evenly among the children"
+                f"block {self}: a batch of {num} rows cannot be divided evenly among the children"
             )
         return (num // len(self.children),) * len(self.children)
 
@@ -380,7 +382,8 @@ BLOCKS: dict[str, type[Block]] = {
 def _check_number(name: str, values: Sequence[object], children: Sequence[object]) -> None:
     if values and len(values) != len(children):
         raise InputError(
-            f"{name} must have one value for each of {len(children)} children, got {values}"
+            f"option {name} of a composition block must have one value for each of its "
+            f"{len(children)} children, got {values}"
         )
 
 
@@ -440,9 +443,10 @@ def check_answers(use: "Sequence[str | Block]") -> None:
         for node, above in walk(tree):
             if isinstance(node, Block) and node.of_rows:
                 raise InputError(
-                    f"{path_of(above, str(node))} uses different adapters for different rows of a "
-                    "batch, which is only supported in training and `Learner.bind`; select one "
-                    "adapter with --adapters.use, or with use= of t5x_lite.load"
+                    f"composition {path_of(above, str(node))} uses different adapters for "
+                    "different rows of a batch, which is only supported in training and "
+                    "`Learner.bind`; select one adapter with --adapters.use, or with use= of "
+                    "t5x_lite.load"
                 )
 
 
@@ -458,7 +462,7 @@ def check_nesting(use: "Sequence[str | Block]") -> None:
         other = next((block for block in above if not isinstance(block, Stack)), None)
         if other is not None:
             raise InputError(
-                "Parallel repeats the whole batch, so only a Stack may contain it, got "
+                "a Parallel block repeats the whole batch, so only a Stack may contain it, got "
                 f"{path_of(above, 'Parallel')}"
             )
 

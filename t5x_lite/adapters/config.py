@@ -109,8 +109,8 @@ class Adapters:
             by = f"adapters.use {shown(self.use)}" if name not in self.used else "adapters.train"
             if name not in self.used or (self.train and name not in self.train):
                 raise InputError(
-                    f"{by} does not name the adapter {name!r} of adapters.add, which would never "
-                    "be trained; add its name, or remove the adapter"
+                    f"adapter {name!r} of adapters.add would never be trained, because {by} does "
+                    "not name it; add its name, or remove the adapter"
                 )
 
     def _check_use(self, names: tuple[str, ...]) -> None:

@@ -348,8 +348,8 @@ class Delta:
                 extra[path] = array
             elif chosen.any():
                 raise InputError(
-                    f"{path} is not an array of the base, so the mask must keep all of its "
-                    "entries or none"
+                    f"the mask must keep all entries of {path} or none, because {path} is not an "
+                    "array of the base"
                 )
         return parts, extra
 
@@ -363,9 +363,8 @@ class Delta:
         for path, part in self.parts.items():
             if not part.additive:
                 raise InputError(
-                    f"the delta changes {path} by a {type(part).__name__} part, which is not a "
-                    "sum with the base; convert it first with delta.materialise(base) or "
-                    "`materialize(NAME)`"
+                    f"the delta changes {path} by a {type(part).__name__} instead of a difference; "
+                    "convert the delta first with delta.materialise(base) or `materialize(NAME)`"
                 )
 
     @property
@@ -474,7 +473,7 @@ def difference(path: str, tuned: Any, base: Any) -> Dense | None:
     after, before = np.asarray(tuned, np.float32), np.asarray(base, np.float32)
     if after.shape != before.shape:
         raise InputError(
-            f"{path} has shape {after.shape}, but the base's array has shape {before.shape}"
+            f"array {path} has shape {after.shape}, but the base's array has shape {before.shape}"
         )
     return None if np.array_equal(after, before) else Dense(after - before)
 

@@ -188,14 +188,14 @@ class Union(Adapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.members) < 2:
-            raise InputError("a union combines adapter methods and needs at least two of them")
+            raise InputError("a union adapter must combine at least two adapter methods")
         if any(isinstance(member, Union) for member in self.members):
-            raise InputError("a union must not contain another union")
+            raise InputError("a union adapter must not contain another union adapter")
         for member in self.members:
             if isinstance(member, ArrayAdapter):
                 raise InputError(
-                    f"method {type(member).__name__.lower()} changes whole arrays of the model "
-                    "and cannot be part of a union; use it as a separate adapter"
+                    f"method {type(member).__name__.lower()} changes whole arrays of the model and "
+                    "cannot be combined in a union adapter; use the method as a separate adapter"
                 )
         named = tuple(dataclasses.replace(member, name=self.name) for member in self.members)
         object.__setattr__(self, "members", named)
@@ -245,7 +245,7 @@ class UnionModules(adapter_tree_Modules):
             for place in modules.claims():
                 if place in taken:
                     raise InputError(
-                        f"union {name} has both {taken[place]} and {names[-1]} at the site "
+                        f"union adapter {name} has both {taken[place]} and {names[-1]} at the site "
                         f"{place}; set different sites, or use two adapters in a Stack"
                     )
                 taken[place] = names[-1]
@@ -301,7 +301,7 @@ class How:
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
         """Merge several deltas (changes of one base model's arrays) into one delta."""
-        raise TypeError(f"{type(self).__name__} does not define merged")
+        raise TypeError(f"class {type(self).__name__} does not define the method merged")
 
 
 def merge(
@@ -376,7 +376,9 @@ class Dare(How):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.seed < 2**31:
-            raise InputError(f"seed must be at least 0 and below 2^31, got {self.seed}")
+            raise InputError(
+                f"seed of merge method dare must be at least 0 and below 2^31, got {self.seed}"
+            )
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
         thinned = []
@@ -426,7 +428,9 @@ class Fisher(How):
                 f"deltas, {len(deltas)}"
             )
         if any(weight <= 0 for weight in weights):
-            raise InputError(f"fisher weights must be above 0, got {tuple(weights)}")
+            raise InputError(
+                f"weights of merge method fisher must be above 0, got {tuple(weights)}"
+            )
         norms = [self._norm(diagonal) for diagonal in self.diagonals]
 
         def combined(path: str, values: Sequence[np.ndarray]) -> np.ndarray:
@@ -508,7 +512,8 @@ def _of_factors(
         low = [part for d in deltas if isinstance(part := d.parts.get(path), LowRank)]
         if len(low) < len(deltas) or len({part.rank for part in low}) > 1:
             raise InputError(
-                f"{what} needs LoRAs of the same rank at the same sites, but they differ at {path}"
+                f"merge method {what} requires LoRAs of the same rank at the same sites, but the "
+                f"LoRAs differ at {path}"
             )
         if roots:
             sizes = [math.sqrt(abs(w * part.scale)) for w, part in zip(for_a, low, strict=True)]
@@ -516,7 +521,8 @@ def _of_factors(
             ones, twos = [s * r for s, r in zip(signs, sizes, strict=True)], sizes
         elif len({part.scale for part in low}) > 1:
             raise InputError(
-                f"{what} needs LoRAs of the same scale, but the scales of {path} differ"
+                f"merge method {what} requires LoRAs of the same scale, but the scales of {path} "
+                "differ"
             )
         else:
             ones, twos = list(for_a), list(for_b)
@@ -536,8 +542,8 @@ def together(deltas: Sequence[Delta]) -> Delta:
     for delta in deltas:
         if delta.config and len(deltas) > 1:
             raise InputError(
-                f"adapter {delta.config[0].name} cannot be merged by this method, because it is "
-                "not a change of the model's arrays; use linear"
+                f"adapter {delta.config[0].name} is not a change of the model's arrays, so only "
+                "the merge method linear can merge it"
             )
     total = dataclasses.replace(deltas[0], parts={})
     for delta in deltas[1:]:
@@ -588,8 +594,8 @@ class Ties(How):
         """
         if any(weight < 0 for weight in weights):
             raise InputError(
-                f"ties weights must not be negative, got {tuple(weights)}; subtract the delta "
-                "from the merged result instead"
+                f"weights of merge method ties must not be negative, got {tuple(weights)}; "
+                "subtract the delta from the merged result instead"
             )
         kept = [delta.sparsify(density=self.density) for delta in deltas]
         thin = [weight * delta for delta, weight in zip(kept, weights, strict=True)]

@@ -55,7 +55,9 @@ from jaxtyping import Bool, Float, Int32, UInt8
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import Array, Key
 
-_REMEDY = "convert it to a difference first with delta.materialise(base) or `materialize(NAME)`"
+_REMEDY = (
+    "convert the delta to a difference first with delta.materialise(base) or `materialize(NAME)`"
+)
 
 
 class Part:
@@ -79,7 +81,9 @@ class Part:
         Raises:
           InputError: if this change, such as a mask, is not an addition.
         """
-        raise InputError(f"a {_name(self)} delta part is not a sum with the base; {_REMEDY}")
+        raise InputError(
+            f"a delta with a {_name(self)} change is not a difference from the base; {_REMEDY}"
+        )
 
     def times(self, factor: float | int) -> "Part":
         """Return this change multiplied by a number.
@@ -87,7 +91,9 @@ class Part:
         Raises:
           InputError: if this change, such as a mask, is not an addition.
         """
-        raise InputError(f"a {_name(self)} delta part cannot be multiplied by a number; {_REMEDY}")
+        raise InputError(
+            f"a delta with a {_name(self)} change cannot be multiplied by a number; {_REMEDY}"
+        )
 
     def plus(self, other: "Part") -> "Part":
         """Return the sum of two changes of one array.
@@ -98,7 +104,8 @@ class Part:
         for part in (self, other):
             if not part.additive:
                 raise InputError(
-                    f"a {_name(part)} delta part cannot be added to another part; {_REMEDY}"
+                    f"a delta with a {_name(part)} change cannot be added to another delta; "
+                    f"{_REMEDY}"
                 )
         if self.shape != other.shape:
             raise InputError(
@@ -120,7 +127,8 @@ class Part:
             return self.plus(other)
         if other.order < self.order:
             raise InputError(
-                f"a {_name(other)} delta part cannot follow a {_name(self)} part; {_REMEDY}"
+                f"a delta with a {_name(other)} change cannot follow a delta with a {_name(self)} "
+                f"change; {_REMEDY}"
             )
         return Several((*_all(self), *_all(other)))
 

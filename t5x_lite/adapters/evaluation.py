@@ -98,11 +98,11 @@ class RowStates:
         """Raise InputError if `adapter_ids` are missing or do not fit the number of rows."""
         if self.ids is None:
             raise InputError(
-                f"{block} needs the batch feature adapter_ids, the child index of each row"
+                f"block {block} requires the batch feature adapter_ids, the child index of each row"
             )
         if self.ids.shape[0] != self.num_rows:
             raise InputError(
-                f"{block}: adapter_ids have {self.ids.shape[0]} rows, but the batch has "
+                f"block {block}: adapter_ids have {self.ids.shape[0]} rows, but the batch has "
                 f"{self.num_rows}"
             )
 
@@ -119,7 +119,7 @@ def check_numbers(block: Block, ids: Array) -> None:
     wrong = next((k for k in np.ravel(np.asarray(ids)) if not 0 <= k < len(block.children)), None)
     if wrong is not None:
         last = len(block.children) - 1
-        raise InputError(f"{block} has children 0 to {last}, but adapter_ids contain {wrong}")
+        raise InputError(f"block {block} has children 0 to {last}, but adapter_ids contain {wrong}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -365,7 +365,10 @@ def _average(
 ) -> Delta:
     del options, names
     if weights:
-        raise InputError("average does not accept weights; use linear for a weighted sum")
+        raise InputError(
+            "the function average does not accept weights; use the function linear for a weighted "
+            "sum"
+        )
     return merge(deltas, weights=[1 / len(deltas)] * len(deltas))
 
 

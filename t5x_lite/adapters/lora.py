@@ -84,7 +84,9 @@ class Lora(Adapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not math.isfinite(self.alpha) or not self.alpha:
-            raise InputError(f"alpha must be finite and not 0, got {self.alpha}")
+            raise InputError(
+                f"adapter {self.name!r}: alpha must be finite and not 0, got {self.alpha}"
+            )
         for other, name in ((self.dora, "dora"), (EMBEDDING in self.sites, f"site {EMBEDDING!r}")):
             if self.gate != "none" and other:
                 raise InputError(f"LoRA with a gate does not support {name}; use only one of them")

@@ -150,7 +150,9 @@ class Prune(ArrayAdapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rounds > MOST_ROUNDS:
-            raise InputError(f"rounds must be at most {MOST_ROUNDS}, got {self.rounds}")
+            raise InputError(
+                f"adapter {self.name!r}: rounds must be at most {MOST_ROUNDS}, got {self.rounds}"
+            )
 
     @property
     def densities(self) -> tuple[float, ...]:
@@ -172,8 +174,8 @@ class Prune(ArrayAdapter):
         flat = [path for path, leaf in leaves.items() if len(leaf.rows[1]) < 2]
         if self.structure != "entries" and flat:
             raise InputError(
-                f"adapter {self.name!r}: array {flat[0]} is a vector without {self.structure}; "
-                "exclude the array with targets"
+                f"adapter {self.name!r}: array {flat[0]} is a vector and has no {self.structure} "
+                "to prune; exclude the array with the option targets"
             )
         return ArrayModules(leaves, lambda path, leaf: Pruned(leaf))
 
@@ -437,7 +439,7 @@ class ScoredModules(ArrayModules):
 
 def _check_tau(by: By, tau: float) -> None:
     if by == "sigmoid" and not 0 < tau < 1:
-        raise InputError(f"tau must be between 0 and 1 for by='sigmoid', got {tau}")
+        raise InputError(f"tau of a mask with by='sigmoid' must be between 0 and 1, got {tau}")
 
 
 _HIDDEN = "attention/hidden"

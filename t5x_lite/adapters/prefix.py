@@ -100,7 +100,8 @@ class Prefix(Adapter):
         super().__post_init__()
         if self.place == "left" and self.gate != "none":
             raise InputError(
-                "a prefix with place='left' does not support a gate; use only one of them"
+                "a prefix with place='left' does not support a gate; set place='none' or "
+                "gate='none'"
             )
 
     @property
@@ -147,8 +148,8 @@ class Prefix(Adapter):
         for layers in model.stacks().values():
             if any(isinstance(one, DisentangledAttention) for one in layers.key_sites().values()):
                 raise InputError(
-                    f"adapter {self.name!r}: a prefix cannot have a position in DeBERTa; set "
-                    "place='none'"
+                    f"adapter {self.name!r}: DeBERTa does not support a prefix with positions "
+                    "(place='left'); set place='none'"
                 )
 
     @property
@@ -336,7 +337,10 @@ def ejected(
     flat = params if any("/" in path for path in params) else trees.flatten(params)
     own = {path: jnp.asarray(x) for path, x in flat.items() if path.startswith(below)}
     if not own:
-        raise InputError(f"no parameters are at {below}; pass the parameters of this adapter")
+        raise InputError(
+            f"the parameters have no path that begins with {below}; pass the parameters of adapter "
+            f"{adapter.name!r}"
+        )
     if adapter.flat:
         return adapter, own
     towers = sorted({found[0] for path in own if (found := tower_of(path)) is not None})
@@ -410,7 +414,9 @@ class Prompt(Adapter):
         if self.sites != ("prompt",):
             raise InputError(f"a prompt supports only the site 'prompt', got {self.sites}")
         if not 0 <= self.among[0] < self.among[1]:
-            raise InputError(f"among must be two ascending token ids, got {self.among}")
+            raise InputError(
+                f"option among of a prompt must be two ascending token ids, got {self.among}"
+            )
         if self.ids and self.init != "vocab":
             raise InputError(
                 f"adapter {self.name!r}: ids are set, but init is {self.init!r}; set init='vocab'"
@@ -453,8 +459,8 @@ class Prompt(Adapter):
                 end = min(end, rows)
             if end > rows:
                 raise InputError(
-                    f"adapter {self.name!r}: among={self.among} is the range of token ids to "
-                    f"sample, but the vocabulary has {rows} ids; set among=({first}, {rows})"
+                    f"adapter {self.name!r}: among={self.among} selects token ids beyond the "
+                    f"vocabulary of {rows} tokens; set among=({first}, {rows})"
                 )
             ids = np.random.default_rng(self.seed).integers(first, end, size=self.length)
         shape = (self.length, d_model)

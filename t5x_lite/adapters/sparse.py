@@ -100,7 +100,7 @@ class Chosen(ArrayAdapter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if any(number < 1 for _, number in self.entries):
-            raise InputError("entries must select at least one entry of each listed array")
+            raise InputError("option entries must select at least one entry of each listed array")
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
         return self.trains_leaves((VALUES,))
@@ -113,8 +113,8 @@ class Chosen(ArrayAdapter):
         """
         if not self.entries:
             raise InputError(
-                f"adapter {self.name!r}: its entries are not selected yet; `t5x-lite train` "
-                "selects them"
+                f"adapter {self.name!r}: the entries to train are not selected yet; `t5x-lite "
+                "train` selects the entries"
             )
         numbers, leaves = dict(self.entries), self.leaves(model)
         for path, number in numbers.items():
@@ -161,14 +161,18 @@ class SparseTuning(Chosen):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.rounds > MOST_ROUNDS:
-            raise InputError(f"rounds must be at most {MOST_ROUNDS}, got {self.rounds}")
+            raise InputError(
+                f"adapter {self.name!r}: rounds must be at most {MOST_ROUNDS}, got {self.rounds}"
+            )
         if self.rounds > 1 and self.select != "lottery":
             raise InputError(
-                f"rounds are only supported with select='lottery', got {self.select!r}"
+                f"adapter {self.name!r}: rounds above 1 require select='lottery', but select is "
+                f"{self.select!r}"
             )
         if self.full_steps and self.select in ("fisher", "random"):
             raise InputError(
-                f"full_steps is not supported with select={self.select!r}; remove full_steps"
+                f"adapter {self.name!r}: full_steps is not supported with select={self.select!r}; "
+                "remove full_steps"
             )
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
@@ -238,7 +242,10 @@ class Diff(Chosen):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.l < 0.0 or not self.r > 1.0:
-            raise InputError(f"l must be below 0 and r above 1, got l {self.l} and r {self.r}")
+            raise InputError(
+                f"adapter {self.name!r}: option l must be below 0 and option r above 1, got l "
+                f"{self.l} and r {self.r}"
+            )
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
         """Return regular expressions for the parameters that the current phase trains."""
@@ -615,8 +622,8 @@ class Fastfood(ArrayAdapter):
         size = self.d - num
         if size < 1:
             raise InputError(
-                f"adapter {self.name!r}: d {self.d} must be above {num}, the number of lambdas "
-                "(one for each layer of each array)"
+                f"adapter {self.name!r}: d must be above {num}, the number of layer factors "
+                f"(lambdas), but is {self.d}"
             )
         spaces = {path: self._space(path, leaf, size=size) for path, leaf in leaves.items()}
         return FastfoodModules(leaves, spaces, size=size, lambdas=self.lambdas)
@@ -626,14 +633,15 @@ class Fastfood(ArrayAdapter):
         _, entries = space.rows
         if self.projection == "dense" and entries * size > _LARGEST_MATRIX:
             raise InputError(
-                f"adapter {self.name!r}: a dense projection matrix for {space.path} would have "
-                f"{entries} x {size} entries, but the maximum is {_LARGEST_MATRIX}; set "
+                f"adapter {self.name!r}: a dense projection matrix for array {space.path} would "
+                f"have {entries} x {size} entries, but the maximum is {_LARGEST_MATRIX}; set "
                 "projection='fastfood'"
             )
         if self.projection == "fastfood" and not self.fold and size > padded(entries):
             raise InputError(
-                f"adapter {self.name!r}: z has {size} values, but {space.path} has only {entries} "
-                "per layer; exclude the array with targets, or set fold=True"
+                f"adapter {self.name!r}: the trained vector has {size} values, but array "
+                f"{space.path} has only {entries} entries per layer; exclude the array with the "
+                "option targets, or set fold=True"
             )
         return space
 

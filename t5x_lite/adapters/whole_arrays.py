@@ -115,11 +115,13 @@ class ArrayAdapter(Adapter):
         super().__post_init__()
         if self.sites != EVERYWHERE:
             raise InputError(
-                "sites cannot be set for this adapter; targets selects the arrays to change"
+                f"adapter {self.name!r} does not support the option sites; select the arrays to "
+                "change with targets"
             )
         if not self.targets:
             raise InputError(
-                "targets selects no array; set it to paths, such as targets=('model/...',)"
+                f"adapter {self.name!r}: option targets selects no array; set it to paths, such as "
+                "targets=('model/...',)"
             )
         check_patterns("targets", self.targets)
 
@@ -301,7 +303,10 @@ class Layers(Adapter):
         super().__post_init__()
         _check_sites(self, "last or only")
         if self.last is not None and self.only:
-            raise InputError("last and only both select layers; set only one of them")
+            raise InputError(
+                f"adapter {self.name!r}: last and only both select layers; set only one of these "
+                "two options"
+            )
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "Copies":
         """Build the trained differences from the base model's arrays, which start as 0.
@@ -346,7 +351,10 @@ class Layers(Adapter):
 
 def _check_sites(adapter: Adapter, named_by: str) -> None:
     if adapter.sites != _EVERYWHERE:
-        raise InputError(f"sites cannot be set for this adapter; {named_by} selects what to copy")
+        raise InputError(
+            f"adapter {adapter.name!r} does not support the option sites; select what to copy with "
+            f"{named_by}"
+        )
 
 
 def _places(model: nnx.Module) -> dict[int, str]:

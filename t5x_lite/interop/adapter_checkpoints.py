@@ -196,8 +196,8 @@ def _sides_of(directory: Path) -> dict[Role, Path]:
     for role, path in found.items():
         if not path.is_dir():
             raise InputError(
-                f"{directory} has no {role}/, the adapter of the {role} encoder; add it, or "
-                "import the existing directory separately"
+                f"{directory}: the directory {role}/ with the adapter of the {role} encoder is "
+                "missing; add it, or import the existing adapter directory separately"
             )
     return found
 
@@ -248,8 +248,8 @@ def _fitted_towers(
         head = next((p for p in found[role].module.arrays if p.startswith(HEADS)), None)
         if head is not None:
             raise InputError(
-                f"{directory}: contains the head {head}, but a retriever's encoder cannot have "
-                "it; import this directory separately"
+                f"{directory}: the adapter contains the head {head}, but a retriever's encoder "
+                "cannot have a head; import this adapter separately"
             )
     query, passage = found["query"], found["passage"]
     for what, ours, theirs in (
@@ -486,29 +486,28 @@ def left_to_base(
     for path, array in arrays.items():
         shape = tuple(wanted[path].shape) if path in wanted else None
         if shape != array.shape:
-            has = "has no such array" if shape is None else f"has {shape}"
+            has = "has no such array" if shape is None else f"must have shape {shape}"
             raise InputError(
-                f"{source}: {path} has shape {array.shape}, but this adapter on the base "
-                f"{where} {has}; pass the base that the adapter was trained on"
+                f"{source}: the adapter array {path} has shape {array.shape}, but with the base "
+                f"{where} the adapter {has}; pass the base that the adapter was trained on"
             )
     left = [path for path in wanted if path not in arrays]
     lacking = next((path for path in left if path.startswith(ADAPTERS)), None)
     if lacking is not None:
         raise InputError(
-            f"{source}: the array {lacking} is missing, but an adapter of this type on the "
-            "base needs it"
+            f"{source}: the adapter has no array {lacking}, which its config and the base require"
         )
     for path in left:
         if path not in params:
             raise InputError(
-                f"base checkpoint {where} lacks {path}, which the adapter's directory does not "
-                "contain either; import the base with this head, or save the adapter with the "
-                "head in modules_to_save"
+                f"array {path} is missing in both the base checkpoint {where} and the adapter "
+                "directory; import the base with the head that has this array, or save the adapter "
+                "with the head in modules_to_save"
             )
         if params[path].shape != tuple(wanted[path].shape):
             raise InputError(
-                f"base checkpoint {where}: {path} has shape {params[path].shape}, but the "
-                f"adapter needs {tuple(wanted[path].shape)}"
+                f"base checkpoint {where}: the array {path} has shape {params[path].shape}, but "
+                f"the adapter requires {tuple(wanted[path].shape)}"
             )
     return left
 

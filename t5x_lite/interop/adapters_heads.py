@@ -204,7 +204,9 @@ def read_module(directory: Path) -> LibraryFile:
     found = read_json(where)
     name, config = found.get("name"), found.get("config")
     if not isinstance(name, str) or not isinstance(config, dict):
-        raise InputError(f"{where}: must have the adapter's name, and its config as an object")
+        raise InputError(
+            f"{where}: the file must contain an adapter's name (a string) and config (an object)"
+        )
     config = _complete(where, config, is_old=_is_old(found))
     path, tensors = tensors_of(directory, _ADAPTER_SAFETENSORS, ADAPTER_TORCH)
     return LibraryFile(where=path, config_file=where, config=config, name=name, tensors=tensors)
@@ -279,8 +281,9 @@ def _complete(where: Path, config: Mapping[str, Any], *, is_old: bool) -> dict[s
         return {"architecture": kind, "configs": complete}
     if kind not in _FIELDS:
         raise InputError(
-            f"{where}: architecture {kind!r} is not supported, only bottlenecks, Compacter, LoRA, "
-            "(IA)^3, prefixes, prompts, unions of these and invertible adapters"
+            f"{where}: adapter architecture {kind!r} is not supported, only bottlenecks, "
+            "Compacter, LoRA, (IA)^3, prefixes, prompts, ConfigUnion of these and invertible "
+            "adapters"
         )
     fields = _FIELDS[kind]
     for field, value in config.items():
@@ -354,8 +357,8 @@ class LibraryHead:
         size = _outputs(head)
         if arrays[f"{own}out/kernel"].shape[-1] != size:
             raise InputError(
-                f"{self.where}: heads.{self.name} has {arrays[f'{own}out/kernel'].shape[-1]} "
-                f"outputs, but its config has {size}"
+                f"{self.where}: the head heads.{self.name} has "
+                f"{arrays[f'{own}out/kernel'].shape[-1]} outputs, but its config has {size}"
             )
         return dataclasses.replace(module, arrays={**module.arrays, **arrays}, head=head)
 
@@ -385,7 +388,7 @@ class LibraryHead:
     def _num_labels(self) -> int:
         found = self.config.get("num_labels")
         if found is None:
-            raise InputError(f"{self.where.parent / HEAD_CONFIG}: lacks num_labels")
+            raise InputError(f"{self.where.parent / HEAD_CONFIG}: the field num_labels is missing")
         return int(found)
 
     def _labels(self) -> tuple[str, ...]:
@@ -441,8 +444,8 @@ def read_head(directory: Path) -> LibraryHead | ClassHeadFile | None:
         return _class_head(directory, found)
     if not isinstance(name, str) or not isinstance(config, dict):
         raise InputError(
-            f"{where}: must have the head's name and its config as an object, or a model_class "
-            "without name and config"
+            f"{where}: the file must contain a head's name (a string) and config (an object), or a "
+            "model_class without name and config"
         )
     for field in ("num_labels", "label2id"):
         if config.get(field) is not None:
@@ -555,7 +558,7 @@ def prefix(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
     wanted = {_FLAT} if flat else set(_NETWORK)
     if set(found) != wanted:
         raise InputError(
-            f"{file.where}: a prefix must have the tensors {', '.join(sorted(wanted))}, got "
+            f"{file.where}: a prefix tuning must have the tensors {', '.join(sorted(wanted))}, got "
             f"{sorted(found)}"
         )
     length, num_gates = config["prefix_length"], 1 if config["shared_gating"] else 2
@@ -598,8 +601,9 @@ def prefix(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
             )
     except (ValueError, KeyError) as error:
         raise InputError(
-            f"{file.where}: the prefix has wrong shapes; {length} rows for {num} layers with "
-            f"{sizes[0]} heads of size {sizes[1]} are needed ({error})"
+            f"{file.where}: the tensors of the prefix have wrong shapes; the config and the base "
+            f"require {length} rows for {num} layers with {sizes[0]} heads of size {sizes[1]} "
+            f"({error})"
         ) from error
     own = f"{ADAPTERS}{name}/"
     return Module(
@@ -622,8 +626,8 @@ def _tensors(file: LibraryFile) -> tuple[Tensors, dict[tuple[int, str], np.ndarr
             raise InputError(f"{file.where}: the tensor {tensor} belongs to no supported adapter")
         elif not np.array_equal(found.setdefault(own[1], array), array):
             raise InputError(
-                f"{file.where}: {tensor} must be equal in all layers, but differs from "
-                "another layer"
+                f"{file.where}: the tensor {tensor} must be equal in all layers, but two layers "
+                "differ"
             )
     return found, gates
 
@@ -654,7 +658,7 @@ def prefix_files(
     _check_encoder(said, hosts)
     if adapter.place != "none" or adapter.gate == "real_tokens":
         what = "place='left'" if adapter.place != "none" else "gate='real_tokens'"
-        raise InputError(f"{said}: the library `adapters` has no prefix with {what}")
+        raise InputError(f"{said}: the library `adapters` does not support a prefix with {what}")
     start = f"prefix_tuning.prefix_tunings.{adapter.name}.self_prefix."
     tensors: Tensors = {}
     if adapter.flat:
@@ -713,6 +717,6 @@ def _check_encoder(where: object, hosts: Hosts) -> None:
     """Raise InputError if the base model is a T5."""
     if any(stack == "decoder" for stack, _ in hosts.kernels):
         raise InputError(
-            f"{where}: prefixes and prompts of the library `adapters` can be converted only for "
-            "encoders, but the base is a T5, where they shift positions"
+            f"{where}: prefixes and prompts of the library `adapters` shift positions in a T5, so "
+            "they can be converted only for encoders"
         )

@@ -210,7 +210,8 @@ def _union(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
         markers = _MARKERS.get(config["architecture"])
         if markers is None:
             raise InputError(
-                f"{file.config_file}: a union with a {config['architecture']} is not supported"
+                f"{file.config_file}: a ConfigUnion with an adapter of architecture "
+                f"{config['architecture']!r} is not supported"
             )
         own = {k: x for k, x in left.items() if any(marker in f".{k}" for marker in markers)}
         left = {k: x for k, x in left.items() if k not in own}
@@ -242,7 +243,8 @@ def _bottleneck(file: LibraryFile, sites: set[str], *, name: str) -> Bottleneck:
     for site in sites:
         if not wanted[site]:
             raise InputError(
-                f"{file.where}: has tensors at the site {site}, but {where} disables adapters there"
+                f"{file.where}: the file has adapter tensors at the layer position {site}, but the "
+                f"config {where} disables adapters at this position"
             )
     reduction, reductions = config["reduction_factor"], ()
     if isinstance(reduction, dict):
@@ -262,7 +264,10 @@ def _bottleneck(file: LibraryFile, sites: set[str], *, name: str) -> Bottleneck:
         **{ours: kind(config[field]) for field, (ours, kind) in _FIELDS.items()},
     }
     if config["is_parallel"] and (config["ln_before"] or config["ln_after"]):
-        raise InputError(f"{where}: norms of a parallel bottleneck are not supported")
+        raise InputError(
+            f"{where}: ln_before and ln_after are not supported in a parallel bottleneck "
+            "(is_parallel)"
+        )
     if config["non_linearity"] not in get_args(Activation):
         raise InputError(
             f"{where}: non_linearity {config['non_linearity']!r} is not supported, only "
@@ -327,16 +332,18 @@ def _bottleneck_arrays(file: LibraryFile, hosts: Hosts) -> dict[str, np.ndarray]
         left = {int(layer) - first for layer in file.config["leave_out"]}
         if max(by_layer) >= num:
             raise InputError(
-                f"{file.where}: {path} has a tensor for layer {max(by_layer)}, but the base "
-                f"has only {num} layers"
+                f"{file.where}: the adapter array {path} has a tensor for layer {max(by_layer)}, "
+                f"but the base has only {num} layers"
             )
         missing = set(range(num)) - set(by_layer) - left
         if missing:
-            raise InputError(f"{file.where}: {path} has no tensor for layer {min(missing)}")
+            raise InputError(
+                f"{file.where}: the adapter array {path} has no tensor for layer {min(missing)}"
+            )
         if odd := left & set(by_layer):
             raise InputError(
-                f"{file.where}: {path} has a tensor for layer {min(odd)}, but leave_out in "
-                f"{file.config_file} excludes this layer"
+                f"{file.where}: the adapter array {path} has a tensor for layer {min(odd)}, but "
+                f"leave_out in {file.config_file} excludes this layer"
             )
         shape = np.max([array.shape for array in by_layer.values()], axis=0)
         whole = np.zeros((num, *shape), np.float32)
@@ -354,8 +361,8 @@ def _invertible_arrays(file: LibraryFile) -> dict[str, np.ndarray]:
     activation = file.config["non_linearity"]
     if kind != "nice" or str(activation) != "relu":
         raise InputError(
-            f"{file.config_file}: inv_adapter {kind!r} with {activation} is not supported, only "
-            "'nice' with relu"
+            f"{file.config_file}: inv_adapter {kind!r} with non_linearity {activation} is not "
+            "supported, only 'nice' with relu"
         )
     pattern = (
         rf"(?:.*\.)?invertible_adapters\.{re.escape(file.name)}\.([FG])\.([02])\.(weight|bias)"
@@ -376,7 +383,7 @@ def _lora(file: LibraryFile, hosts: Hosts, *, name: str) -> peft.Module:
     mode, is_gated = config["composition_mode"], bool(config["use_gating"])
     if mode not in ("add", "scale") or (is_gated and mode == "scale"):
         what = "(IA)^3 with use_gating" if is_gated else f"composition_mode {mode!r}"
-        raise InputError(f"{file.config_file}: {what} is not supported")
+        raise InputError(f"{file.config_file}: adapter config {what} is not supported")
     marker = f".loras.{file.name}."
     tensors: dict[str, np.ndarray] = {}
     gates: dict[tuple[str, str], np.ndarray] = {}
@@ -433,7 +440,7 @@ def _gated(
 
 
 def _no_norms(site: peft.Site) -> np.ndarray:
-    raise ValueError(f"norms of {site} are not available")
+    raise ValueError(f"column norms of the layer {site} are not available")
 
 
 def _ia3(
@@ -446,14 +453,18 @@ def _ia3(
         layer, _, leaf = tensor.removesuffix(".weight").rpartition(".")
         hit = hosts.find(layer)
         if hit is None:
-            raise InputError(f"{file.where}: {layer} is not a dense layer of the base")
+            raise InputError(
+                f"{file.where}: the (IA)^3 has a tensor for {layer}, which is not a dense layer of "
+                "the base"
+            )
         if leaf == "lora_A":
             continue
         place = hosts.places[hit[0]]
         layers, _, out = hosts.kernels[place.stack, place.site]
         if array.size != out:
             raise InputError(
-                f"{file.where}: {tensor} has {array.size} values, but the layer has {out} outputs"
+                f"{file.where}: the tensor {tensor} has {array.size} values, but the layer has "
+                f"{out} outputs"
             )
         path = f"{place.stack}/{place.site}/scale"
         arrays.setdefault(path, np.ones((layers, out), np.float32))[place.layer] = array.reshape(-1)
@@ -551,7 +562,8 @@ def _files(
         return _union_files(adapter, own, hosts, said=said)
     raise InputError(
         f"{said}: the library `adapters` has no {type(adapter).__name__}; only bottlenecks and "
-        "compacter (also with inv), lora, ia3, prefix, prompt and their unions can be exported"
+        "compacter (also with inv), lora, ia3, prefix, prompt and a ConfigUnion of these can be "
+        "exported"
     )
 
 
@@ -564,13 +576,14 @@ def _union_files(
         arrays = {k.removeprefix(start): x for k, x in own.items() if k.startswith(start)}
         if not isinstance(member, _IN_UNIONS):
             raise InputError(
-                f"{said}: the library `adapters` has no union with a {type(member).__name__}"
+                f"{said}: the library `adapters` does not support a {type(member).__name__} in a "
+                "ConfigUnion"
             )
         config, theirs = _files(member, arrays, hosts, said=said)
         configs.append(config)
         if both := tensors.keys() & theirs.keys():
             raise InputError(
-                f"{said}: two members of the union would have the same tensor {min(both)} "
+                f"{said}: two adapters of the ConfigUnion would have the same tensor {min(both)} "
                 "in the library `adapters`"
             )
         tensors |= theirs
@@ -583,11 +596,11 @@ def _bottleneck_files(
     refused = {
         "reads='normed'": adapter.reads == "normed",
         "gate='real_tokens'": adapter.gate == "real_tokens",
-        "a parallel one with norms": adapter.reads == "input"
+        "layer norms and reads='input'": adapter.reads == "input"
         and (adapter.ln_before or adapter.ln_after != "none"),
     }
     if bad := next((what for what, is_so in refused.items() if is_so), None):
-        raise InputError(f"{said}: the library `adapters` has no bottleneck with {bad}")
+        raise InputError(f"{said}: the library `adapters` does not support a bottleneck with {bad}")
     reduction: Any = adapter.reduction
     if adapter.reductions:
         reduction = {"default": reduction, **{str(k): value for k, value in adapter.reductions}}
@@ -677,7 +690,9 @@ def _lora_files(
     if adapter.dora:
         raise InputError(f"{said}: DoRA cannot be exported to the library `adapters`")
     if adapter.gate == "real_tokens":
-        raise InputError(f"{said}: the library `adapters` has no LoRA with gate='real_tokens'")
+        raise InputError(
+            f"{said}: the library `adapters` does not support a LoRA with gate='real_tokens'"
+        )
     is_gated = adapter.gate != "none"  # the library then ignores the scale
     tensors: Tensors = {}
     sites = {path.removesuffix("/a") for path in own if path.endswith("/a")}
@@ -703,9 +718,9 @@ def _ia3_files(
 ) -> tuple[dict[str, Any], Tensors]:
     if adapter.attention_out or (adapter.feed_forward and adapter.place == "after"):
         raise InputError(
-            f"{said}: (IA)^3 of the library `adapters` scales the feed-forward block only "
-            "before its activation, and no attention output; only place='before', "
-            "attention_out=False can be exported"
+            f"{said}: (IA)^3 of the library `adapters` scales no attention outputs, and the "
+            "feed-forward block only before its activation; only ia3(place='before', "
+            "attention_out=False) can be exported"
         )
     sites = {path.rpartition("/")[0] for path in own}
     tensors = {}

@@ -167,7 +167,8 @@ class SetupFile:
         path, tensors, static = _read_fusion(self.where / name, name)
         if static != block.static:
             raise ValueError(
-                f"{path}: the fusion must have static={block.static}, as in the composition"
+                f"{path}: the adapter fusion has static={static}, but its block in the composition "
+                f"has static={block.static}"
             )
         layers: dict[str, dict[int, np.ndarray]] = {}
         pattern = re.compile(
@@ -179,11 +180,13 @@ class SetupFile:
             stack, layer, above, part, leaf = match.groups() if match else ("", "0", "", "", "")
             site = site_of(stack, above)
             if site is None:
-                raise InputError(f"{path}: the tensor {tensor} belongs to no supported fusion")
+                raise InputError(
+                    f"{path}: the tensor {tensor} belongs to no supported adapter fusion"
+                )
             d_model = hosts.kernels[stack, "attention/query"][1]
             if array.shape != (d_model,) * array.ndim:
                 raise InputError(
-                    f"{path}: {tensor} has shape {array.shape}, but d_model is {d_model}"
+                    f"{path}: the tensor {tensor} has shape {array.shape}, but d_model is {d_model}"
                 )
             own = f"{ADAPTERS}{block.part}/{block.title}/{stack}/{site}/{part}"
             own = f"{own}/{'kernel' if leaf == 'weight' else 'bias'}"
@@ -192,8 +195,8 @@ class SetupFile:
             num = hosts.kernels[own.split("/")[3], "attention/query"][0]
             if sorted(found) != list(range(num)):
                 raise InputError(
-                    f"{path}: {own} must have tensors for {num} layers, but has layers "
-                    f"{sorted(found)}"
+                    f"{path}: the fusion array {own} must have tensors for {num} layers, but has "
+                    f"tensors only for the layers {sorted(found)}"
                 )
         return {own: np.stack([found[i] for i in sorted(found)]) for own, found in layers.items()}
 
@@ -268,29 +271,36 @@ def _tree(where: Path, node: Any, names: dict[str, str], static: dict[str, bool]
         inside(where.parent, children[0], where=where)
         if children[0] in ("", ".") or "/" in children[0]:
             raise InputError(
-                f"{where}: {shown(children[0])} is not the name of an adapter directory "
-                "next to this file"
+                f"{where}: adapter_setup names the adapter {shown(children[0])}, which is not the "
+                "name of a directory next to this file"
             )
         own = re.sub(r"[^a-z0-9_]", "_", children[0].lower())
         own = own if own[:1].isalpha() else f"m_{own}"
         return names.setdefault(children[0], own)
     if kind not in _BLOCKS:
         raise InputError(
-            f"{where}: block type {kind!r} is not supported, only {', '.join(_BLOCKS)}"
+            f"{where}: composition block type {kind!r} is not supported, only {', '.join(_BLOCKS)}"
         )
     made = tuple(_tree(where, child, names, static) for child in children)
     theirs, ours = _OPTIONS.get(str(kind), ("", ""))
     kwargs = node.get("kwargs") or {}
     if not isinstance(kwargs, dict):
-        raise InputError(f"{where}: kwargs of {kind} must be an object, got {str(kwargs)[:60]!r}")
+        raise InputError(
+            f"{where}: kwargs of the block {kind} must be an object, got {str(kwargs)[:60]!r}"
+        )
     kwargs = dict(kwargs)
     value = kwargs.pop(theirs, None)
     is_each: Any = _is_number if kind == "Average" else is_whole
     if value is not None and not (isinstance(value, list) and all(map(is_each, value))):
         what = "numbers" if kind == "Average" else "whole numbers"
-        raise InputError(f"{where}: {theirs} of {kind} must be {what}, got {str(value)[:60]!r}")
+        raise InputError(
+            f"{where}: option {theirs} of the block {kind} must be a list of {what}, got "
+            f"{str(value)[:60]!r}"
+        )
     if kwargs:
-        raise InputError(f"{where}: {kind} with {', '.join(kwargs)} is not supported")
+        raise InputError(
+            f"{where}: the options {', '.join(kwargs)} of the block {kind} are not supported"
+        )
     try:
         options: dict[str, Any] = {} if value is None else {ours: tuple(value)}
         return _BLOCKS[str(kind)](made, **options)
@@ -324,13 +334,17 @@ def _read_fusion(directory: Path, name: str) -> tuple[Path, dict[str, np.ndarray
     """Read an adapter fusion; return its file, its tensors, and True if the fusion is static."""
     where = directory / FUSION_CONFIG
     if not where.is_file():
-        raise InputError(f"{directory}: contains no {FUSION_CONFIG}, which the fusion {name} needs")
+        raise InputError(
+            f"{directory}: contains no {FUSION_CONFIG}, which the adapter fusion {name} requires"
+        )
     config = read_json(where).get("config")
     if not isinstance(config, dict):
-        raise InputError(f"{where}: must have the fusion's config as an object")
+        raise InputError(
+            f"{where}: the file must contain the config of the adapter fusion as an object"
+        )
     for field, value in config.items():
         if field not in (*_OF_TRAINING, "value") and value != _FUSION.get(field, False):
-            raise InputError(f"{where}: {field} {value!r} of a fusion is not supported")
+            raise InputError(f"{where}: {field} {value!r} of an adapter fusion is not supported")
     path, tensors = tensors_of(directory, _SAFETENSORS, _TORCH)
     return path, tensors, not config.get("value", True)
 
@@ -375,16 +389,18 @@ def _written(node: Any, *, said: str, level: int) -> dict[str, Any]:
     kind = type(node).__name__
     if node is None or kind not in _BLOCKS:
         raise InputError(
-            f"{said}: the library `adapters` has no {node}; its blocks are {', '.join(_BLOCKS)}"
+            f"{said}: the library `adapters` does not support {node} in a composition; its blocks "
+            f"are {', '.join(_BLOCKS)}"
         )
     if level > 1 and kind != "Stack":
         raise InputError(
-            f"{said}: the library `adapters` allows only Stack below two nested blocks"
+            f"{said}: the library `adapters` supports only a Stack inside two nested blocks"
         )
     for child in node.children:
         if isinstance(child, Block) and type(child).__name__ not in _NESTED[kind]:
             raise InputError(
-                f"{said}: the library `adapters` has no {type(child).__name__} inside a {kind}"
+                f"{said}: the library `adapters` does not support the block "
+                f"{type(child).__name__} inside the block {kind}"
             )
     children = [_written(child, said=said, level=level + 1) for child in node.children]
     found: dict[str, Any] = {"type": kind, "children": children}
@@ -392,14 +408,16 @@ def _written(node: Any, *, said: str, level: int) -> dict[str, Any]:
     if isinstance(node, Average):
         if abs(sum(node.shares) - 1.0) > 1e-6:
             raise InputError(
-                f"{said}: weights of the library `adapters` must sum to 1, got {node.shares}"
+                f"{said}: the weights of an Average block of the library `adapters` must sum to 1, "
+                f"got {node.shares}"
             )
         return {**found, "kwargs": {theirs: list(node.shares)}}
     if ours:
         values = list(getattr(node, ours))
         if not values or "rest" in values:
             raise InputError(
-                f"{said}: the library `adapters` needs explicit numbers as {theirs} of {kind}"
+                f"{said}: the library `adapters` requires explicit numbers in the option {theirs} "
+                f"of the block {kind}"
             )
         found["kwargs"] = {theirs: values}
     return found
@@ -417,7 +435,8 @@ def _write_fusion(
 ) -> None:
     if block.temperature != 1.0:
         raise InputError(
-            f"{said}: the library `adapters` has no fusion with temperature={block.temperature}"
+            f"{said}: the library `adapters` does not support an adapter fusion with "
+            f"temperature={block.temperature}"
         )
     name = _fusion_name(block, names)
     own = f"{ADAPTERS}{block.part}/{block.title}/"

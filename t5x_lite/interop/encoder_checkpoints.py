@@ -590,7 +590,7 @@ def _site(rule: Rule) -> tuple[str, str] | None:
 def _body(name: str) -> str:
     match = re.search(r"(?:encoder|decoder)\.(?:layer|block)\.\d.*", name)
     if match is None:
-        raise ValueError(f"{name} does not belong to an encoder or decoder layer")
+        raise ValueError(f"the parameter {name} does not belong to an encoder or decoder layer")
     return match.group()
 
 

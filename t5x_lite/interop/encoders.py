@@ -193,8 +193,8 @@ def read_encoder(
         both = copy in tensors.arrays and original in names
         if both and not is_same(tensors.arrays[names[original]], tensors.arrays[copy]):
             raise InputError(
-                f"{tensors.where}: {copy} differs from {original}, but only tied output layers "
-                "are supported"
+                f"{tensors.where}: the tensor {copy} differs from {original}, but only tied output "
+                "layers are supported"
             )
     if left := sorted(set(tensors.arrays) - known - set(family.copies)):
         _logger.info(
@@ -359,7 +359,9 @@ def task_head(
     rate = config.get(dropout)
     is_rate = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 <= rate < 1
     if rate is not None and not is_rate:
-        raise InputError(f"{where}: {dropout} must be a rate below 1 or null, got {rate!r}")
+        raise InputError(
+            f"{where}: {dropout} must be a dropout rate below 1, or null, got {rate!r}"
+        )
     options: dict[str, Any] = {"dropout_rate": None if rate is None else float(rate)}
     if name == "choice":
         return Choice(kind=kinds["choice"], **options)
@@ -463,8 +465,8 @@ def check_activation(head: Head | None, *, wanted: str, architecture: str) -> No
     """Raise InputError if transformers does not support the activation of a task head."""
     if isinstance(head, Classifier | Choice) and head.activation != wanted:
         raise InputError(
-            f"transformers' {architecture} has the activation {wanted} in its head, but this "
-            f"head has {head.activation} (kind {head.kind!r})"
+            f"the head of transformers' {architecture} has the activation {wanted}, but the head "
+            f"of this checkpoint has {head.activation} (kind {head.kind!r})"
         )
 
 
@@ -612,8 +614,8 @@ def _kind(model: BertConfig, head: Head | None, model_type: str | None) -> str:
     offset = model.pad_id + 1 if kind in _ROBERTA else 0
     if model.position_offset != offset:
         raise InputError(
-            f"positions begin at {model.position_offset} (model.position_offset), but "
-            f"transformers' {_CLASSES[kind]} needs {offset}"
+            f"position ids begin at {model.position_offset} (model.position_offset), but must "
+            f"begin at {offset} in transformers' {_CLASSES[kind]}"
         )
     predicts = head is not None and head.name == "mlm"
     if predicts and kind != "bert" and model.activation != "gelu":

@@ -426,8 +426,8 @@ def read_hf(source: str | Path) -> HFCheckpoint:
     for copy in (name for name in COPIES if name in arrays):
         if not is_same(arrays[names[EMBEDDING]], arrays[copy]):
             raise InputError(
-                f"{tensors.where}: {copy} differs from {names[EMBEDDING]}; separate embeddings of "
-                "encoder and decoder are not supported"
+                f"{tensors.where}: the tensor {copy} differs from {names[EMBEDDING]}; separate "
+                "embeddings of encoder and decoder are not supported"
             )
     return HFCheckpoint(
         where=tensors.where,
@@ -461,7 +461,8 @@ def _with_output(
     if separate and how.declared_tied and not how.lenient:
         raise InputError(
             f"{where}: {HEAD} differs from {EMBEDDING}, but tie_word_embeddings in {CONFIG} is "
-            "true; set it to false if the output is not scaled, or remove the tensor"
+            "true; set tie_word_embeddings to false if the decoder output is not scaled, or remove "
+            f"{HEAD}"
         )
     if not separate and how.scaled:
         arrays.pop(HEAD, None)

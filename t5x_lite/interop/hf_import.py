@@ -73,8 +73,8 @@ def directories_of(source: Path) -> dict[Role, Path]:
     for role, path in found.items():
         if not path.is_dir():
             raise InputError(
-                f"{source}: has no {path.name}, the {role} encoder of a retriever; add it, or "
-                "import the existing encoder separately"
+                f"{source}: the directory {path.name} with the {role} encoder of a retriever is "
+                "missing; add it, or import the existing encoder separately"
             )
     return found
 

@@ -281,7 +281,10 @@ def head_arrays(where: Path, kept: Mapping[str, np.ndarray], hosts: Hosts) -> di
             tensor = left.pop(names[0])
             for name in names[1:]:
                 if not np.array_equal(left.pop(name), tensor):
-                    raise InputError(f"{where}: {name} differs from {names[0]}; keep one of them")
+                    raise InputError(
+                        f"{where}: the head tensors {name} and {names[0]} must be equal, but "
+                        "differ; remove one of them"
+                    )
             check_shape(where, piece, tensor.shape)
             arrays[piece.path] = np.ascontiguousarray(piece.to_ours(tensor))
     known = {name for piece in hosts.base for name in (piece.name, *piece.aliases)}
@@ -379,7 +382,10 @@ def _t5_tables(
     rows = len(table) if new is None else len(new)
     factor = np.float32(d_model**-0.5 if scaled else 1.0)
     if head is not None and len(head) != rows:
-        raise InputError(f"{where}: {hf.HEAD} has {len(head)} rows, but the embedding has {rows}")
+        raise InputError(
+            f"{where}: the output layer {hf.HEAD} has {len(head)} rows, but the embedding has "
+            f"{rows}"
+        )
     tied = model.tie_embeddings
     if head is None and new is not None and rows != len(table) and (copies or not tied):
         raise InputError(
@@ -415,7 +421,8 @@ def _encoder_table(
     new = found[0] if found else table
     if new.ndim != 2 or new.shape[1] != table.shape[1]:
         raise InputError(
-            f"{where}: the embedding has shape {new.shape}, but the base's has {table.shape}"
+            f"{where}: the embedding has shape {new.shape}, but the embedding of the base has "
+            f"{table.shape}"
         )
     for name, output in outputs.items():
         if hosts.head is not None and not np.array_equal(output, new):
@@ -761,8 +768,8 @@ def _to_ia3(
         reads = tensor.shape == (1, features_in) and tensor.shape != (features_out, 1)
         if reads and place.site not in HIDDEN:
             raise InputError(
-                f"{file.where}: {written} is in feedforward_modules, but only the inputs of "
-                f"{' and '.join(HIDDEN)} can be scaled"
+                f"{file.where}: the layer {written} is in feedforward_modules, but only the inputs "
+                f"of {' and '.join(HIDDEN)} can be scaled"
             )
         if not reads:
             _check_shape(file, f"{written}.{SCALE}", tensor, (features_out, 1))
@@ -817,14 +824,14 @@ def _check_everywhere(file: PeftFile, hosts: Hosts, by_layer: Mapping[str, Any])
     if difference := trees.difference(wanted, by_layer):
         what = "use_dora" if file.config["peft_type"] == "LORA" else "(IA)^3"
         raise InputError(
-            f"{file.where}: {what} must be in all layers and stacks, but is only in some: "
-            f"{difference}"
+            f"{file.where}: the adapter ({what}) must be in all layers of encoder and decoder, but "
+            f"is only in some: {difference}"
         )
 
 
 def _check_shape(file: PeftFile, name: str, tensor: np.ndarray, shape: tuple[int, ...]) -> None:
     if tensor.shape != shape:
         raise InputError(
-            f"{file.where}: {name} has shape {tensor.shape}, but its config and the base need "
-            f"{shape}"
+            f"{file.where}: the tensor {name} has shape {tensor.shape}, but its config and the "
+            f"base require {shape}"
         )

@@ -230,9 +230,8 @@ def prefix_of(
     theirs[places] = pairs
     if not np.array_equal(theirs[places], pairs):
         raise InputError(
-            f"{said}: PEFT needs equal prefixes in layer l and layer l + {num_layers // 2} for "
-            "an even number of layers, but they differ; use `--format adapters`, or merge the "
-            "adapter"
+            f"{said}: PEFT stores equal prefixes for any two layers {num_layers // 2} apart, but "
+            "the adapter's prefixes differ; use `--format adapters`, or merge the adapter"
         )
     width = hosts.kernels[stack, "attention/key"][2]
     length = pairs.shape[2]
@@ -400,9 +399,9 @@ def write_peft(
             leaves.setdefault((stack, "/".join(site)), {})[leaf] = array
     if EMBEDDING in adapter.sites:
         raise InputError(
-            f"checkpoint {where}: adapter {adapter.name!r} adapts the embeddings, but PEFT does "
-            "not apply this change to the tied output layer; merge the adapter, or train "
-            "without this site"
+            f"checkpoint {where}: adapter {adapter.name!r} adapts the token embedding, but PEFT "
+            "does not apply this change to the tied output layer; merge the adapter, or train it "
+            f"without the site {EMBEDDING!r}"
         )
     if isinstance(adapter, Lora) and adapter.gate != "none":
         raise InputError(
@@ -456,7 +455,9 @@ def _check_written(
     known = {(place.stack, place.site) for place in hosts.places.values()}
     known |= {(stack, HIDDEN[site]) for stack, site in known if site in HIDDEN}
     if homeless := sorted(leaves.keys() - known):
-        raise InputError(f"{module}: PEFT has no dense layer for the site {'/'.join(homeless[0])}")
+        raise InputError(
+            f"{module}: PEFT has no dense layer for the adapter at {'/'.join(homeless[0])}"
+        )
 
 
 def _task(hosts: Hosts) -> str | None:

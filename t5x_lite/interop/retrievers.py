@@ -599,7 +599,9 @@ def _modules(directory: Path) -> list[tuple[str, str]]:
         kind = module.get("type") if isinstance(module, dict) else None
         where = module.get("path", "") if isinstance(module, dict) else None
         if not isinstance(kind, str) or not isinstance(where, str):
-            raise InputError(f'{path}: must be a list of {{"type": ..., "path": ...}}')
+            raise InputError(
+                f'{path}: the file must be a list of objects {{"type": ..., "path": ...}}'
+            )
         inside(directory, where, where=path)
         modules.append((kind.rpartition(".")[2], where))
     return modules

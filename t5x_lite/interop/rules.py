@@ -72,8 +72,8 @@ class Rule:
     def __post_init__(self) -> None:
         if LAYER in self.theirs and self.stack_axis is not None:
             raise ValueError(
-                f"{self.theirs}: the layer index must be either in the name or on "
-                "stack_axis, but is in both"
+                f"conversion rule {self.theirs}: the layer index must be either in the tensor name "
+                "or on stack_axis, but is in both"
             )
 
 
@@ -129,7 +129,10 @@ def check_layers(where: object, counts: Mapping[str, int], tensors: Mapping[str,
     """Raise InputError if a config has more layers than the tensor file."""
     for name, count in counts.items():
         if count > len(tensors):
-            raise InputError(f"{where}: {name} is {count}, but the file has {len(tensors)} tensors")
+            raise InputError(
+                f"{where}: config field {name} is {count}, but the file has only {len(tensors)} "
+                "tensors"
+            )
 
 
 def pieces(table: Iterable[Rule], shapes: Mapping[str, tuple[int, ...]]) -> list[Piece]:
@@ -140,12 +143,13 @@ def pieces(table: Iterable[Rule], shapes: Mapping[str, tuple[int, ...]]) -> list
     difference = trees.difference(shapes, paths)
     if twice or difference:
         raise ValueError(
-            f"the rules must have each parameter path once; given twice: {twice}; {difference}"
+            "the conversion rules must have each parameter path exactly once; repeated paths: "
+            f"{twice}; {difference}"
         )
     found = [piece for rule in rules for piece in _written_out(rule, tuple(shapes[rule.ours]))]
     names = [piece.name for piece in found]
     if len(set(names)) < len(names):
-        raise ValueError(f"two rules have the same tensor name: {names}")
+        raise ValueError(f"two conversion rules have the same tensor name; the names are {names}")
     return found
 
 
@@ -268,7 +272,7 @@ class Source:
     tensors: Mapping[str, Any]
 
     def read(self, piece: Piece) -> np.ndarray:
-        raise TypeError(f"{type(self).__name__} does not define read")
+        raise TypeError(f"class {type(self).__name__} does not define the method read")
 
     def lazy_arrays(self, prefix: str = "") -> dict[str, LazyArray]:
         """Return all parameters by path as lazy arrays."""

@@ -171,7 +171,7 @@ def _decoded(where: Path, name: str, one: Any, piece: Piece) -> tuple[np.ndarray
         values = np.asarray(values, np.float32)
         if numbers.ndim != 1 or numbers.shape != values.shape:
             raise ValueError(
-                f"the indices have shape {numbers.shape}, but the values {values.shape}"
+                f"the indices have shape {numbers.shape}, but the values have shape {values.shape}"
             )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{where}: {name} is damaged ({error})") from error
@@ -198,7 +198,7 @@ def write_sft(
     ours = {_ours(piece) for piece in table}
     if missing := sorted({*parts, *heads} - ours):
         raise InputError(
-            f"{missing[0]} cannot be exported, because transformers has no tensor for it"
+            f"the array {missing[0]} cannot be exported, because transformers has no tensor for it"
         )
     storages: list[bytes] = []
     diffs: list[tuple[str, bytes]] = []
@@ -210,8 +210,8 @@ def write_sft(
             theirs = piece.to_theirs(piece.of(order.reshape(shape)))
             if theirs.size >= _MOST:
                 raise InputError(
-                    f"{piece.name} has {theirs.size} entries, but the format allows only "
-                    f"{_MOST - 1}"
+                    f"the array {piece.name} has {theirs.size} entries, but the format of "
+                    f"composable-sft allows only {_MOST - 1}"
                 )
             flat = theirs.reshape(-1, order="F")
             places = np.flatnonzero(flat >= 0)

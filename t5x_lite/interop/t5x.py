@@ -230,11 +230,14 @@ def _check_stored(stored: ts.TensorStore, dtype: np.dtype) -> None:
 def _check_size(size: int, files: int | None, most: int) -> None:
     """Raise ValueError if an array is too large for its files or for the memory."""
     if files is not None and size > files * most:
-        raise ValueError(f"the shape needs {size} bytes, but the files have only {files} bytes")
+        raise ValueError(
+            f"an array of this shape requires {size} bytes, but its files have only {files} bytes"
+        )
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if size > memory:
         raise ValueError(
-            f"the shape needs {size} bytes, but this machine has only {memory} bytes of memory"
+            f"an array of this shape requires {size} bytes, but this machine has only {memory} "
+            "bytes of memory"
         )
 
 
@@ -288,7 +291,8 @@ def _zarr_spec(where: str, path: str, leaf: Any, directory: str) -> dict[str, An
     name = str(folder).rstrip("/").rpartition("/")[2]
     if driver not in ("zarr", "zarr3") or name in ("", ".", ".."):
         raise InputError(
-            f"t5x checkpoint {where}: {path} is not a zarr folder: {driver} {folder!r}"
+            f"t5x checkpoint {where}: the array {path} must be in a zarr folder, got {driver} "
+            f"{folder!r}"
         )
     store = _kvstore(directory)
     return {

@@ -145,7 +145,7 @@ def _unpickled(content: bytes, *, where: Path, functions: Mapping[str, Any] = _F
             return stack.pop()
         elif name not in ("PROTO", "FRAME"):
             _build(name, stack)
-    raise ValueError("the pickle has no end")
+    raise ValueError("the pickle is incomplete, because it has no STOP opcode")
 
 
 def _build(operation: str, stack: list[Any]) -> None:
@@ -179,7 +179,7 @@ def _build(operation: str, stack: list[Any]) -> None:
             return
         _require(isinstance(stack[-1], dict), "attributes of an object that is not a dict")
     else:
-        raise ValueError(f"the opcode {operation} does not occur in a dict of tensors")
+        raise ValueError(f"the pickle opcode {operation} is not allowed in a dict of tensors")
 
 
 def _require(condition: bool, what: str) -> None:
@@ -291,7 +291,7 @@ def read_archive(
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.endswith("data.pkl")]
             if len(names) != 1:
-                raise ValueError(f"expected one data.pkl, found {len(names)}")
+                raise ValueError(f"expected one data.pkl in the zip archive, found {len(names)}")
             prefix = names[0].removesuffix("data.pkl")
             if f"{prefix}byteorder" in archive.namelist():
                 order = _member(archive, f"{prefix}byteorder")
@@ -316,7 +316,9 @@ def _member(archive: zipfile.ZipFile, name: str, *, longest: int = _LONGEST_PICK
     if info.compress_type != zipfile.ZIP_STORED:
         raise ValueError(f"{name} is compressed")
     if info.file_size > longest:
-        raise ValueError(f"{name} has {info.file_size} bytes, but the limit is {longest}")
+        raise ValueError(
+            f"the zip member {name} has {info.file_size} bytes, but the limit is {longest}"
+        )
     return archive.read(info)
 
 
@@ -330,7 +332,7 @@ def _views(
     arrays: dict[str, np.ndarray] = {}
     for name, view in contents.items():
         if not isinstance(view, _View):
-            raise ValueError(f"{name!r} is not a tensor")
+            raise ValueError(f"the value of {name!r} is not a tensor")
         arrays[name] = _tensor(view, archive, prefix, data, storages)
     return arrays
 
@@ -356,9 +358,9 @@ def _elements(data: np.ndarray, info: zipfile.ZipInfo, storage: _Storage) -> np.
     begin = info.header_offset + _LOCAL_HEADER + name_length + extra_length
     end = begin + storage.size * dtype.itemsize
     if info.compress_type != zipfile.ZIP_STORED or info.file_size != end - begin:
-        raise ValueError(f"the storage {storage.key} is compressed or has the wrong size")
+        raise ValueError(f"the tensor storage {storage.key} is compressed or has the wrong size")
     if end > data.size:
-        raise ValueError(f"the file ends within the storage {storage.key}")
+        raise ValueError(f"the file ends within the tensor storage {storage.key}")
     return data[begin:end].view(dtype)
 
 
@@ -534,18 +536,18 @@ class _Reader:
     def _map(self, length: int) -> dict[str, Any]:
         items = [(self.value(), self.value()) for _ in range(length)]
         if not all(isinstance(key, str) for key, _ in items):
-            raise ValueError("a key is not a string")
+            raise ValueError("a key of a dict is not a string")
         return dict(items)
 
     def _extension(self, length: int) -> np.ndarray:
         kind = self._number(1)
         if kind != _NDARRAY:
-            raise ValueError(f"expected an array, found an extension of type {kind}")
+            raise ValueError(f"expected an array, found a msgpack extension of type {kind}")
         begin = self._position
         self._bytes(length)
         shape, name, buffer = _Reader(self._data, begin, self._position).value()
         if not _is_shape(shape) or not isinstance(buffer, np.ndarray):
-            raise ValueError("an array has no shape or no bytes")
+            raise ValueError("an array has no shape or no data")
         name = name.tobytes().decode() if isinstance(name, np.ndarray) else name
         if name not in (*_DTYPES, "bfloat16"):
             raise ValueError(f"an array has the unsupported dtype {name!r}")
@@ -573,7 +575,7 @@ def _joined(chunked: dict[str, Any]) -> LazyArray:
     dtypes = {chunk.dtype for chunk in chunks}
     whole = _is_shape(shape) and sum(chunk.size for chunk in chunks) == math.prod(shape)
     if not whole or len(dtypes) != 1:
-        raise ValueError(f"the chunks do not add up to an array {tuple(shape)}")
+        raise ValueError(f"the chunks of an array do not add up to its shape {tuple(shape)}")
     [dtype] = dtypes
     return LazyArray(tuple(shape), dtype, lambda: np.concatenate(chunks).reshape(shape))
 
@@ -658,7 +660,9 @@ def _read_shards(index: Path, read: Callable[[Path], Arrays]) -> Arrays:
             raise InputError(f"{index}: the shard {shard} is missing")
         found = read(index.parent / shard)
         if twice := sorted(arrays.keys() & found.keys()):
-            raise InputError(f"{index}: {twice[0]} is in {shard} and in an earlier shard")
+            raise InputError(
+                f"{index}: the tensor {twice[0]} is in {shard} and in an earlier shard"
+            )
         arrays.update(found)
     return arrays
 
@@ -692,7 +696,8 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
             )
         if start > _LONGEST_HEADER:
             raise InputError(
-                f"{path}: not a safetensors file, because its header has {start - 8} bytes"
+                f"{path}: not a safetensors file, because the size of its header would be "
+                f"{start - 8} bytes"
             )
         try:
             header = plain_json(file.read(start - 8))

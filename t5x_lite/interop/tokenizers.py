@@ -270,7 +270,9 @@ def _from_tokenizer_json(path: Path) -> bytes:
     content = read_json(path)
     try:
         if content["model"]["type"] != "Unigram":
-            raise ValueError(f"the model type is {content['model']['type']}")
+            raise ValueError(
+                f"the tokenizer's model type must be Unigram, but is {content['model']['type']}"
+            )
         vocab = [(str(piece), float(score)) for piece, score in content["model"]["vocab"]]
         for piece, _ in vocab:
             piece.encode()  # half a surrogate pair raises ValueError

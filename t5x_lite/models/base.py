@@ -55,7 +55,7 @@ class ModelConfig:
 
     def build(self, *, rngs: nnx.Rngs) -> nnx.Module:
         """Build the module with newly initialized parameters from the stream "params"."""
-        raise TypeError(f"{type(self).__name__} does not define build")
+        raise TypeError(f"class {type(self).__name__} does not define the method build")
 
     def views(self, prefix: str = "") -> tuple[View, ...]:
         """Return the rules that compute shared parameters from the stored parameters.

@@ -98,7 +98,7 @@ class DebertaConfig(EncoderConfig):
         if self.attention in ("pallas", "cudnn"):
             raise InputError(
                 "model.attention of a DeBERTa must be 'auto', 'plain' or 'blocked', because "
-                "disentangled attention has no kernel"
+                "disentangled attention has no Pallas or cuDNN kernel"
             )
         super().__post_init__()
         try:
@@ -371,5 +371,8 @@ class Deberta(EncoderModel):
 
 def _segments_of(mask: Visibility) -> Int[Array, "B S"]:
     if mask.keys is None:
-        raise ValueError("the mask has no segment ids of keys; pass a mask from `visibility`")
+        raise ValueError(
+            "the attention mask has no segment ids of the keys; pass a mask from the model's "
+            "method `visibility`"
+        )
     return mask.keys

@@ -410,7 +410,7 @@ class EncoderModel(nnx.Module):
           mask: mask of the keys that each token attends to.
           key: random key of dropout; None disables dropout.
         """
-        raise TypeError(f"{type(self).__name__} does not define apply_layers")
+        raise TypeError(f"class {type(self).__name__} does not define the method apply_layers")
 
     def tables(self) -> dict[str, Array]:
         """Return the embeddings by name: "token" [V, E] and, if it exists, "position"."""

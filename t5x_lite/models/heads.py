@@ -104,7 +104,7 @@ class Head:
           model: config of the model that provides the hidden states.
           rngs: random streams; "params" is used.
         """
-        raise TypeError(f"{type(self).__name__} does not define build")
+        raise TypeError(f"class {type(self).__name__} does not define the method build")
 
 
 def is_custom(head: Head) -> bool:
@@ -182,10 +182,14 @@ class ClassHead(Head):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num_classes < self.fewest:
-            raise InputError(f"num_classes must be at least {self.fewest}: got {self.num_classes}")
+            raise InputError(
+                f"head {self.name!r}: num_classes must be at least {self.fewest}: got "
+                f"{self.num_classes}"
+            )
         if self.labels and len(self.labels) != self.num_classes:
             raise InputError(
-                f"labels must have {self.num_classes} entries (num_classes): got {self.labels}"
+                f"head {self.name!r}: labels must have {self.num_classes} entries (num_classes): "
+                f"got {self.labels}"
             )
 
     def order_of(self, labels: Sequence[str]) -> tuple[str, ...] | None:
@@ -217,8 +221,8 @@ def with_labels(heads: Sequence[Head], own: Head, labels: Sequence[str]) -> tupl
     order = own.order_of(labels)
     if order is not None and order != tuple(labels):
         raise InputError(
-            f"head {own.name!r} has the classes {', '.join(order)}, but the task has the order "
-            f"{', '.join(labels)}; reinitialize the head by --init.fresh heads/{own.name}"
+            f"head {own.name!r} has the class order {', '.join(order)}, but the task has the class "
+            f"order {', '.join(labels)}; reinitialize the head by --init.fresh heads/{own.name}"
         )
     # Training makes the classes exclusive, whatever they were before.
     exclusive = {"problem_type": "auto"} if hasattr(own, "problem_type") else {}

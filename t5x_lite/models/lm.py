@@ -137,8 +137,9 @@ class LM(TokenModel):
         """Return the input of the output layer; arguments and errors are as for `__call__`."""
         if self.prefix and decoder_causal_attention is None:
             raise InputError(
-                "model.prefix is True, but rows do not mark their inputs; set "
-                "data.layout to prefix_lm, or model.prefix to False"
+                "model.prefix True requires the feature decoder_causal_attention, which marks the "
+                "inputs of each row, but it is missing; set data.layout to prefix_lm, or "
+                "model.prefix to False"
             )
         prefix = decoder_causal_attention if self.prefix else None
         mask = masks.of_decoder(decoder_segment_ids, prefix=prefix)

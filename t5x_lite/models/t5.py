@@ -295,8 +295,8 @@ class T5(TokenModel):
         if self.prompt is not None:
             if segment_ids is not None:
                 raise InputError(
-                    "a prompt adapter needs rows of one text, but rows are packed; "
-                    "set data.pack False"
+                    "a prompt adapter does not support rows with several packed texts; set "
+                    "data.pack False"
                 )
             x, tokens = self.prompt(x, self.token_table()), after_prompt(tokens, self.prompt)
         return self.encoder(x, mask=masks.of_encoder(tokens, segment_ids), key=key)

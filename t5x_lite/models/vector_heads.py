@@ -226,7 +226,10 @@ class Dense(Head):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.activation != "identity" and self.projection is None:
-            raise InputError(f"activation {self.activation} needs a projection; set projection")
+            raise InputError(
+                f"activation {self.activation} applies only to a projection, but projection is "
+                "None; set projection"
+            )
         names = [prompt.name for prompt in self.prompts]
         if len(set(names)) < len(names):
             raise InputError(f"two prompts have the same name: {', '.join(names)}")
@@ -269,8 +272,8 @@ def check_cls(pooling: Pooling, model: ModelConfig) -> None:
     """Raise InputError for pooling "cls" if the model's rows do not begin with [CLS]."""
     if pooling == "cls" and not model.begins_with_cls:
         raise InputError(
-            f"pooling 'cls' needs [CLS], but rows of a {type(model).__name__} do not begin with "
-            "[CLS]; use 'mean'"
+            "pooling 'cls' requires rows that begin with [CLS], but rows of a "
+            f"{type(model).__name__} do not; set pooling 'mean'"
         )
 
 

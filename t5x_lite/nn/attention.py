@@ -289,8 +289,8 @@ def dot_product_attention(
             return pallas_attention(query, key, value, visible=mask, bias=bias, draws=draws)
         if prefix_bias is not None:
             raise InputError(
-                "a prefix before the tokens has a relative bias, but attention in blocks does "
-                "not support it; set --model.attention plain"
+                "blocked attention does not support a prefix with a relative bias; set "
+                "--model.attention plain"
             )
         return blocked_attention(
             query, key, value, visible=mask, bias=bias, draws=draws, prefix=before

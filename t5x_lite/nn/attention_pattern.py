@@ -391,7 +391,9 @@ def attend_in_blocks(
       draws: dropout of the weights; its random bits are regenerated in the backward pass.
     """
     if block < 1:
-        raise ValueError(f"attention needs at least one query per block, but block is {block}")
+        raise ValueError(
+            f"blocked attention requires at least one query per block, but block is {block}"
+        )
     length = operands.query.shape[1]
     block = min(block, length)
     missing = -length % block
@@ -536,8 +538,8 @@ class Pattern:
         wrong = jax.Array if isinstance(self.mask, Visibility) else RelativeTable
         if isinstance(self.bias, wrong):
             raise ValueError(
-                "mask and bias must both be arrays, or a Visibility and a RelativeTable: got "
-                f"{type(self.mask).__name__} and {type(self.bias).__name__}"
+                "attention mask and bias must both be arrays, or a Visibility and a RelativeTable: "
+                f"got {type(self.mask).__name__} and {type(self.bias).__name__}"
             )
 
     def biased(self, relative: RelativeBias, *, bidirectional: bool) -> "Pattern":
@@ -554,7 +556,8 @@ class Pattern:
             bias: Any = relative.reading(bidirectional=bidirectional)
         elif self.positions is None:
             raise ValueError(
-                "a relative bias with an array mask needs positions, but the pattern has none"
+                "a relative bias with an array mask requires positions, but the positions of "
+                "queries and keys are None"
             )
         else:
             bias = relative(*self.positions, bidirectional=bidirectional)

@@ -115,7 +115,7 @@ def start(
       max_length: maximum number of new tokens.
     """
     if max_length < 1:
-        raise ValueError(f"max_length must be at least 1: got {max_length}")
+        raise ValueError(f"max_length of a decoding cache must be at least 1: got {max_length}")
     length = max(1, max_length - 1)
 
     def with_room(keys: Array, values: Array) -> tuple[Array, Array]:
@@ -186,7 +186,9 @@ def repeat(cache: Cache, num: int) -> Cache:
       num: number of copies, at least 1.
     """
     if num < 1:
-        raise ValueError(f"rows must be repeated at least once, but num is {num}")
+        raise ValueError(
+            f"rows of a decoding cache must be repeated at least once, but num is {num}"
+        )
     if num == 1:
         return cache
     prefix, length = cache.valid.shape[1], cache.ancestors.shape[1]

@@ -187,7 +187,8 @@ class DisentangledAttention(Attention):
         distances = pattern.bias
         if not isinstance(distances, Distances):
             raise ValueError(
-                "disentangled attention needs a Pattern with a bias of class Distances"
+                "disentangled attention requires a bias of class Distances, got "
+                f"{type(distances).__name__}"
             )
         weights_key, table_key = split_key(key, 2)
         queries = self.queries(x, mask)
@@ -215,7 +216,7 @@ class DisentangledAttention(Attention):
         others = mask.causal or mask.hidden is not None or not mask.itself
         if mask.keys is None or mask.queries is None or others:
             raise ValueError(
-                "disentangled attention in blocks of keys needs a mask made of segment ids"
+                "disentangled attention in blocks of keys requires a mask made only of segment ids"
             )
         out = attend_in_blocks(operands, mask.keys, block=mask.block_size, draws=draws)
         return self.close(out, mask)

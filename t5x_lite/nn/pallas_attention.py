@@ -117,8 +117,8 @@ def fitting(layout_of: Callable[[int], Layout], block: int, *, kind: str, itemsi
     needed = _needed(layout, itemsize) / MIB
     if _needed(layout, itemsize) > room:
         raise InputError(
-            f"the attention kernel does not fit: {said.format(layout.key_block, needed)}; "
-            "set --model.attention blocked"
+            "the attention kernel does not fit into the TPU's VMEM: "
+            f"{said.format(layout.key_block, needed)}; set --model.attention blocked"
         )
     if layout != asked:
         needed = _needed(asked, itemsize) / MIB

@@ -110,7 +110,7 @@ def stacked(build: Callable[[nnx.Rngs], nnx.Module], rngs: nnx.Rngs, *, num: int
     Each parameter gets a leading "layers" axis. Each layer is initialized from its own random key.
     """
     if num < 1:
-        raise ValueError(f"a stack needs at least one layer, but num is {num}")
+        raise ValueError(f"a stack of layers must have at least one layer, but num is {num}")
     graphdef, _, _ = shapes(build)
     params = jax.vmap(lambda key: init(build, key))(jax.random.split(rngs.params(), num))
     module = bind(graphdef, params)

@@ -203,7 +203,7 @@ def test_columns_of_rows_with_a_prompt():
     split = parse_trees("p, Split(a, b, splits=(2, 'rest'))")
     modules = (Prompt(name="p", length=2), *(seq_bn(name=name, reduction=4.0) for name in "ab"))
     with pytest.raises(
-        InputError, match="splits the tokens of a row by position, but the prompt 'p'"
+        InputError, match="splits the tokens of a row by position, but the prompt adapter"
     ):
         learner("bert", *modules, use=split)[0].bind_model(
             random(learner("bert", *modules)[0].shapes)

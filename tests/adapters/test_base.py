@@ -268,10 +268,10 @@ def test_without_adapters_the_program_is_that_of_layers_without_slots(host, monk
     [
         (
             (Lora(sites=("attention/querry",)),),
-            "has no site 'attention/querry'; did you mean",
+            "has no adapter site 'attention/querry'; did you mean",
         ),
-        ((Lora(sites=("after_mlp",)),), "the model has no site 'after_mlp'"),
-        ((Bottleneck(sites=("mlp/in",)),), "the model's sites are after_attention, after_mlp"),
+        ((Lora(sites=("after_mlp",)),), "the model has no adapter site 'after_mlp'"),
+        ((Bottleneck(sites=("mlp/in",)),), "the adapter sites are after_attention, after_mlp"),
         ((Lora(), Lora()), "two adapters are called lora; rename one of them"),
     ],
 )
@@ -292,7 +292,7 @@ def test_two_at_one_site_are_refused():
     [
         ({"name": "A"}, "adapter name 'A' is invalid; use lower-case letters"),
         ({"name": "attach"}, "the adapter name 'attach' is reserved"),
-        ({"sites": ()}, "adapter 'lora' has no sites; set at least one site"),
+        ({"sites": ()}, "adapter 'lora': option sites is empty; set at least one site"),
         ({"sites": ("(",)}, r"sites: .* is not a regular expression"),
     ],
 )
@@ -303,7 +303,7 @@ def test_what_is_wrong(fields, message):
 
 def test_a_base_says_what_it_lacks():
     assert list(by_name([Lora(), Bottleneck()])) == ["lora", "bottleneck"]
-    with pytest.raises(TypeError, match="Adapter does not define build"):
+    with pytest.raises(TypeError, match="Adapter does not define the method build"):
         learner("bert", Adapter(name="x", sites=("mlp",)))
 
 

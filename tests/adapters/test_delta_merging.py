@@ -83,9 +83,9 @@ def test_factors_have_cross_terms():
     thrice = merge([one] * 3, PeftLinear(), weights=[1 / 3] * 3)
     np.testing.assert_allclose(value(thrice, Q), 3 * value(one, Q), rtol=1e-4, atol=1e-5)
     for how in (AverageFactors(), Zhang(), PeftLinear()):
-        with pytest.raises(InputError, match="needs LoRAs of the same rank at the same sites"):
+        with pytest.raises(InputError, match="requires LoRAs of the same rank at the same sites"):
             merge([one, dense()], how)
-    with pytest.raises(InputError, match="zhang needs LoRAs of the same scale"):
+    with pytest.raises(InputError, match="zhang requires LoRAs of the same scale"):
         merge([one, lora(1.0, paths=(Q,))], Zhang())
 
 
@@ -129,7 +129,7 @@ def test_fisher_is_a_weighted_mean_of_entries():
     expected = (f * value(one, Q) + g * value(two, Q)) / (f + g)
     np.testing.assert_allclose(value(found, Q), expected, rtol=1e-5)
     for weights, diagonals, reason in (
-        ([1, -1], [first, second], "weights must be above 0"),
+        ([1, -1], [first, second], "weights of merge method fisher must be above 0"),
         ([1, 1], [first], "Fisher diagonals, 1, must be the number of deltas, 2"),
         ([1, 1], [first, {Q: np.ones(3)}], r"of model/q/kernel has shape \(3,\)"),
     ):
@@ -141,7 +141,7 @@ def test_what_every_way_refuses():
     for deltas, weights, reason in (
         ([], (), "merge needs at least one delta"),
         ([dense()], (1, 2), "weights, 2, must be the number of deltas, 1"),
-        ([dense(), Delta({Q: Scale(array(5))})], (), "Scale part, which is not a sum"),
+        ([dense(), Delta({Q: Scale(array(5))})], (), "Scale instead of a difference"),
     ):
         with pytest.raises(InputError, match=reason):
             merge(deltas, Linear(), weights=weights)
@@ -166,7 +166,9 @@ def test_a_diagonal_of_another_model():
 
 def test_seeds_and_keys():
     for seed in (-1, 2**31):
-        with pytest.raises(InputError, match=r"seed must be at least 0 and below 2\^31, got"):
+        with pytest.raises(
+            InputError, match=r"seed of merge method dare must be at least 0 and below 2\^31, got"
+        ):
             Dare(p=0.1, seed=seed)
     second = dare_mask(Q, (6, 5), p=0.4, seed=3, number=1)
     assert not np.array_equal(second, dare_mask(Q, (6, 5), p=0.4, seed=4))

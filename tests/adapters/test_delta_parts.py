@@ -75,12 +75,12 @@ def test_flat_places_above_those_that_jax_counts():
 def test_what_is_no_sum_says_the_remedy():
     scale = Scale(np.ones(3, np.float32))
     for operation in (lambda: scale.times(2.0), lambda: LOW.plus(scale), scale.dense):
-        with pytest.raises(InputError, match=r"a Scale delta part .*delta.materialise\(base\)"):
+        with pytest.raises(InputError, match=r"a Scale change .*delta.materialise\(base\)"):
             operation()
     two = Scale(np.array([1.0, 2.0, 3.0], np.float32))
     np.testing.assert_array_equal(two.then(two).value, [1, 4, 9])
     assert isinstance(LOW.then(two), Several)
-    with pytest.raises(InputError, match="a LowRank delta part cannot follow a Scale part"):
+    with pytest.raises(InputError, match="a LowRank change cannot follow a delta with a Scale"):
         two.then(LOW)
 
 

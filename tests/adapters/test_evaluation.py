@@ -211,7 +211,7 @@ def test_what_must_be_the_same():
 def test_rows_without_numbers():
     x = jnp.asarray(X)
     state = BlockState(x, x, None, Around(x), None)
-    with pytest.raises(InputError, match="needs the batch feature adapter_ids"):
+    with pytest.raises(InputError, match="requires the batch feature adapter_ids"):
         Evaluation(LEAVES).run(MultiTask(("a", "b")), state)
     with pytest.raises(InputError, match="adapter_ids have 2 rows, but the batch has 4"):
         after(MultiTask(("a", "b")), IDS[:2])

@@ -109,12 +109,12 @@ def test_its_line_its_router_and_what_is_refused():
     assert write_module(ADAPTER) == "experts = experts(num=3)"
     assert routers_of((ADAPTER, Lora()), ()) == {"experts": 0.01}
     for fields, match in (
-        ({"num": 1}, "experts need num of at least 2"),
+        ({"num": 1}, "an experts adapter must have num of at least 2"),
         ({"top": 5}, "top from 1 to num"),
         ({"balance": -1.0}, "must be at least 0"),
         (
             {"sites": ("mlp/in",)},
-            "experts can only be added to the feed-forward block",
+            "the feed-forward block, but has sites=",
         ),
     ):
         with pytest.raises(InputError, match=match):

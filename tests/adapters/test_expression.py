@@ -86,7 +86,7 @@ def test_names_come_in_their_order():
         ("a.b", 1, "only names, numbers"),
         ("__import__('os')", 1, "unknown function __import__"),
         ("a if a else b", 1, "only names, numbers"),
-        ("a + 2 * ia3", 5, "Scale part, which is not a sum"),
+        ("a + 2 * ia3", 5, "Scale instead of a difference"),
         ("fisher(a, c)", 11, "--fisher c=DIR"),
         ("fisher(a + b)", 8, "needs the Fisher diagonal of each delta"),
         ("materialise(a + b)", 13, "takes the name of a delta"),

@@ -51,8 +51,11 @@ def test_d_numbers_train_and_begin_as_the_base():
 
 def test_what_is_refused():
     for options, message in (
-        ({"d": 5, "lambdas": True}, "d 5 must be above 5, the number of lambdas"),
-        ({"d": 300}, r"z has 300 values, but model/\S+ has only 128 per layer; .* fold=True"),
+        ({"d": 5, "lambdas": True}, "d must be above 5, the number of layer factors"),
+        (
+            {"d": 300},
+            r"vector has 300 values, but array model/\S+ has only 128 entries .* fold=True",
+        ),
         (
             {"d": 2**22, "projection": "dense"},
             "a dense projection matrix for .* maximum is 268435456",

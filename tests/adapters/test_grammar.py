@@ -67,7 +67,7 @@ def test_every_method_is_written_in_few_words(method):
         ("a = copy('model', of='model')", "an option is given twice"),
         (
             "a = copy(of='model', sites='mlp')",
-            "column 5 .*: sites cannot be set for this adapter; of selects what to copy",
+            "column 5 .*: adapter .*not support the option sites; select what to copy with of",
         ),
         ("a = layers(last=0)", "column 5 of .*: last must be at least 1: got 0"),
         ("rte = lora(**{})", "options of lora have names"),

@@ -130,7 +130,7 @@ def test_configs_that_cannot_be():
     with pytest.raises(InputError, match="of must be at least 0: got -1"):
         parse_trees("Task(h, of=-1)")
     with pytest.raises(
-        InputError, match="one width for all layers, and does not support trained scales"
+        InputError, match="the same width in all layers, and does not support trained"
     ):
         hyper(ln_before=True)
     with pytest.raises(InputError, match="embedding must be at least 1"):

@@ -33,7 +33,7 @@ def test_it_comes_last_and_two_keep_what_both_keep():
     np.testing.assert_array_equal(both.kept(), KEPT & ~np.eye(3, dtype=bool))
     scaled = Scale(np.full(3, 2.0, np.float32)).then(Mask.of(KEPT))
     np.testing.assert_array_equal(delta(scaled).apply(BASE)["model"]["w"][0], [2, 0, 6])
-    with pytest.raises(InputError, match="a Scale delta part cannot follow a Mask part"):
+    with pytest.raises(InputError, match="a Scale change cannot follow a delta with a Mask"):
         Mask.of(KEPT).then(Scale(np.ones(3, np.float32)))
     with pytest.raises(InputError, match=r"shapes, \(3, 3\) and \(2,\)"):
         Mask.of(KEPT).then(Mask.of(np.ones(2, bool)))
@@ -41,9 +41,9 @@ def test_it_comes_last_and_two_keep_what_both_keep():
 
 def test_it_is_added_and_negated_after_it_was_made_a_sum():
     mask = delta(Mask.of(KEPT))
-    with pytest.raises(InputError, match=r"by a Mask part.*materialise"):
+    with pytest.raises(InputError, match=r"by a Mask instead.*materialise"):
         _ = -mask
-    with pytest.raises(InputError, match="a Mask delta part cannot be added"):
+    with pytest.raises(InputError, match="a delta with a Mask change cannot be added"):
         _ = mask + mask
     sums = mask.materialise(BASE)
     back = (sums - 0.5 * sums).apply(BASE)["model"]["w"]

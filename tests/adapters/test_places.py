@@ -75,9 +75,9 @@ def test_fusions_have_layers_where_their_modules_stand():
         (
             "bert",
             "Stack(a, n)",
-            "Stack > norms 'n' has no site in the model, so a block cannot compose it",
+            "Stack > norms 'n' is at no layer position .site. of the model, so a block cannot",
         ),
-        ("bert", "Average(a, t)", "Average > lora 't' has no site"),
+        ("bert", "Average(a, t)", "Average > lora 't' is at no layer"),
         (
             "bert",
             "Stack(a, b), a",

@@ -108,7 +108,7 @@ def test_packed_rows_are_refused():
         Experiment(model=model, objective=Seq2Seq(), data=Data(**data), **options)
     Experiment(model=model, objective=Seq2Seq(), data=Data(**data, pack=False), **options)
     made, batch = learner("t5", PROMPT)
-    with pytest.raises(InputError, match="a prompt adapter needs rows of one text"):
+    with pytest.raises(InputError, match="a prompt adapter does not support rows with several"):
         made.bind_model(random(made.shapes)).encode(
             batch["encoder_input_tokens"], segment_ids=batch["encoder_input_tokens"]
         )
@@ -134,14 +134,14 @@ def test_what_cannot_be():
     for fields, message in (
         ({"ids": (3,)}, "adapter 'prompt': ids are set, but init is 'uniform'; set init='vocab'"),
         ({"length": 0}, "length must be at least 1: got 0"),
-        ({"among": (5, 5)}, r"among must be two ascending token ids, got \(5, 5\)"),
+        ({"among": (5, 5)}, r"among of a prompt must be two ascending token ids, got \(5, 5\)"),
         ({"sites": ("mlp",)}, "a prompt supports only the site 'prompt'"),
     ):
         with pytest.raises(InputError, match=message):
             Prompt(**fields)
     with pytest.raises(
         InputError,
-        match=r"'prompt': among=\(3, 17\) is .* has 16 ids; set among=\(3, 16\)",
+        match=r"'prompt': among=\(3, 17\) selects .* of 16 tokens; set among=\(3, 16\)",
     ):
         learner("t5", Prompt(init="vocab", among=(3, 17)))
     learner("t5", Prompt(init="vocab"))  # of a smaller table all

@@ -180,7 +180,7 @@ def test_the_loss_is_balanced(host):
 
 @pytest.mark.parametrize("options", [{"balance": -0.1}, {"balance": 0.1, "kind": "free"}])
 def test_a_balance_that_cannot_be(options):
-    with pytest.raises(InputError, match="balance must be at least 0, and 0 if kind is 'free'"):
+    with pytest.raises(InputError, match="must be at least 0, and must be 0 with kind 'free'"):
         Route(("a", "b"), **options)
 
 
@@ -252,7 +252,7 @@ def test_free_weights_combine_changes():
 @pytest.mark.parametrize(
     ("host", "modules", "use", "message"),
     [
-        ("t5", (Ia3(name="a"), Ia3(name="b")), "Route(a, b)", "Route supports adapters only after"),
+        ("t5", (Ia3(name="a"), Ia3(name="b")), "Route(a, b)", "a Route block supports adapters"),
         (
             "bert",
             LORAS,

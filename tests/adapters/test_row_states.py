@@ -25,7 +25,7 @@ def test_each_row_of_its_own_array():
     assert chosen_rows(state, arrays)[:, 0, 0].tolist() == [2.0, 1.0, 0.0, 2.0]
     block = MultiTask(("a", "b"))
     for ids, message in (
-        (None, "needs the batch feature adapter_ids"),
+        (None, "requires the batch feature adapter_ids"),
         (IDS[:3], "have 3 rows, but"),
     ):
         with pytest.raises(InputError, match=message):

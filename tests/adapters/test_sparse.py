@@ -162,7 +162,7 @@ def test_what_is_refused():
     wrong: Any = (
         ({"density": 0.0}, r"density must be in \(0, 1\]"),
         ({"rounds": 0}, "rounds must be at least 1"),
-        ({"rounds": 2, "select": "magnitude"}, "rounds are only supported with select='lottery'"),
+        ({"rounds": 2, "select": "magnitude"}, "rounds above 1 require select='lottery'"),
         ({"full_steps": 2, "select": "fisher"}, "not supported with select='fisher'"),
         ({"l1": -1.0}, "must be at least 0"),
         ({"entries": ((WI, 0),)}, "at least one entry of each listed array"),
@@ -170,9 +170,11 @@ def test_what_is_refused():
     for options, message in wrong:
         with pytest.raises(InputError, match=message):
             SparseTuning(**options)
-    with pytest.raises(InputError, match="its entries are not selected yet; `t5x-lite train`"):
+    with pytest.raises(
+        InputError, match="the entries to train are not selected yet; `t5x-lite train`"
+    ):
         learner("bert", SparseTuning())
     with pytest.raises(InputError, match="needs 1 entries of the array x"):
         learner("bert", SparseTuning(entries=(("x", 1),)))
-    with pytest.raises(InputError, match="l must be below 0 and r above 1"):
+    with pytest.raises(InputError, match="l must be below 0 and option r above 1"):
         Diff(l=0.0)

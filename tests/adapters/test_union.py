@@ -49,7 +49,7 @@ def test_what_has_no_union():
         InputError, match="has both bottleneck and bottleneck_2 at the site encoder/after_mlp"
     ):
         learner("bert", Union(members=(seq_bn(reduction=4.0), par_bn(reduction=4.0))))
-    with pytest.raises(InputError, match="needs at least two of them"):
+    with pytest.raises(InputError, match="must combine at least two adapter methods"):
         Union(members=(Lora(),))
     with pytest.raises(InputError, match="must not contain another union"):
         Union(members=(UNION, Lora()))

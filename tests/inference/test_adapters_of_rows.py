@@ -138,7 +138,7 @@ def test_wrong_names(t5, place):
     write_adapter(place / "t5", place / "prefix", "p = prefix(length=2)")
     model = t5x_lite.load(place / "t5")
     model.add_adapter("p", place / "prefix")
-    with pytest.raises(InputError, match="which MultiTask does not support"):
+    with pytest.raises(InputError, match="which the block MultiTask does not support"):
         model.generate(["a"], adapters=["p"])
 
 

@@ -88,7 +88,7 @@ def test_what_cannot_be_asked_for(loaded, tiny_experiment, monkeypatch):
         InputError, match="maximum length is 16 tokens, but inputs_length sets texts of 17"
     ):
         TextEncoder.of(loaded, length=17)
-    with pytest.raises(InputError, match=r"but rows of a T5Config do not begin"):
+    with pytest.raises(InputError, match=r"but rows of a T5Config do not; set"):
         Vectors.of(tiny_experiment, pooling="cls")
     from t5x_lite.models.lm import LM
 

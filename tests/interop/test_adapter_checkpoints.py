@@ -56,7 +56,7 @@ def test_a_module_leaves_the_rest_to_its_base(base, source, tmp_path, caplog):
     found.check_base(plain.params)
     assert found.adapter == Lora(name="rte", rank=2, alpha=4.0)
     export_adapter(tmp_path / "ours", tmp_path / "back", no_head=True)
-    assert f"{tmp_path}/back: exported adapter of {tmp_path}/ours" in caplog.text
+    assert f"exported adapter adapter of checkpoint {tmp_path}/ours" in caplog.text
     found, theirs = (
         read_safetensors(d / "adapter_model.safetensors") for d in (tmp_path / "back", source)
     )
@@ -83,7 +83,7 @@ def test_a_classifier_comes_along_with_its_objective(base, tmp_path):
         np.testing.assert_array_equal(found[f"base_model.model.{name}"], array)
     short = {n: a for n, a in kept.items() if n.startswith("classifier")}
     source = write(tmp_path / "short", config, bert_lora(size=12) | short)
-    with pytest.raises(InputError, match=r"lacks heads/classifier/dense/bias, which the ad"):
+    with pytest.raises(InputError, match=r"array heads/classifier/dense/bias is missing in both"):
         import_adapter(source, tmp_path / "other", base=base)
     assert not (tmp_path / "other").exists()
 
@@ -99,11 +99,13 @@ def test_another_base_is_refused(base, source, tmp_path):
     with pytest.raises(InputError, match=r"is not the base of|lacks"):
         Loaded.from_checkpoint(str(tmp_path / "ours"), step=None)
     wide = write(tmp_path / "wide", LORA, bert_lora(size=16))
-    with pytest.raises(InputError, match=r"the base need \(2, 12\)"):
+    with pytest.raises(InputError, match=r"the base require \(2, 12\)"):
         import_adapter(wide, tmp_path / "none", base=base)
     theirs, _, _ = library.tensors_of("bert", "seq_bn")
     narrow = library.write(tmp_path / "narrow", "seq_bn", library.CONFIGS["seq_bn"], theirs)
-    with pytest.raises(InputError, match=r"narrow: adapters/\S+ has shape .*, but this adapter on"):
+    with pytest.raises(
+        InputError, match=r"adapter array adapters/\S+ has shape .*, but with the base"
+    ):
         import_adapter(narrow, tmp_path / "none", base=base)
     assert not (tmp_path / "none").exists()
 

@@ -60,18 +60,18 @@ def test_a_flat_prefix_with_two_gates(tmp_path):
             {NAME: ROWS},
             "non_linearity 'relu' is not supported for prefixes",
         ),
-        (FLAT, {NAME: ROWS[:60]}, "2 rows for 2 layers with 2 heads of size 4 are needed"),
+        (FLAT, {NAME: ROWS[:60]}, "the base require 2 rows for 2 layers with 2 heads of size 4"),
         (
             {**FLAT, "flat": False},
             {NAME: ROWS},
-            "a prefix must have the tensors control_trans.0.bias",
+            "a prefix tuning must have the tensors control_trans.0.bias",
         ),
         (GATED, {NAME: ROWS}, "2 rows for 2 layers"),
         (FLAT, {"other": ROWS}, "other belongs to no supported adapter"),
         (
             FLAT,
             {NAME: ROWS, f"a.{NAME}": ROWS + 1},
-            "must be equal in all layers, but differs from another",
+            "must be equal in all layers, but two layers differ",
         ),
         (
             PROMPT,

@@ -123,7 +123,7 @@ def test_damaged_and_missing_parts_of_a_composition(golden, base, tmp_path):
     config = json.loads(fusion.read_text())
     config["config"]["temperature"] = True
     fusion.write_text(json.dumps(config))
-    with pytest.raises(InputError, match="temperature True of a fusion is not supported"):
+    with pytest.raises(InputError, match="temperature True of an adapter fusion is not supported"):
         read_setup(source)
     shutil.rmtree(fusion.parent)
     with pytest.raises(InputError, match=r"contains no adapter_fusion_config.json, which"):
@@ -137,19 +137,19 @@ def test_damaged_and_missing_parts_of_a_composition(golden, base, tmp_path):
         ([], "must have a type and children"),
         (
             {"type": "Average", "children": [], "kwargs": {"other": 1}},
-            "Average with other is not supported",
+            "the options other of the block Average are not supported",
         ),
         (
             {"type": "Stack", "children": [], "kwargs": [1]},
-            "kwargs of Stack must be an object",
+            "kwargs of the block Stack must be an object",
         ),
         (
             {"type": "Split", "children": [], "kwargs": {"splits": [1.5, 2]}},
-            "splits of Split must be whole numbers",
+            "splits of the block Split must be a list of whole numbers",
         ),
         (
             {"type": "Average", "children": [], "kwargs": {"weights": ["x", 1]}},
-            "weights of Average must be numbers",
+            "weights of the block Average must be a list of numbers",
         ),
     ):
         (source / "adapter_setup.json").write_text(json.dumps({"adapter_setup": wrong}))
@@ -161,17 +161,23 @@ def test_damaged_and_missing_parts_of_a_composition(golden, base, tmp_path):
 @pytest.mark.parametrize(
     ("tree", "match"),
     [
-        (Stack(("a", Drop(("b",), layers=(0,)))), "`adapters` has no Drop"),
-        (Fuse(("a", Average(("b", "c")))), "the library `adapters` has no Average inside a Fuse"),
+        (Stack(("a", Drop(("b",), layers=(0,)))), "does not support the block Drop inside"),
+        (
+            Fuse(("a", Average(("b", "c")))),
+            "does not support the block Average inside the block Fuse",
+        ),
         (
             Average(("a", "b"), weights=(1.0, 1.0)),
-            "weights of the library `adapters` must sum to 1",
+            "the weights of an Average block of the library `adapters` must sum to 1",
         ),
-        (Split(("a", "b"), splits=(2, "rest")), "needs explicit numbers as splits of Split"),
-        (*parse_trees("MultiTask(a, None)"), "`adapters` has no None"),
+        (
+            Split(("a", "b"), splits=(2, "rest")),
+            "requires explicit numbers in the option splits of the block Split",
+        ),
+        (*parse_trees("MultiTask(a, None)"), "`adapters` does not support None in a composition"),
         (
             *parse_trees("Average(Split(Average(a, b), c, splits=(1, 2)), d)"),
-            "allows only Stack below two nested blocks",
+            "supports only a Stack inside two nested blocks",
         ),
     ],
 )

@@ -102,18 +102,24 @@ def test_an_invertible_adapter_comes_along(tmp_path):
 @pytest.mark.parametrize(
     ("adapter", "message"),
     [
-        (Prefix(name="lora", place="left"), "`adapters` has no prefix with place='left'"),
-        (Prefix(name="lora", gate="real_tokens"), "has no prefix with gate='real_tokens'"),
+        (
+            Prefix(name="lora", place="left"),
+            "`adapters` does not support a prefix with place='left'",
+        ),
+        (
+            Prefix(name="lora", gate="real_tokens"),
+            "does not support a prefix with gate='real_tokens'",
+        ),
         (
             Prompt(name="lora", init="vocab"),
             "the prompt is stored as differences from token embeddings",
         ),
         (Norms(name="lora"), "the library `adapters` has no Norms"),
         (Lora(dora=True), "DoRA cannot be exported"),
-        (Lora(gate="real_tokens"), "no LoRA with gate='real_tokens'"),
-        (seq_bn(name="lora", reads="normed"), "no bottleneck with reads='normed'"),
-        (seq_bn(name="lora", gate="real_tokens"), "no bottleneck with gate='real_tokens'"),
-        (par_bn(name="lora", ln_before=True), "a parallel one with norms"),
+        (Lora(gate="real_tokens"), "support a LoRA with gate='real_tokens'"),
+        (seq_bn(name="lora", reads="normed"), "support a bottleneck with reads='normed'"),
+        (seq_bn(name="lora", gate="real_tokens"), "support a bottleneck with gate='real_tokens'"),
+        (par_bn(name="lora", ln_before=True), "with layer norms and reads='input'"),
         (Ia3(name="lora"), "before its activation"),
         (hyper(name="lora"), "the library `adapters` has no Hyper"),
     ],

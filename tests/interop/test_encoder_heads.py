@@ -68,7 +68,7 @@ def test_the_head_of_a_directory(config, found, expected):
         (named("ForSequenceClassification", id2label=["a"]), tensors(*POOLED), "must map class"),
         (named("ForSequenceClassification", id2label={"0": 1}), tensors(*POOLED), "to names"),
         (named("ForSequenceClassification", classifier_dropout=True), tensors(*POOLED),
-         "classifier_dropout must be a rate below 1 or null, got True"),
+         "classifier_dropout must be a dropout rate below 1, or null, got True"),
         (named("ForSequenceClassification", problem_type="ranking"), tensors(*POOLED),
          "problem_type 'ranking' is not supported; it must be one of regression, single_label"),
         (named("ForSequenceClassification", num_labels=2), tensors(*POOLED),
@@ -136,7 +136,7 @@ def test_what_is_written_of_a_head():
     check_activation(head, wanted="tanh", architecture="X")
     check_activation(Span(), wanted="tanh", architecture="X")
     with pytest.raises(
-        InputError, match=r"transformers' X has .* gelu .* this head has tanh \(kind 'bert'"
+        InputError, match=r"transformers' X has .* gelu, .* checkpoint has tanh \(kind 'bert'"
     ):
         check_activation(head, wanted="gelu", architecture="X")
 

@@ -65,7 +65,7 @@ def test_an_array_whose_bytes_are_text(tmp_path):
     path = tmp_path / "f.msgpack"
     array = b"\x93\x91\x01\xa5uint8\xa1x"  # [[1], "uint8", "x"]
     path.write_bytes(b"\x81\xa1a\xc7" + bytes([len(array), 1]) + array)
-    with pytest.raises(InputError, match="an array has no shape or no bytes"):
+    with pytest.raises(InputError, match="an array has no shape or no data"):
         read_msgpack(path)
 
 

@@ -131,7 +131,7 @@ def test_a_file_of_torch(tmp_path):
         ({f"{QUERY}.lora_A.weight": None}, "missing.*lora_A"),
         ({f"{QUERY}.lora_A.weight": np.full((2, 8), np.nan, np.float32)}, "NaN or infinite"),
         ({f"{QUERY}.lora_A.weight": np.zeros((2, 8), np.int32)}, "has dtype int32, but weights"),
-        ({f"{QUERY}.lora_A.weight": np.zeros((2, 12), np.float32)}, r"the base need \(2, 8\)"),
+        ({f"{QUERY}.lora_A.weight": np.zeros((2, 12), np.float32)}, r"the base require \(2, 8\)"),
         ({f"{QUERY}.lora_embedding_A": np.zeros((2, 8), np.float32)}, "to no supported adapter"),
         ({"bert.encoder.layer.7.output.dense.lora_A.weight": np.zeros((2, 8), np.float32)},
          "the layer bert.encoder.layer.7.output.dense, but"),
@@ -170,7 +170,9 @@ def test_ia3_that_no_module_of_ours_does(tmp_path):
     with pytest.raises(InputError, match="feedforward_modules"):
         module(write(tmp_path / "a", IA3, reads))
     one = {**IA3, "target_modules": ".*0.*(key|value|output.dense)"}
-    with pytest.raises(InputError, match="must be in all layers and stacks, but is only in some"):
+    with pytest.raises(
+        InputError, match="must be in all layers of encoder and decoder, but is only in"
+    ):
         module(write(tmp_path / "b", one, bert_ia3(layers=(0,))))
     hidden = {n: a for n, a in bert_ia3().items() if "output" in n}
     with pytest.raises(InputError, match="scales no layer outputs"):
@@ -186,7 +188,7 @@ def test_alphas_that_are_all_0(tmp_path):
 
 
 def test_shapes_are_compared_before_arrays_are_made(tmp_path):
-    with pytest.raises(InputError, match=r"has shape \(2, 8\), but .* need \(100000000, 8\)"):
+    with pytest.raises(InputError, match=r"has shape \(2, 8\), but .* require \(100000000, 8\)"):
         module(write(tmp_path / "in", {**LORA, "r": 10**8}, bert_lora()))
 
 

@@ -26,7 +26,10 @@ from tests.interop.peft_files import LORA, bert_lora, hosts, module, write
         ({"peft_type": "P_TUNING"}, r"is not supported, only LoRA, .*, prompt and prefix"),
         ({"peft_type": "LOHA"}, "peft_type 'LOHA' is not supported, only LORA and IA3"),
         ({"r": "eight"}, "r must be a number of at least 1"),
-        ({"r": 3}, r"lora_A.weight has shape \(2, 8\), but its config and the base need \(3, 8\)"),
+        (
+            {"r": 3},
+            r"lora_A.weight has shape \(2, 8\), but its config and the base require \(3, 8\)",
+        ),
         ({"rank_pattern": {"(": 3}}, "rank_pattern: '.' is not a regular expression"),
         ({"rank_pattern": [3]}, "rank_pattern must be an object"),
         ({"target_modules": ["query"]}, "the layers do not match target_modules"),

@@ -134,5 +134,5 @@ def test_an_even_number_of_layers_shares_pairs(tmp_path):
     np.testing.assert_array_equal(tensors["prompt_embeddings"][:, :12], rows[:, :12])
     assert not tensors["prompt_embeddings"][:, 12:].any()
     other = {**made.arrays, f"{own}/keys": keys * np.array([1, 2], np.float32)[:, None, None, None]}
-    with pytest.raises(InputError, match=r"in layer l and layer l \+ 1"):
+    with pytest.raises(InputError, match="equal prefixes for any two layers 1 apart, but"):
         written(tmp_path / "differs", made.adapter, other, two)

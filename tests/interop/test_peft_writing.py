@@ -45,7 +45,7 @@ def test_what_peft_does_not_have(tmp_path):
 def test_embeddings_do_not_interchange(tmp_path):
     made = module(write(tmp_path / "in", LORA, bert_lora()))
     adapter = dataclasses.replace(made.adapter, sites=("embedding", *made.adapter.sites))
-    with pytest.raises(InputError, match="adapts the embeddings, but PEFT does not apply this"):
+    with pytest.raises(InputError, match="adapts the token embedding, but PEFT does not"):
         written(tmp_path, made, adapter=adapter)
 
 
@@ -80,5 +80,7 @@ def test_modules_that_would_be_written_in_part(tmp_path):
     ):
         written(tmp_path / "in", dataclasses.replace(made, arrays=zeros))
     more = {**made.arrays, "adapters/rte/encoder/pooler/a": np.zeros((8, 2), np.float32)}
-    with pytest.raises(InputError, match="PEFT has no dense layer for the site encoder/pooler"):
+    with pytest.raises(
+        InputError, match="PEFT has no dense layer for the adapter at encoder/pooler"
+    ):
         written(tmp_path, dataclasses.replace(made, arrays=more))

@@ -65,7 +65,7 @@ def test_back_and_forth_is_the_identity(case):
 
 
 def test_a_rule_has_its_layers_in_one_place():
-    with pytest.raises(ValueError, match="in the name or on stack_axis"):
+    with pytest.raises(ValueError, match="in the tensor name or on stack_axis"):
         Rule("a", "b.{layer}", stack_axis=0)
 
 
@@ -74,8 +74,8 @@ def test_a_rule_has_its_layers_in_one_place():
     [
         ([Rule("a", "x")], "missing: b"),
         ([Rule("a", "x"), Rule("b", "y"), Rule("c", "z")], "unexpected: c"),
-        ([Rule("a", "x"), Rule("a", "y"), Rule("b", "z")], r"twice: \['a'\]"),
-        ([Rule("a", "x"), Rule("b", "x")], "two rules have the same tensor name"),
+        ([Rule("a", "x"), Rule("a", "y"), Rule("b", "z")], r"repeated paths: \['a'\]"),
+        ([Rule("a", "x"), Rule("b", "x")], "two conversion rules have the same tensor name"),
     ],
 )
 def test_a_table_names_each_array_once(table, message):

@@ -75,5 +75,5 @@ def test_a_projection_that_cannot_be_read(tmp_path):
     (source / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match="contains neither model"):
         read_projection(source, d_model=4)
-    with pytest.raises(InputError, match="activation tanh needs a projection"):
+    with pytest.raises(InputError, match="activation tanh applies only to a projection"):
         Dense(activation="tanh")

@@ -201,7 +201,7 @@ def test_version_1(tmp_path):
 def test_a_leaf_that_is_no_array(tmp_path, leaf):
     leaf = "PLACEHOLDER://.." if leaf == ".." else leaf
     write_index(tmp_path, {"version": 3, "optimizer": {"target": {"a": {"kernel": leaf}}}})
-    assert "a/kernel is n" in message(tmp_path)
+    assert re.search("a/kernel (is neither|must be in a zarr folder)", message(tmp_path))
 
 
 def test_a_missing_folder(tmp_path):
@@ -265,19 +265,21 @@ def rewritten(directory, **changes):
 )
 def test_a_shape_that_is_more_than_its_files_hold(tmp_path, changes):
     text = message(rewritten(tmp_path, **changes))
-    assert re.search(rf"{KERNEL_PATH}: unreadable \(the shape needs \d+ bytes, but the fi", text)
+    assert re.search(
+        rf"{KERNEL_PATH}: unreadable \(an array of this shape requires \d+ bytes, but its", text
+    )
 
 
 def test_a_shape_that_is_more_than_the_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(t5x, "_MOST_COMPRESSED", {"gzip": 1 << 60})
     text = message(rewritten(tmp_path, shape=[1 << 45, 3, 4]))
-    assert f"needs {12 * 4 << 45} bytes, but this machine has only" in text
+    assert f"requires {12 * 4 << 45} bytes, but this machine has only" in text
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"shape": [1 << 45, 3, 4]}, "the shape needs"),
+        ({"shape": [1 << 45, 3, 4]}, "an array of this shape requires"),
         ({"chunks": [1 << 45, 3, 4]}, "but its stored chunks have the larger shape"),
     ],
 )

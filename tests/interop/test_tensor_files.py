@@ -104,7 +104,10 @@ def entry(**changes):
             spelt_out(entry(shape=[True], data_offsets=[0, 4]), b"1234"),
             "does not match the data offsets",
         ),
-        ((1 << 27).to_bytes(8, "little") + bytes(1 << 27), "its header has 134217728 bytes"),
+        (
+            (1 << 27).to_bytes(8, "little") + bytes(1 << 27),
+            "the size of its header would be 134217728 bytes",
+        ),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "truncated"),
     ],
 )

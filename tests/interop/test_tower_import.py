@@ -102,6 +102,6 @@ def test_what_is_refused(two, tmp_path):
     ):
         import_hf(source, tmp_path / "ours")
     shutil.rmtree(source / "passage_model")
-    with pytest.raises(InputError, match="has no passage_model"):
+    with pytest.raises(InputError, match="the directory passage_model with the passage encoder"):
         import_hf(source, tmp_path / "ours")
     assert not (tmp_path / "ours").exists()

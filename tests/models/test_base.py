@@ -20,5 +20,5 @@ def test_configs_are_frozen_and_keyword_only():
 
 
 def test_an_architecture_defines_build():
-    with pytest.raises(TypeError, match="ModelConfig does not define build"):
+    with pytest.raises(TypeError, match="ModelConfig does not define the method build"):
         ModelConfig(vocab_size=8).build(rngs=nnx.Rngs(0))

@@ -46,7 +46,7 @@ def test_prompts():
 
 def test_which_models_and_heads():
     assert isinstance(Dense(pooling="cls").build(MODEL, rngs=nnx.Rngs(0)), DenseHead)
-    with pytest.raises(InputError, match="rows of a T5Config do not begin"):
+    with pytest.raises(InputError, match="rows of a T5Config do not; set"):
         Dense(pooling="cls").build(t5_small(), rngs=nnx.Rngs(0))
     assert dense_of({"mlm": Mlm(), "dense": Dense()}) == Dense()
     assert dense_of({"mlm": Mlm()}) is None

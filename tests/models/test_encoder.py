@@ -161,7 +161,7 @@ def test_an_architecture_must_say_what_its_layers_are():
     config = EncoderConfig(**SIZES)
     graphdef, abstract, _ = shapes(lambda rngs: EncoderModel(config, rngs=rngs))
     params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), abstract)
-    with pytest.raises(TypeError, match="does not define apply_layers"):
+    with pytest.raises(TypeError, match="does not define the method apply_layers"):
         bind(graphdef, params)(TOKENS)
 
 

@@ -31,7 +31,7 @@ def test_a_head_gets_the_names_of_its_classes(head):
     assert with_labels((own,), own, ("a", "b", "c")) == (own,)
     assert with_labels((Mlm(),), Mlm(), ("no", "yes")) == (Mlm(),)
     with pytest.raises(
-        InputError, match="has the classes no, yes, but the task has the order yes, no"
+        InputError, match="has the class order no, yes, but the task has the class order yes, no"
     ):
         with_labels((), named, ("yes", "no"))
 

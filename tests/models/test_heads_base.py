@@ -29,5 +29,5 @@ def test_modules_are_below_their_names():
 
 
 def test_a_head_says_what_it_is():
-    with pytest.raises(TypeError, match="Head does not define build"):
+    with pytest.raises(TypeError, match="Head does not define the method build"):
         Head(name="x").build(MODEL, rngs=nnx.Rngs(0))

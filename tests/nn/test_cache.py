@@ -59,7 +59,9 @@ def test_start_makes_room_behind_the_prefix():
 
 
 def test_no_room():
-    with pytest.raises(ValueError, match="max_length must be at least 1: got 0"):
+    with pytest.raises(
+        ValueError, match="max_length of a decoding cache must be at least 1: got 0"
+    ):
         empty(valid=[[1]], room=-1)
 
 
@@ -134,7 +136,9 @@ def test_repeat_after_some_tokens():
 
 
 def test_repeat_zero_times():
-    with pytest.raises(ValueError, match="rows must be repeated at least once, but num is 0"):
+    with pytest.raises(
+        ValueError, match="rows of a decoding cache must be repeated at least once, but num is 0"
+    ):
         caching.repeat(empty(valid=[[1]], room=1), 0)
 
 

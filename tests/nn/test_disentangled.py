@@ -176,13 +176,13 @@ def test_attention_is_its_definition(shared, terms, position_buckets, max_positi
 def test_blocks_see_segments_alone():
     layer, x, distances = layer_and_inputs()
     mask = Visibility(keys=jnp.ones((2, LENGTH), jnp.int32), causal=True)
-    with pytest.raises(ValueError, match="needs a mask made of segment ids"):
+    with pytest.raises(ValueError, match="requires a mask made only of segment ids"):
         layer(x, pattern=Pattern(mask, distances))
 
 
 def test_distances_are_needed():
     layer, x, _ = layer_and_inputs()
-    with pytest.raises(ValueError, match="a Pattern with a bias of class Distances"):
+    with pytest.raises(ValueError, match="requires a bias of class Distances"):
         layer(x, pattern=Pattern(jnp.ones((1, 1, 1, LENGTH), bool)))
 
 

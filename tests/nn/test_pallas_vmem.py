@@ -65,8 +65,8 @@ def test_rows_that_fit_in_no_block_are_refused():
     with pytest.raises(InputError) as raised:
         block(256, kind="TPU v4", length=16384)
     assert str(raised.value) == (
-        "the attention kernel does not fit: rows of 16384 tokens in blocks of 128 need 18.2 of the "
-        "16 MiB of VMEM of a TPU v4; set --model.attention blocked"
+        "the attention kernel does not fit into the TPU's VMEM: rows of 16384 tokens in blocks of "
+        "128 need 18.2 of the 16 MiB of VMEM of a TPU v4; set --model.attention blocked"
     )
 
 

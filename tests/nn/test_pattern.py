@@ -28,7 +28,7 @@ def test_beside_a_visibility_the_bias_is_a_table():
 
 
 def test_a_bias_beside_an_array_needs_positions():
-    with pytest.raises(ValueError, match="but the pattern has none"):
+    with pytest.raises(ValueError, match="the positions of queries and keys are None"):
         EVERYTHING.biased(RELATIVE, bidirectional=True)
 
 

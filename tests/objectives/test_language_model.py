@@ -122,7 +122,7 @@ def test_a_prefix_language_model_trains(experiment, tmp_path):
         ),
         (
             {"layout": layouts.ConcatLM()},
-            r"rows do not mark their inputs; set data\.layout",
+            r"but it is missing; set data\.layout",
         ),
         (
             {"layout": layouts.LM()},

@@ -135,7 +135,12 @@ def test_what_is_refused(place):
         ("x", "none", 400, "no such directory"),
         ("X", "rte", 400, "Adapter name 'X' is invalid; use lower-case"),
         ("x", "../bert_adapters/../t5_adapters/rte", 400, "must be below"),
-        ("x", "prefix", 400, "prefix 'x' uses the site .* which MultiTask does not support"),
+        (
+            "x",
+            "prefix",
+            400,
+            "prefix 'x' uses the site .* which the block MultiTask does not support",
+        ),
     ):
         with pytest.raises(Refused, match=message) as info:
             live.add(name, directory)

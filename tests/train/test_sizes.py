@@ -96,7 +96,7 @@ def test_a_size_of_a_module_is_one_line(module, size):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("two = seq_bn(reduction=1e-320)", "reduction must be 0 or above 1e-38"),
+        ("two = seq_bn(reduction=1e-320)", "reduction must be 0, or above 1e-38"),
         ("two = seq_bn(reduction=1e-30)", "reduction must be at least 1/64"),
         (f"two = lora(rank={2**63})", "rank must be at most 2,147,483,647"),
         ("two = " + "x" * 20000, "expected METHOD"),
