@@ -496,8 +496,8 @@ def cache(
         return [found]
     if not config:
         raise OptionError(
-            "cache needs CONFIG as the first argument (t5x-lite cache CONFIG [--FIELD VALUE "
-            "...]), or --convert DIR"
+            "`t5x-lite cache` requires CONFIG as the first argument (t5x-lite cache CONFIG "
+            "[--FIELD VALUE ...]), or --convert DIR"
         )
     if runner != "local" and num_workers != 1:
         raise OptionError(

@@ -301,8 +301,8 @@ def export_adapter(
         if (where / "files" / DELTA_FILE).is_file():
             if format != "peft" or name is not None:
                 raise InputError(
-                    f"{where} is a delta, which is exported as one adapter; set --format peft "
-                    "and remove --name"
+                    f"checkpoint {where} is a delta, which can be exported only as one PEFT "
+                    "adapter; set --format peft and remove --name"
                 )
             return export_sum(where, target, head=not no_head, base_name=base_name, rank=rank)
         files = step_files(where)
@@ -478,9 +478,15 @@ def push(
         _logger.info("%10s  %s", size(number), name)
     total = f"{len(files)} files, {size(sum(files.values()))}"
     if CARD not in files:
-        _logger.warning("%s has no %s, so the hub will show no model card", source, CARD)
+        _logger.warning(
+            "directory %s has no file %s, so the hub will show no model card", source, CARD
+        )
     elif "\n# license:" in f"\n{(Path(source) / CARD).read_text(encoding='utf-8')}":
-        _logger.warning("%s/%s contains no license; add one to its metadata header", source, CARD)
+        _logger.warning(
+            "file %s/%s contains no license; add a license to the metadata header of the file",
+            source,
+            CARD,
+        )
     if dry_run:
         kind = "private" if private else "public"
         _logger.info(

@@ -78,7 +78,7 @@ def test_shortened_vectors_and_their_signs(embed, checkpoint):
         embed(dimensions=13)
     with pytest.raises(InputError, match="a multiple of 8 dimensions"):
         embed(precision="binary")
-    with pytest.raises(InputError, match="supported only for --heads dense"):
+    with pytest.raises(InputError, match="supported only with --heads dense"):
         embed(precision="binary", heads=("dense", "lexical"))
 
 

@@ -92,6 +92,9 @@ def test_long_texts_with_several_cls(embedded, checkpoint, tmp_path):
 
 
 def test_ways_that_cannot_be(tmp_path):
-    for ways, message in (((), "--ways needs at least one"), (("sparse",), "ways must be among")):
+    for ways, message in (
+        ((), "--ways requires at least one"),
+        (("sparse",), "ways must be among"),
+    ):
         with pytest.raises((InputError, OptionError), match=message):
             hybrid("c", queries="q", output=str(tmp_path / "r"), ways=ways)
