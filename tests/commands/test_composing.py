@@ -216,12 +216,15 @@ def test_heads_of_two_runs(tmp_path):
     # A head needs a place in the config.
     homeless = dataclasses.replace(opened["a"].delta, extra={"heads/other/bias": np.zeros(2)})
     save(homeless, tmp_path / "homeless")
-    with pytest.raises(InputError, match=r"the parameter heads/other/bias, but its config does no"):
+    with pytest.raises(
+        InputError, match=r"the parameter heads/other/bias, but the config of the delta does not"
+    ):
         merge(str(tmp_path / "homeless"), str(tmp_path / "no"))
     wide = {**opened["a"].delta.extra, head: np.zeros((3, 3, 3))}
     save(dataclasses.replace(opened["a"].delta, extra=wide), tmp_path / "wide")
     with pytest.raises(
-        InputError, match=rf"wide: the array {head} has shape \(3, 3, 3\), but the config needs"
+        InputError,
+        match=rf"wide: the array {head} has the shape \(3, 3, 3\), but the config requires",
     ):
         merge(str(tmp_path / "wide"), str(tmp_path / "no"))
 

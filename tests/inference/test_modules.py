@@ -88,12 +88,12 @@ def test_a_loaded_module_stays_as_it_was(part, run, place, tiny_experiment):
     assert all(np.any(leaf) for path, leaf in ours.items() if "/b/up/kernel" in path)
     with pytest.raises(
         InputError,
-        match=r"lora of .* trained with another base model, .*: the digest of model/\S+ is",
+        match=r"lora of .* with another base model, .*: the digest of the array model/\S+ is",
     ):
         run("other", 5, adapters=adapters, start="t5/checkpoints/5")
     data = dataclasses.replace(tiny_experiment.data, directory="nowhere")
     with pytest.raises(
-        InputError, match=r"adapters.load needs the base model of the loaded adapters"
+        InputError, match=r"adapters.load requires the base model of the loaded adapters"
     ):
         run("no_base", 5, adapters=adapters, init=Init(), data=data)
 
@@ -210,13 +210,16 @@ def test_a_module_that_trained_with_its_base(part, run, place):
         t5x_lite.load(place / "t5").add_adapter("t", norms)
     own = t5x_lite.load(norms)
     own.use("t")
-    with pytest.raises(InputError, match=r"norm/scale of the base model was trained together with the adapters t, so"):
+    with pytest.raises(
+        InputError,
+        match=r"norm/scale of the base model was trained together with the adapters t, so",
+    ):
         own.use("")
     whole = run("whole", 1, adapters=LORA, checkpoints=Checkpoints(period=5, whole=True))
     t5x_lite.load(place / "t5").add_adapter("lora", whole)
     with pytest.raises(
         InputError,
-        match=r"with another base model, the base of its checkpoint: the digest of model/",
+        match=r"another base model, the base of its checkpoint: the digest of the array model/",
     ):
         t5x_lite.load(place / "t5" / "checkpoints" / "5").add_adapter("lora", whole)
     with pytest.raises(
