@@ -253,7 +253,7 @@ def check_files(suite: Suite, tasks: Sequence[Task], directory: str) -> None:
     there = [task.name for task in suite.tasks if not _missing(root, task)]
     shown = ", ".join(lacking[:6]) + (f" and {len(lacking) - 6} more files" * (len(lacking) > 6))
     remedy = f"use --tasks {' '.join(there)} for the available tasks" if there else expected
-    raise InputError(f"--directory {directory} lacks {shown}; {remedy}")
+    raise InputError(f"--directory {directory} does not contain {shown}; {remedy}")
 
 
 def _missing(root: Path, task: Task) -> list[str]:
@@ -439,8 +439,8 @@ class Recipe:
                 Cache(path)  # raises if it is damaged
         if not all(map(os.path.isdir, paths)):
             raise InputError(
-                "--dry-run needs the caches of --together, which are not written yet; remove "
-                "--dry-run or --together"
+                "--dry-run with --together requires the data caches, but they are not written "
+                "yet; remove --dry-run or --together"
             )
         data = dataclasses.replace(
             self.data,
@@ -517,7 +517,7 @@ def _result(run: Run, suite: Suite, *, submission: Path) -> dict[str, Any]:
             return found["tasks"]
         _logger.info("%s: rewriting the missing files %s", named, ", ".join(missing))
     else:
-        _logger.info("training on %s in %s", named, experiment.workdir)
+        _logger.info("training on task %s in work directory %s", named, experiment.workdir)
         train(experiment)
     with hosts.ending_together(), matmul_precision(experiment.matmul_precision):
         tasks, files = _measured(run, suite, submission=submission)

@@ -90,9 +90,7 @@ def test_packed_rows_and_several_shapes_are_counted_in_memory_alone(
     steps = [with_epochs(one, options=["--epochs", "3"]).steps for one in (packed, grouped)]
     assert all(0 < number < 1000 for number in steps)
     monkeypatch.setattr(Source, "fits_in_memory", lambda source, split: False)
-    message = (
-        "data.pack True needs a number of steps, because a streamed task does not give its"
-    )
+    message = "data.pack True needs a number of steps, because a streamed task does not give its"
     with pytest.raises(InputError, match=message):
         with_epochs(packed, options=["--epochs", "3"])
     stays = with_epochs(packed)
@@ -243,5 +241,5 @@ def test_balanced_weights_of_words_count_tokens(experiment, monkeypatch):
     data = dataclasses.replace(experiment.data, layout=layouts.Tokens())
     assert training.balanced_weights(data, 3) == (8 / 12, 2.0, 1.0)
     sources[0].size = None
-    with pytest.raises(InputError, match="the task is streamed; write a cache"):
+    with pytest.raises(InputError, match="the task is streamed, so"):
         training.balanced_weights(data, 3)
