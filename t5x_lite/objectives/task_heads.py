@@ -119,7 +119,7 @@ class ClassObjective(Objective):
                 f"{len(weights)}"
             )
         if not any(weights):
-            raise InputError("objective.class_weights must have a weight above 0")
+            raise InputError("at least one weight of objective.class_weights must be above 0")
 
     def undecided(self) -> tuple[str, ...]:
         return ("weights",) * (self.class_weights == BALANCED)

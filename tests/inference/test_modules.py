@@ -103,7 +103,7 @@ def test_two_at_one_site_and_nothing_that_trains(part, run):
     adapters = Adapters(add=("b = lora(r=2)",), load=(f"old={part}",))
     with pytest.raises(InputError, match=r"remove one of them from --adapters.use"):
         run("twice", 5, adapters=adapters)
-    with pytest.raises(InputError, match="everything is frozen, so nothing would be trained"):
+    with pytest.raises(InputError, match="all parameters are frozen, so nothing would be trained"):
         run("frozen", 5, adapters=Adapters(load=(f"old={part}",)))
     two = run("two", 1, adapters=Adapters(add=("a = par_bn()", "b = lora()")))
     with pytest.raises(InputError, match=r"has no adapter x; its adapters are a, b"):

@@ -169,7 +169,7 @@ def test_dropout_before_the_first_layer(kind, dropout_rate, before):
         ({"label_smoothing": 1.0}, r"objective\.label_smoothing must be in \[0, 1\): got 1\.0"),
         ({"class_weights": (1.0,)}, "must have one weight for each of 2 classes: got 1"),
         ({"class_weights": (1.0, -1.0)}, r"objective\.class_weights must be at least 0: got"),
-        ({"class_weights": (0.0, 0.0)}, "must have a weight above 0"),
+        ({"class_weights": (0.0, 0.0)}, "weight of objective.class_weights must be above 0"),
         ({"num_classes": 1, "label_smoothing": 0.1}, r"need classes, but objective\.num_classes 1"),
         ({"num_classes": 1, "class_weights": "balanced"}, "num_classes 1 is regression"),
     ],

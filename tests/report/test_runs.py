@@ -303,7 +303,7 @@ def test_other_bad_input(tmp_path):
             write_report(run, output)
     assert [file.name for file in tmp_path.iterdir()] == ["run"]
     (run / "samples.jsonl").write_text('{"step": 1, "inputs": "a", "targets": "b"}\n')
-    with pytest.raises(InputError, match=r"samples\.jsonl:1 has no 'prediction'"):
+    with pytest.raises(InputError, match=r"samples\.jsonl:1: the field 'prediction' is missing"):
         write_report(run)
     (run / "config.json").write_text('{\n"steps": }')
     with pytest.raises(InputError, match=r"config\.json:2 is not JSON"):
