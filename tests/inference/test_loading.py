@@ -135,7 +135,7 @@ def test_the_best_step_that_was_kept_and_is_gone(tmp_path):
     )
     shutil.rmtree(damaged.parent)
     with pytest.raises(
-        InputError, match=r"checkpoints/100 does not exist, although step 100 has the lowest"
+        InputError, match=r"checkpoints/100 does not exist; restore this checkpoint from a copy"
     ):
         best(run)
     assert "was deleted" in told_at_end(run / "checkpoints")
@@ -149,7 +149,10 @@ def test_a_best_step_that_nothing_kept(tmp_path, messages):
     less = "--checkpoints.best validation/loss keeps the best checkpoint"
     best_step = "step 100 has the lowest validation/loss (1.0000)"
     deleted = f"the checkpoint with the best metric was deleted: {best_step}"
-    assert messages() == [f"{deleted}; {less}", "step 300 has the lowest validation/loss (2.0000)"]
+    assert messages() == [
+        f"{best_step}; {less}",
+        "step 300 has the lowest validation/loss (2.0000)",
+    ]
     assert told_at_end(run / "checkpoints") == (
         f"{deleted}; {less}; of the kept checkpoints, step 300 has the lowest validation/loss "
         "(2.0000)"
