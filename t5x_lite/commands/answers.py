@@ -673,8 +673,8 @@ def embed(
         if share is not None:
             if several or input == "-":
                 raise InputError(
-                    "--shard needs an input file and --heads dense, but --input is standard "
-                    "input or --heads has other heads"
+                    "--shard is supported only with an input file and --heads dense; give the "
+                    "file by --input, and set --heads dense"
                 )
             bounds = share.bounds(sum(1 for _ in read()), whole=size, what="texts")
             records, total = itertools.islice(records, *bounds), bounds[1] - bounds[0]

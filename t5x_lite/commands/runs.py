@@ -306,7 +306,7 @@ def sweep(
         if failed:
             raise RunsFailed(
                 f"{len(failed)} of {len(found.runs)} runs failed, such as {failed[0]['workdir']}: "
-                f"{failed[0]['error']}; the same command tries them again"
+                f"{failed[0]['error']}; run the same command again to repeat the failed runs"
             ) from found.error
         return result
 

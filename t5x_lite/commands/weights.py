@@ -289,8 +289,8 @@ def export_adapter(
                 )
             if rank is not None or base_name is not None:
                 raise InputError(
-                    "--rank and --base-name are not supported with --format sft; they need "
-                    "--format peft"
+                    "--rank and --base-name are not supported with --format sft; set --format "
+                    "peft, or remove these options"
                 )
             return export_sft(source, destination, step=step, head=not no_head)
         where = Path(find_step(local_path(source, what="checkpoint"), step=step))
@@ -498,7 +498,7 @@ def push(
         return None
     if importlib.util.find_spec("huggingface_hub") is None:
         raise InputError(
-            "push needs the package huggingface_hub, which is missing; run "
+            "`t5x-lite push` requires the package huggingface_hub, which is missing; run "
             f"{install_command('hub')}, or `hf upload {repository} {source}`"
         )
     address = _upload(
@@ -519,8 +519,8 @@ def exported_files(directory: Path) -> Mapping[str, int]:
         raise InputError(f"directory {directory} does not exist")
     if any((directory / name).is_dir() for name in _OF_CHECKPOINT):
         raise InputError(
-            f"{directory} is a checkpoint of t5x_lite, but push needs an exported model; run "
-            f"`t5x-lite export hf {directory} DIR` and push DIR"
+            f"{directory} is a checkpoint of t5x_lite, but `t5x-lite push` requires an exported "
+            f"model; run `t5x-lite export hf {directory} DIR` and push DIR"
         )
     has_weights = any(True for pattern in _WEIGHTS for _ in directory.glob(pattern))
     if not has_weights or not any((directory / name).is_file() for name in _EXPORTED):

@@ -396,8 +396,8 @@ def _read(directory: str, split: str) -> retrieval_sets.Judged:
     there = retrieval_sets.beir_splits(directory, field="evaluation.retrieval.directory")
     if split not in there:
         raise InputError(
-            f"{directory} has judgments for {', '.join(there)}, but none for split {split!r}; set "
-            f"--evaluation.split {there[-1]}"
+            f"directory {directory} has relevance judgments for the splits {', '.join(there)}, "
+            f"but none for split {split!r}; set --evaluation.split {there[-1]}"
         )
     return retrieval_sets.read_judged(directory, split)
 

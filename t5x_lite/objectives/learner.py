@@ -589,9 +589,9 @@ def _check_adapter_sizes(shapes: Any) -> None:
         if max(leaf.shape, default=1) > most:
             name = path.removeprefix(ADAPTERS).partition("/")[0]
             raise InputError(
-                f"adapter {name!r}: {path} would have the shape {leaf.shape}, but its sizes must "
-                f"be at most {most:,} on this model; reduce the adapter's rank, length, width or "
-                "number"
+                f"adapter {name!r}: the array {path} would have the shape {leaf.shape}, but the "
+                f"sizes of the array must be at most {most:,} on this model; reduce the adapter's "
+                "rank, length, width or number"
             )
 
 

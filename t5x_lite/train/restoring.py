@@ -445,8 +445,8 @@ def _check_copies(step: AnyPath, sources: Mapping[str, str], saved: Learner, our
             dropped.append(sources[copy])
     if dropped and jax.process_index() == 0:
         _logger.warning(
-            "checkpoint %s: not loading %d arrays, because this model ties these arrays to "
-            "others: %s",
+            "checkpoint %s: not loading %d arrays, because this model ties these arrays to other "
+            "arrays: %s",
             *(step, len(dropped), ", ".join(dropped[:3])),
         )
 
@@ -491,7 +491,7 @@ def resume(
         batches.restore(position)
         if jax.process_index() == 0 and checkpoints.is_hurried(step):
             _logger.warning(
-                "checkpoint %s has no checksums, because a signal ended its run; only file sizes "
+                "checkpoint %s has no checksums, because a signal ended the run; only file sizes "
                 "were verified",
                 where,
             )

@@ -314,7 +314,7 @@ class Sweep:
         arms = {arm.name: arm.experiment for arm in self.arms}
         for number, ((name, seed), run) in enumerate(self.runs.items(), 1):
             if run["state"] == "finished":
-                _logger.info("skipping %s, which finished earlier", run["workdir"])
+                _logger.info("skipping run %s, which finished earlier", run["workdir"])
                 continue
             _logger.info("run %d of %d: %s", number, len(self.runs), run["workdir"])
             run["state"] = "unfinished"

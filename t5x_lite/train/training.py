@@ -125,7 +125,12 @@ def with_epochs(
         is_unknown = may_lack_data or isinstance(error, UnknownSize)
         if "--epochs" in fixed or not is_unknown:
             raise
-        _logger.info("%s; training for the config's %s steps", error, f"{experiment.steps:,}")
+        _logger.info(
+            "the number of steps of an epoch is unknown (%s); training for the %s steps of the "
+            "config",
+            error,
+            f"{experiment.steps:,}",
+        )
         return dataclasses.replace(experiment, epochs=None)
     steps = max(1, math.ceil(epochs * epoch.batches - 1e-9))
     if steps >= _MOST_STEPS:

@@ -128,7 +128,7 @@ def test_the_objective_gives_its_weights_to_the_loss():
     want = loss_of_classes(logits, CLASSES["labels"][:, 0], **fields)
     np.testing.assert_allclose(loss_of(made[0], made[1], CLASSES).value(), want.value(), rtol=1e-4)
     open_weights = learner(Classify(num_classes=3, class_weights="balanced"))
-    with pytest.raises(InputError, match="needs `t5x-lite train`, which computes"):
+    with pytest.raises(InputError, match="supported only by `t5x-lite train`, which computes"):
         loss_of(open_weights[0], open_weights[1], CLASSES)
 
 

@@ -95,7 +95,7 @@ def test_packed_rows_and_several_shapes_are_counted_in_memory_alone(
         with_epochs(packed, options=["--epochs", "3"])
     stays = with_epochs(packed)
     assert (stays.epochs, stays.steps) == (None, 1000)
-    assert "training for the config's 1,000 steps" in caplog.text
+    assert "training for the 1,000 steps of the config" in caplog.text
     with pytest.raises(InputError, match="batches of several shapes need a number of steps"):
         with_epochs(grouped, options=["--epochs", "3"])
 

@@ -243,8 +243,8 @@ def test_a_failed_run_is_reported_and_tried_again(sweep):
             seeds=2,
         )
     assert str(raised.value) == (
-        "3 of 4 runs failed, such as value=0.1,seed=0: RuntimeError: out of memory; the same "
-        "command tries them again"
+        "3 of 4 runs failed, such as value=0.1,seed=0: RuntimeError: out of memory; run the "
+        "same command again to repeat the failed runs"
     )
     assert raised.value.__cause__ is sweep.errors["value=0.1,seed=0"]
     sweep.errors.clear()
