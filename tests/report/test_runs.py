@@ -357,5 +357,5 @@ def test_the_newest_scores_of_classes_are_shown(tmp_path):
 def test_damaged_scores_of_classes_are_named(tmp_path, changes):
     run = write_run(tmp_path / "run", metrics=lines({"step": 1, "loss": 1.0}))
     (run / "classes.jsonl").write_text(lines({**CLASSES, **changes}))
-    with pytest.raises(InputError, match=r"classes\.jsonl:1 .*repair or remove the line"):
+    with pytest.raises(InputError, match=r"classes\.jsonl:1: .*repair or remove the line"):
         write_report(run)
