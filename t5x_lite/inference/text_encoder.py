@@ -556,9 +556,9 @@ class TextEncoder:
         names = [each.name for each in head.prompts]
         if prompt is not None and prompt not in names:
             raise InputError(
-                f"checkpoint {self.loaded.directory} has no prompt {prompt!r}; the names of its "
-                f"prompts are {', '.join(names) or 'none'}; to set the text of a prompt directly, "
-                "use --prefix"
+                f"checkpoint {self.loaded.directory} has no prompt {prompt!r} (its prompts: "
+                f"{', '.join(names) or 'none'}); to set the text of a prompt directly, use "
+                "--prefix"
             )
         return head.prompt(*([] if prompt is None else [prompt]))
 
@@ -679,8 +679,8 @@ def head_embedder(
     for way in ways:
         if way not in learner.heads:
             raise InputError(
-                f"{where}: the model has no head {way!r}; the heads of the model are "
-                f"{', '.join(learner.heads) or 'none'}; train the head by the objective M3, or "
+                f"{where}: the model has no head {way!r} (its heads: "
+                f"{', '.join(learner.heads) or 'none'}); train the head by the objective M3, or "
                 "import a BGE-M3 model"
             )
     if experiment.objective.more_towers() or not experiment.model.begins_with_cls:

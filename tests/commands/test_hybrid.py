@@ -73,7 +73,7 @@ def test_the_same_ids_and_what_is_missing(embedded, checkpoint, tmp_path):
     inputs = str(embedded / "corpus.jsonl")
     with pytest.raises(
         InputError,
-        match="has no head 'mlm'; the heads of the model are dense, lexical, multi_vector",
+        match=r"has no head 'mlm' \(its heads: dense, lexical, multi_vector",
     ):
         embed(checkpoint, input=inputs, output=str(tmp_path / "t"), heads=("dense", "mlm"))
     with pytest.raises(InputError, match="--bag-top and --role passage cannot be combined"):
