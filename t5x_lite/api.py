@@ -160,7 +160,10 @@ class Model:
           InputError: if an adapter is unknown, or two adapters change the same layer.
         """
         if not isinstance(modules, str):
-            raise InputError(f"modules must be a string, such as 'rte, style', got {modules!r}")
+            raise InputError(
+                "the argument modules must be a string of adapter names, such as 'rte, style', "
+                f"got {modules!r}"
+            )
         trees = parse_trees(modules)
         held = self._of_checkpoint()
         if trees not in self._used:
@@ -275,8 +278,8 @@ class Model:
             )
         if prompts or seeds is not None:
             raise InputError(
-                "prompts and seeds need a model that generates text, but this model predicts "
-                "with a head"
+                "the arguments prompts and seeds require a model that generates text, but this "
+                "model predicts with a head"
             )
         asked = _asked(options)
         programs, ids = self._for_rows(adapters, num=len(texts))
@@ -338,7 +341,10 @@ class Model:
         """
         if (scorer := self._cross_encoder()) is not None:
             if adapters is not None:
-                raise InputError("a cross-encoder does not support adapters=; choose one by use()")
+                raise InputError(
+                    "a cross-encoder does not support the argument adapters; choose an adapter by "
+                    "the method use()"
+                )
             return scorer.scores(list(pairs)).tolist()
         programs, ids = self._for_rows(adapters, num=len(pairs))
         targets = self._model.targets([target for _, target in pairs])
@@ -358,7 +364,7 @@ class Model:
         _check_texts(texts)
         _check_texts(candidates)
         if not candidates:
-            raise InputError("rank needs at least one candidate")
+            raise InputError("the argument candidates is empty; give at least one candidate")
         if (scorer := self._cross_encoder()) is not None:
             pairs = [(text, candidate) for text in texts for candidate in candidates]
             table = scorer.scores(pairs).reshape(len(texts), len(candidates))
@@ -534,5 +540,6 @@ def _check_texts(texts: Sequence[Any]) -> None:
     """Raise InputError if a single string is given instead of a list of strings."""
     if isinstance(texts, str):
         raise InputError(
-            f"texts must be a list of strings, but is a single string; give [{texts[:40]!r}]"
+            "the argument texts must be a list of strings, but is a single string; give "
+            f"[{texts[:40]!r}]"
         )

@@ -179,7 +179,8 @@ def _parse_command(args: Sequence[str]) -> tuple[Any, list[str]]:
     instead = any(arg.partition("=")[0] == _INSTEAD_OF_CONFIG.get(name) for arg in rest)
     if rest and not (config_first or asks_help or instead):
         raise OptionError(
-            f"{name} needs CONFIG as the first argument: {prog} CONFIG [--FIELD VALUE ...]"
+            f"`t5x-lite {name}` requires CONFIG as the first argument: {prog} CONFIG [--FIELD "
+            "VALUE ...]"
         )
     if name == "train" and config_first and asks_help:
         return command(config=rest[0]), [*rest[1:], *last]

@@ -148,7 +148,7 @@ def test_one_text_is_not_a_list(model, call):
 def test_choices_that_contradict_each_other(model):
     with pytest.raises(InputError, match="num_return 2 is above num_beams 1"):
         model.generate(TEXTS, num_return=2)
-    with pytest.raises(InputError, match="rank needs at least one candidate"):
+    with pytest.raises(InputError, match="argument candidates is empty"):
         model.rank(TEXTS, [])
 
 

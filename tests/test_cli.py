@@ -202,12 +202,13 @@ def test_the_step_may_be_the_best(line, capsys):
         ("score --input x --output y --checkpoint z --step last", "--step: no type matching"),
         ("vocab --output x --size 3 --input", "--input needs at least one file"),
         ("vocab --output x --size 0 --input y", "--size must be at least 1, got 0"),
-        ("report", "report needs at least one WORKDIR; see t5x-lite report --help"),
+        ("report", "`t5x-lite report` requires at least one WORKDIR; see t5x-lite report --help"),
         ("export hf a b c", "unexpected argument 'c'"),
         ("train", "missing CONFIG; see t5x-lite train --help"),
         (
             "train --seed 1 tiny.py",
-            "train needs CONFIG as the first argument: t5x-lite train CONFIG [--FIELD VALUE ...]",
+            "`t5x-lite train` requires CONFIG as the first argument: t5x-lite train CONFIG "
+            "[--FIELD VALUE ...]",
         ),
         ("train tiyn.py", "tiyn.py does not exist; did you mean tiny.py?"),
         ("train tiny.py --model.d-modle 3", "unknown option --model.d-modle; did you mean --model"),

@@ -480,12 +480,12 @@ def response_text(block: bytes, *, max_bytes: int) -> str:
     if blank is None or status is None:
         raise NoText("damaged HTTP header")
     if status.group(1) != b"200":
-        raise NoText("responses with an HTTP status other than 200 were skipped")
+        raise NoText("responses with a status other than 200")
     headers = _headers(block[: blank.start()])
     kind = headers.get("content-type", "text/html")
     mime = kind.partition(";")[0].strip().lower()
     if mime not in (*_HTML, "text/plain"):
-        raise NoText("responses that are neither HTML nor plain text were skipped")
+        raise NoText("responses that are neither HTML nor plain text")
     body = _decoded(block[blank.end() :], headers, max_bytes)
     charset = _CHARSET.search(kind)
     text = _to_str(body, charset.group(1) if charset else "", html=mime in _HTML)
@@ -498,7 +498,7 @@ def html_text(html: str) -> str:
     if len(html) > MAX_TAG_CHARS:
         for tag in _TAG.finditer(html):
             if tag.end() - tag.start() > MAX_TAG_CHARS and _is_crowded(tag.group()):
-                raise NoText("an HTML tag has too many attributes")
+                raise NoText("an HTML tag with too many attributes")
     return extract(html, preserve_formatting=True, list_bullets=False)
 
 
@@ -522,16 +522,16 @@ def _decoded(body: bytes, headers: dict[str, str], max_bytes: int) -> bytes:
     if encoding in ("", "identity") or not body:
         return body
     if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise NoText("responses in a compression other than gzip or deflate were skipped")
+        raise NoText("responses in a compression that is not gzip")
     if encoding != "deflate" and not body.startswith(b"\x1f\x8b"):
         return body  # Common Crawl decompresses, but older crawls kept the header
     inflate = zlib.decompressobj(wbits=47 if encoding != "deflate" else _deflate_bits(body))
     try:
         content = inflate.decompress(body, max_bytes + 1)
     except zlib.error as error:
-        raise NoText("an HTTP response has a damaged compression") from error
+        raise NoText("damaged compression of a response") from error
     if len(content) > max_bytes:
-        raise NoText("responses that exceed the size limit when decompressed were skipped")
+        raise NoText("responses longer than the limit when decompressed")
     return content
 
 

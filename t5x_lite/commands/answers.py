@@ -619,9 +619,8 @@ def embed(
       long_inputs: treatment of texts longer than --inputs-length: "cut" truncates them with a
         warning, "refuse" stops with an error.
       longest_line: maximum length of an input line in bytes; a longer line is an error.
-      bag_top: number of the largest bag-of-words values (DupMAE) to keep in the vector, after the
-        [CLS] hidden state; a value is the maximum logit of a vocabulary token over the text; 0
-        omits the bag of words.
+      bag_top: append the N largest values of DupMAE's bag of words to the [CLS] hidden state; the
+        value of a vocabulary token is its maximum logit over the text; 0 appends no value.
       heads: outputs per text: dense (one vector), lexical (weights of its tokens) and multi_vector
         (a vector per token). With dense only, the output is a file; otherwise a new directory with
         ids.txt, dense.npy, lexical.jsonl and multi_vector.npy, the input of `t5x-lite hybrid`.
@@ -658,8 +657,8 @@ def embed(
     several = tuple(heads) != ("dense",)
     if several and precision != "float32":
         raise InputError(
-            "--precision is supported only for --heads dense, but --heads has others; remove "
-            "one of the options"
+            "--precision is supported only with --heads dense, but --heads names other heads; "
+            "remove --precision, or set --heads dense"
         )
     _check_heads(heads, bag_top=bag_top, mcls=mcls, role=role)
     _check_files(input, output, is_directory=several)
@@ -674,8 +673,8 @@ def embed(
         if share is not None:
             if several or input == "-":
                 raise InputError(
-                    "--shard needs an input file and --heads dense, but --input is standard "
-                    "input or --heads has other heads"
+                    "--shard is supported only with an input file and --heads dense; give the "
+                    "file by --input, and set --heads dense"
                 )
             bounds = share.bounds(sum(1 for _ in read()), whole=size, what="texts")
             records, total = itertools.islice(records, *bounds), bounds[1] - bounds[0]

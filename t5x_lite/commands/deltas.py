@@ -99,8 +99,8 @@ def compose(
         fisher_places = _named(fisher, option="--fisher")
         if unknown := [name for name in fisher_places if name not in places]:
             raise InputError(
-                f"--fisher {unknown[0]} must have the name of a "
-                f"--delta{did_you_mean(unknown[0], places)}"
+                f"--fisher names the delta {unknown[0]}, but no --delta option has this "
+                f"name{did_you_mean(unknown[0], places)}"
             )
         diagonals = {name: _diagonal(where) for name, where in fisher_places.items()}
         _refuse_existing(destination)
@@ -116,7 +116,12 @@ def compose(
         made = evaluate(expression, names)
         files = delta_files.files_for(made, list(opened.values()))
         delta_files.save(made, destination, files=files)
-    _logger.info("wrote the delta %s: %s, %s", destination, _contents(made), _in_bytes(made.nbytes))
+    _logger.info(
+        "wrote the delta %s (contents: %s; size: %s)",
+        destination,
+        _contents(made),
+        _in_bytes(made.nbytes),
+    )
 
 
 def _check_base(base: str | None, *, allowed: bool) -> None:
@@ -156,7 +161,8 @@ def _diagonal(where: str) -> Mapping[str, Any]:
     diagonal = {p.removeprefix(start): a.read() for p, a in arrays.items() if p.startswith(start)}
     if not diagonal:
         raise InputError(
-            f"{where} contains no Fisher diagonal; give a directory that `t5x-lite fisher` wrote"
+            f"directory {where} contains no Fisher diagonal; give a directory that `t5x-lite "
+            "fisher` wrote"
         )
     return diagonal
 
@@ -232,8 +238,8 @@ def merge(
         write_step(directory, files, merged)
     if opened.delta.config:
         _logger.info(
-            "%s cannot be merged into a kernel and is stored as an adapter of %s, next to the "
-            "merged weights",
+            "adapter %s cannot be merged into the weights and is stored as an adapter of "
+            "checkpoint %s, next to the merged weights",
             ", ".join(_titled(module) for module in opened.delta.config),
             destination,
         )
@@ -378,8 +384,8 @@ def heads(
         where, learner = loaded.directory, loaded.learner
         if learner.adapters:
             raise InputError(
-                f"checkpoint {where} has adapters, but heads needs a model without adapters; "
-                "merge the adapters by `t5x-lite merge` and give the merged checkpoint"
+                f"checkpoint {where} has adapters, but `t5x-lite heads` requires a model without "
+                "adapters; merge the adapters by `t5x-lite merge` and give the merged checkpoint"
             )
         refuse_views(where, learner.views)
         files = checkpointing.step_files(where)
@@ -506,8 +512,8 @@ def extend(
             )
         if experiment.adapters.modules or views_of(model, experiment.objective):
             raise InputError(
-                f"checkpoint {where} has adapters or shared arrays, which extend does not "
-                "support; merge the adapters by `t5x-lite merge`, or export and import the "
+                f"checkpoint {where} has adapters or shared arrays, which `t5x-lite extend` does "
+                "not support; merge the adapters by `t5x-lite merge`, or export and import the "
                 "model"
             )
         longer = dataclasses.replace(
@@ -520,8 +526,8 @@ def extend(
         changed = [path for path, shape in shapes.items() if shape != arrays[path].shape]
         if changed != [_POSITIONS]:
             raise InputError(
-                f"checkpoint {where} has more arrays than the position embeddings with a size "
-                f"that depends on the maximum length: {', '.join(changed)}"
+                f"checkpoint {where} cannot be extended, because the maximum length sets the size "
+                f"of more arrays than the position embeddings: {', '.join(changed)}"
             )
         old, rng = arrays[_POSITIONS], np.random.default_rng(seed)
         stddev = model.initializer_stddev

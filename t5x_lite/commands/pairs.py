@@ -422,7 +422,9 @@ def mine(
     from t5x_lite.retrieval.refresh_search import read_inputs
 
     if (checkpoint is None) == (rankings is None):
-        raise OptionError("mine needs exactly one of --checkpoint DIR and --rankings FILE")
+        raise OptionError(
+            "`t5x-lite mine` requires exactly one of --checkpoint DIR and --rankings FILE"
+        )
     if vectors and checkpoint is None:
         raise OptionError("--vectors needs --checkpoint, which encodes the queries")
     if output == "-":
@@ -654,8 +656,8 @@ def refresh(
         data = experiment.data
         if not data.refresh.period:
             raise InputError(
-                f"the config of {workdir} has no data.refresh.period, so its training uses no "
-                "refreshed negatives"
+                f"the config of work directory {workdir} does not set data.refresh.period, so "
+                "training with this config refreshes no negatives"
             )
         vocabulary = load_vocabulary(data.vocabulary, extra_ids=data.extra_ids)
         pool = refresh_search.tokenized_passages(data, vocabulary, passages)

@@ -198,18 +198,19 @@ def _texts(
         where = (queries, passages)
     else:
         raise InputError(
-            "rerank needs the texts of queries and passages; pass either --beir DIR, or both "
-            "--queries FILE and --passages FILE"
+            "`t5x-lite rerank` requires the texts of queries and passages; pass either --beir "
+            "DIR, or both --queries FILE and --passages FILE"
         )
     lacking = [ranking.query for ranking in rankings if ranking.query not in found.queries]
     if lacking:
         raise InputError(
-            f"run {run} has the query {lacking[0]!r}, but {where[0]} does not contain its text"
+            f"run file {run} has the query {lacking[0]!r}, but {where[0]} does not contain the "
+            "text of this query"
         )
     if missing := sorted(names - found.passages.keys()):
         raise InputError(
-            f"run {run} has the document {missing[0]!r}, but {where[1]} does not contain its "
-            f"text; {len(missing)} documents are missing"
+            f"run file {run} has the document {missing[0]!r}, but {where[1]} does not contain the "
+            f"text of this document; {len(missing)} documents are missing"
         )
     return found
 
@@ -410,7 +411,7 @@ def hybrid(
     from t5x_lite.retrieval.fusion import Finder
 
     if not ways:
-        raise OptionError("--ways needs at least one name of a run")
+        raise OptionError("--ways requires at least one name, such as dense or dense_lexical")
     asks = Ways(
         names=tuple(ways), weights=weights, pair_weights=pair_weights, depth=depth, rerank=rerank
     )
@@ -420,15 +421,15 @@ def hybrid(
         for where, one in ((corpus, documents), (queries, asked)):
             if not one.has(head):
                 raise InputError(
-                    f"{where} has no output of the head {head!r}; encode its texts by `t5x-lite "
-                    f"embed --heads {' '.join(asks.heads)}`"
+                    f"directory {where} has no output of the head {head!r}; encode the texts by "
+                    f"`t5x-lite embed --heads {' '.join(asks.heads)}`"
                 )
     if not asked.ids or not documents.ids:
-        raise InputError(f"{corpus if asked.ids else queries} contains no text")
+        raise InputError(f"directory {corpus if asked.ids else queries} contains no text")
     for where, one in ((corpus, documents), (queries, asked)):
         if len(set(one.ids)) < len(one.ids):
             twice = next(name for name in one.ids if one.ids.count(name) > 1)
-            raise InputError(f"{where}: two texts have the id {twice!r}")
+            raise InputError(f"directory {where}: two texts have the id {twice!r}")
     finder, found = Finder(documents, asks), {name: [] for name in asks.names}
     terms = asked.terms() if "lexical" in asks.heads else None
     with (

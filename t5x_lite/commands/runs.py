@@ -124,8 +124,8 @@ def finetune(
       targets: template of the target text or label, with column names in braces, such as '{stars}'.
       workdir: work directory of the run; the same command resumes a killed run.
       second: template of the second text of text pairs, only for encoders; default: no second text.
-      labels: labels as in the table, each with an optional name, such as 0=negative 1=positive;
-        default: all labels in the training rows.
+      labels: labels, written as in the training data (--targets), each with an optional name, such
+        as 0=negative 1=positive; default: all labels in the training rows.
       task: kind of task; "auto" chooses classify for few distinct targets, and otherwise
         text_to_text for a T5 and regress for an encoder.
       epochs: number of passes over the training rows; default: 3, unless --steps is given.
@@ -306,7 +306,7 @@ def sweep(
         if failed:
             raise RunsFailed(
                 f"{len(failed)} of {len(found.runs)} runs failed, such as {failed[0]['workdir']}: "
-                f"{failed[0]['error']}; the same command tries them again"
+                f"{failed[0]['error']}; run the same command again to repeat the failed runs"
             ) from found.error
         return result
 
@@ -337,7 +337,7 @@ def _show_arms(result: Mapping[str, Any], workdir: str) -> None:
         page, _ = compare_seeds(paths, os.path.join(workdir, PAGE))
         _logger.info("wrote %s and %s", os.path.join(workdir, "sweep.json"), page)
     except InputError as error:
-        _logger.warning("%s is not written: %s", PAGE, error)
+        _logger.warning("file %s was not written: %s", PAGE, error)
 
 
 @command
@@ -466,7 +466,9 @@ def report(
       The path of the page.
     """
     if not workdirs:
-        raise OptionError(f"report needs at least one WORKDIR; see {PROG} report --help")
+        raise OptionError(
+            f"`t5x-lite report` requires at least one WORKDIR; see {PROG} report --help"
+        )
     from t5x_lite.core.workers import print_result
     from t5x_lite.report.compare import compare, compare_seeds
     from t5x_lite.report.runs import write_report

@@ -619,7 +619,9 @@ def evaluate_run(
     if not metrics or not cuts:
         raise OptionError("--metrics and --cuts need at least one value")
     if (qrels is None) == (answers is None):
-        raise InputError("evaluate-run needs either --qrels, or both --answers and --corpus")
+        raise InputError(
+            "`t5x-lite evaluate-run` requires either --qrels, or both --answers and --corpus"
+        )
     names = run_names(runs)
     if qrels is not None:
         judged = read_qrels(qrels)

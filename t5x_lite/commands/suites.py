@@ -138,7 +138,9 @@ def evaluate_suite(
     from t5x_lite.report.page import write_suite_page
 
     if sum(one is not None for one in (checkpoint, bm25, runs)) != 1:
-        raise InputError("evaluate-suite needs exactly one of --checkpoint, --bm25 and --runs")
+        raise InputError(
+            "`t5x-lite evaluate-suite` requires exactly one of --checkpoint, --bm25 and --runs"
+        )
     found, folder = sets_of(suite, directory), Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     encoder = None
@@ -467,7 +469,7 @@ def read_pairs(path: str) -> list[Pair] | list[Triplet]:
     else:
         found = list(_of_table(path))
     if not found:
-        raise InputError(f"{path} contains no sentence pair or triplet")
+        raise InputError(f"file {path} contains no sentence pair or triplet")
     return found
 
 

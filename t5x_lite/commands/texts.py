@@ -496,8 +496,8 @@ def cache(
         return [found]
     if not config:
         raise OptionError(
-            "cache needs CONFIG as the first argument (t5x-lite cache CONFIG [--FIELD VALUE "
-            "...]), or --convert DIR"
+            "`t5x-lite cache` requires CONFIG as the first argument (t5x-lite cache CONFIG "
+            "[--FIELD VALUE ...]), or --convert DIR"
         )
     if runner != "local" and num_workers != 1:
         raise OptionError(
@@ -520,7 +520,7 @@ def cache(
         for name in truncation_of(experiment.data):
             raise InputError(
                 f"--runner {runner} processes the files of a task in parallel, but data.{name} "
-                "depends on their order; unset one of the two"
+                f"depends on the order of the files; set --runner local, or unset data.{name}"
             )
         driver = load_driver("t5x_lite.data.cache.making_beam", runner=runner, extras="data,beam")
         write = partial(driver.write_cache, runner=runner, options=beam_options)

@@ -289,8 +289,8 @@ def export_adapter(
                 )
             if rank is not None or base_name is not None:
                 raise InputError(
-                    "--rank and --base-name are not supported with --format sft; they need "
-                    "--format peft"
+                    "--rank and --base-name are not supported with --format sft; set --format "
+                    "peft, or remove these options"
                 )
             return export_sft(source, destination, step=step, head=not no_head)
         where = Path(find_step(local_path(source, what="checkpoint"), step=step))
@@ -301,8 +301,8 @@ def export_adapter(
         if (where / "files" / DELTA_FILE).is_file():
             if format != "peft" or name is not None:
                 raise InputError(
-                    f"{where} is a delta, which is exported as one adapter; set --format peft "
-                    "and remove --name"
+                    f"checkpoint {where} is a delta, which can be exported only as one PEFT "
+                    "adapter; set --format peft and remove --name"
                 )
             return export_sum(where, target, head=not no_head, base_name=base_name, rank=rank)
         files = step_files(where)
@@ -478,9 +478,15 @@ def push(
         _logger.info("%10s  %s", size(number), name)
     total = f"{len(files)} files, {size(sum(files.values()))}"
     if CARD not in files:
-        _logger.warning("%s has no %s, so the hub will show no model card", source, CARD)
+        _logger.warning(
+            "directory %s has no file %s, so the hub will show no model card", source, CARD
+        )
     elif "\n# license:" in f"\n{(Path(source) / CARD).read_text(encoding='utf-8')}":
-        _logger.warning("%s/%s contains no license; add one to its metadata header", source, CARD)
+        _logger.warning(
+            "file %s/%s contains no license; add a license to the metadata header of the file",
+            source,
+            CARD,
+        )
     if dry_run:
         kind = "private" if private else "public"
         _logger.info(
@@ -492,7 +498,7 @@ def push(
         return None
     if importlib.util.find_spec("huggingface_hub") is None:
         raise InputError(
-            "push needs the package huggingface_hub, which is missing; run "
+            "`t5x-lite push` requires the package huggingface_hub, which is missing; run "
             f"{install_command('hub')}, or `hf upload {repository} {source}`"
         )
     address = _upload(
@@ -513,8 +519,8 @@ def exported_files(directory: Path) -> Mapping[str, int]:
         raise InputError(f"directory {directory} does not exist")
     if any((directory / name).is_dir() for name in _OF_CHECKPOINT):
         raise InputError(
-            f"{directory} is a checkpoint of t5x_lite, but push needs an exported model; run "
-            f"`t5x-lite export hf {directory} DIR` and push DIR"
+            f"{directory} is a checkpoint of t5x_lite, but `t5x-lite push` requires an exported "
+            f"model; run `t5x-lite export hf {directory} DIR` and push DIR"
         )
     has_weights = any(True for pattern in _WEIGHTS for _ in directory.glob(pattern))
     if not has_weights or not any((directory / name).is_file() for name in _EXPORTED):

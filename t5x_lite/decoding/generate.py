@@ -71,7 +71,7 @@ def decode(
         tokens, scores = greedy(model, inputs, prompt=prompt, ended=ended, decoding=decoding)
         return tokens[:, None], scores[:, None]
     if keys is None:
-        raise ValueError("sampling needs a random key for each input; pass keys")
+        raise ValueError("sampling requires a random key for each input; pass the argument keys")
     return sample(model, inputs, prompt=prompt, keys=keys, ended=ended, decoding=decoding)
 
 

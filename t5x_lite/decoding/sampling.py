@@ -148,7 +148,8 @@ class Decoding:
             )
         if self.early_stopping is not False and self.length_rule != "hf":
             raise InputError(
-                'early_stopping needs length_rule "hf"; set it, or unset early_stopping'
+                'early_stopping requires length_rule "hf"; set length_rule to "hf", or unset '
+                "early_stopping"
             )
 
     @property

@@ -329,8 +329,8 @@ class ShownExamples:
         if self.is_on and not {"inputs", "targets"} <= {*layout.features}:
             answers = "predicts by a head" if layout.answered_by_head else "has no text targets"
             raise InputError(
-                f"evaluation.few_shot needs a text-to-text model, but data.layout {layout.name} "
-                f"{answers}; set --evaluation.few-shot.examples 0"
+                "evaluation.few_shot requires a text-to-text model, but a model with data.layout "
+                f"{layout.name} {answers}; set --evaluation.few-shot.examples 0"
             )
 
     def prompts(self, name: str, data: Data) -> Prompts:

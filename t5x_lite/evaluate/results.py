@@ -135,7 +135,7 @@ class LossEvaluator:
                 sums = loss if sums is None else sums.plus(loss)
                 step(len(next(iter(batch.values()))))
         if sums is None:
-            raise ValueError("the evaluation split has no batch")
+            raise ValueError("the evaluation split yields no batch, so its loss cannot be computed")
         metrics = {name: metric_value(value) for name, value in sums.metrics.items()}
         return {name: float(value) for name, value in {"loss": sums.value(), **metrics}.items()}
 
@@ -165,7 +165,8 @@ def fisher_diagonal(
         given = loss({**params, part: own}, batch)
         if given.rows:
             raise InputError(
-                "a Fisher diagonal needs a loss of single examples, but this loss compares examples"
+                "a Fisher diagonal requires a loss of single examples, but the loss of this "
+                "checkpoint compares examples"
             )
         terms = [term.scale * term.total for term in given.terms.values()]
         return sum(terms[1:], start=terms[0])
@@ -186,7 +187,8 @@ def fisher_diagonal(
     def step(total: Any, row: Batch) -> Any:
         if classes is not None and _LABELS not in row:
             raise InputError(
-                "--labels expected needs examples with a class; use --labels empirical"
+                "--labels expected requires examples with class labels, but an example has no "
+                "label; set --labels empirical"
             )
         return added(total, params[part], row)
 
@@ -206,11 +208,11 @@ def mean_over_examples(
     for row in rows:
         between_batches()
         if any(value.shape[0] != 1 for value in row.values()):
-            raise InputError(f"{what} needs batches of 1 row")
+            raise InputError(f"{what} requires batches of 1 example")
         total, number = added(total, dict(row)), number + 1
         workers.step(1)
     if not number:
-        raise InputError(f"{what} needs at least one example")
+        raise InputError(f"{what} requires at least one example")
     flat = trees.flatten(total)
     return {path: np.asarray(x) / np.float32(number) for path, x in flat.items()}
 
@@ -221,8 +223,8 @@ def classes_of(learner: Learner) -> int:
     classes = 0 if head is None else vars(head).get("num_classes", 0)
     if classes < 2:
         raise InputError(
-            "--labels expected needs a classifier with classes, but this checkpoint has none; use "
-            "--labels empirical"
+            "--labels expected requires a checkpoint with a classifier of at least two classes; "
+            "set --labels empirical"
         )
     return classes
 
@@ -243,7 +245,8 @@ def head_importance(
         given = loss({**params, _ADAPTERS: {**params[_ADAPTERS], name: masks}}, batch)
         if given.rows:
             raise InputError(
-                "head importance needs a loss of single examples, but this loss compares examples"
+                "head importance requires a loss of single examples, but the loss of this "
+                "checkpoint compares examples"
             )
         return given.value()
 

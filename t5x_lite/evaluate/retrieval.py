@@ -396,8 +396,8 @@ def _read(directory: str, split: str) -> retrieval_sets.Judged:
     there = retrieval_sets.beir_splits(directory, field="evaluation.retrieval.directory")
     if split not in there:
         raise InputError(
-            f"{directory} has judgments for {', '.join(there)}, but none for split {split!r}; set "
-            f"--evaluation.split {there[-1]}"
+            f"directory {directory} has relevance judgments for the splits {', '.join(there)}, "
+            f"but none for split {split!r}; set --evaluation.split {there[-1]}"
         )
     return retrieval_sets.read_judged(directory, split)
 
@@ -499,7 +499,9 @@ def encoder(
       InputError: if the checkpoint is damaged or has no encoder, or the name has no "/".
     """
     if name is not None and name.count("/") != 1:
-        raise InputError(f'name must have the form "organization/model" for MTEB, but got {name!r}')
+        raise InputError(
+            f'the argument name must have the form "organization/model" for MTEB, but is {name!r}'
+        )
     loaded = Checkpoint.load(
         [checkpoint], step=step, mesh=make_mesh(MeshConfig()), inputs_length=inputs_length
     ).encoder(pooling=pooling, normalize=normalize)
@@ -586,7 +588,7 @@ class MTEBEncoder:
         del others
         given = sentences if inputs is None else inputs
         if given is None:
-            raise InputError("encode needs texts or batches of texts as inputs, but got None")
+            raise InputError("encode() requires texts or batches of texts as inputs, but got None")
         kind = str(getattr(prompt_type, "value", prompt_type or ""))
         kinds = _SAME.get(kind, (kind,))
         described = task_metadata
@@ -646,12 +648,14 @@ def _for_mteb(scores: np.ndarray) -> Any:
 def _texts(sentences: Iterable[Any]) -> Iterator[str]:
     if isinstance(sentences, str | bytes | Mapping):
         raise InputError(
-            f"encode needs a list of texts or batches, but got {type(sentences).__name__}"
+            f"encode() requires a list of texts or batches, but got {type(sentences).__name__}"
         )
     for one in sentences:
         if isinstance(one, Mapping):
             if "text" not in one:
-                raise InputError(f'a batch needs the key "text", but has {sorted(one)}')
+                raise InputError(
+                    f'a batch must have the key "text", but has the keys {sorted(one)}'
+                )
             batch = one["text"]
             yield from [batch] if isinstance(batch, str) else batch
         elif isinstance(one, str):

@@ -224,7 +224,9 @@ def check(submission: Format, text: str, *, expected: Iterable[Index] | None = N
     if indices != sorted(indices):
         raise ValueError(f"{name}: the rows must be sorted by index")
     if expected is not None and (differing := set(expected) ^ set(indices)):
-        raise ValueError(f"{name}: {len(differing)} indices are missing or unknown")
+        raise ValueError(
+            f"{name}: {len(differing)} row indices are missing from the file or unknown"
+        )
     allowed = submission.allowed
     for index, label in rows:
         # 1 == True == 1.0 in Python, and not in a file.

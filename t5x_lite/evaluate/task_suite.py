@@ -102,7 +102,7 @@ class TaskSettings:
             return
         known = [name for names in self._names.values() for name in names]
         hint = did_you_mean(line.pattern, known) or f"; the tasks are {', '.join(self._names)}"
-        raise InputError(f"evaluation.per_task: no task matches {line.pattern!r}{hint}")
+        raise InputError(f"evaluation.per_task: no task matches the pattern {line.pattern!r}{hint}")
 
     def _values(self, name: str) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -215,7 +215,8 @@ class Answerers:
 
         if self._learner is None:
             raise InputError(
-                f"{self._where}: an ensemble cannot predict by heads; give one --checkpoint"
+                f"{self._where}: predictions with a head are not supported for several "
+                "checkpoints (an ensemble); give a single --checkpoint"
             )
         tokens, form = encoder_tokens(self._vocabulary), task_form(task)
         nulls = form is not None and form.nulls

@@ -100,7 +100,7 @@ class Asked:
                 others = f"; its options are {', '.join(sorted(fits))}" if fits else ""
                 raise InputError(
                     f"checkpoint {where}: head {head.name!r} {_GIVES[kind_of(head)]}, but the "
-                    f"option {field.name} is not for such a head{others}"
+                    f"option {field.name} is not supported for such a head{others}"
                 )
 
 
@@ -183,7 +183,8 @@ def head_for(experiment: Experiment, name: str | None, *, where: object) -> Head
         return heads[chosen[0]]
     if chosen:
         raise InputError(
-            f"checkpoint {where} has the heads {', '.join(chosen)}; choose one by --head NAME"
+            f"checkpoint {where} has several heads, {', '.join(chosen)}; choose one of the heads "
+            "by --head NAME"
         )
     raise InputError(f"checkpoint {where}: {cannot_answer(experiment)}")
 
@@ -278,7 +279,9 @@ class HeadLogits(HeadAnswers):
         return jnp.stack(found, axis=1) if isinstance(found, tuple) else found
 
     def _answers(self, logits: np.ndarray, second: np.ndarray) -> list[Prediction]:
-        raise NotImplementedError("HeadLogits returns logits by `of`, not predictions")
+        raise NotImplementedError(
+            "HeadLogits returns no predictions; call the method `of` for its logits"
+        )
 
 
 class Answerer:

@@ -166,7 +166,10 @@ class Checkpoint:
         members = tuple(member.computing_in(compute_dtype) for member, _ in loaded)
         modules = loaded[0][1] if len(loaded) == 1 else None
         if adapters and modules is None:
-            raise InputError("an ensemble does not support adapters.load; give one --checkpoint")
+            raise InputError(
+                "adapters.load is not supported for several checkpoints (an ensemble); give a "
+                "single --checkpoint"
+            )
         for name, directory in Adapters(load=tuple(adapters)).loaded.items():
             assert modules is not None
             is_own = name in modules.adapters and find_step(directory) == directories[0]
@@ -509,20 +512,23 @@ def _layout(member: Loaded) -> Layout:
 
 
 def _check_together(first: Loaded, other: Loaded) -> None:
-    names = f"the checkpoints {first.directory} and {other.directory}"
+    names = f"{first.directory} and {other.directory}"
     if first.vocabulary.digest != other.vocabulary.digest:
-        raise InputError(f"{names} have different vocabularies, but an ensemble needs a common one")
+        raise InputError(
+            f"the checkpoints {names} have different vocabularies, but all checkpoints of an "
+            "ensemble must have the same vocabulary"
+        )
     sizes = [member.experiment.model.vocab_size for member in (first, other)]
     if sizes[0] != sizes[1]:
         raise InputError(
-            f"{names} have different model.vocab_size, {sizes[0]} and {sizes[1]}, but an "
-            "ensemble averages logits of one size"
+            f"the checkpoints {names} have the model.vocab_size {sizes[0]} and {sizes[1]}, but "
+            "all checkpoints of an ensemble must have the same model.vocab_size"
         )
     endings = {_layout(member).ending(member.vocabulary) for member in (first, other)}
     if len(endings) > 1:
         raise InputError(
-            f"{names} encode inputs differently (data.layout), but an ensemble needs a common "
-            "encoding"
+            f"the checkpoints {names} encode inputs differently (data.layout), but all "
+            "checkpoints of an ensemble must encode inputs in the same way"
         )
 
 
@@ -648,7 +654,10 @@ def head_of(
         return None
     head = head_for(experiment, name, where=first)
     if others:
-        raise InputError("an ensemble cannot predict with a head; give a single --checkpoint")
+        raise InputError(
+            "several checkpoints (an ensemble) are not supported for predictions with a head; "
+            "give a single --checkpoint"
+        )
     if decoding != Decoding() or prompt:
         raise InputError(
             f"checkpoint {first} predicts with its head {head.name!r}; remove --prompt and the "

@@ -157,8 +157,8 @@ def open_delta(
     is_delta = (source / "files" / DELTA_FILE).is_file()
     if is_delta and use is not None:
         raise InputError(
-            f"{source} is a delta, from which single adapters cannot be chosen; give the run "
-            "that trained the adapters"
+            f"checkpoint {source} is a delta, so its adapters cannot be chosen one by one; give "
+            "the checkpoint of the run that trained the adapters"
         )
     opened = _of_delta(source, other) if is_delta else _of_run(source, other, use)
     if other is not None:
@@ -189,8 +189,14 @@ def check_base(opened: Opened, arrays: Arrays, where: Path, *, allowed: bool) ->
         f"(digest {other.digest[:16]}, but the recorded base has {recorded.digest[:16]})"
     )
     if not allowed:
-        raise InputError(f"{text}; give the recorded base, or set --allow-other-base")
-    _logger.warning("%s; using this base model, because --allow-other-base is given", text)
+        raise InputError(
+            f"wrong base model: {text}; give the recorded base model, or set --allow-other-base"
+        )
+    _logger.warning(
+        "using a base model that differs from the recorded base model, because --allow-other-base "
+        "is set: %s",
+        text,
+    )
 
 
 def digests_of(arrays: Arrays) -> dict[str, str]:
@@ -207,7 +213,7 @@ def _of_delta(source: Path, other: tuple[Path, Arrays] | None) -> Opened:
     try:
         content = plain_json(files[DELTA_FILE])
         if content["version"] != _VERSION:
-            raise ValueError(f"format version {content['version']} is not {_VERSION}")
+            raise ValueError(f"the format version is {content['version']}, but must be {_VERSION}")
         parts = {
             str(path): _part_of(described, arrays, f"parts/{number}/")
             for number, (path, described) in enumerate(sorted(content["parts"].items()))
@@ -295,8 +301,8 @@ def _delta_of_run(
     for path in trained:
         if path not in base:
             raise InputError(
-                f"checkpoint {source}: its base {where} has no array {path}, so the change of "
-                "this array cannot be computed"
+                f"checkpoint {source}: the base model {where} has no array {path}, so the change "
+                "of this array cannot be computed"
             )
         if (part := difference(path, own[path].read(), base[path].read())) is not None:
             parts[path] = part.then(parts[path]) if path in parts else part
@@ -312,8 +318,8 @@ def _check_stored(source: Path, learner: Learner, parts: Mapping[str, Part]) -> 
     for path in parts:
         if path not in stored or any(view.mentions(path) for view in learner.views):
             raise InputError(
-                f"checkpoint {source}: an adapter changes {path}, which is shared with another "
-                "array; such a change cannot be a delta"
+                f"checkpoint {source}: an adapter changes the array {path}, which is shared with "
+                "another array; a delta cannot store a change of a shared array"
             )
 
 
@@ -516,7 +522,8 @@ def _merged(opened: Opened, arrays: Arrays, dtype: Stored, loss: Rounding) -> di
     for path in delta.parts:
         if path not in arrays:
             raise InputError(
-                f"delta {opened.directory} changes the array {path}, but its base has no such array"
+                f"delta {opened.directory} changes the array {path}, but its base model has no "
+                "such array"
             )
     keeps = dtype == "float32" and not delta.parts
     wanted = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float32)
@@ -549,18 +556,20 @@ def _that_config_has(
     shapes = trees.flatten(learner_of(_merged_config(opened.directory, files)).shapes)
     if homeless := sorted(opened.delta.extra.keys() - shapes.keys()):
         raise InputError(
-            f"delta {opened.directory} has the parameter {homeless[0]}, but its config does not "
-            "define it; remove heads by `without_heads(NAME)` in compose"
+            f"delta {opened.directory} has the parameter {homeless[0]}, but the config of the "
+            "delta does not define this parameter; remove heads by `without_heads(NAME)` in "
+            "`t5x-lite compose`"
         )
     if missing := sorted(shapes.keys() - arrays.keys()):
         raise InputError(
-            f"the config of {opened.directory} has the parameter {missing[0]}, but neither the "
-            "delta nor its base contains it"
+            f"the config of delta {opened.directory} has the parameter {missing[0]}, but neither "
+            "the delta nor its base model contains this parameter"
         )
     for path, wanted in shapes.items():
         if tuple(arrays[path].shape) != tuple(wanted.shape):
             raise InputError(
-                f"{opened.directory}: the array {path} has shape {tuple(arrays[path].shape)}, "
-                f"but the config needs {tuple(wanted.shape)}"
+                f"delta {opened.directory}: the array {path} has the shape "
+                f"{tuple(arrays[path].shape)}, but the config requires the shape "
+                f"{tuple(wanted.shape)}"
             )
     return {path: arrays[path] for path in shapes}

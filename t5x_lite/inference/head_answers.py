@@ -499,13 +499,13 @@ def check_head(
     known = [name for name in _OBJECTIVES if name in heads]
     if not known:
         raise InputError(
-            f"{where} needs a head named {' or '.join(_OBJECTIVES)}, but the heads are "
-            f"{', '.join(heads) or 'none'}; use the objective Classify, Spans, Choose or "
+            f"{where} requires a head named {' or '.join(_OBJECTIVES)}, but the model has the "
+            f"heads {', '.join(heads) or 'none'}; use the objective Classify, Spans, Choose or "
             "TagTokens, or a checkpoint with such a head"
         )
     if form is not None and form not in heads:
         raise InputError(
-            f"{where} needs a head that predicts {_GIVES[form]}, but the head {known[0]} "
+            f"{where} requires a head that predicts {_GIVES[form]}, but the head {known[0]} "
             f"predicts {_GIVES[known[0]]}; use the objective {_OBJECTIVES[form]}"
         )
     head = heads[known[0] if form is None else form]

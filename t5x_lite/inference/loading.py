@@ -120,15 +120,17 @@ def find_step(checkpoint: AnyPath | str, *, step: Step = None) -> AnyPath:
     if best != kept and (measured.is_configured or kept is None):
         there = f"the best saved step is {kept}" if kept else f"saved steps are {saved}"
         raise InputError(
-            f"checkpoint {directory / str(best)} {_lack(directory, best)}, although "
-            f"{measured.told(best)}; restore the checkpoint from a copy, or give another --step "
-            f"({there})"
+            f"--step best: {measured.told(best)}, but checkpoint {directory / str(best)} "
+            f"{_lack(directory, best)}; restore this checkpoint from a copy, or give another "
+            f"--step ({there})"
         )
     assert kept is not None
     if jax.process_index() == 0:
         if best != kept:
             _logger.warning(
-                "%s, but its checkpoint was deleted; %s", measured.told(best), measured.remedy
+                "the checkpoint with the best metric was deleted: %s; %s",
+                measured.told(best),
+                measured.remedy,
             )
         _logger.info("using the best checkpoint of %s: %s", checkpoint, measured.told(kept))
     return directory / str(kept)
@@ -186,9 +188,9 @@ class Measured:
         if self.mode == "max" and mode_of(self.metric) == "min":
             lowest = best_step(self.values, mode="min")
             raise InputError(
-                f"checkpoint {checkpoint}: checkpoints.best_mode is 'max', but {self.metric} is a "
-                f"metric with lower values as the better ones; give --step {lowest} for the "
-                f"lowest value or --step {self.best()} for the highest"
+                f"checkpoint {checkpoint}: checkpoints.best_mode is 'max', but lower values of "
+                f"the metric {self.metric} are better; give --step {lowest} for the lowest value "
+                f"or --step {self.best()} for the highest"
             )
 
     def best(self, steps: Sequence[int] | None = None) -> int | None:
@@ -231,7 +233,10 @@ def told_at_end(directory: AnyPath) -> str | None:
     if best == kept:
         return f"{measured.told(best)}; load it by --step best"
     less = f"; of the kept checkpoints, {measured.told(kept)}" if kept is not None else ""
-    return f"{measured.told(best)}, but its checkpoint was deleted; {measured.remedy}{less}"
+    return (
+        f"the checkpoint with the best metric was deleted: {measured.told(best)}; "
+        f"{measured.remedy}{less}"
+    )
 
 
 def _metric(
@@ -358,8 +363,8 @@ class Loaded:
         most = self.experiment.model.longest_document
         if length is not None and most is not None and length > most:
             raise InputError(
-                f"checkpoint {self.directory}: the model's maximum length is {most} tokens, but "
-                f"inputs_length sets {what} of {length} tokens"
+                f"checkpoint {self.directory}: the maximum length of the model is {most} tokens, "
+                f"but inputs_length sets the length of {what} to {length} tokens"
             )
 
     def computing_in(self, dtype: ComputeDtype | None) -> "Loaded":
@@ -477,16 +482,16 @@ class TrainedModule:
         wanted = objective.more_towers()
         if self.towers == wanted:
             return
-        where = f"adapter {self.theirs} of {self.directory}"
+        where = f"{self.theirs} of {self.directory}"
         if wanted:
             raise InputError(
-                f"{where} is for one encoder, but the objective also has the encoder "
-                f"{', '.join(wanted)}; start both encoders from it by --init {self.directory}, "
-                "or set --objective.towers one"
+                f"adapter {where} has parameters for one encoder, but the objective also has the "
+                f"encoder {', '.join(wanted)}; start both encoders from this adapter by --init "
+                f"{self.directory}, or set --objective.towers one"
             )
         raise InputError(
-            f"{where} has parameters for two encoders, but the objective has one encoder; set "
-            "--objective.towers two, or import the directory of one encoder as written by "
+            f"adapter {where} has parameters for two encoders, but the objective has one encoder; "
+            "set --objective.towers two, or import the directory of one encoder as written by "
             "`t5x-lite export adapter`"
         )
 
@@ -503,20 +508,20 @@ class TrainedModule:
         flat = {path: leaf for path, leaf in trees.flatten(params).items() if _of_model(path)}
         saved = reading.saved_arrays(self.directory)
         own = {path: leaf for path, leaf in saved.items() if _of_model(path)}
-        where = f"adapter {self.theirs} of {self.directory}"
+        where = f"{self.theirs} of {self.directory}"
         if own and self.base is not None:
             raise InputError(
-                f"{where} was trained together with the array {next(iter(own))} of its base "
-                "model, so it cannot be loaded into another base model; start from it by "
-                f"--init {self.directory}"
+                f"adapter {where} was trained together with the array {next(iter(own))} of its "
+                "base model, so this adapter cannot be loaded into another base model; start "
+                f"from its checkpoint by --init {self.directory}"
             )
         arrays = {} if self.base is None else self.base.arrays
         wanted = {path: leaf.digest for path, leaf in arrays.items() if _of_model(path)}
         missing = next((path for path in (*own, *wanted) if path not in flat), None)
         if missing is not None:
             raise InputError(
-                f"{where} needs a base model with the array {missing}, which this base model "
-                "does not have"
+                f"adapter {where} requires a base model with the array {missing}, but the given "
+                "base model does not have this array"
             )
         if self.base is None:
             wanted = self._own_digests(own, flat)
@@ -526,8 +531,9 @@ class TrainedModule:
         if other is not None:
             name = "the base of its checkpoint" if self.base is None else self.base.checkpoint
             raise InputError(
-                f"{where} was trained with another base model, {name}: the digest of {other} is "
-                f"{wanted[other]} there, but {found[other]} here"
+                f"adapter {where} was trained with another base model, {name}: the digest of the "
+                f"array {other} is {wanted[other]} in that model, but {found[other]} in the given "
+                "base model"
             )
 
     def _own_digests(self, saved: Mapping[str, Any], flat: Mapping[str, Any]) -> dict[str, str]:
@@ -597,8 +603,8 @@ class ModulesOf:
         one = ModulesOf(self.loaded, {name: module.adapter}, {})
         if heads := module.heads():
             _logger.warning(
-                "adapter %s: checkpoint %s also trained the head %s; this head is not loaded, and "
-                "the heads of the base checkpoint predict",
+                "adapter %s: checkpoint %s also trained the head %s; this head is not loaded, "
+                "and predictions use the heads of the base checkpoint",
                 *(name, module.directory, " and ".join(heads)),
             )
         flat = module.read(trees.flatten(one.learner((name,)).shapes))
@@ -671,7 +677,7 @@ class ModulesOf:
             raise InputError(
                 f"checkpoint {self.loaded.directory}: the array {moved} of the base model was "
                 f"trained together with the adapters {', '.join(own)}, so other adapters cannot "
-                "be used with it"
+                "be used with this base model"
             )
 
     def _experiment(self, use: Sequence[str | Block]) -> Experiment:
@@ -800,7 +806,8 @@ def check_init(experiment: Experiment) -> None:
     """Raise InputError if adapters are loaded without --init, or a loaded checkpoint is damaged."""
     if experiment.adapters.loaded and not experiment.init.checkpoint:
         raise InputError(
-            "adapters.load needs the base model of the loaded adapters; give it by --init DIR"
+            "adapters.load requires the base model of the loaded adapters; give the base model "
+            "by --init DIR"
         )
     for directory in experiment.adapters.loaded.values():
         items.verify(find_step(directory, step=None), "params", "files")
@@ -814,39 +821,40 @@ def check_children(experiment: Experiment) -> None:
     num_tasks = experiment.objective.num_tasks
     if num_tasks and not numbers:
         raise InputError(
-            f"the objective {type(experiment.objective).__name__} needs the task number of each "
-            "example; use one data cache per task, and give --data.adapter-of CACHE=NUMBER for "
-            "each cache"
+            f"the objective {type(experiment.objective).__name__} requires the task number of "
+            "each example; use one data cache per task, and give --data.adapter-of CACHE=NUMBER "
+            "for each cache"
         )
     wrong = next((name for name, k in numbers.items() if num_tasks and k >= num_tasks), None)
     if wrong is not None:
         raise InputError(
-            f"data.adapter_of: the objective has the tasks 0 to {num_tasks - 1}, but {wrong} "
-            f"has the number {numbers[wrong]}"
+            f"data.adapter_of: the objective has the tasks 0 to {num_tasks - 1}, but the cache "
+            f"{wrong} has the number {numbers[wrong]}"
         )
     if blocks and not numbers:
         raise InputError(
-            f"{blocks[0]} needs the adapter number of each example; use one data cache per "
-            "adapter, and give --data.adapter-of CACHE=NUMBER for each cache"
+            f"the block {blocks[0]} of adapters.use requires the adapter number of each example; "
+            "use one data cache per adapter, and give --data.adapter-of CACHE=NUMBER for each "
+            "cache"
         )
     if numbers and not blocks and not num_tasks:
         raise InputError(
-            "data.adapter_of needs a MultiTask block in adapters.use or the objective TaskHeads; "
-            "this config has neither"
+            "data.adapter_of requires a MultiTask block in adapters.use, or the objective "
+            "TaskHeads, but the config has neither"
         )
     for block in blocks:
         wrong = next((n for n, k in numbers.items() if k >= len(block.children)), None)
         if wrong is not None:
             raise InputError(
-                f"data.adapter_of: {block} has the children 0 to {len(block.children) - 1}, but "
-                f"{wrong} has the number {numbers[wrong]}"
+                f"data.adapter_of: the block {block} has the children 0 to "
+                f"{len(block.children) - 1}, but the cache {wrong} has the number {numbers[wrong]}"
             )
     settings = experiment.evaluation
     if blocks and (settings.task_metrics or settings.retrieval.directory):
         raise InputError(
-            f"{blocks[0]} uses a different adapter for each example, but task metrics need a "
-            "single adapter; set --evaluation.task-metrics False, and evaluate each adapter by "
-            "--adapters.use"
+            f"the block {blocks[0]} of adapters.use selects an adapter for each example, but task "
+            "metrics require a single adapter; set --evaluation.task-metrics False, and evaluate "
+            "each adapter by --adapters.use"
         )
 
 

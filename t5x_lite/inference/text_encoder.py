@@ -556,8 +556,9 @@ class TextEncoder:
         names = [each.name for each in head.prompts]
         if prompt is not None and prompt not in names:
             raise InputError(
-                f"checkpoint {self.loaded.directory} has no prompt {prompt!r}, its prompts are "
-                f"{', '.join(names) or 'none'}; to set the text itself, use --prefix"
+                f"checkpoint {self.loaded.directory} has no prompt {prompt!r} (its prompts: "
+                f"{', '.join(names) or 'none'}); to set the text of a prompt directly, use "
+                "--prefix"
             )
         return head.prompt(*([] if prompt is None else [prompt]))
 
@@ -622,8 +623,8 @@ class TextEncoder:
 
         if bag_top and self.loaded.experiment.objective.more_towers():
             raise InputError(
-                f"checkpoint {self.loaded.directory} has two encoders, but a bag of words needs a "
-                "single encoder with its head; omit --bag-top"
+                f"checkpoint {self.loaded.directory} has two encoders, but a bag of words "
+                "requires a single encoder with a masked language model head; omit --bag-top"
             )
 
         def bag(params: Params, states: Array, segment_ids: Array) -> Array:
@@ -678,14 +679,14 @@ def head_embedder(
     for way in ways:
         if way not in learner.heads:
             raise InputError(
-                f"{where} has no head {way!r}, its heads are "
-                f"{', '.join(learner.heads) or 'none'}; train the head by the objective M3, or "
-                "import a BGE-M3"
+                f"{where}: the model has no head {way!r} (its heads: "
+                f"{', '.join(learner.heads) or 'none'}); train the head by the objective M3, or "
+                "import a BGE-M3 model"
             )
     if experiment.objective.more_towers() or not experiment.model.begins_with_cls:
         raise InputError(
-            f"{where} cannot run several heads, which needs a single encoder with rows that "
-            "begin with [CLS]"
+            f"{where}: several heads require a model with a single encoder and texts that begin "
+            "with [CLS]"
         )
     return HeadEmbedder(
         learner.bind,

@@ -304,7 +304,7 @@ def task_score(metrics: Metrics) -> float:
       ValueError: if `metrics` is empty.
     """
     if not metrics:
-        raise ValueError("a task without metrics has no score")
+        raise ValueError("the score of a task requires at least one metric, but the task has none")
     counted = {name: v for name, v in metrics.items() if not _PART.fullmatch(name)} or metrics
     signed = [value if mode_of(name) == "max" else -value for name, value in counted.items()]
     return sum(signed) / len(signed)
@@ -420,8 +420,8 @@ def best_steps(evaluations: Evaluations, names: Iterable[str], *, split: str) ->
     if overall is None:
         measured = ", ".join(dict.fromkeys(name for one in evaluations.values() for name in one))
         raise InputError(
-            f"no checkpoint has {split}/{SCORE} among its metrics, which are "
-            f"{measured or 'none'}; unset evaluation.best_per_task and give --step NUMBER or "
+            f"no checkpoint has the metric {split}/{SCORE} (metrics of the checkpoints: "
+            f"{measured or 'none'}); unset evaluation.best_per_task and give --step NUMBER or "
             "--step best (training evaluates the kept checkpoints if checkpoints.best is set)"
         )
     found = {name: _best(evaluations, f"{split}/{name}/{SCORE}") for name in names}

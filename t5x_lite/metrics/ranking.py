@@ -102,6 +102,6 @@ def _library() -> Any:
         return importlib.import_module("pytrec_eval")
     except ImportError as error:
         raise InputError(
-            "retrieval metrics need pytrec-eval-terrier, which is not installed; "
+            "retrieval metrics need pytrec-eval-terrier, which is not installed; run "
             f"{install_command('metrics')}"
         ) from error

@@ -370,7 +370,7 @@ def _library(name: str) -> Any:
     except ImportError as error:
         package = name.partition(".")[0]
         raise InputError(
-            f"this metric needs {package}, which is not installed; {install_command('metrics')}"
+            f"this metric needs {package}, which is not installed; run {install_command('metrics')}"
         ) from error
 
 

@@ -158,7 +158,10 @@ class Loss(NamedTuple):
         """Return the loss with the terms and metrics of a second stage, and without rows."""
         twice = {*self.terms, *self.metrics} & {*other.terms, *other.metrics}
         if twice:
-            raise ValueError(f"both stages of a loss have {sorted(twice)}; rename one of each")
+            raise ValueError(
+                f"the two stages of a loss both have terms or metrics named {sorted(twice)}; "
+                "rename them in one stage"
+            )
         return self._replace(
             terms={**self.terms, **other.terms},
             metrics={**self.metrics, **other.metrics},
@@ -245,7 +248,7 @@ class Objective:
         With phases, the module also has an argument `phase`: the name of a phase, or None for the
         loss of all phases together, which evaluation reports.
         """
-        raise TypeError(f"{type(self).__name__} does not define build")
+        raise TypeError(f"class {type(self).__name__} does not define the method build")
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
         """Return the heads that the loss trains; other heads of a checkpoint are frozen.
@@ -297,7 +300,10 @@ class Objective:
           batch: whole batch.
           step: step of the optimizer; None in evaluation.
         """
-        raise TypeError(f"{type(self).__name__} returns rows but does not define joint")
+        raise TypeError(
+            f"objective {type(self).__name__} returns rows, but does not define the method joint, "
+            "which compares these rows"
+        )
 
     def forward_flops(self, model: ModelConfig, shapes: RowShapes) -> int | None:
         """Return the FLOPs of the loss for one row, or None if they are unknown.

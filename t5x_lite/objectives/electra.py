@@ -107,17 +107,19 @@ class Electra(Masks, Objective):
         super().__post_init__()
         if self.decoupled and self.sharing == "es":
             raise InputError(
-                "objective.decoupled needs sharing gdes or nes, because an embedding that both "
-                "losses train (es) has one update"
+                "objective.decoupled requires objective.sharing gdes or nes, but "
+                "objective.sharing is es, so that both losses train the same embedding"
             )
         if self.share_embedding_norm and self.sharing != "es":
             raise InputError(
-                f"objective.share_embedding_norm needs sharing es, but sharing is {self.sharing}"
+                "objective.share_embedding_norm requires objective.sharing es, but "
+                f"objective.sharing is {self.sharing}"
             )
         if self.discriminator_optimizer is not None and not self.two_updates:
             raise InputError(
-                "objective.discriminator_optimizer needs two updates, but a joint step has one; "
-                "set sharing nes or gdes, without --objective.decoupled False"
+                "objective.discriminator_optimizer requires separate updates of generator and "
+                "discriminator, but this config has a joint update; set objective.sharing to nes "
+                "or gdes, without --objective.decoupled False"
             )
 
     def resolved(self, kept: Mapping[str, Head]) -> "Electra":
@@ -149,7 +151,9 @@ class Electra(Masks, Objective):
         """Build the loss module; its parameters are the generator and the generator's head."""
         self.check_vocabulary(model)
         if not isinstance(model, EncoderConfig):
-            raise InputError(f"Electra needs an encoder, but the model is {type(model).__name__}")
+            raise InputError(
+                f"objective Electra requires an encoder, but the model is {type(model).__name__}"
+            )
         names = ("vocab_size", "pad_id")
         names += () if self.sharing == "nes" else ("table_size", "max_positions", "first_position")
         remedy = " (table_size is embedding_size, or by default d_model)"
@@ -168,8 +172,8 @@ class Electra(Masks, Objective):
             theirs, ours = getattr(self.generator, name), getattr(model, name)
             if theirs != ours:
                 raise InputError(
-                    f"the generator's {name} must equal the model's for sharing {self.sharing}: "
-                    f"objective.generator has {theirs}, model has {ours}{remedy}"
+                    f"objective.sharing {self.sharing} requires equal {name} of generator and "
+                    f"model, but objective.generator has {theirs} and model has {ours}{remedy}"
                 )
 
     def forward_flops(self, model: Any, shapes: RowShapes) -> int:

@@ -232,8 +232,8 @@ class Learner:
             if pattern != HEAD and not any(trees.covers(m, path) for m in meant for path in paths):
                 parts = dict.fromkeys(path.partition("/")[0] for path in paths)
                 raise InputError(
-                    f"train: {pattern!r} matches no parameter that the loss reads; paths begin "
-                    f"with {', '.join(parts)}"
+                    f"train: the pattern {pattern!r} matches no parameter that the loss reads; "
+                    f"parameter paths begin with {', '.join(parts)}"
                 )
 
     def init(self, key: Key) -> Params:
@@ -393,8 +393,8 @@ class Learner:
         """
         if not any(map(self.trains, trees.flatten(self.shapes))):
             raise InputError(
-                "everything is frozen, so nothing would be trained; name parameters by --train, or "
-                "with adapters by --adapters.train"
+                "all parameters are frozen, so nothing would be trained; select parameters by "
+                "--train, or in a run with adapters by --adapters.train"
             )
         phases, main, below = self.objective.phases(), self._main, self.model.below
         if not phases:
@@ -589,9 +589,9 @@ def _check_adapter_sizes(shapes: Any) -> None:
         if max(leaf.shape, default=1) > most:
             name = path.removeprefix(ADAPTERS).partition("/")[0]
             raise InputError(
-                f"adapter {name!r}: {path} would have the shape {leaf.shape}, but its sizes must "
-                f"be at most {most:,} on this model; reduce the adapter's rank, length, width or "
-                "number"
+                f"adapter {name!r}: the array {path} would have the shape {leaf.shape}, but the "
+                f"sizes of the array must be at most {most:,} on this model; reduce the adapter's "
+                "rank, length, width or number"
             )
 
 
@@ -603,7 +603,8 @@ def _check_copied(modules: AdapterModules, its_views: Sequence[View]) -> None:
     for path in modules.copied():
         if any(view.mentions(f"model/{path}") for view in its_views):
             raise InputError(
-                f"model/{path} is shared with another array, so no adapter can have a copy of it"
+                f"the array model/{path} is shared with another array, so an adapter cannot have "
+                "a copy of this array"
             )
 
 

@@ -202,7 +202,7 @@ def token_losses(
       Arrays [B, T].
     """
     if chunk < 1:
-        raise ValueError(f"chunk is {chunk}, but must be at least 1 position")
+        raise ValueError(f"the argument chunk must be at least 1 position, but is {chunk}")
     batch, length = targets.shape
     num_chunks = -(-length // chunk)
     width = -(-length // num_chunks)

@@ -255,7 +255,7 @@ class Masks:
         if not 0 <= self.mask_id < model.vocab_size:
             raise InputError(
                 f"objective.mask_id {self.mask_id} must be below model.vocab_size "
-                f"{model.vocab_size}; set the id of [MASK] in the vocabulary"
+                f"{model.vocab_size}; set objective.mask_id to the id of [MASK] in the vocabulary"
             )
 
     def counted(self, batch: Batch, *, pad_id: int) -> Bool[Array, "B S"]:

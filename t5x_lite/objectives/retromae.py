@@ -233,8 +233,8 @@ class RetroMAE(Masks, Objective):
         super().__post_init__()
         if self.decoder_layers < 1 or (self.decoder == "enhanced" and self.decoder_layers > 1):
             raise InputError(
-                "objective.decoder_layers must be at least 1, and 1 for the enhanced decoder: "
-                f"got {self.decoder_layers}"
+                "objective.decoder_layers must be at least 1, or exactly 1 for the enhanced "
+                f"decoder, but is {self.decoder_layers}"
             )
 
     @property
@@ -254,7 +254,9 @@ class RetroMAE(Masks, Objective):
         """Build the loss module; its parameters are the decoder's."""
         self.check_vocabulary(model)
         if not isinstance(model, EncoderConfig):
-            raise InputError(f"RetroMAE needs an encoder, but the model is {type(model).__name__}")
+            raise InputError(
+                f"objective RetroMAE requires an encoder, but the model is {type(model).__name__}"
+            )
         if model.table_size != model.d_model:
             raise InputError(
                 "RetroMAE adds hidden states to embeddings, so model.embedding_size must be "

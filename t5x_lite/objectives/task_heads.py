@@ -119,7 +119,7 @@ class ClassObjective(Objective):
                 f"{len(weights)}"
             )
         if not any(weights):
-            raise InputError("objective.class_weights must have a weight above 0")
+            raise InputError("at least one weight of objective.class_weights must be above 0")
 
     def undecided(self) -> tuple[str, ...]:
         return ("weights",) * (self.class_weights == BALANCED)
@@ -131,7 +131,8 @@ class ClassObjective(Objective):
         """Return the cross-entropy with the objective's class weights and label smoothing."""
         if isinstance(self.class_weights, str):
             raise InputError(
-                'objective.class_weights "balanced" needs `t5x-lite train`, which computes them'
+                'objective.class_weights "balanced" is supported only by `t5x-lite train`, which '
+                "computes the weights"
             )
         return loss_of_classes(
             logits,

@@ -362,7 +362,7 @@ class Optimizer(ABC):
             return None
         if not depth:
             raise InputError(
-                "optimizer.unfreezing needs a model with layers; set "
+                "optimizer.unfreezing requires a model with layers; to disable unfreezing, set "
                 "optimizer.unfreezing.total_steps to 0"
             )
         return self.unfreezing.starts(axes, depth=depth)

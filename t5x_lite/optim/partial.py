@@ -322,8 +322,8 @@ class Update:
             return loss
         if self.joint is None:
             raise ValueError(
-                f"the loss has terms across rows, {sorted(loss.rows)}, but the update has no "
-                "joint function"
+                f"the loss has terms that compare the rows of a batch, {sorted(loss.rows)}, but "
+                "the update has no `joint` function to compute them"
             )
         return loss.joined(self.joint(loss.rows, batch, step=step))
 
@@ -361,7 +361,7 @@ def check_updates(updates: Sequence[Update], paths: Sequence[str]) -> None:
     """Raise ValueError unless exactly one update trains each parameter path."""
     names = [update.name for update in updates]
     if len(updates) > 1 and (len(set(names)) < len(names) or "" in names):
-        raise ValueError(f"several updates of a step need different names, got {names}")
+        raise ValueError(f"the updates of a training step must have different names, got {names}")
     times = {path: sum(u.trains is None or u.trains(path) for u in updates) for path in paths}
     wrong = [f"{path} ({number})" for path, number in times.items() if number != 1]
     if wrong:
@@ -384,8 +384,8 @@ def joint_optimizer(updates: Sequence[Update]) -> optax.GradientTransformation:
     def refuse(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         del updates, state, params
         raise TypeError(
-            "a step with several updates has no joint optimizer update; apply each update with "
-            "its own optimizer"
+            "a training step with several updates has no joint optimizer; apply each update with "
+            "the update's own optimizer"
         )
 
     return optax.GradientTransformation(init, refuse)

@@ -173,8 +173,8 @@ def grouped(runs: Sequence[Run], names: Sequence[str]) -> list[Group]:
     for run in runs:
         if not run.config:
             raise InputError(
-                f"{run.directory} has no config.json, so its seed is unknown; remove this run, "
-                "or report without --group"
+                f"run {run.directory} has no config.json, so the seed of the run is unknown; "
+                "remove this run, or report without --group"
             )
         found = settings(run.config)
         each.append(
@@ -194,8 +194,8 @@ def grouped(runs: Sequence[Run], names: Sequence[str]) -> list[Group]:
         for one, other in itertools.pairwise(chosen):
             if seeds[one] == seeds[other]:
                 raise InputError(
-                    f"{runs[one].directory} and {runs[other].directory} have the same settings "
-                    f"and the same seed {seeds[one]}; give each seed once"
+                    f"runs {runs[one].directory} and {runs[other].directory} have the same "
+                    f"settings and the same seed {seeds[one]}; give each seed once"
                 )
         found = each[chosen[0]]
         words = [f"{o.removeprefix('--')} {found.get(o) or 'unset'}" for o in differing]
@@ -226,9 +226,10 @@ def _check_lengths(
             first = chosen[0]
             other = next(i for i in chosen if each[i].get("--steps") != each[first].get("--steps"))
             raise InputError(
-                f"{runs[first].directory} (seed {seeds[first]}) has {each[first].get('--steps')} "
-                f"steps and {runs[other].directory} (seed {seeds[other]}) "
-                f"{each[other].get('--steps')}; train all seeds for the same number of steps"
+                f"run {runs[first].directory} (seed {seeds[first]}) has "
+                f"{each[first].get('--steps')} steps, but run {runs[other].directory} (seed "
+                f"{seeds[other]}) has {each[other].get('--steps')} steps; train all seeds for the "
+                "same number of steps"
             )
 
 
@@ -239,9 +240,9 @@ def _check_ends(group: Group) -> None:
         return
     short, far = min(range(len(ends)), key=ends.__getitem__), ends.index(max(ends))
     raise InputError(
-        f"{group.runs[short].directory} (seed {group.seeds[short]}) is at step {ends[short]:,} "
-        f"and {group.runs[far].directory} (seed {group.seeds[far]}) at step {ends[far]:,}; "
-        "finish or remove the shorter run"
+        f"run {group.runs[short].directory} (seed {group.seeds[short]}) is at step "
+        f"{ends[short]:,}, but run {group.runs[far].directory} (seed {group.seeds[far]}) is at "
+        f"step {ends[far]:,}; finish or remove the shorter run"
     )
 
 

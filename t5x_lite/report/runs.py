@@ -193,7 +193,7 @@ def read_run(workdir: str | os.PathLike[str]) -> Run:
             f"{directory} is not a directory; give the work directory of a training run"
         )
     if not metrics.is_file():
-        raise InputError(f"{metrics} is missing; give a work directory of `t5x-lite train`")
+        raise InputError(f"file {metrics} is missing; give a work directory of `t5x-lite train`")
     run = Run(directory=directory, config=_read_config(directory / "config.json"))
     _read_metrics(run, metrics)
     run.starts = read_starts(directory)
@@ -288,7 +288,9 @@ def _read_samples(path: Path) -> tuple[int, list[dict[str, str]]]:
             break
         step = _step(record, where)
         if missing := {"inputs", "targets", "prediction"} - record.keys():
-            raise InputError(f"{where} has no {sorted(missing)[0]!r}; repair or remove the line")
+            raise InputError(
+                f"{where}: the field {sorted(missing)[0]!r} is missing; repair or remove the line"
+            )
         if step != newest:
             newest, samples = step, {}
         sample = {name: str(record[name]) for name in ("inputs", "targets", "prediction")}
@@ -305,7 +307,7 @@ def _read_classes(path: Path) -> dict[str, tuple[int, list[ClassRows]]]:
             found[str(record["task"])] = (_step(record, where), _class_rows(record))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"{where} is not a table of class scores; repair or remove the line"
+                f"{where}: the line has no valid class scores; repair or remove the line"
             ) from error
     return found
 

@@ -115,7 +115,7 @@ class InvertedIndex(NamedTuple):
         with _naming_the_command():
             if settings["version"] != _VERSION:
                 found = f"version {settings['version']} instead of {_VERSION}"
-                raise InputError(f"index {path} has another format version ({found})")
+                raise InputError(f"index {path} has an unsupported format version ({found})")
             arrays = [
                 open_array(path / f"{name}.npy", dtypes=(dtype,), dims=1)
                 for name, dtype in _ARRAYS.items()
@@ -174,7 +174,7 @@ class InvertedIndex(NamedTuple):
 
 def _check_range(numbers: np.ndarray, limit: int, *, where: str | Path) -> None:
     if len(numbers) and (int(numbers.min()) < 0 or int(numbers.max()) >= limit):
-        raise InputError(f"{where} is damaged (a number is not below {limit})")
+        raise InputError(f"file {where} is damaged (a number is not below {limit})")
 
 
 @contextlib.contextmanager

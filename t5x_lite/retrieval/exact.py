@@ -238,8 +238,8 @@ class ExactSearch:
         check_vectors(vectors, what="a document")
         if self._seen + len(vectors) > MOST_DOCUMENTS:
             raise InputError(
-                f"a search supports at most {MOST_DOCUMENTS} documents, but the corpus has "
-                "more; divide it"
+                f"a search supports at most {MOST_DOCUMENTS} documents, but the corpus has more; "
+                "divide the corpus"
             )
         self.wait()  # until here the device was at work on the chunk before
         # One shape for all chunks but larger ones.
@@ -544,7 +544,9 @@ def _saved(path: str, identity: Mapping[str, Any]) -> Best | None:
             known = json.loads(str(saved["identity"]))
             best = Best(saved["scores"], saved["rows"], int(saved["seen"]))
     except Exception as error:
-        raise InputError(f"{path} is not the saved state of a search; delete the file") from error
+        raise InputError(
+            f"file {path} is not the saved state of a search; delete the file"
+        ) from error
     check_same(
         known, identity, place=path, content="the state", output=path.removesuffix(".partial.npz")
     )

@@ -230,14 +230,16 @@ class FaissIndex:
         settings = read_record(path / "index.json", _FIELDS, made_by="index build")
         faiss = library()
         if settings["version"] != _VERSION:
-            raise InputError(f"index {path} has another format version; build it again")
+            raise InputError(
+                f"index {path} has an unsupported format version; build the index again"
+            )
         file = path / "index.faiss"
         _check_sums(path, settings.get("sha256", {}))
         with _naming_damage(file):
             with file.open("rb") as opened:
                 if opened.read(4) != _fourcc(settings["kind"], path):
                     raise InputError(
-                        f"{file} is not an index of the type {settings['kind']}; build the "
+                        f"file {file} is not an index of the type {settings['kind']}; build the "
                         "index again"
                     )
             with _name_for_faiss(file, os.O_RDONLY) as name:
@@ -447,7 +449,7 @@ def _check_graph(faiss: Any, graph: Any, count: int) -> None:
         raise RuntimeError("the HNSW graph has invalid levels")
     entry, top = int(graph.entry_point), int(graph.max_level)
     if not 0 <= entry < count or not 0 <= top < int(levels[entry]):
-        raise RuntimeError("the entry point of the HNSW graph is not one of its vectors")
+        raise RuntimeError("the entry point of the HNSW graph is not a vector of the graph")
     sizes = np.diff(offsets.astype(np.int64))
     if int(offsets[0]) or int(offsets[-1]) != len(neighbors) or (sizes != places[levels]).any():
         raise RuntimeError("the HNSW graph has invalid offsets")

@@ -91,11 +91,11 @@ def fuse(
     weights = list(weights) or [1.0] * len(runs)
     if len(weights) != len(runs):
         raise InputError(
-            f"--weights needs one number per run, but there are {len(runs)} runs and "
+            f"--weights requires one number per run, but there are {len(runs)} runs and "
             f"{len(weights)} weights"
         )
     if method not in get_args(Method):
-        raise InputError(f"the method must be one of {', '.join(get_args(Method))}, got {method!r}")
+        raise InputError(f"--method must be one of {', '.join(get_args(Method))}, got {method!r}")
     if method == "merge" and set(weights) != {1.0}:
         raise InputError(
             "--method merge does not use weights, because the scores of all runs come from one "
@@ -121,8 +121,8 @@ def _merged(query: str, runs: Sequence[Run], depth: int) -> list[tuple[str, floa
         if twice := found.keys() & values.keys():
             raise InputError(
                 f"query {query!r}: document {min(twice)!r} is in two runs, but --method merge "
-                "needs runs on different shards of a corpus; to combine runs on the same "
-                "corpus, use rrf, sum or min-max"
+                "requires runs on different shards of a corpus; to combine runs on the same "
+                "corpus, set --method rrf, sum or min-max"
             )
         found |= values
     return sorted(found.items(), key=lambda pair: -pair[1])
@@ -137,8 +137,8 @@ def _values(
     scores = {one.document: one.score for one in documents if one.score is not None}
     if len(scores) < len(documents):
         raise InputError(
-            f"query {query!r}: a run in MS MARCO format has no scores, but the method needs "
-            "them; use method rrf"
+            f"query {query!r}: a run in MS MARCO format has no scores, but every --method except "
+            "rrf requires scores; set --method rrf"
         )
     if method == "sum" or not scores:
         return scores
@@ -231,8 +231,8 @@ class Finder:
         for head in ways.heads:
             if not corpus.has(head):
                 raise InputError(
-                    f"the corpus has no output of the head {head!r}; encode it by `t5x-lite "
-                    f"embed --heads {' '.join(ways.heads)}`"
+                    f"the corpus has no output of the head {head!r}; encode the corpus by "
+                    f"`t5x-lite embed --heads {' '.join(ways.heads)}`"
                 )
         self._terms = TermIndex(corpus.terms()) if "lexical" in ways.heads else None
 

@@ -203,7 +203,7 @@ def _aligned(one: str, other: str, *, languages: tuple[str, ...]) -> Iterator[Do
     for number, (src, tgt) in enumerate(pairs, start=1):
         if src is None or tgt is None:
             raise InputError(
-                f"{one if src is None else other} ends before line {number} of the other file, "
-                "but the files must be translations line by line"
+                f"file {one if src is None else other} ends before line {number}, but the two "
+                "files of --rule parallel must be translations line by line"
             )
         yield Document(f"{one}:{number}", {"src": src, "tgt": tgt, "langs": [*languages]})

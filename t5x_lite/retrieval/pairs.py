@@ -590,7 +590,8 @@ def read_questions(path: str) -> dict[str, str]:
         name = record.get("id")
         if isinstance(name, bool) or not isinstance(name, str | int):
             raise InputError(
-                f'{where}: the field "id" must be the id of a request, got {name!r:.40}'
+                f'{where}: the field "id" must be a string or an integer (the id of the request), '
+                f"got {name!r:.40}"
             )
         if str(name) in found:
             raise InputError(f"{where}: two questions have the id {name!r}")

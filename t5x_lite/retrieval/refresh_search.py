@@ -413,8 +413,9 @@ def wait_for(workdir: str, step: int, *, once: bool) -> bool:
             return True
         if there and max(there) > step:
             raise InputError(
-                f"{workdir}: the checkpoint of step {step} was deleted before its search; keep "
-                "more checkpoints by --checkpoints.keep, and start the run again"
+                f"work directory {workdir}: the checkpoint of step {step} was deleted before the "
+                "search with this checkpoint; keep more checkpoints by --checkpoints.keep, and "
+                "start the run again"
             )
         if once:
             return False

@@ -215,7 +215,7 @@ def _no_number(constant: str) -> Any:
 def _finite(digits: str) -> float:
     value = float(digits)
     if not math.isfinite(value):
-        raise ValueError("too large for a float")
+        raise ValueError(f"the number {digits:.40} is too large for a float")
     return value
 
 

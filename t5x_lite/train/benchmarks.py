@@ -222,7 +222,9 @@ def check_options(options: Sequence[str], epochs: float | None) -> None:
     given = given_options(options)
     for option, own in _OWN.items():
         if option in given:
-            raise InputError(f"`t5x-lite glue` does not take {option}; use {own} instead")
+            raise InputError(
+                f"`t5x-lite glue` does not support the option {option}; use {own} instead"
+            )
     if epochs is not None and "--steps" in given:
         raise InputError(
             f"--steps and --epochs {epochs:g} both set the length of each run; set only one"
@@ -254,7 +256,7 @@ def check_files(suite: Suite, tasks: Sequence[Task], directory: str) -> None:
     there = [task.name for task in suite.tasks if not _missing(root, task)]
     shown = ", ".join(lacking[:6]) + (f" and {len(lacking) - 6} more files" * (len(lacking) > 6))
     remedy = f"use --tasks {' '.join(there)} for the available tasks" if there else expected
-    raise InputError(f"--directory {directory} lacks {shown}; {remedy}")
+    raise InputError(f"--directory {directory} does not contain {shown}; {remedy}")
 
 
 def _missing(root: Path, task: Task) -> list[str]:
@@ -440,8 +442,8 @@ class Recipe:
                 Cache(path)  # raises if it is damaged
         if not all(map(os.path.isdir, paths)):
             raise InputError(
-                "--dry-run needs the caches of --together, which are not written yet; remove "
-                "--dry-run or --together"
+                "--dry-run with --together requires the data caches, but they are not written "
+                "yet; remove --dry-run or --together"
             )
         data = dataclasses.replace(
             self.data,
@@ -516,9 +518,9 @@ def _result(run: Run, suite: Suite, *, submission: Path) -> dict[str, Any]:
         missing = [name for name in found["files"] if not (submission / name).is_file()]
         if not missing:
             return found["tasks"]
-        _logger.info("%s: rewriting the missing files %s", named, ", ".join(missing))
+        _logger.info("%s: rewriting the missing submission files %s", named, ", ".join(missing))
     else:
-        _logger.info("training on %s in %s", named, experiment.workdir)
+        _logger.info("training on task %s in work directory %s", named, experiment.workdir)
         train(experiment)
         StopSignals.end_after_run()
     with hosts.ending_together(), matmul_precision(experiment.matmul_precision):
@@ -537,12 +539,14 @@ def _finished(file: Any, experiment: Experiment) -> dict[str, Any] | None:
         saved = from_json(json.dumps(content["config"]), source=str(file))
         _ = content["tasks"], content["files"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{file} is not a result of `t5x-lite glue`; delete the file") from error
+        raise InputError(
+            f"file {file} is not a result of `t5x-lite glue`; delete the file"
+        ) from error
     differing = configs.differences(saved, experiment, fields=_IDENTITY)
     if differing:
         raise InputError(
-            f"{file.parent} has a finished run with other settings ({', '.join(differing)}); use "
-            "another --workdir or the same settings"
+            f"directory {file.parent} has a finished run with other settings "
+            f"({', '.join(differing)}); use another --workdir or the same settings"
         )
     return content
 

@@ -124,7 +124,7 @@ def experiment_for(
         if (saved := begun_with(checkpoint, workdir)) is None:
             raise
         _logger.info(
-            "checkpoint %s no longer exists; resuming %s from its own config.json",
+            "checkpoint %s no longer exists; resuming the run in %s by the config.json of the run",
             checkpoint,
             workdir,
         )
@@ -293,7 +293,8 @@ def _chosen_task(asked: Experiment, found: Measured, task: Task, *, is_encoder: 
     if task != "auto":
         if is_encoder and task not in ("classify", "regress"):
             raise InputError(
-                f"--task {task} generates text, but an encoder cannot; use classify or regress"
+                f"--task {task} generates text, but an encoder cannot generate text; set --task "
+                "classify or --task regress"
             )
         return task
     if asked.data.columns.labels:
@@ -315,8 +316,9 @@ def _chosen_task(asked: Experiment, found: Measured, task: Task, *, is_encoder: 
         return "regress"
     number = len(found.labels) or f"more than {MOST_LABELS}"
     raise InputError(
-        f"data.columns.targets {asked.data.columns.targets!r} has {number} distinct texts, "
-        "too many for labels of an encoder; --task classify uses them anyway"
+        f"the column {asked.data.columns.targets!r} (data.columns.targets) has {number} distinct "
+        "texts, which are too many for the classes of an encoder; set --task classify to use "
+        "them as classes anyway"
     )
 
 
@@ -333,8 +335,9 @@ def _labels(asked: Experiment, found: Measured, task: str) -> tuple[str, ...]:
         return columns.labels
     if not found.labels:
         raise InputError(
-            f"data.columns.targets {columns.targets!r} has more than {MOST_LABELS} distinct "
-            "texts, too many for labels; --task text_to_text generates any text"
+            f"the column {columns.targets!r} (data.columns.targets) has more than {MOST_LABELS} "
+            "distinct texts, which are too many for classes; set --task text_to_text to train a "
+            "model that generates texts"
         )
     return columns.sorted_labels(found.labels)
 

@@ -196,7 +196,9 @@ def _join(hosts: Hosts) -> None:
     except Exception as error:
         said = f"this process could not connect to the others by {where} ({_first_line(error)})"
         if launcher == "Cloud TPU" and isinstance(error, ValueError):
-            raise InputError(f"{said}; install the extra `tpu`") from error
+            raise InputError(
+                f"cannot connect the processes on Cloud TPU: {said}; install the extra `tpu`"
+            ) from error
         if isinstance(error, ValueError) or "must be called before" in str(error):
             raise InputError(f"{said}; {_REMEDY}") from error
         raise RuntimeError(f"{said}; {_REMEDY}") from error

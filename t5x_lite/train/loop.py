@@ -99,7 +99,8 @@ class Ahead:
         """
         if self._drawn is not None:
             raise RuntimeError(
-                "the next batch is already prefetched, so the position of the last batch is lost"
+                "the data position of the last batch is not available, because the next batch is "
+                "already prefetched; call state() before the next batch is prefetched"
             )
         return self._batches.state()
 

@@ -102,7 +102,8 @@ class Measurement:
         if settings.retrieval.directory:
             if ensemble is not None:
                 raise InputError(
-                    "evaluation.retrieval does not support an ensemble; give one --checkpoint"
+                    "evaluation.retrieval does not support several checkpoints (an ensemble); "
+                    "give a single --checkpoint"
                 )
             self.retrieval = retrieval_evaluator(
                 experiment,
@@ -276,11 +277,14 @@ def _evaluate(
         measurement.suite.names()  # raises an error for a missing package before decoding
     if several and not measurement.evaluators:
         raise InputError(
-            f"data.task {experiment.data.task!r} has no metrics, and an ensemble has no "
-            "held-out loss; give one --checkpoint"
+            f"data.task {experiment.data.task!r} has no metrics, and a held-out loss is not "
+            "supported for several checkpoints (an ensemble); give a single --checkpoint"
         )
     if several and experiment.evaluation.loss:
-        _logger.info("computing only task metrics, because an ensemble has no held-out loss")
+        _logger.info(
+            "computing only task metrics, because a held-out loss is not supported for several "
+            "checkpoints (an ensemble)"
+        )
     chosen = SameParams(model.params, first.step)
     if experiment.evaluation.best_per_task:
         names = measurement.suite.sources if measurement.suite is not None else ()

@@ -253,7 +253,8 @@ class _Phases:
             own = {p: x.size for p, x in shapes.items() if trees.covers(pattern, _MODEL + p)}
             if not own:
                 raise InputError(
-                    f"adapter {self.adapter.name!r}: {pattern!r} matches no parameter of the model"
+                    f"adapter {self.adapter.name!r}: the pattern {pattern!r} matches no parameter "
+                    "of the model"
                 )
             found |= own
         return {path: found[path] for path in shapes if path in found}

@@ -143,7 +143,8 @@ def with_microbatches(experiment: Experiment, *, earlier: Experiment | None) -> 
         return dataclasses.replace(experiment, microbatches=earlier.microbatches)
     if experiment.tokens_per_part is not None:
         raise InputError(
-            "find_batch_size and tokens_per_part both set microbatches; unset tokens_per_part"
+            "the config fields find_batch_size and tokens_per_part both set the number of "
+            "microbatches; unset tokens_per_part"
         )
     found, local = jax.devices(), jax.local_devices()
     memory = of_device(local[0])

@@ -143,8 +143,15 @@ class WorkDirectory:
             except Exception as error:  # the store's client can raise any exception
                 said = f"{self.path / name} could not be written ({' '.join(str(error).split())})"
                 if last:
-                    raise RuntimeError(f"{said}; checkpoints that were saved are kept") from error
-                _logger.warning("%s; retrying at the next checkpoint", said)
+                    raise RuntimeError(
+                        f"the upload of the work directory is incomplete: {said}; checkpoints "
+                        "that were saved are kept"
+                    ) from error
+                _logger.warning(
+                    "the upload of the work directory is incomplete: %s; retrying at the next "
+                    "checkpoint",
+                    said,
+                )
                 continue
             self.sizes[name] = len(content)
 
@@ -174,7 +181,7 @@ class WorkDirectory:
         try:
             text = saved.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{saved} cannot be read: {error}") from error
+            raise InputError(f"file {saved} cannot be read: {error}") from error
         return from_json(text, source=str(saved))
 
     def check_vocabulary(self, vocabulary: Vocabulary) -> Vocabulary:
@@ -188,7 +195,7 @@ class WorkDirectory:
                 return earlier
         raise InputError(
             f"workdir {self.path} was created with a vocabulary that differs from "
-            f"{vocabulary.model_path}; restore the old one ({saved} is a copy) or use "
+            f"{vocabulary.model_path}; restore the old vocabulary ({saved} is a copy), or use "
             "another --workdir"
         )
 
@@ -218,7 +225,7 @@ class WorkDirectory:
             content = add_start(self.path, step=step, devices=devices)
             remote.write_whole(self.path / RUN_FILE, content)
         except OSError as error:
-            _logger.warning("%s cannot be written (%s)", self.path / RUN_FILE, error)
+            _logger.warning("file %s cannot be written (%s)", self.path / RUN_FILE, error)
 
     def lock(self) -> None:
         """Lock a local directory against other runs, until this run ends."""
@@ -284,8 +291,8 @@ def check_init(experiment: Experiment, vocabulary: Vocabulary) -> AnyPath:
     # A tokenizer has no sentinels, even if its config has extra_ids.
     if not isinstance(vocabulary, Tokenizer) and extra_ids != vocabulary.extra_ids:
         raise InputError(
-            f"data.extra_ids {vocabulary.extra_ids} differs from checkpoint {step}; "
-            f"use --data.extra-ids {extra_ids}"
+            f"data.extra_ids is {vocabulary.extra_ids}, but {extra_ids} in checkpoint {step}; set "
+            f"--data.extra-ids {extra_ids}"
         )
     return step
 
@@ -430,14 +437,16 @@ def _check_copies(step: AnyPath, sources: Mapping[str, str], saved: Learner, our
             continue
         if owner not in sources:
             raise InputError(
-                f"checkpoint {step}: {sources[copy]} would be loaded as {copy}, but this model "
-                f"shares that array with {owner}; rename it to {owner} with --init.rename"
+                f"checkpoint {step}: the array {sources[copy]} would be loaded as {copy}, but "
+                f"this model ties {copy} to {owner}; rename {sources[copy]} to {owner} with "
+                "--init.rename"
             )
         if sources[copy] in trees.flatten(saved.shapes):
             dropped.append(sources[copy])
     if dropped and jax.process_index() == 0:
         _logger.warning(
-            "checkpoint %s: skipping %d arrays that this model shares with other arrays: %s",
+            "checkpoint %s: not loading %d arrays, because this model ties these arrays to other "
+            "arrays: %s",
             *(step, len(dropped), ", ".join(dropped[:3])),
         )
 
@@ -482,7 +491,7 @@ def resume(
         batches.restore(position)
         if jax.process_index() == 0 and checkpoints.is_hurried(step):
             _logger.warning(
-                "checkpoint %s has no checksums, because a signal ended its run; only file sizes "
+                "checkpoint %s has no checksums, because a signal ended the run; only file sizes "
                 "were verified",
                 where,
             )

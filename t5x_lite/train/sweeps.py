@@ -142,14 +142,16 @@ def arms_of(
         settings = {name: _text(_leaf(experiment, name), value) for name, value in given.items()}
         name = _directory_name(",".join(f"{short[n]}={v}" for n, v in settings.items()))
         if name in arms:
-            raise InputError(f"--grid has the arm {name} twice; give each value once")
+            raise InputError(
+                f"--grid has the combination of values {name} twice; give each value once"
+            )
         arms[name] = Arm(name=name, settings=settings, experiment=experiment)
     return base, list(arms.values())
 
 
 def _check_name(name: str, base: Experiment, options: Sequence[str]) -> None:
     if name in _SET_BY:
-        raise InputError(f"--grid {name}: set it by {_SET_BY[name]}")
+        raise InputError(f"--grid cannot vary the field {name}; set this field by {_SET_BY[name]}")
     if f"--{name}" in given_options(options):
         raise InputError(f"--grid and --{name} both set {name}; remove one of them")
     known = [each.removeprefix("--") for each in option_names(base)]
@@ -297,8 +299,9 @@ class Sweep:
         for (name, seed), run in runs.items():
             if own.get(name) != arms[name] or seed >= last:
                 raise InputError(
-                    f"--workdir {self.directory} holds a sweep with {run['workdir']}, which is not "
-                    "in this grid and its seeds; use another --workdir, or add values or seeds"
+                    f"--workdir {self.directory} holds a sweep with the run {run['workdir']}, but "
+                    "the values of --grid and the seeds do not include this run; use another "
+                    "--workdir, or add values or seeds"
                 )
         return runs
 
@@ -311,7 +314,7 @@ class Sweep:
         arms = {arm.name: arm.experiment for arm in self.arms}
         for number, ((name, seed), run) in enumerate(self.runs.items(), 1):
             if run["state"] == "finished":
-                _logger.info("skipping %s, which finished earlier", run["workdir"])
+                _logger.info("skipping run %s, which finished earlier", run["workdir"])
                 continue
             _logger.info("run %d of %d: %s", number, len(self.runs), run["workdir"])
             run["state"] = "unfinished"
@@ -360,8 +363,12 @@ class Sweep:
             last = checkpointing.saved_steps(checkpoints)[-1]
             metrics = evaluated_steps(checkpoints.parent, until=last).values()
             names = list(dict.fromkeys(itertools.chain(*metrics)))
-            remedy = did_you_mean(self.metric, names) or f"; it has {', '.join(names) or 'none'}"
-            raise InputError(f"--metric {self.metric} is not a metric of {run['workdir']}{remedy}")
+            remedy = (
+                did_you_mean(self.metric, names) or f"; the run has {', '.join(names) or 'none'}"
+            )
+            raise InputError(
+                f"--metric {self.metric} is not a metric of the run {run['workdir']}{remedy}"
+            )
 
     def result(self) -> dict[str, Any]:
         """Return the metric, and the combinations of settings, best combination first."""

@@ -125,7 +125,12 @@ def with_epochs(
         is_unknown = may_lack_data or isinstance(error, UnknownSize)
         if "--epochs" in fixed or not is_unknown:
             raise
-        _logger.info("%s; training for the config's %s steps", error, f"{experiment.steps:,}")
+        _logger.info(
+            "the number of steps of an epoch is unknown (%s); training for the %s steps of the "
+            "config",
+            error,
+            f"{experiment.steps:,}",
+        )
         return dataclasses.replace(experiment, epochs=None)
     steps = max(1, math.ceil(epochs * epoch.batches - 1e-9))
     if steps >= _MOST_STEPS:
@@ -193,8 +198,8 @@ def num_classes(data: Data) -> int:
     """Return the number of classes of a task; 1 for a regression task."""
     if not data.task:
         raise InputError(
-            "objective.num_classes 0 needs data.task to count classes, but it is not set; set "
-            "--data.task, or --objective.num-classes N"
+            "objective.num_classes 0 counts the classes of data.task, but data.task is not set; "
+            "set --data.task, or --objective.num-classes N"
         )
     from t5x_lite.data.loading import load_task, task_labels
 
@@ -217,8 +222,9 @@ def balanced_weights(data: Data, num: int) -> tuple[float, ...]:
     for source in data_batches.training_sources(data, vocabulary, seed=0):
         if source.size is None:
             raise InputError(
-                "objective.class_weights balanced needs countable data, but the task is streamed; "
-                "write a cache with `t5x-lite cache` and give --data.cache, or give the weights"
+                "objective.class_weights balanced counts the training examples of each class, "
+                "but the task is streamed, so its examples cannot be counted; write a cache with "
+                "`t5x-lite cache` and give --data.cache, or give the weights"
             )
         for first in range(0, source.size, _AT_A_TIME):
             numbers = np.arange(first, min(first + _AT_A_TIME, source.size))
@@ -634,8 +640,8 @@ def vocabulary_of(experiment: Experiment, workdir: WorkDirectory | None = None) 
         wanted = {tokens.cls_id, tokens.pad_id, tokens.sep_id, tokens.unk_id}
         if not wanted <= set(specials):
             raise InputError(
-                f"objective.specials {sorted(specials)} lacks a [CLS], padding, [SEP] or unknown "
-                f"token of the vocabulary {experiment.data.vocabulary}; set "
+                f"objective.specials {sorted(specials)} does not contain the [CLS], padding, "
+                f"[SEP] and unknown tokens of the vocabulary {experiment.data.vocabulary}; set "
                 f"--objective.specials {' '.join(map(str, sorted(wanted)))}"
             )
     return vocabulary

@@ -144,5 +144,5 @@ def test_what_cannot_be_copied():
     learner("t5", LAST, Layers(name="below", only=(0, 2)))
     model, objective, _ = HOSTS["t5"]
     shared = dataclasses.replace(model, share_layers=True)
-    with pytest.raises(InputError, match=r"model/\S+ is shared with another array, so no adapter"):
+    with pytest.raises(InputError, match=r"model/\S+ is shared with another array, so an adapter"):
         Learner.of(shared, objective, adapters=(LAST,))

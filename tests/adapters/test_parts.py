@@ -61,7 +61,7 @@ def test_biases_by_the_module_s_name(host):
     found = flatten(trained(made))
     assert {path.split("/")[0] for path in found} == {"model", "heads"}
     assert all(path.endswith("/bias") for path in found if path.startswith("model/"))
-    with pytest.raises(InputError, match="train: 'adapters/bit' matches no parameter"):
+    with pytest.raises(InputError, match="train: the pattern 'adapters/bit' matches no parameter"):
         learner(host, BitFit(), train=("adapters/bit",))
 
 

@@ -99,8 +99,8 @@ def test_warc_files(tmp_path):
     assert pages[0].content_type == "text/plain"
     assert pages[0].content_length == "9"
     assert dict(tally.notes) == {
-        "responses that are neither HTML nor plain text were skipped": 1,
-        "responses with an HTTP status other than 200 were skipped": 1,
+        "responses that are neither HTML nor plain text": 1,
+        "responses with a status other than 200": 1,
     }
     assert dict(tally.damage) == {"damaged HTTP header": 1}
 

@@ -103,7 +103,8 @@ def test_each_command_says_what_it_wrote(place, tmp_path, caplog):
     kilobytes = load(tmp_path / "a").nbytes / 1e3
     number = len(load(tmp_path / "a").parts)
     assert (
-        f"wrote the delta {tmp_path}/a: {number} changed arrays, {kilobytes:.3g} kB" in caplog.text
+        f"wrote the delta {tmp_path}/a (contents: {number} changed arrays; size: "
+        f"{kilobytes:.3g} kB)" in caplog.text
     )
     merge(str(place / "a"), str(tmp_path / "merged"))
     assert (
@@ -111,7 +112,7 @@ def test_each_command_says_what_it_wrote(place, tmp_path, caplog):
         in caplog.text
     )
     merge(str(place / "bn"), str(tmp_path / "kept"))
-    told = f"merged into a kernel and is stored as an adapter of {tmp_path}/kept"
+    told = f"merged into the weights and is stored as an adapter of checkpoint {tmp_path}/kept"
     assert f"sst (Bottleneck) cannot be {told}" in caplog.text
     assert (
         f"{place}/t5 merged with 0 changed arrays and the adapter sst (Bottleneck)" in caplog.text
@@ -123,7 +124,7 @@ def test_a_union_that_stays_is_named(place, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     merge(str(place / "both"), str(tmp_path / "merged"))
     assert (
-        "both (Lora and Bottleneck) cannot be merged into a kernel and is stored as an adapter"
+        "both (Lora and Bottleneck) cannot be merged into the weights and is stored as an adapter"
         in caplog.text
     )
 
@@ -215,12 +216,15 @@ def test_heads_of_two_runs(tmp_path):
     # A head needs a place in the config.
     homeless = dataclasses.replace(opened["a"].delta, extra={"heads/other/bias": np.zeros(2)})
     save(homeless, tmp_path / "homeless")
-    with pytest.raises(InputError, match=r"the parameter heads/other/bias, but its config does no"):
+    with pytest.raises(
+        InputError, match=r"the parameter heads/other/bias, but the config of the delta does not"
+    ):
         merge(str(tmp_path / "homeless"), str(tmp_path / "no"))
     wide = {**opened["a"].delta.extra, head: np.zeros((3, 3, 3))}
     save(dataclasses.replace(opened["a"].delta, extra=wide), tmp_path / "wide")
     with pytest.raises(
-        InputError, match=rf"wide: the array {head} has shape \(3, 3, 3\), but the config needs"
+        InputError,
+        match=rf"wide: the array {head} has the shape \(3, 3, 3\), but the config requires",
     ):
         merge(str(tmp_path / "wide"), str(tmp_path / "no"))
 
@@ -263,7 +267,9 @@ def test_what_is_wrong_is_said_before_anything_is_read(place, tmp_path):
     assert _named(["a=x=y"], option="--delta") == {"a": "x=y"}
     with pytest.raises(InputError, match="contains no Fisher diagonal"):
         compose("fisher(a)", str(tmp_path / "no"), delta=places, fisher=places)
-    with pytest.raises(InputError, match="--fisher b must have the name of a --delta"):
+    with pytest.raises(
+        InputError, match="--fisher names the delta b, but no --delta option has this name"
+    ):
         compose("fisher(a)", str(tmp_path / "no"), delta=places, fisher=["b=nowhere"])
 
 

@@ -78,7 +78,7 @@ def test_shortened_vectors_and_their_signs(embed, checkpoint):
         embed(dimensions=13)
     with pytest.raises(InputError, match="a multiple of 8 dimensions"):
         embed(precision="binary")
-    with pytest.raises(InputError, match="supported only for --heads dense"):
+    with pytest.raises(InputError, match="supported only with --heads dense"):
         embed(precision="binary", heads=("dense", "lexical"))
 
 
@@ -147,7 +147,7 @@ def test_parts_are_together_what_one_command_writes(embed, tmp_path, monkeypatch
     ):
         embed(part="1/4")  # the name before 0.2.0
     for options in ({"input": "-"}, {"heads": ("dense", "lexical")}):
-        with pytest.raises(InputError, match="--shard needs an input file and --heads dense"):
+        with pytest.raises(InputError, match="--shard is supported only with an input file"):
             embed(shard="1/2", **options)
     with pytest.raises(InputError, match="--shard is '9/8', but must be I/N"):
         embed(shard="9/8")

@@ -64,6 +64,8 @@ def _headless(run, made):
 
 def test_expected_labels_need_a_classifier(tmp_path):
     base = write_base(tmp_path / "t5", "t5")
-    with pytest.raises(InputError, match="--labels expected needs a classifier"):
+    with pytest.raises(
+        InputError, match="--labels expected requires a checkpoint with a classifier"
+    ):
         fisher(str(base[0]), str(tmp_path / "no"), labels="expected")
     assert not (tmp_path / "no").exists()

@@ -72,7 +72,8 @@ def test_the_same_ids_and_what_is_missing(embedded, checkpoint, tmp_path):
         hybrid(str(tmp_path), output=str(tmp_path / "s"), **options)
     inputs = str(embedded / "corpus.jsonl")
     with pytest.raises(
-        InputError, match="has no head 'mlm', its heads are dense, lexical, multi_vector"
+        InputError,
+        match=r"has no head 'mlm' \(its heads: dense, lexical, multi_vector",
     ):
         embed(checkpoint, input=inputs, output=str(tmp_path / "t"), heads=("dense", "mlm"))
     with pytest.raises(InputError, match="--bag-top and --role passage cannot be combined"):
@@ -92,6 +93,9 @@ def test_long_texts_with_several_cls(embedded, checkpoint, tmp_path):
 
 
 def test_ways_that_cannot_be(tmp_path):
-    for ways, message in (((), "--ways needs at least one"), (("sparse",), "ways must be among")):
+    for ways, message in (
+        ((), "--ways requires at least one"),
+        (("sparse",), "ways must be among"),
+    ):
         with pytest.raises((InputError, OptionError), match=message):
             hybrid("c", queries="q", output=str(tmp_path / "r"), ways=ways)

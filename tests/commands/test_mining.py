@@ -366,5 +366,5 @@ def test_a_refresh_without_files_or_a_period(tmp_path, monkeypatch):
         refresh(str(tmp_path), passages=[])
     run = types.SimpleNamespace(data=Data(cache="c", vocabulary=""))
     monkeypatch.setattr("t5x_lite.config.load", lambda path: run if Path(path).name else None)
-    with pytest.raises(InputError, match=r"has no data\.refresh\.period"):
+    with pytest.raises(InputError, match=r"does not set data\.refresh\.period"):
         refresh(str(tmp_path), passages=["c.jsonl"])

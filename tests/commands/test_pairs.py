@@ -110,7 +110,7 @@ def test_aligned_files(tmp_path):
         ("drei vier", "three four", "de-en"),
     ]
     (tmp_path / "a.de").write_text("eins zwei\n")
-    with pytest.raises(InputError, match=r"a.de ends before line 2 of the other file"):
+    with pytest.raises(InputError, match=r"a.de ends before line 2, but the two files"):
         made(tmp_path / "p.jsonl", inputs, **options)
 
 

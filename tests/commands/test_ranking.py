@@ -112,7 +112,7 @@ def test_rerank_that_was_killed_goes_on(checkpoint, directory, monkeypatch):
             {"beir": None},
             "pass either --beir DIR, or both --queries FILE and --passages FILE",
         ),
-        ({"queries": "x"}, "needs the texts of queries and passages"),
+        ({"queries": "x"}, "requires the texts of queries and passages"),
     ],
 )
 def test_wrong_options(checkpoint, directory, options, message):

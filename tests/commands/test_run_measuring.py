@@ -107,7 +107,7 @@ def test_names_of_runs():
 def test_what_cannot_be_measured(files):
     runs, qrels = files
     for options in ({}, {"qrels": qrels, "answers": "x"}):
-        with pytest.raises(InputError, match="needs either --qrels, or both --answers"):
+        with pytest.raises(InputError, match="requires either --qrels, or both --answers"):
             evaluate_run(runs, **options)
     with pytest.raises(InputError, match="unknown metric 'x'"):
         evaluate_run(runs, qrels=qrels, metrics=["x"])

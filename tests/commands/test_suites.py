@@ -83,7 +83,7 @@ def test_an_output_has_the_runs_of_one_command(beir, tmp_path):
 
 def test_one_way_to_find(beir, tmp_path):
     for options in ({}, {"bm25": "english", "runs": "x"}):
-        with pytest.raises(InputError, match="needs exactly one of"):
+        with pytest.raises(InputError, match="requires exactly one of"):
             evaluate_suite("beir", beir, output=str(tmp_path / "out"), **options)
 
 

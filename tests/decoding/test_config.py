@@ -44,7 +44,7 @@ def test_the_penalty_is_the_rules_unless_given():
         ({"top_k": 5}, "set temperature above 0"),
         ({"num_return": 2}, "num_return 2 is above num_beams 1"),
         ({"num_beams": 4, "num_return": 5}, "num_return 5 is above num_beams 4"),
-        ({"num_beams": 4, "early_stopping": True}, 'early_stopping needs length_rule "hf"'),
+        ({"num_beams": 4, "early_stopping": True}, 'early_stopping requires length_rule "hf"'),
     ],
 )
 def test_contradictions_are_refused(fields, words):

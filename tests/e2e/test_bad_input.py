@@ -326,7 +326,7 @@ def test_initial_weights_that_do_not_fit(refused, run, english_lines):
         "run/checkpoints/10/files/vocabulary"
     )
     assert refused(f"{line} run --data.extra-ids 90") == (
-        "data.extra_ids 90 differs from checkpoint run/checkpoints/10; use --data.extra-ids 100"
+        "data.extra_ids is 90, but 100 in checkpoint run/checkpoints/10; set --data.extra-ids 100"
     )
 
 
@@ -358,7 +358,10 @@ def test_a_work_directory_with_something_else_in_it(refused):
     ("line", "message"),
     [
         ("--checkpoint none", "checkpoint none: no such directory"),
-        ("--checkpoint run run", "has no metrics, and an ensemble has no held-out loss"),
+        (
+            "--checkpoint run run",
+            "has no metrics, and a held-out loss is not supported for several checkpoints",
+        ),
         ("--checkpoint run --step 7", "checkpoint run has no step 7; its steps are [5, 10]"),
         (
             "--checkpoint run --data.extra-ids 90",

@@ -75,7 +75,7 @@ def test_commands_without_tensorflow(tmp_path, tiny_run, tiny_text, tiny_experim
     )
     assert exported == "exported: exported moved, with a model card in README.md"
     assert imported.startswith("imported: T5, ")
-    assert composed == "wrote the delta zero: 0 changed arrays, 0 bytes"
+    assert composed == "wrote the delta zero (contents: 0 changed arrays; size: 0 bytes)"
     assert merged.startswith("wrote merged: ")
     assert merged.endswith("moved with 0 changed arrays")
     assert message.startswith(

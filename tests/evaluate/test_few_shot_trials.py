@@ -297,7 +297,8 @@ def test_layouts_without_questions_in_text(asked, layout, reason):
     )
     vocabulary = load_vocabulary(experiment.data.vocabulary)
     with pytest.raises(
-        InputError, match=rf"^evaluation\.few_shot needs .*, but data\.layout .* {reason};"
+        InputError,
+        match=rf"^evaluation\.few_shot requires .*, but a model with data\.layout .* {reason};",
     ):
         ShownExamples(experiment, vocabulary)
     assert not ShownExamples(changed(experiment, few_shot=FewShot()), vocabulary).is_on

@@ -50,8 +50,8 @@ def test_what_is_refused():
     two = {name: np.concatenate([value] * 2) for name, value in ROWS[0].items()}
     for rows, options, reason in (
         ([], {}, "at least one example"),
-        ([two], {}, "batches of 1 row"),
-        ([{"x": ROWS[0]["x"]}], {"classes": 3}, "needs examples with a class"),
+        ([two], {}, "batches of 1 example"),
+        ([{"x": ROWS[0]["x"]}], {"classes": 3}, "requires examples with class labels"),
     ):
         with pytest.raises(InputError, match=reason):
             fisher_diagonal(loss, PARAMS, rows, **options)
@@ -59,6 +59,6 @@ def test_what_is_refused():
     def compared(params, batch):
         return loss(params, batch)._replace(rows={"x": batch["x"]})
 
-    with pytest.raises(InputError, match="but this loss compares examples"):
+    with pytest.raises(InputError, match="the loss of this checkpoint compares examples"):
         fisher_diagonal(compared, PARAMS, ROWS)
     assert trees.flatten(PARAMS).keys() == {"model/w", "heads/s"}

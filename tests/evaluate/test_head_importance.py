@@ -34,9 +34,9 @@ def test_importance_is_the_mean_of_absolute_slopes():
         delta = jnp.zeros((2, 2)).at[layer, head].set(step)
         slopes = [(value(1 + delta, row) - value(1 - delta, row)) / (2 * step) for row in rows]
         assert found[layer, head] == pytest.approx(np.mean(np.abs(slopes)), rel=0.02, abs=1e-4)
-    with pytest.raises(InputError, match="needs batches of 1 row"):
+    with pytest.raises(InputError, match="requires batches of 1 example"):
         head_importance(made.loss, params, [{p: np.asarray(x) for p, x in batch.items()}])
-    with pytest.raises(InputError, match="needs at least one example"):
+    with pytest.raises(InputError, match="requires at least one example"):
         head_importance(made.loss, params, [])
 
 

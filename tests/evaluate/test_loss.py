@@ -85,5 +85,5 @@ def test_names_need_no_parameters():
 
 
 def test_no_batch_is_an_error():
-    with pytest.raises(ValueError, match="the evaluation split has no batch"):
+    with pytest.raises(ValueError, match="the evaluation split yields no batch"):
         evaluator(list).run({"scale": jnp.float32(1)})

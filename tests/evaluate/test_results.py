@@ -121,5 +121,5 @@ def test_a_single_task_is_reported_at_its_best_step(
 def test_a_run_that_was_not_measured_has_no_best(tiny_run):
     mesh = make_mesh(MeshConfig())
     model = Checkpoint.load([str(tiny_run)], mesh=mesh)
-    with pytest.raises(InputError, match="no checkpoint has validation/score"):
+    with pytest.raises(InputError, match="no checkpoint has the metric validation/score"):
         BestParams.of([str(tiny_run)], model, ["a_b"], mesh=mesh, step=None)

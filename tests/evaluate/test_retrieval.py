@@ -165,7 +165,7 @@ def test_rankings_for_trec_eval():
     [
         (
             {"split": "validation"},
-            r"has judgments for test, but none for split 'validation'; set --ev",
+            r"judgments for the splits test, but none for split 'validation'; set --ev",
         ),
         (
             {"query_length": 17},

@@ -177,7 +177,11 @@ def test_the_official_number_of_rows(tmp_path):
         ),
         ("glue_cola", "index\tprediction\n0\t1\n0\t1\n", "two rows have the same index"),
         ("glue_cola", "index\tprediction\n1\t1\n0\t1\n", "must be sorted by index"),
-        ("glue_cola", "index\tprediction\n0\t1\n", "2 indices are missing or unknown"),
+        (
+            "glue_cola",
+            "index\tprediction\n0\t1\n",
+            "2 row indices are missing from the file or unknown",
+        ),
         ("glue_stsb", "index\tprediction\n0\t5.1\n", "must be between 0 and 5"),
         ("glue_stsb", "index\tprediction\n0\tnan\n", "must be between 0 and 5"),
         ("glue_stsb", "index\tprediction\n0\tx\n", "could not convert"),

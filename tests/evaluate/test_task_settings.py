@@ -56,8 +56,8 @@ def test_a_task_that_stands_alone(caplog):
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("wmt_ened", r"per_task: no task matches 'wmt_ened'; did you mean wmt_ende\?$"),
-        ("xyz*", r"no task matches 'xyz\*'; the tasks are glue_cola, glue_sst2, "),
+        ("wmt_ened", r"per_task: no task matches the pattern 'wmt_ened'; did you mean wmt_ende\?$"),
+        ("xyz*", r"no task matches the pattern 'xyz\*'; the tasks are glue_cola, glue_sst2, "),
     ],
 )
 def test_a_line_about_no_task_is_refused(pattern, message):

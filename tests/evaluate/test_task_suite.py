@@ -344,7 +344,7 @@ def wordpiece(tmp_path_factory):
         (
             "tasks.glue:sst2",
             Spans(),
-            "needs a head that predicts a class or a score, but the head span predicts",
+            "requires a head that predicts a class or a score, but the head span predicts",
         ),
         ("tasks.squad:squad", Classify(num_classes=1), "use the objective Spans$"),
         ("tasks.glue:rte", Classify(num_classes=3), "set --objective.num-classes 2$"),

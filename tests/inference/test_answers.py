@@ -166,7 +166,9 @@ def test_one_of_several_heads_is_chosen_by_name(checkpoint):
     assert isinstance(model.predict(["a"], head="stsb")[0]["prediction"], float)
     assert model.predict(["a"], head="mnli")[0]["prediction"].startswith("LABEL_")
     assert "start" in model.predict([("a", "b c")], head="squad")[0]
-    with pytest.raises(InputError, match="has the heads mnli, stsb, squad; choose one by --head"):
+    with pytest.raises(
+        InputError, match="has several heads, mnli, stsb, squad; choose one of the heads by --head"
+    ):
         model.predict(["a"])
     with pytest.raises(InputError, match=r"no head 'stsbb' that answers.*did you mean stsb\?"):
         model.predict(["a"], head="stsbb")
@@ -246,16 +248,16 @@ def test_what_does_not_fit_a_checkpoint_is_refused(checkpoint, tmp_path, tiny_vo
         (
             classes,
             {"threshold": 0.3},
-            "option threshold is not for such a head; its options are prob",
+            "option threshold is not supported for such a head; its options are prob",
         ),
         (classes, {"doc_stride": 3}, "classifies a text .*, but the option doc_stride"),
         (
             classes,
             {"inputs_length": 999},
-            "the model's maximum length is .* tokens, but inputs_length sets rows of 999",
+            "length of the model is .* tokens, but inputs_length sets the length of rows to 999",
         ),
         (classes, {"inputs_length": 3}, "maximum length of 3 tokens is too short"),
-        (classes * 2, {}, "an ensemble cannot predict with a head; give a single --checkpoint"),
+        (classes * 2, {}, "not supported for predictions with a head; give a single --checkpoint"),
         (t5, {"head": "classifier"}, "T5 generates text, but the options .* are for encoders"),
         (t5, {"probabilities": True}, "T5 generates text, but the options"),
     ]

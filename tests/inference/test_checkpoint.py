@@ -95,7 +95,7 @@ def test_words_need_room_and_are_those_of_all_members(tiny_run, model, monkeypat
     members = iter([worded, model.members[0], worded])
     monkeypatch.setattr(text_to_text, "load_both", lambda *_, **__: (next(members), None))
     with pytest.raises(
-        InputError, match=r"encode inputs differently \(data\.layout\), but an ensemble"
+        InputError, match=r"encode inputs differently \(data\.layout\), but all checkpoints"
     ):
         Checkpoint.load([str(tiny_run)] * 2)
     length = len(model.vocabulary.encode(" target:"))
@@ -204,7 +204,7 @@ def test_an_ensemble_needs_one_vocabulary(tiny_run, tmp_path, english_lines):
         Checkpoint.load([str(tiny_run), str(other)])
     assert str(raised.value) == (
         f"the checkpoints {tiny_run}/checkpoints/10 and {other} have different vocabularies, but "
-        "an ensemble needs a common one"
+        "all checkpoints of an ensemble must have the same vocabulary"
     )
 
 
@@ -220,7 +220,7 @@ def test_an_ensemble_needs_logits_of_one_size_and_one_way_of_reading(model, monk
 
     larger = member.experiment.model.replace(vocab_size=512)
     experiment = dataclasses.replace(member.experiment, model=larger)
-    with pytest.raises(InputError, match=r"different model\.vocab_size, 400 and 512"):
+    with pytest.raises(InputError, match=r"have the model\.vocab_size 400 and 512"):
         load(dataclasses.replace(member, experiment=experiment))
     with pytest.raises(InputError, match=r"encode inputs differently \(data\.layout\)"):
         load(with_layout(model, layouts.LM()).members[0])

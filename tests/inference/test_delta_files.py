@@ -162,7 +162,7 @@ def test_another_base_is_refused_with_both_digests(base, lora, tmp_path, caplog)
     with pytest.raises(InputError, match=message):
         load(lora[0], base=where)
     allowed = load(lora[0], base=where, allow_other_base=True)
-    assert "using this base model, because --allow-other-base is given" in caplog.text
+    assert "because --allow-other-base is set: " in caplog.text
     assert allowed.parts.keys() == load(lora[0]).parts.keys()
     assert load(lora[0], base=base[0]).base == load(lora[0]).base
     # As other commands have it: the recorded base does not stand in for what --base names.
@@ -188,7 +188,7 @@ def test_damaged_and_missing_directories(base, lora, tmp_path):
         with pytest.raises(InputError, match=f"{copy.name}.*{name}"):
             load(copy)
     for content, reason in (
-        ({"version": 2}, "version 2 is not 1"),
+        ({"version": 2}, "version is 2, but must be 1"),
         ({"version": 1, "parts": {"model/a": {"kind": "odd"}}, "modules": []}, "'odd'"),
         ({"version": 1, "parts": {"model/a": {"kind": "dense"}}, "modules": []}, "value"),
     ):
@@ -236,7 +236,7 @@ def test_trained_arrays_that_the_base_lacks(base, lora, tmp_path):
     where = write_step(tmp_path / "less", experiment("t5"), less)
     run = write_step(tmp_path / "run", experiment("t5"), base[1])
     with pytest.raises(
-        InputError, match=f"run: its base .*less has no array {table}, so the change"
+        InputError, match=f"run: the base model .*less has no array {table}, so the change"
     ):
         load(run, base=where)
 

@@ -129,13 +129,13 @@ def test_the_best_step_that_was_kept_and_is_gone(tmp_path):
     with pytest.raises(InputError) as raised:
         best(run)
     assert str(raised.value) == (
-        f"checkpoint {damaged.parent} has no manifest.json, although step 100 has the lowest "
-        "validation/loss (1.0000); restore the checkpoint from a copy, or give another --step (the "
-        "best saved step is 300)"
+        "--step best: step 100 has the lowest validation/loss (1.0000), but checkpoint "
+        f"{damaged.parent} has no manifest.json; restore this checkpoint from a copy, or give "
+        "another --step (the best saved step is 300)"
     )
     shutil.rmtree(damaged.parent)
     with pytest.raises(
-        InputError, match=r"checkpoints/100 does not exist, although step 100 has the lowest"
+        InputError, match=r"checkpoints/100 does not exist; restore this checkpoint from a copy"
     ):
         best(run)
     assert "was deleted" in told_at_end(run / "checkpoints")
@@ -147,11 +147,15 @@ def test_a_best_step_that_nothing_kept(tmp_path, messages):
     run = write_run(tmp_path / "run", of("loss", LOSSES), steps=(200, 300))
     assert best(run) == "300"
     less = "--checkpoints.best validation/loss keeps the best checkpoint"
-    deleted = "step 100 has the lowest validation/loss (1.0000), but its checkpoint was deleted"
-    assert messages() == [f"{deleted}; {less}", "step 300 has the lowest validation/loss (2.0000)"]
+    best_step = "step 100 has the lowest validation/loss (1.0000)"
+    deleted = f"the checkpoint with the best metric was deleted: {best_step}"
+    assert messages() == [
+        f"{best_step}; {less}",
+        "step 300 has the lowest validation/loss (2.0000)",
+    ]
     assert told_at_end(run / "checkpoints") == (
-        "step 100 has the lowest validation/loss (1.0000), but its checkpoint was deleted; "
-        f"{less}; of the kept checkpoints, step 300 has the lowest validation/loss (2.0000)"
+        f"{deleted}; {less}; of the kept checkpoints, step 300 has the lowest validation/loss "
+        "(2.0000)"
     )
     # A run that was killed before it saved step 400 measures that again.
     with Record(run) as record:

@@ -88,12 +88,12 @@ def test_a_loaded_module_stays_as_it_was(part, run, place, tiny_experiment):
     assert all(np.any(leaf) for path, leaf in ours.items() if "/b/up/kernel" in path)
     with pytest.raises(
         InputError,
-        match=r"lora of .* trained with another base model, .*: the digest of model/\S+ is",
+        match=r"lora of .* with another base model, .*: the digest of the array model/\S+ is",
     ):
         run("other", 5, adapters=adapters, start="t5/checkpoints/5")
     data = dataclasses.replace(tiny_experiment.data, directory="nowhere")
     with pytest.raises(
-        InputError, match=r"adapters.load needs the base model of the loaded adapters"
+        InputError, match=r"adapters.load requires the base model of the loaded adapters"
     ):
         run("no_base", 5, adapters=adapters, init=Init(), data=data)
 
@@ -103,7 +103,7 @@ def test_two_at_one_site_and_nothing_that_trains(part, run):
     adapters = Adapters(add=("b = lora(r=2)",), load=(f"old={part}",))
     with pytest.raises(InputError, match=r"remove one of them from --adapters.use"):
         run("twice", 5, adapters=adapters)
-    with pytest.raises(InputError, match="everything is frozen, so nothing would be trained"):
+    with pytest.raises(InputError, match="all parameters are frozen, so nothing would be trained"):
         run("frozen", 5, adapters=Adapters(load=(f"old={part}",)))
     two = run("two", 1, adapters=Adapters(add=("a = par_bn()", "b = lora()")))
     with pytest.raises(InputError, match=r"has no adapter x; its adapters are a, b"):
@@ -219,7 +219,7 @@ def test_a_module_that_trained_with_its_base(part, run, place):
     t5x_lite.load(place / "t5").add_adapter("lora", whole)
     with pytest.raises(
         InputError,
-        match=r"with another base model, the base of its checkpoint: the digest of model/",
+        match=r"another base model, the base of its checkpoint: the digest of the array model/",
     ):
         t5x_lite.load(place / "t5" / "checkpoints" / "5").add_adapter("lora", whole)
     with pytest.raises(

@@ -34,7 +34,9 @@ def test_rows_and_scores(checkpoint):
 
 @pytest.mark.slow
 def test_what_does_not_fit_is_refused(checkpoint, tmp_path):
-    with pytest.raises(InputError, match="tokens, but inputs_length sets rows of 999"):
+    with pytest.raises(
+        InputError, match="tokens, but inputs_length sets the length of rows to 999"
+    ):
         Checkpoint.load([checkpoint], inputs_length=999).pair_scorer()
     with pytest.raises(InputError, match="leave too few tokens for a passage"):
         Checkpoint.load([checkpoint], inputs_length=8).pair_scorer(query_length=6)

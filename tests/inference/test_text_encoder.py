@@ -85,7 +85,7 @@ def test_what_the_objective_says(loaded):
 
 def test_what_cannot_be_asked_for(loaded, tiny_experiment, monkeypatch):
     with pytest.raises(
-        InputError, match="maximum length is 16 tokens, but inputs_length sets texts of 17"
+        InputError, match="16 tokens, but inputs_length sets the length of texts to 17"
     ):
         TextEncoder.of(loaded, length=17)
     with pytest.raises(InputError, match=r"but rows of a T5Config do not; set"):

@@ -58,7 +58,7 @@ def test_a_task_s_score_is_the_mean_of_its_metrics():
     assert task_score({"precision": 1.0, "recall": 0.25, "f1": 0.4}) == 0.4
     assert task_score({"precision": 1.0, "recall": 0.0}) == 0.5
     assert task_score({"word_error_rate": 0.25}) == -0.25
-    with pytest.raises(ValueError, match="without metrics"):
+    with pytest.raises(ValueError, match="requires at least one metric"):
         task_score({})
 
 

@@ -86,6 +86,6 @@ def test_refuses_nothing_and_unequal_lengths(metric):
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(
-        InputError, match=r"needs sacrebleu, which is not installed; pip install .*\[metrics\]"
+        InputError, match=r"needs sacrebleu, which is not installed; run pip install .*\[metrics\]"
     ):
         bleu(["a"], ["a"])

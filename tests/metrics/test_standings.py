@@ -47,11 +47,13 @@ def test_each_task_has_its_best_step():
     assert best_steps(EVALUATIONS, names, split="validation") == {
         "glue_rte": 15, "glue_mrpc": 5, "glue_ax": 10,
     }  # fmt: skip
-    with pytest.raises(InputError, match="no checkpoint has test/score"):
+    with pytest.raises(InputError, match="no checkpoint has the metric test/score"):
         best_steps(EVALUATIONS, names, split="test")
     with pytest.raises(InputError, match="no checkpoint"):
         best_steps({}, names, split="validation")
-    with pytest.raises(InputError, match=r"which are v/loss, v/f1; unset .* and give --step"):
+    with pytest.raises(
+        InputError, match=r"metrics of the checkpoints: v/loss, v/f1\); unset .* and give --step"
+    ):
         best_steps({5: {"v/loss": 1.0, "v/f1": 0.5}}, names, split="v")
 
 

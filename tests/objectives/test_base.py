@@ -86,7 +86,7 @@ def test_a_learner_is_the_model_and_its_objective():
 
 
 def test_an_objective_defines_build():
-    with pytest.raises(TypeError, match="Objective does not define build"):
+    with pytest.raises(TypeError, match="Objective does not define the method build"):
         Objective().build(MODEL, rngs=nnx.Rngs(0))
 
 

@@ -133,5 +133,5 @@ def test_there_are_never_all_logits():
 
 
 def test_a_chunk_without_positions():
-    with pytest.raises(ValueError, match="chunk is 0, but must be at least 1 position"):
+    with pytest.raises(ValueError, match="chunk must be at least 1 position, but is 0"):
         token_losses(HIDDEN, Output(KERNEL, TIED, 1.0), TARGETS, chunk=0)

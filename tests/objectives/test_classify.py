@@ -128,7 +128,7 @@ def test_the_objective_gives_its_weights_to_the_loss():
     want = loss_of_classes(logits, CLASSES["labels"][:, 0], **fields)
     np.testing.assert_allclose(loss_of(made[0], made[1], CLASSES).value(), want.value(), rtol=1e-4)
     open_weights = learner(Classify(num_classes=3, class_weights="balanced"))
-    with pytest.raises(InputError, match="needs `t5x-lite train`, which computes"):
+    with pytest.raises(InputError, match="supported only by `t5x-lite train`, which computes"):
         loss_of(open_weights[0], open_weights[1], CLASSES)
 
 
@@ -169,7 +169,7 @@ def test_dropout_before_the_first_layer(kind, dropout_rate, before):
         ({"label_smoothing": 1.0}, r"objective\.label_smoothing must be in \[0, 1\): got 1\.0"),
         ({"class_weights": (1.0,)}, "must have one weight for each of 2 classes: got 1"),
         ({"class_weights": (1.0, -1.0)}, r"objective\.class_weights must be at least 0: got"),
-        ({"class_weights": (0.0, 0.0)}, "must have a weight above 0"),
+        ({"class_weights": (0.0, 0.0)}, "weight of objective.class_weights must be above 0"),
         ({"num_classes": 1, "label_smoothing": 0.1}, r"need classes, but objective\.num_classes 1"),
         ({"num_classes": 1, "class_weights": "balanced"}, "num_classes 1 is regression"),
     ],

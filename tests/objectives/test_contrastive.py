@@ -291,10 +291,13 @@ def test_rows_need_a_second_stage():
     update = Update(made.loss, KEPT, lambda _: 1.0)
     loss = jax.eval_shape(made.loss, made.shapes, FOUR)
     with pytest.raises(
-        ValueError, match=r"has terms across rows, \['passages', 'queries'\], but the"
+        ValueError,
+        match=r"terms that compare the rows of a batch, \['passages', 'queries'\], but the",
     ):
         update.complete(loss, FOUR, 0)
-    with pytest.raises(TypeError, match="Objective returns rows but does not define joint"):
+    with pytest.raises(
+        TypeError, match="Objective returns rows, but does not define the method joint"
+    ):
         Objective().joint({}, {}, step=None)
 
 

@@ -307,14 +307,14 @@ def test_draws_follow_the_logits_and_the_temperature():
 
 def test_what_cannot_be_shared_besides_the_tables():
     typed = objective(generator=GENERATOR.replace(token_types=0))
-    with pytest.raises(InputError, match=r"generator's token_types .* has 0, model has 2; set"):
+    with pytest.raises(InputError, match=r"equal token_types of .* has 0 and model has 2; set"):
         Learner.of(DISCRIMINATOR, typed)
     Learner.of(DISCRIMINATOR, dataclasses.replace(typed, share_embedding_norm=False))
     # A DeBERTa's norm is after the projection.
     sizes = {"vocab_size": VOCAB, "d_ff": 16, "num_layers": 1, "embedding_size": 8}
     model = DebertaConfig(**sizes, d_model=16, num_heads=2, position_buckets=4, max_positions=16)
     generator = model.replace(d_model=4, num_heads=1)
-    with pytest.raises(InputError, match=r"embedding_norm_size .* has 4, model has 16"):
+    with pytest.raises(InputError, match=r"embedding_norm_size .* has 4 and model has 16"):
         Learner.of(model, objective(generator=generator))
 
 
@@ -345,12 +345,15 @@ def test_configs_are_saved():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"decoupled": True}, "decoupled needs sharing gdes or nes"),
-        ({"share_embedding_norm": True, "sharing": "nes"}, "share_embedding_norm needs sharing es"),
+        ({"decoupled": True}, "decoupled requires objective.sharing gdes or nes"),
+        (
+            {"share_embedding_norm": True, "sharing": "nes"},
+            "share_embedding_norm requires objective.sharing es",
+        ),
         ({"temperature": 0.0}, "temperature must be above 0: got 0.0"),
         (
             {"discriminator_optimizer": AdamW(schedule=Constant())},
-            "discriminator_optimizer needs two updates",
+            "discriminator_optimizer requires separate updates",
         ),
     ],
 )
@@ -362,9 +365,9 @@ def test_refuses_nonsense(changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"vocab_size": 51}, "generator's vocab_size .*: objective.generator has 51, model has 50"),
-        ({"embedding_size": 4}, "table_size must equal the model's for sharing es"),
-        ({"max_positions": 32}, "max_positions must equal the model's"),
+        ({"vocab_size": 51}, "equal vocab_size .* objective.generator has 51 and model has 50"),
+        ({"embedding_size": 4}, "objective.sharing es requires equal table_size"),
+        ({"max_positions": 32}, "requires equal max_positions"),
     ],
 )
 def test_refuses_generators_whose_tables_cannot_be_shared(changes, message):

@@ -325,7 +325,7 @@ def test_configs_are_saved():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"decoder_layers": 2}, "1 for the enhanced decoder: got 2"),
+        ({"decoder_layers": 2}, "exactly 1 for the enhanced decoder, but is 2"),
         ({"decoder_ratio": 1.0}, r"decoder_ratio must be in \(0, 1\): got 1.0"),
         ({"mask_pool": 0}, "mask_pool must be at least 1"),
         ({"bag_of_words": -0.1}, "bag_of_words must be at least 0"),

@@ -154,7 +154,7 @@ def test_two_tasks_are_learned_and_each_is_measured_by_its_head(pretrained, glue
         assert found[f"validation/{metric}"] > least
     wrong = dataclasses.replace(experiment.data, adapter_of=("rte=0", "stsb=2"))
     with pytest.raises(
-        InputError, match="the objective has the tasks 0 to 1, but stsb has the number 2"
+        InputError, match="the objective has the tasks 0 to 1, but the cache stsb has the number 2"
     ):
         train(dataclasses.replace(experiment, data=wrong, workdir=str(tmp_path / "x")))
     none = dataclasses.replace(experiment.data, adapter_of=())

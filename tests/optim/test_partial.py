@@ -61,7 +61,7 @@ def test_settings_that_are_wrong():
         with pytest.raises(InputError, match=r"unfreezing\."):
             Gradual(**options)
     optimizer = AdamW(schedule=RATE, unfreezing=Gradual(total_steps=3))
-    with pytest.raises(InputError, match="needs a model with layers"):
+    with pytest.raises(InputError, match="requires a model with layers"):
         optimizer.build({"model": {"w": ("embed",)}}, depth=0)
 
 

@@ -84,7 +84,7 @@ def test_two_updates_by_hand(microbatches):
 def test_one_update_has_the_state_of_its_optimizer():
     optimizer = descent(0.1)
     assert joint_optimizer([Update(first_loss, optimizer, lambda _: 0.1)]) is optimizer
-    with pytest.raises(TypeError, match="no joint optimizer update"):
+    with pytest.raises(TypeError, match="no joint optimizer"):
         joint_optimizer(UPDATES).update({}, {}, {})
 
 
@@ -102,5 +102,5 @@ def test_every_path_is_trained_once():
         check_updates(UPDATES, ["a/w", "c/w"])
     with pytest.raises(ValueError, match=r"a/w \(2\)"):
         check_updates([*UPDATES, Update(first_loss, descent(0.1), float, "three")], ["a/w"])
-    with pytest.raises(ValueError, match=r"need different names, got \['one', 'one'\]"):
+    with pytest.raises(ValueError, match=r"must have different names, got \['one', 'one'\]"):
         check_updates([UPDATES[0], UPDATES[0]], [])

@@ -112,7 +112,7 @@ def test_a_directory_keeps_its_vectors_on_every_path(tmp_path, default, caplog):
         same(vectors(checkpoint, tmp_path, prompt="query"), queries)
         same(vectors(checkpoint, tmp_path, prompt="document"), documents)
         same(vectors(checkpoint, tmp_path, prefix="b c: "), documents)
-        with pytest.raises(InputError, match="no prompt 'q': it has document, query"):
+        with pytest.raises(InputError, match=r"no prompt 'q' \(its prompts: document, query"):
             vectors(checkpoint, tmp_path, prompt="q")
 
     check(tmp_path / "ours")

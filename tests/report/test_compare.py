@@ -170,11 +170,11 @@ def test_one_group_and_what_is_printed(seeds, capsys):
 def test_what_is_no_group(tmp_path, seeds):
     short = seeded(tmp_path / "short", seed=7, accuracies=[0.5])
     with pytest.raises(
-        InputError, match=r"short \(seed 7\) is at step 10 and .* at step 30; finish"
+        InputError, match=r"short \(seed 7\) is at step 10, but .* is at step 30; finish"
     ):
         compare_seeds([*seeds[:2], short])
     longer = seeded(tmp_path / "longer", seed=8, accuracies=[0.5] * 6, steps=60)
-    message = r"a0 \(seed 0\) has 30 steps and .*longer \(seed 8\) 60; train all seeds for the same"
+    message = r"a0 \(seed 0\) has 30 steps, but .*longer \(seed 8\) has 60 steps; train all seeds"
     with pytest.raises(InputError, match=message):
         compare_seeds([seeds[0], longer])
     again = seeded(tmp_path / "again", seed=0, accuracies=[0.5, 0.6, 0.7])
@@ -183,7 +183,9 @@ def test_what_is_no_group(tmp_path, seeds):
     ):
         compare_seeds([seeds[0], again])
     (again / "config.json").unlink()
-    with pytest.raises(InputError, match=r"again has no config\.json, so its seed is unknown"):
+    with pytest.raises(
+        InputError, match=r"again has no config\.json, so the seed of the run is unknown"
+    ):
         compare_seeds([seeds[0], again])
     with pytest.raises(
         InputError, match=r"--group seed needs several runs, but .*a0 is the only one"

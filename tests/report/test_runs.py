@@ -303,7 +303,7 @@ def test_other_bad_input(tmp_path):
             write_report(run, output)
     assert [file.name for file in tmp_path.iterdir()] == ["run"]
     (run / "samples.jsonl").write_text('{"step": 1, "inputs": "a", "targets": "b"}\n')
-    with pytest.raises(InputError, match=r"samples\.jsonl:1 has no 'prediction'"):
+    with pytest.raises(InputError, match=r"samples\.jsonl:1: the field 'prediction' is missing"):
         write_report(run)
     (run / "config.json").write_text('{\n"steps": }')
     with pytest.raises(InputError, match=r"config\.json:2 is not JSON"):
@@ -357,5 +357,5 @@ def test_the_newest_scores_of_classes_are_shown(tmp_path):
 def test_damaged_scores_of_classes_are_named(tmp_path, changes):
     run = write_run(tmp_path / "run", metrics=lines({"step": 1, "loss": 1.0}))
     (run / "classes.jsonl").write_text(lines({**CLASSES, **changes}))
-    with pytest.raises(InputError, match=r"classes\.jsonl:1 .*repair or remove the line"):
+    with pytest.raises(InputError, match=r"classes\.jsonl:1: .*repair or remove the line"):
         write_report(run)

@@ -110,7 +110,11 @@ def test_what_is_refused(tmp_path):
         ("index.json", b"{", "not JSON"),
         ("index.json", b"[]", "must be a JSON object"),
         ("index.json", b"{}", "damaged"),
-        ("index.json", b'"version": 0', r"has another format version \(version 0 instead of 1\)"),
+        (
+            "index.json",
+            b'"version": 0',
+            r"has an unsupported format version \(version 0 instead of 1\)",
+        ),
         ("ids.ends.npy", None, "No such file"),
         ("lengths.npy", b"cut", "not an array of NumPy"),
         ("terms.bytes.npy", np.full(5, 0xFF, np.uint8), "damaged"),

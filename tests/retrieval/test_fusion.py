@@ -74,6 +74,6 @@ def test_what_does_not_go_together():
     with pytest.raises(InputError, match="2 runs and 1 weights"):
         found(weights=[1.0])
     marco = {"q": [Ranked("a", None, 1)]}
-    with pytest.raises(InputError, match="use method rrf"):
+    with pytest.raises(InputError, match="set --method rrf"):
         found([marco], method="sum")
     assert found([marco])["q"] == [("a", 1 / 61)]

@@ -80,7 +80,7 @@ def test_a_score_of_late_interaction():
 
 def test_what_cannot_be():
     with pytest.raises(
-        InputError, match=r"no output of the head 'lexical'; encode it by .* --heads"
+        InputError, match=r"no output of the head 'lexical'; encode the corpus by .* --heads"
     ):
         Finder(Corpus(lacks="lexical"), Ways())
     with pytest.raises(InputError, match=r"ways must be among dense, .* got 'sparse'"):

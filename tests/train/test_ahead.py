@@ -47,7 +47,7 @@ def test_the_position_is_that_of_the_batches_taken(ahead):
     assert (ahead.state(), ahead.epoch) == (b"1", 0.1)
     ahead.draw()
     assert ahead.epoch == 0.1
-    with pytest.raises(RuntimeError, match="prefetched, so the position of the last batch is lost"):
+    with pytest.raises(RuntimeError, match="data position of the last batch is not available"):
         ahead.state()
     ahead.take()
     assert (ahead.state(), ahead.epoch) == (b"2", 0.2)

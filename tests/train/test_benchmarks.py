@@ -185,7 +185,7 @@ def test_one_command_trains_measures_and_submits(variant, checkpoint, directory,
     again = capsys.readouterr()
     assert json.loads(again.out)["tasks"] == tasks
     assert again.err.count("skipping training, because") == 2
-    assert "rewriting the missing files glue/MRPC.tsv" in again.err
+    assert "rewriting the missing submission files glue/MRPC.tsv" in again.err
     assert file.is_file()
     assert (tmp_path / "mrpc" / "metrics.jsonl").read_bytes() == before
     assert glued(*arguments, "--seed", "7") == 2
@@ -215,14 +215,14 @@ def test_one_run_of_all_tasks(variant, checkpoint, directory, tmp_path, capsys):
     ("changes", "message"),
     [
         ({"directory": "none"}, r"none does not exist; GLUE has the folders CoLA, SST-2, .*"),
-        ({}, r"lacks CoLA/train.tsv, CoLA/dev.tsv, .* and \d+ more files; use --tasks "
+        ({}, r"does not contain CoLA/train.tsv, CoLA/dev.tsv, .* and \d+ more files; use --tasks "
              r"mrpc stsb mnli rte for the available tasks"),
         ({"tasks": ["mrcp"]}, r"--tasks mrcp: GLUE has no such task; did you mean mrpc\?"),
         ({"tasks": ["wnli"]}, r"--tasks wnli: GLUE has no such task \(it is not trained on\)"),
         ({"tasks": ["boolq"]}, r"--tasks boolq: GLUE has no such task.*the tasks are cola, sst2"),
-        ({"benchmark": "super_glue"}, r"lacks BoolQ/train.jsonl, BoolQ/val.jsonl"),
+        ({"benchmark": "super_glue"}, r"does not contain BoolQ/train.jsonl, BoolQ/val.jsonl"),
         ({"epochs": 2.0, "overrides": ["--steps", "3"]}, r"--steps and --epochs 2 both set"),
-        ({"overrides": ["--data.task", "a"]}, r"does not take --data.task; use --tasks"),
+        ({"overrides": ["--data.task", "a"]}, r"support the option --data.task; use --tasks"),
         ({"workdir": "gs://bucket/run"}, r"is in object storage, .* pass --output DIR"),
         ({"tasks": ["rte"], "overrides": ["--stpes", "3"]}, r"unknown option --stpes; did you"),
     ],

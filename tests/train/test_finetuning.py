@@ -93,7 +93,7 @@ def test_an_encoder_gets_its_labels_from_the_data(bert, table):
     assert score.objective.num_classes == 1
     with pytest.raises(InputError, match=r"--task translate generates text, but an encoder cannot"):
         made(bert, table(), task="translate")
-    with pytest.raises(InputError, match=r"too many for labels of an encoder"):
+    with pytest.raises(InputError, match=r"too many for the classes of an encoder"):
         made(bert, table(stars=lambda i: f"about {i}"))
 
 

@@ -343,7 +343,7 @@ def test_what_all_processes_agree_on_passes(monkeypatch):
         (RuntimeError("INTERNAL: Task 1 heartbeat timeout"), True),
         (RuntimeError("UNAVAILABLE: Failed to send RPC to coordination service"), True),
         (RuntimeError("RESOURCE_EXHAUSTED: Out of memory"), False),
-        (ValueError("the evaluation split has no batch"), False),
+        (ValueError("the evaluation split yields no batch"), False),
         (KeyError("gloo"), False),
     ],
 )

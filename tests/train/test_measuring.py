@@ -177,12 +177,15 @@ def test_an_ensemble_has_the_task_s_metrics_alone(tiny_run, labelled, capsys, ca
     assert json.loads(capsys.readouterr().out) == {"step": [10, 5], **metrics}
     assert json.loads((tmp_path / "out" / "metrics.json").read_text())["step"] == [10, 5]
     assert len((tmp_path / "out" / "predictions.jsonl").read_text().splitlines()) == 4
-    told = "computing only task metrics, because an ensemble has no held-out loss"
+    told = (
+        "computing only task metrics, because a held-out loss is not supported for several "
+        "checkpoints (an ensemble)"
+    )
     assert caplog.messages[0] == told
 
 
 def test_an_ensemble_on_a_task_without_metrics_is_refused(tiny_run, tiny_experiment):
-    with pytest.raises(InputError, match="has no metrics, and an ensemble has no held-out"):
+    with pytest.raises(InputError, match="has no metrics, and a held-out loss is not supported"):
         evaluate(tiny_experiment, [str(tiny_run), str(tiny_run)])
 
 
@@ -282,7 +285,9 @@ def test_retrieval_needs_neither_data_nor_task(tmp_path, capsys, monkeypatch, co
     lines = (tmp_path / "out" / "rankings.trec").read_text().splitlines()
     assert lines[0].split()[:4] == ["queries0", "Q0", "corpus2", "1"]
     assert len(lines) == 3
-    with pytest.raises(InputError, match=r"evaluation\.retrieval does not support an ensemble"):
+    with pytest.raises(
+        InputError, match=r"evaluation\.retrieval does not support several checkpoints"
+    ):
         evaluate(experiment, [str(checkpoint), str(checkpoint)])
     # The data of the config would not fit every objective: the checkpoint's own stay.
     loaded = Loaded.from_checkpoint(str(checkpoint), step=None)

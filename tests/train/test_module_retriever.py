@@ -196,7 +196,7 @@ def test_what_two_towers_refuse(two, tmp_path):
     both = config(base, two, towers="two", lines=())
     loads = Adapters(load=(f"m={tmp_path / 'one'}",))
     with pytest.raises(
-        InputError, match="is for one encoder, but the objective also has the encoder"
+        InputError, match="has parameters for one encoder, but the objective also has the encoder"
     ):
         with_loaded(dataclasses.replace(both, adapters=loads), earlier=None)
     single = dataclasses.replace(

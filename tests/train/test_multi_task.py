@@ -60,11 +60,17 @@ def test_each_cache_trains_its_module(both, tmp_path):
     [
         (
             {"use": "MultiTask(a, b, None)", "task_metrics": True},
-            "task metrics need a single adapter",
+            "task metrics require a single adapter",
         ),
-        ({"adapter_of": ()}, r"MultiTask\(a, b\) needs the adapter number of each example"),
-        ({"adapter_of": ("en=0", "sw=2")}, "has the children 0 to 1, but sw has the number 2"),
-        ({"use": "Stack(a, b)"}, "data.adapter_of needs a MultiTask block in adapters.use or"),
+        (
+            {"adapter_of": ()},
+            r"MultiTask\(a, b\) of adapters\.use requires the adapter number of each example",
+        ),
+        (
+            {"adapter_of": ("en=0", "sw=2")},
+            "has the children 0 to 1, but the cache sw has the number 2",
+        ),
+        ({"use": "Stack(a, b)"}, "data.adapter_of requires a MultiTask block in adapters.use, or"),
     ],
 )
 def test_what_is_refused_before_anything_is_made(both, changes, message):

@@ -194,7 +194,7 @@ def test_diff_pruning_finishes_with_its_own_values_beside_what_is_loaded(run, lo
 
 
 def test_targets_that_name_nothing(run):
-    with pytest.raises(InputError, match="adapter 'a': 'nosuch' matches no parameter of the model"):
+    with pytest.raises(InputError, match="adapter 'a': the pattern 'nosuch' matches no parameter"):
         run("nothing", "a = sparse(targets=('nosuch',), full_steps=1)")
 
 

@@ -105,7 +105,7 @@ def test_a_step_without_checksums_is_resumed_with_a_warning(
     assert resume(tmp_path, tiny_experiment, state)[1] == b"there"
     [line] = [record.getMessage() for record in caplog.records]
     assert line == (
-        f"checkpoint {tmp_path}/checkpoints/8 has no checksums, because a signal ended its run; "
+        f"checkpoint {tmp_path}/checkpoints/8 has no checksums, because a signal ended the run; "
         "only file sizes were verified"
     )
 

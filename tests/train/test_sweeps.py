@@ -82,10 +82,13 @@ def test_values_with_spaces_commas_and_slashes(tiny_experiment):
         ("model.dropout-rate=0,abc", "dropout-rate=abc: --model.dropout-rate: must be a number, "),
         ("model.dropout-rate=0,2", "model.dropout_rate must be in [0, 1): got 2.0"),
         ("data.pack=True,maybe", "invalid choice 'maybe' for argument '--data.pack'"),
-        ("log-period=5,05", "--grid has the arm log-period=5 twice; give each value once"),
+        (
+            "log-period=5,05",
+            "--grid has the combination of values log-period=5 twice; give each value once",
+        ),
         ("steps=4", "--grid and --steps both set steps; remove one of them"),
-        ("seed=1,2", "--grid seed: set it by --seeds"),
-        ("workdir=a", "--grid workdir: set it by --workdir"),
+        ("seed=1,2", "--grid cannot vary the field seed; set this field by --seeds"),
+        ("workdir=a", "--grid cannot vary the field workdir; set this field by --workdir"),
         ("log-period", "--grid 'log-period' has an empty name or value; write NAME=VALUE,VALUE"),
         ("log-period=1,", "has an empty name or value"),
         ("tracking.name='a", "--grid tracking.name='a: No closing quotation"),
@@ -175,7 +178,7 @@ def test_arms_are_ranked_and_finished_runs_are_skipped(sweep):
     ]
     code, message, _ = sweep(*grid(0.1, 0.3), "--seeds", "2", "--metric", "validation/f")
     assert code == 2
-    assert "error: --metric validation/f is not a metric of value=0." in message
+    assert "error: --metric validation/f is not a metric of the run value=0." in message
     assert "did you mean validation/f1?" in message
     code, message, _ = sweep("--metric", "test/f1")
     assert (code, "selects a model by a test split" in message) == (2, True)
@@ -193,9 +196,13 @@ def test_only_new_arms_and_seeds_may_join(sweep):
         ("value=0.3", 2),
     ]
     for options, message in {
-        (*grid(0.1, 0.2), "--seeds", "2"): "with value=0.3,seed=0, which is not in this grid and ",
-        (*grid(0.1, 0.2, 0.3),): "with value=0.1,seed=1, which is not in this grid and its seeds; ",
-        ("--seeds", "2"): "which is not in this grid and its seeds; use another --workdir, or",
+        (
+            *grid(0.1, 0.2),
+            "--seeds",
+            "2",
+        ): "with the run value=0.3,seed=0, but the values of --grid",
+        (*grid(0.1, 0.2, 0.3),): "with the run value=0.1,seed=1, but the values of --grid and the ",
+        ("--seeds", "2"): "do not include this run; use another --workdir, or",
         (*grid(0.1, 0.2, 0.3), "--seeds", "2", "--steps", "5"): (
             "holds a sweep with other settings: steps is 10 in the saved config and 5 now; "
         ),
@@ -236,8 +243,8 @@ def test_a_failed_run_is_reported_and_tried_again(sweep):
             seeds=2,
         )
     assert str(raised.value) == (
-        "3 of 4 runs failed, such as value=0.1,seed=0: RuntimeError: out of memory; the same "
-        "command tries them again"
+        "3 of 4 runs failed, such as value=0.1,seed=0: RuntimeError: out of memory; run the "
+        "same command again to repeat the failed runs"
     )
     assert raised.value.__cause__ is sweep.errors["value=0.1,seed=0"]
     sweep.errors.clear()
