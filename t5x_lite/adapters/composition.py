@@ -592,7 +592,7 @@ def _mixed(block: Route, logits: Float[Array, "B _ K"]) -> Float[Array, "B _ K"]
         weights = jax.nn.softmax(logits, axis=-1)
     if block.top is None:
         return weights
-    _, places = jax.lax.top_k(logits, block.top)  # of equal ones, the first
+    _, places = jax.lax.top_k(logits, block.top)  # the first of equal logits
     kept = weights * jnp.sum(jax.nn.one_hot(places, logits.shape[-1]), axis=-2)
     return kept / (jnp.sum(kept, axis=-1, keepdims=True) + 1e-12)
 

@@ -394,8 +394,8 @@ class Prompt(Adapter):
       length: number P of vectors.
       init: initializer: "uniform", from -0.5 to 0.5; or "vocab", embeddings of tokens. The
         parameters of "vocab" are differences from these embeddings, which start as 0.
-      ids: token ids for "vocab", such as those of a text, repeated or truncated to `length` (PEFT's
-        TEXT); () samples random tokens.
+      ids: token ids for "vocab", such as the ids of a text, repeated or truncated to `length` (as
+        TEXT in PEFT); () samples random tokens.
       among: range of token ids for "vocab"; the end is excluded. A WordPiece vocabulary begins with
         tokens that are not words: use (1996, 6996) for BERT.
       seed: random seed of "vocab".
