@@ -104,8 +104,8 @@ def search(
       output: run file to write, with the ranked documents of each query.
       encoder: settings of the encoder of query texts (`QueryEncoder`), one option each.
       depth: maximum number of documents per query.
-      rescore: float32 or float16 vector files of the same corpus, in the same order as --vectors;
-        documents found with binary --vectors are ranked again by them; default: none.
+      rescore: more precise vector files of the same corpus, in the same order as --vectors, such as
+        float32 for int8, or int8 for binary; they rank the found documents again; default: none.
       rescore_factor: number of candidates to search for each returned document, if --rescore is
         given.
       same_ids: treatment of documents with the same id as the query: "keep" keeps them in the
@@ -244,8 +244,9 @@ def index_search(
       output: run file to write, with the ranked documents of each query.
       encoder: settings of the encoder of query texts (`QueryEncoder`), one option each.
       depth: maximum number of documents per query.
-      rescore: float32 or float16 vector files of the same corpus, in the same order; the documents
-        found with a compressed index (SQ8, PQ) are ranked again by these vectors; default: none.
+      rescore: float32, float16 or int8 vector files of the same corpus, in the same order; the
+        documents found with a compressed index (SQ8, PQ) are ranked again by these vectors;
+        default: none.
       rescore_factor: number of candidates to search for each returned document, if --rescore is
         given.
       nprobe: number of lists of an IVF index to search per query; default: 1/64 of the lists.
