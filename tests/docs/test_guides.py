@@ -82,6 +82,25 @@ def test_int8_vectors(tmp_path, monkeypatch, compile_once):
     assert [np.load(name).dtype for name in ("int8.npy", "more.npy")] == [np.int8, np.int8]
 
 
+def test_queries_that_fail_or_change(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, first in (("bm25", "d2"), ("dense", "d1")):
+        Path(f"{name}.trec").write_text(f"q1 Q0 {first} 1 2.0 x\nq2 Q0 d3 1 1.0 x\n")
+    texts = {"queries": ("q1", "q2"), "corpus": ("d1", "d2", "d3")}
+    for name, ids in texts.items():
+        lines = [json.dumps({"_id": x, "text": f"text of {x}"}) for x in ids]
+        Path(f"{name}.jsonl").write_text("\n".join(lines))
+    Path("qrels").mkdir()
+    Path("qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td2\t1\n")
+    run(next(b for b in guide("evaluate_retrieval") if "--queries queries.jsonl" in b.text))
+    lines = Path("results/examples.jsonl").read_text().splitlines()
+    failed, better = map(json.loads, lines)
+    assert (failed["list"], failed["query"]) == ("failed", "q2")
+    assert (better["list"], better["run"], better["text"]) == ("better", "dense", "text of q1")
+    assert better["relevant"][0]["ranks"] == {"bm25": None, "dense": 1}
+    assert "text of d1" in Path("results/report.html").read_text()
+
+
 def test_a_callback_ends_a_run(
     tmp_path, monkeypatch, tiny_experiment, compile_once, caplog, capsys
 ):
