@@ -101,6 +101,18 @@ def test_queries_that_fail_or_change(tmp_path, monkeypatch):
     assert "text of d1" in Path("results/report.html").read_text()
 
 
+def test_result_files_of_mteb(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Path("BEIR/scifact")
+    (folder / "qrels").mkdir(parents=True)
+    for name in ("corpus", "queries"):
+        (folder / f"{name}.jsonl").write_text(json.dumps({"_id": name, "text": "word"}))
+    (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nqueries\tcorpus\t1\n")
+    run(next(b for b in guide("data_sets") if "--mteb" in b.text))
+    found = json.loads(Path("results/mteb/results/my-org__bm25/v1/SciFact.json").read_text())
+    assert found["scores"]["test"][0]["main_score"] == 1.0
+
+
 def test_a_callback_ends_a_run(
     tmp_path, monkeypatch, tiny_experiment, compile_once, caplog, capsys
 ):
