@@ -561,7 +561,8 @@ def embed(
     pooling: OptionalPooling = None,
     normalize: bool | None = None,
     dimensions: OptionalPositive = None,
-    precision: Literal["float32", "float16", "binary"] = "float32",
+    precision: Literal["float32", "float16", "int8", "binary"] = "float32",
+    ranges: OptionalFile = None,
     prefix: OptionalText = None,
     prompt: OptionalText = None,
     role: Literal["query", "passage"] = "query",
@@ -606,8 +607,13 @@ def embed(
       normalize: scale vectors to length 1; default: the checkpoint's setting, or else True.
       dimensions: number of leading dimensions to keep of each dense vector, for models trained with
         the objective Matryoshka; default: all.
-      precision: data type of dense vectors in a .npy file: float32, float16, or binary, which
-        stores only the sign of each dimension (uint8 [N, D / 8]); search reads all three types.
+      precision: data type of dense vectors in a .npy file: float32, float16, int8, which stores
+        one of 256 steps in the range of each dimension and the ranges in FILE.npy.ranges, or
+        binary, which stores only the sign of each dimension (uint8 [N, D / 8]); search reads all
+        types.
+      ranges: vector file (.npy or .parquet) that sets the ranges of --precision int8: an int8 file
+        gives its own ranges, other files the minimum and maximum of each dimension; default: the
+        minimum and maximum of the new vectors.
       prefix: text put before every input, such as "query: "; default: the checkpoint's prompt.
       prompt: name of the checkpoint's prompt to put before every text, such as query or document;
         default: the checkpoint's default prompt, if any.
@@ -649,17 +655,25 @@ def embed(
     from t5x_lite.core.workers import Prefetch
     from t5x_lite.data.formats.documents import as_template
     from t5x_lite.data.formats.pairs import Share
-    from t5x_lite.data.formats.vectors import Writer, vector_writer
+    from t5x_lite.data.formats.vectors import Writer, ranges_of, vector_writer
     from t5x_lite.inference.checkpoint import Checkpoint, identity_of_step
     from t5x_lite.inference.loading import find_step
 
     share = None if shard is None else Share.of_text(shard)
     several = tuple(heads) != ("dense",)
-    if several and precision != "float32":
+    if "dense" not in heads and precision != "float32":
         raise InputError(
-            "--precision is supported only with --heads dense, but --heads names other heads; "
-            "remove --precision, or set --heads dense"
+            f"--precision {precision} is for dense vectors, but --heads has no dense; remove one "
+            "of the options"
         )
+    if ranges is not None and precision != "int8":
+        raise InputError(f"--ranges needs --precision int8, got --precision {precision}")
+    if precision == "int8" and ranges is None and share is not None and share.number > 1:
+        raise InputError(
+            f"--precision int8 with --shard {shard} needs --ranges, so that all shards have the "
+            "same ranges; give the file of the first shard"
+        )
+    limits = None if ranges is None else ranges_of(ranges)
     _check_heads(heads, bag_top=bag_top, mcls=mcls, role=role)
     _check_files(input, output, is_directory=several)
     with trusting_checkpoints(trust_project), base_at(base):
@@ -702,6 +716,7 @@ def embed(
             "batch_size": batch_size,
             **({} if dimensions is None else {"dimensions": dimensions}),
             **({} if precision == "float32" else {"precision": precision}),
+            **({} if limits is None else {"ranges": limits.tolist()}),
         }
         known = None if input == "-" or Path(input).is_fifo() else identity
         with contextlib.ExitStack() as stack:
@@ -713,12 +728,19 @@ def embed(
                     else resumable_directory(output, identity=known, content="vectors")
                 )
                 file = stack.enter_context(
-                    Writer(stack.enter_context(made), numbers=vector_numbers)
+                    Writer(
+                        stack.enter_context(made),
+                        numbers=vector_numbers,
+                        precision=precision,
+                        ranges=limits,
+                    )
                 )
                 total = _num_lines(input)
             else:
                 file = stack.enter_context(
-                    vector_writer(output, identity=known, chunk=size, precision=precision)
+                    vector_writer(
+                        output, identity=known, chunk=size, precision=precision, ranges=limits
+                    )
                 )
             records = itertools.islice(records, file.done, None)
             first = next(records, None)  # a wrong input is seen before a large model is loaded

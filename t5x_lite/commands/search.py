@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from t5x_lite.core.workers import Row
     from t5x_lite.data.formats.pairs import Passage
     from t5x_lite.data.formats.rankings import Ranked, Ranking
+    from t5x_lite.metrics.runs import Judgements, Place
     from t5x_lite.report.compare import Measured
     from t5x_lite.retrieval.bm25 import BM25
     from t5x_lite.retrieval.exact import Best
@@ -104,8 +105,8 @@ def search(
       output: run file to write, with the ranked documents of each query.
       encoder: settings of the encoder of query texts (`QueryEncoder`), one option each.
       depth: maximum number of documents per query.
-      rescore: float32 or float16 vector files of the same corpus, in the same order as --vectors;
-        documents found with binary --vectors are ranked again by them; default: none.
+      rescore: more precise vector files of the same corpus, in the same order as --vectors, such as
+        float32 for int8, or int8 for binary; they rank the found documents again; default: none.
       rescore_factor: number of candidates to search for each returned document, if --rescore is
         given.
       same_ids: treatment of documents with the same id as the query: "keep" keeps them in the
@@ -244,8 +245,9 @@ def index_search(
       output: run file to write, with the ranked documents of each query.
       encoder: settings of the encoder of query texts (`QueryEncoder`), one option each.
       depth: maximum number of documents per query.
-      rescore: float32 or float16 vector files of the same corpus, in the same order; the documents
-        found with a compressed index (SQ8, PQ) are ranked again by these vectors; default: none.
+      rescore: float32, float16 or int8 vector files of the same corpus, in the same order; the
+        documents found with a compressed index (SQ8, PQ) are ranked again by these vectors;
+        default: none.
       rescore_factor: number of candidates to search for each returned document, if --rescore is
         given.
       nprobe: number of lists of an IVF index to search per query; default: 1/64 of the lists.
@@ -581,12 +583,16 @@ def evaluate_run(
     corpus: Files = (),
     cuts: Positives = (5, 20, 100),
     output: OptionalDirectory = None,
+    queries: OptionalFile = None,
+    examples: Positive = 20,
     seed: Count = 0,
 ) -> dict[str, Any]:
     """Evaluate runs with relevance judgments or answer strings, and compare the runs.
 
     The command prints the mean of each metric as JSON. For several runs, it also prints the p-value
-    of each difference from the first run, by a paired randomization test.
+    of each difference from the first run, by a paired randomization test. With --queries it also
+    writes examples.jsonl: the queries that fail, or change most from the first run, with the ranks
+    of their relevant documents.
 
     Example:
         t5x-lite evaluate-run --runs dense.trec bm25.trec --qrels qrels/test.tsv
@@ -600,9 +606,13 @@ def evaluate_run(
       answers: file with answer strings, instead of --qrels, to compute the fraction of questions
         with an answer in the top passages: JSON lines {"_id", "answers"}, or DPR's question TAB
         ['answer'].
-      corpus: files with the texts of the runs' passages, in which --answers are searched.
+      corpus: files with the texts of the runs' passages, in which --answers are searched, or which
+        --queries adds to examples.jsonl.
       cuts: numbers K of top passages in which --answers are searched.
       output: directory for metrics.json, metrics per query and report.html; default: no files.
+      queries: file with the query texts, to write examples.jsonl, and to show the same queries in
+        report.html; needs --qrels and --output; default: no examples.
+      examples: maximum number of queries in each list of examples, chosen by the first metric.
       seed: random seed of the paired randomization test.
 
     Returns:
@@ -622,15 +632,24 @@ def evaluate_run(
         raise InputError(
             "`t5x-lite evaluate-run` requires either --qrels, or both --answers and --corpus"
         )
-    names = run_names(runs)
+    if queries is not None and (qrels is None or output is None):
+        raise InputError(
+            "--queries requires --qrels and --output, because it writes examples.jsonl to --output"
+        )
+    names, shown = run_names(runs), None
     if qrels is not None:
         judged = read_qrels(qrels)
-        measured = [_measured(name, path, judged, metrics) for name, path in names.items()]
+        texts = None if queries is None else _query_texts(queries, judged)
+        places = {name: _judged(path, judged) for name, path in names.items()}
+        measured = [_measured(name, one, judged, metrics) for name, one in places.items()]
+        if texts is not None:
+            shown = _examples(measured, places, judged, texts, corpus=corpus, count=examples)
     else:
         measured = _answered(names, str(answers), corpus, cuts)
     result = _compared(measured, seed=seed)
     if output is not None:
-        _write_results(output, measured, result, source=qrels or str(answers))
+        source = qrels or str(answers)
+        _write_results(output, measured, result, source=source, examples=shown)
     print_result(result, _rows(result))
     if output is not None:
         _logger.info(
@@ -682,7 +701,12 @@ def _compared(measured: Sequence["Measured"], *, seed: int = 0) -> dict[str, Any
 
 
 def _write_results(
-    output: str, measured: Sequence["Measured"], result: Mapping[str, Any], *, source: str
+    output: str,
+    measured: Sequence["Measured"],
+    result: Mapping[str, Any],
+    *,
+    source: str,
+    examples: Sequence[Mapping[str, Any]] | None,
 ) -> None:
     from t5x_lite.core.files import made_directory, write_atomically
     from t5x_lite.core.jobs import encode
@@ -697,17 +721,93 @@ def _write_results(
                 write_atomically(directory / f"{name}.queries.jsonl", encode(lines))
             content = json.dumps(result, indent=1).encode() + b"\n"
             write_atomically(directory / "metrics.json", content)
+            if examples is not None:
+                write_atomically(directory / "examples.jsonl", encode(examples))
     except OSError as error:
         raise InputError(f"output {output} cannot be written ({error.strerror})") from error
-    write_page(directory / "report.html", measured, result, source=source)
+    write_page(directory / "report.html", measured, result, source=source, examples=examples or ())
 
 
-def _measured(
-    name: str, path: str, judged: Mapping[str, Mapping[str, int]], metrics: Sequence[str]
-) -> "Measured":
-    from t5x_lite.metrics import runs as metrics_of_runs
-    from t5x_lite.report.compare import Measured
+def _query_texts(path: str, judged: "Judgements") -> dict[str, str]:
+    from t5x_lite.data.formats.pairs import read_passages
 
+    texts = {one.id: one.whole for one in read_passages(path) if one.id in judged}
+    if missing := [query for query in judged if query not in texts]:
+        raise InputError(
+            f"--queries must contain all queries of --qrels, but {len(missing)} are missing, such "
+            f"as {missing[0]!r}"
+        )
+    return texts
+
+
+def _examples(
+    measured: Sequence["Measured"],
+    places: Mapping[str, Mapping[str, Sequence["Place"]]],
+    judged: "Judgements",
+    texts: Mapping[str, str],
+    *,
+    corpus: Sequence[str],
+    count: int,
+) -> list[dict[str, Any]]:
+    """Return the queries that fail in all runs, or change most from the first run."""
+    from t5x_lite.data.formats.pairs import read_passages
+
+    metric = next(iter(measured[0].means))
+    values = {
+        query: {one.name: one.by_query[query][metric] for one in measured} for query in judged
+    }
+    lists: list[tuple[dict[str, str], list[str]]] = [
+        ({"list": "failed"}, [query for query in judged if not any(values[query].values())])
+    ]
+    for other in measured[1:]:
+        gains = {query: one[other.name] - one[measured[0].name] for query, one in values.items()}
+        for kind, sign in (("better", 1), ("worse", -1)):
+            order = sorted(gains, key=lambda query: -sign * gains[query])
+            chosen = [query for query in order if sign * gains[query] > 0]
+            lists.append(({"list": kind, "run": other.name}, chosen))
+    ranks = {
+        name: {query: {document: i for i, (document, _) in enumerate(found, 1)}
+               for query, found in one.items()}
+        for name, one in places.items()
+    }  # fmt: skip
+    examples: list[dict[str, Any]] = []
+    for kind, chosen in lists:
+        for query in chosen[:count]:
+            own = {name: one.get(query, {}) for name, one in ranks.items()}
+            relevant = sorted((-score, name) for name, score in judged[query].items() if score > 0)
+            examples.append(
+                {
+                    **kind,
+                    "query": query,
+                    "text": texts[query],
+                    "metric": metric,
+                    "values": values[query],
+                    "relevant": [
+                        {
+                            "document": document,
+                            "score": -score,
+                            "ranks": {name: one.get(document) for name, one in own.items()},
+                        }
+                        for score, document in relevant
+                    ],
+                    "first": {
+                        name: {"document": next(iter(one), None)} for name, one in own.items()
+                    },
+                }
+            )
+    documents = [one for each in examples for one in (*each["relevant"], *each["first"].values())]
+    wanted = {one["document"] for one in documents}
+    passages = {
+        one.id: one.whole for path in corpus for one in read_passages(path) if one.id in wanted
+    }
+    for one in documents:
+        if one["document"] in passages:
+            one["text"] = passages[one["document"]]
+    return examples
+
+
+def _judged(path: str, judged: "Judgements") -> dict[str, list["Place"]]:
+    """Return the ranked documents of a run, for queries with relevance judgments."""
     places = {
         query: [(one.document, one.rank) for one in documents]
         for query, documents in _rankings(path).items()
@@ -724,6 +824,18 @@ def _measured(
             missing,
             len(judged),
         )
+    return places
+
+
+def _measured(
+    name: str,
+    places: Mapping[str, Sequence["Place"]],
+    judged: "Judgements",
+    metrics: Sequence[str],
+) -> "Measured":
+    from t5x_lite.metrics import runs as metrics_of_runs
+    from t5x_lite.report.compare import Measured
+
     by_query = metrics_of_runs.per_query(judged, places, metrics)
     curves = {
         kind: [

@@ -23,6 +23,7 @@ import itertools
 import json
 import logging
 import math
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,7 +33,7 @@ import tyro
 
 from t5x_lite.commands.command import command
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.files import write_atomically
+from t5x_lite.core.files import made_directory, write_atomically
 from t5x_lite.core.jobs import check_same
 from t5x_lite.core.option_types import (
     ALL_MODULES,
@@ -63,6 +64,9 @@ if TYPE_CHECKING:
 _CHUNK_BATCHES = 32
 _COLUMNS = ("sentence1", "sentence2", "score")
 _TRIPLETS = ("anchor", "positive", "negative")
+_MTEB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(?:@\w[\w.-]*)?")
+_NO_REVISION = "no_revision_available"
+"""Revision of a model without revision in MTEB's result files."""
 _SECTIONS = ("Sentence1", "Sentence2", "Sentence3")
 
 _logger = logging.getLogger(__name__)
@@ -91,6 +95,7 @@ def evaluate_suite(
     query_length: OptionalPositive = None,
     document_length: OptionalPositive = None,
     depth: Positive = 1000,
+    mteb: OptionalText = None,
     trust_project: bool = False,
 ) -> dict[str, Any]:
     """Evaluate a retriever on all data sets of BEIR, MIRACL or another suite in a directory.
@@ -127,6 +132,8 @@ def evaluate_suite(
       document_length: maximum number of tokens of a document; default: the length in the
         checkpoint's config.
       depth: maximum number of documents per query.
+      mteb: model name, as ORGANIZATION/MODEL or ORGANIZATION/MODEL@REVISION, for result files in
+        MTEB's JSON format in OUTPUT/mteb/results; default: no such files.
       trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
 
     Returns:
@@ -134,13 +141,16 @@ def evaluate_suite(
     """
     from t5x_lite.checkpoints.init import base_at
     from t5x_lite.data.formats.rankings import write_run
-    from t5x_lite.data.formats.suites import METRICS, sets_of
+    from t5x_lite.data.formats.suites import METRICS, MTEB_METRICS, mteb_results, sets_of
     from t5x_lite.report.page import write_suite_page
 
     if sum(one is not None for one in (checkpoint, bm25, runs)) != 1:
         raise InputError(
             "`t5x-lite evaluate-suite` requires exactly one of --checkpoint, --bm25 and --runs"
         )
+    results = None if mteb is None else _mteb_folder(Path(output), mteb)
+    if results is not None:
+        mteb_results(suite, {}, depth=depth)  # raises an error before the evaluation
     found, folder = sets_of(suite, directory), Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     encoder = None
@@ -156,7 +166,7 @@ def evaluate_suite(
             batch_size=batch_size,
             inputs_length=query_length,
         )
-    sets: dict[str, dict[str, float]] = {}
+    everything: dict[str, dict[str, float]] = {}
     with trusting_checkpoints(trust_project), base_at(base):
         if runs is None:
             how: dict[str, Any] = {"suite": suite, "directory": str(Path(directory).absolute())}
@@ -174,10 +184,14 @@ def evaluate_suite(
                 _logger.info("%s", one.name)
                 write_run(str(path), finder.rankings(one, depth=depth), format="jsonl")
             source = _given(str(runs), one.name) if finder is None else str(path)
-            sets[one.name] = _measured(one, source, METRICS[suite])
+            names = METRICS[suite] if results is None else [*METRICS[suite], *MTEB_METRICS]
+            everything[one.name] = _measured(one, source, names)
+    sets = {name: {m: one[m] for m in METRICS[suite]} for name, one in everything.items()}
     result = {"mean": _mean(found, sets), "sets": sets, "missing": _missing(suite, found)}
     write_atomically(folder / "metrics.json", json.dumps(result, indent=1).encode() + b"\n")
     write_suite_page(folder / "report.html", suite, result)
+    if results is not None:
+        _write_mteb(results, str(mteb), mteb_results(suite, everything, depth=depth))
     rows: list[Row] = [{"set": name, **means} for name, means in sets.items()]
     print_result(result, [*rows, {"set": "mean", **result["mean"]}])
     if result["missing"]:
@@ -186,6 +200,25 @@ def evaluate_suite(
         "wrote the metrics to %s/metrics.json, and a report to %s/report.html", output, output
     )
     return result
+
+
+def _mteb_folder(output: Path, name: str) -> Path:
+    """Return the folder where mteb.ResultCache(OUTPUT/mteb) expects the results of a model."""
+    if _MTEB_NAME.fullmatch(name) is None:
+        raise InputError(
+            f"--mteb must be ORGANIZATION/MODEL or ORGANIZATION/MODEL@REVISION, got {name!r}"
+        )
+    model, _, revision = name.partition("@")
+    return output / "mteb" / "results" / model.replace("/", "__") / (revision or _NO_REVISION)
+
+
+def _write_mteb(folder: Path, name: str, results: Mapping[str, Mapping[str, Any]]) -> None:
+    meta = {"name": name.partition("@")[0], "revision": folder.name}
+    with made_directory(folder):
+        for task, content in {"model_meta": meta, **results}.items():
+            path = folder / f"{task}.json"
+            write_atomically(path, json.dumps(content, indent=2).encode() + b"\n")
+    _logger.info("wrote the results of %d MTEB tasks to %s", len(results), folder)
 
 
 def _check_same(path: Path, how: Mapping[str, Any]) -> None:

@@ -480,6 +480,10 @@ def _commands(runs: Sequence[Run], names: Sequence[str]) -> str:
 
 _TITLES = {"ndcg": "nDCG@k", "recall": "Recall@k", "top": "Questions answered in the first k"}
 _MOST_QUERIES = 20
+_MOST_DOCUMENTS = 5
+_SNIPPET = 200
+"""Maximum number of characters of a text in the tables of examples."""
+_LISTS = {"failed": "Queries that fail", "better": "Improved queries", "worse": "Worsened queries"}
 
 
 class Measured(NamedTuple):
@@ -499,9 +503,22 @@ class Measured(NamedTuple):
 
 
 def write_retrieval_page(
-    path: Path, measured: Sequence[Measured], result: Mapping[str, Any], *, source: str
+    path: Path,
+    measured: Sequence[Measured],
+    result: Mapping[str, Any],
+    *,
+    source: str,
+    examples: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Write the HTML page of rankings that were evaluated on the same queries."""
+    """Write the HTML page of rankings that were evaluated on the same queries.
+
+    Args:
+      path: path of the page.
+      measured: metrics of the rankings; the others are compared with the first.
+      result: p-values of the differences, as `evaluate-run` prints them.
+      source: file with the relevance judgments or answers, for the subtitle.
+      examples: queries to show with the ranks of relevant documents, as in examples.jsonl.
+    """
     first = measured[0]
     sections = [
         page.facts(
@@ -513,6 +530,7 @@ def write_retrieval_page(
         "<h2>Metrics</h2>" + _runs_table(measured, result),
         f'<h2>By depth, and by query</h2><div class="charts">{_curves(measured)}</div>',
         *(_differences(first, other) for other in measured[1:]),
+        *_example_tables(examples, [one.name for one in measured]),
     ]
     written = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     document = page.page("Retrieval", f"{source}, written {written}", sections)
@@ -520,6 +538,36 @@ def write_retrieval_page(
         write_atomically(path, document.encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise InputError(f"{path} cannot be written ({error.strerror})") from error
+
+
+def _example_tables(examples: Sequence[Mapping[str, Any]], runs: Sequence[str]) -> list[str]:
+    tables = []
+    lists = itertools.groupby(examples, key=lambda one: (one["list"], one.get("run")))
+    for (kind, run), group in lists:
+        shown, rows = [runs[0], run] if run else [*runs], []
+        for one in group:
+            relevant = [
+                f"{_text(found)}: {', '.join(str(found['ranks'][name] or '-') for name in shown)}"
+                for found in one["relevant"]
+            ]
+            more = len(relevant) - _MOST_DOCUMENTS
+            last = [f"{more} more"] if more > 0 else []
+            cells = [
+                " | ".join([*relevant[:_MOST_DOCUMENTS], *last]),
+                *(f"{one['values'][name]:.3f}: {_text(one['first'][name])}" for name in shown),
+            ]
+            rows.append((f"{one['query']}: {one['text'][:_SNIPPET]}", cells, ()))
+        headings = ["query", f"relevant documents: ranks in {', '.join(shown)}"]
+        headings += [f"{name}: value and first document" for name in shown]
+        title = _LISTS[kind] + (f", {run} against {runs[0]}" if run else "")
+        table = page.compared(headings, rows, numbers=False)
+        tables.append(f"<h2>{page.text(title)}</h2>{table}")
+    return tables
+
+
+def _text(document: Mapping[str, Any]) -> str:
+    words = " ".join(document.get("text", "").split())[:_SNIPPET]
+    return f"{document['document'] or '-'}{f' ({words})' if words else ''}"
 
 
 def _runs_table(measured: Sequence[Measured], result: Mapping[str, Any]) -> str:

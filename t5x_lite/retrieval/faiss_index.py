@@ -8,6 +8,7 @@
     IVFn,Flat         n lists around centroids, and a search reads `nprobe`; n about 4 sqrt(N)
     IVFn,PQm          like IVFn,Flat, each vector compressed to m bytes: small, but lossy
     HNSWm,Flat        graph with m neighbors per vector: fast, high recall, large, slow to build
+    SQ8               one byte per dimension; from int8 vectors it takes their ranges and codes
 
 Scores are dot products. Centroids and codes are trained on a sample of the vectors. The number of
 threads is fixed, so that every machine builds the same index and returns the same order.
@@ -36,7 +37,7 @@ from jaxtyping import Float
 from t5x_lite.core.errors import InputError, install_command
 from t5x_lite.core.files import reason, scratch_directory, write_atomically
 from t5x_lite.core.workers import counting
-from t5x_lite.data.formats.vectors import StringTable, VectorShards, read_record
+from t5x_lite.data.formats.vectors import StringTable, VectorShards, read_record, steps_of
 from t5x_lite.retrieval.exact import Best, check_vectors
 
 _VERSION = 1
@@ -113,13 +114,23 @@ def _writing(target: Path) -> Iterator[None]:
 
 
 def _fill(index: Any, shards: VectorShards) -> None:
+    ranges = _ranges_for(index, shards)
     with counting("indexing", unit="documents", total=len(shards)) as advance:
         for block in shards.blocks(rows=_ROWS):
             check_vectors(block.vectors, what="a document")
             for first in range(0, len(block.vectors), _ADDED_AT_A_TIME):
                 some = block.vectors[first : first + _ADDED_AT_A_TIME]
-                index.add(np.ascontiguousarray(some))
+                if ranges is not None:
+                    low, steps = steps_of(ranges)
+                    index.add_sa_codes(np.rint((some - low) / steps).astype(np.uint8))
+                else:
+                    index.add(np.ascontiguousarray(some))
                 advance(len(some))
+
+
+def _ranges_for(index: Any, shards: VectorShards) -> np.ndarray | None:
+    """Return the ranges of int8 vectors for SQ8, which has the same codes."""
+    return shards.ranges if hasattr(index, "sq") and not hasattr(index, "invlists") else None
 
 
 @contextlib.contextmanager
@@ -182,6 +193,11 @@ def _made(faiss: Any, shards: VectorShards, kind: str, how: Settings) -> Any:
         ) from error
     if hasattr(index, "hnsw"):
         index.hnsw.efConstruction = how.ef_construction
+    ranges = _ranges_for(index, shards)
+    if ranges is not None:  # faiss decodes a code as low + (code + 0.5) / 255 * width
+        low, steps = steps_of(ranges)
+        faiss.copy_array_to_vector(np.concatenate([low, 255 * steps]), index.sq.trained)
+        index.is_trained = True
     if not index.is_trained:
         lists = int(match.group(1) or 1)
         least = max(lists, 256 if "PQ" in kind else 1)

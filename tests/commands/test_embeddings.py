@@ -13,6 +13,7 @@ import pytest
 import t5x_lite
 from t5x_lite.commands import answers
 from t5x_lite.core.errors import InputError
+from t5x_lite.data.formats.vectors import quantized
 from t5x_lite.inference.checkpoint import Checkpoint
 from t5x_lite.inference.text_encoder import Embedder
 from tests.encoder_checkpoint import write_checkpoint
@@ -78,8 +79,35 @@ def test_shortened_vectors_and_their_signs(embed, checkpoint):
         embed(dimensions=13)
     with pytest.raises(InputError, match="a multiple of 8 dimensions"):
         embed(precision="binary")
-    with pytest.raises(InputError, match="supported only with --heads dense"):
-        embed(precision="binary", heads=("dense", "lexical"))
+    with pytest.raises(InputError, match="is for dense vectors, but --heads has no dense"):
+        embed(precision="binary", heads=("lexical",))
+
+
+@pytest.mark.slow
+def test_int8_vectors_and_their_ranges(embed, tmp_path, monkeypatch):
+    whole = embed()
+    ranges = np.stack([whole.min(axis=0), whole.max(axis=0)])
+    np.testing.assert_array_equal(embed(precision="int8"), quantized(whole, ranges))
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy.ranges"), ranges)
+    shared = {"precision": "int8", "ranges": str(tmp_path / "out.npy")}
+    (tmp_path / "two.txt").write_text("\n".join(TEXTS[2:4]) + "\n")
+    output = str(tmp_path / "two.npy")
+    found = embed(**shared, input=str(tmp_path / "two.txt"), output=output)
+    np.testing.assert_array_equal(found, quantized(whole[2:4], ranges))
+    np.testing.assert_array_equal(np.load(f"{output}.ranges"), ranges)
+    monkeypatch.setattr(answers, "CHUNK_BATCHES", 1)
+    parts = [embed(**shared, shard=f"{i}/2", output=f"{tmp_path}/{i}.npy") for i in (1, 2)]
+    np.testing.assert_array_equal(np.concatenate(parts), quantized(whole, ranges))
+
+
+def test_ranges_that_do_not_fit(embed):
+    for options, message in (
+        ({"ranges": "a.npy"}, "--ranges needs --precision int8, got --precision float32"),
+        ({"precision": "int8", "shard": "2/2"}, "--shard 2/2 needs --ranges"),
+        ({"precision": "int8", "ranges": "none.npy"}, r"none\.npy: No such file"),
+    ):
+        with pytest.raises(InputError, match=message):
+            embed(**options)
 
 
 @pytest.mark.slow

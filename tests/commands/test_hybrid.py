@@ -11,7 +11,7 @@ from t5x_lite.config.evaluation import NAMES
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import OptionError
 from t5x_lite.data.formats.rankings import read_run
-from t5x_lite.data.formats.vectors import M3Texts
+from t5x_lite.data.formats.vectors import M3Texts, dequantized, quantized
 from t5x_lite.layouts import Groups
 from t5x_lite.objectives.m3 import m3
 from tests.encoder_checkpoint import write_ranker
@@ -59,6 +59,28 @@ def test_runs_by_each_head_and_by_all(embedded, tmp_path):
     first = runs["dense"][0].documents[0]
     assert first.document == f"c{int(np.argmax(scores))}"
     assert first.score == pytest.approx(float(np.max(scores)), rel=1e-6)
+
+
+def test_dense_vectors_in_int8(embedded, checkpoint, tmp_path):
+    """Queries take the ranges of the corpus, and dense scores are those of the rounded vectors."""
+    options = {"heads": HEADS, "batch_size": 4, "vector_numbers": "float32", "precision": "int8"}
+    corpus, ranges = tmp_path / "corpus", str(tmp_path / "corpus" / "dense.npy")
+    embed(checkpoint, input=str(embedded / "corpus.jsonl"), output=str(corpus), **options)
+    queries = {"input": str(embedded / "queries.jsonl"), "output": str(tmp_path / "queries")}
+    embed(checkpoint, **queries, **options, ranges=ranges)
+    full = [np.load(embedded / name / "dense.npy") for name in ("corpus", "queries")]
+    limits = np.load(f"{ranges}.ranges")
+    np.testing.assert_array_equal(limits, [full[0].min(axis=0), full[0].max(axis=0)])
+    names = ("dense.npy", "dense.npy.ranges", "ids.txt", "lexical.jsonl", "multi_vector.npy")
+    assert sorted(p.name for p in corpus.iterdir()) == [*names, "multi_vector_ends.npy"]
+    for one, name in zip(full, ("corpus", "queries"), strict=True):
+        codes = np.load(tmp_path / name / "dense.npy")
+        np.testing.assert_array_equal(codes, quantized(one, limits))
+        np.testing.assert_array_equal(M3Texts(tmp_path / name).dense, dequantized(codes, limits))
+    made = hybrid(str(corpus), queries=str(tmp_path / "queries"), output=str(tmp_path / "runs"))
+    dense = list(read_run(str(made / "dense.trec")))
+    scores = M3Texts(corpus).dense @ M3Texts(tmp_path / "queries").dense[0]
+    assert dense[0].documents[0].score == pytest.approx(float(scores.max()), rel=1e-5)
 
 
 def test_the_same_ids_and_what_is_missing(embedded, checkpoint, tmp_path):

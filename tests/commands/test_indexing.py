@@ -7,6 +7,7 @@ import pytest
 
 from t5x_lite.commands.search import index_bench, index_build, index_search, search
 from t5x_lite.data.formats.rankings import read_run
+from t5x_lite.data.formats.vectors import steps_of, vector_writer
 
 pytest.importorskip("faiss")
 
@@ -37,6 +38,31 @@ def test_build_and_search(files):
     assert runs["keep"]["3"] != runs["drop"]["3"]
     index_build([corpus], output=str(files / "usual"))
     assert json.loads((files / "usual" / "index.json").read_text())["kind"] == "IVF98,Flat"
+
+
+def test_an_index_of_int8_vectors_has_their_codes(files):
+    """SQ8 ranks as `search`: its scores are higher by half a step of each dimension."""
+    vectors = np.load(files / "corpus.npy")
+    with vector_writer(str(files / "int8.npy"), precision="int8") as file:
+        file.write([str(i) for i in range(600)], vectors)
+    corpus, queries = [str(files / "int8.npy")], str(files / "queries.npy")
+    index_build(corpus, output=str(files / "sq8"), kind="SQ8")
+    options = {"queries": queries, "depth": 20}
+    index_search(str(files / "sq8"), output=str(files / "a.trec"), **options)
+    search(corpus, output=str(files / "b.trec"), **options)
+    assert found(str(files / "a.trec")) == found(str(files / "b.trec"))
+    _, steps = steps_of(np.load(files / "int8.npy.ranges"))
+    runs = [list(read_run(str(files / f"{name}.trec"))) for name in "ab"]
+    for query, ours, theirs in zip(np.load(queries), *runs, strict=True):
+        half = float(query @ steps) / 2
+        for one, other in zip(ours.documents, theirs.documents, strict=True):
+            assert one.score - other.score == pytest.approx(half, abs=1e-5)
+    index_build(corpus, output=str(files / "ivf"), kind="IVF4,SQ8")
+    index_search(str(files / "ivf"), output=str(files / "c.trec"), nprobe=4, **options)
+    same = [set(x) & set(y) for x, y in zip(
+        found(str(files / "c.trec")).values(), found(str(files / "b.trec")).values(), strict=True
+    )]  # fmt: skip
+    assert sum(map(len, same)) >= 380
 
 
 def test_bench(files, capsys):

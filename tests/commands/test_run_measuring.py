@@ -65,6 +65,92 @@ def test_a_terminal_has_a_table_and_the_name_of_the_page(
     assert f"wrote {tmp_path}/fused.trec: 3 queries from 2 runs" in caplog.text
 
 
+def test_queries_that_fail_or_change(files, tmp_path):
+    runs, qrels = files
+    texts = {"q": "a <b>", "r": "x y", "s": "none", "z": "unused"}
+    lines = [json.dumps({"_id": name, "text": text}) for name, text in texts.items()]
+    (tmp_path / "queries.jsonl").write_text("\n".join(lines))
+    (tmp_path / "corpus.tsv").write_text("a\tOslo\nb\tParis\nx\tRome\n")
+    options = {"qrels": qrels, "metrics": ["mrr@10", "ndcg@10"], "output": str(tmp_path / "out")}
+    options |= {
+        "queries": str(tmp_path / "queries.jsonl"),
+        "corpus": [str(tmp_path / "corpus.tsv")],
+    }
+    evaluate_run(runs[::-1], **options)
+    found = [json.loads(x) for x in (tmp_path / "out/examples.jsonl").read_text().splitlines()]
+    a, b, x, nothing = (
+        {"document": "a", "text": "Oslo"},
+        {"document": "b", "text": "Paris"},
+        {"document": "x", "text": "Rome"},
+        {"document": None},
+    )
+    none, better = {"two": 0.0, "one": 0.0}, {"two": 0.0, "one": 1.0}
+    assert found == [
+        {
+            "list": "failed",
+            "query": "s",
+            "text": "none",
+            "metric": "mrr@10",
+            "values": none,
+            "relevant": [{**a, "score": 1, "ranks": {"two": None, "one": None}}],
+            "first": {"two": nothing, "one": nothing},
+        },
+        {
+            "list": "better",
+            "run": "one",
+            "query": "q",
+            "text": "a <b>",
+            "metric": "mrr@10",
+            "values": better,
+            "relevant": [{**a, "score": 1, "ranks": {"two": None, "one": 1}}],
+            "first": {"two": b, "one": a},
+        },
+        {
+            "list": "better",
+            "run": "one",
+            "query": "r",
+            "text": "x y",
+            "metric": "mrr@10",
+            "values": better,
+            "relevant": [
+                {**x, "score": 2, "ranks": {"two": None, "one": 1}},
+                {"document": "y", "score": 1, "ranks": {"two": None, "one": None}},
+            ],
+            "first": {"two": nothing, "one": x},
+        },
+    ]
+    page = (tmp_path / "out" / "report.html").read_text()
+    for shown in (
+        "<h2>Queries that fail</h2>",
+        "<h2>Improved queries, one against two</h2>",
+        '<tr><th scope="row">r: x y</th><td>x (Rome): -, 1 | y: -, -</td>'
+        "<td>0.000: -</td><td>1.000: x (Rome)</td></tr>",
+        "q: a &lt;b&gt;",
+    ):
+        assert shown in page
+    evaluate_run(runs, **{**options, "corpus": []}, examples=1)
+    found = [json.loads(x) for x in (tmp_path / "out/examples.jsonl").read_text().splitlines()]
+    assert [(one["list"], one.get("run"), one["query"]) for one in found] == [
+        ("failed", None, "s"),
+        ("worse", "two", "q"),
+    ]
+    assert found[1]["first"] == {"one": {"document": "a"}, "two": {"document": "b"}}
+
+
+def test_examples_that_cannot_be(files, tmp_path):
+    runs, qrels = files
+    (tmp_path / "queries.tsv").write_text("q\ta b\n")
+    options = {"queries": str(tmp_path / "queries.tsv"), "output": str(tmp_path / "out")}
+    with pytest.raises(
+        InputError, match="must contain all queries of --qrels, but 2 are missing, such as 'r'"
+    ):
+        evaluate_run(runs, qrels=qrels, **options)
+    for without in ({"qrels": qrels, "output": None}, {"answers": "x"}):
+        with pytest.raises(InputError, match="--queries requires --qrels and --output"):
+            evaluate_run(runs, **{**options, **without})
+    assert not (tmp_path / "out").exists()
+
+
 def test_answers_in_place_of_judgements(files, tmp_path):
     runs, _ = files
     (tmp_path / "answers.jsonl").write_text(

@@ -83,6 +83,24 @@ def test_a_search_of_signs_with_rescoring(tmp_path):
         )
 
 
+def test_a_search_of_int8_by_float_queries(tmp_path):
+    """Two vectors in the same steps of 0.1 have the same score, until full vectors rank them."""
+    full = np.array([[0, 25.5], [25.5, 0], [1.02, 3.01], [1.08, 3.04]], np.float32)
+    with vector_writer(str(tmp_path / "int8.npy"), precision="int8") as file:
+        file.write(list("abcd"), full)
+    np.save(tmp_path / "full.npy", full)
+    np.save(tmp_path / "queries.npy", np.array([[10, 1]], np.float32))
+    options = {"queries": str(tmp_path / "queries.npy"), "depth": 3}
+    int8, both = [str(tmp_path / "int8.npy")], [str(tmp_path / "full.npy")]
+    search(int8, output=str(tmp_path / "a.trec"), **options)
+    ((one, two, three),) = found(tmp_path / "a.trec").values()
+    assert [name for name, _ in (one, two, three)] == ["1", "0", "2"]
+    assert [score for _, score in (one, two, three)] == pytest.approx([255, 25.5, 13], rel=1e-6)
+    search(int8, output=str(tmp_path / "b.trec"), rescore=both, **options)
+    assert [name for name, _ in found(tmp_path / "b.trec")["0"]] == ["1", "0", "3"]
+    assert found(tmp_path / "b.trec")["0"][2][1] == pytest.approx(13.84, rel=1e-6)
+
+
 @pytest.mark.slow
 def test_queries_of_a_checkpoint_are_as_their_vectors(tmp_path, compile_once):
     checkpoint = str(write_checkpoint(tmp_path, "bert"))

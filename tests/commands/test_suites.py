@@ -9,6 +9,7 @@ from t5x_lite.commands.suites import Pair, Triplet, evaluate_sts, evaluate_suite
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import OptionError
 from t5x_lite.data.formats.rankings import Ranking, ranked, read_run, write_run
+from t5x_lite.data.formats.suites import METRICS
 from t5x_lite.inference.checkpoint import Checkpoint
 from tests.encoder_checkpoint import write_checkpoint
 
@@ -53,6 +54,57 @@ def test_bm25_and_runs_of_ones_own(beir, tmp_path, capsys):
     (runs / "nq.trec").unlink()
     with pytest.raises(InputError, match="has no run file for the data set 'nq'"):
         evaluate_suite("beir", beir, output=str(tmp_path / "own"), runs=str(runs))
+
+
+def test_result_files_of_mteb(beir, tmp_path):
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    for name in ("nq", "cqadupstack.a", "cqadupstack.b"):
+        rankings = [Ranking("2", ranked([("3", 2.0), ("1", 1.0)])), Ranking("x", ranked([]))]
+        write_run(str(runs / f"{name}.jsonl"), rankings)
+    options = {"output": str(tmp_path / "out"), "runs": str(runs), "depth": 20}
+    result = evaluate_suite("beir", beir, mteb="org/model@r1", **options)
+    assert list(result["sets"]["nq"]) == list(METRICS["beir"])
+    folder = tmp_path / "out" / "mteb" / "results" / "org__model" / "r1"
+    assert sorted(path.name for path in folder.iterdir()) == ["NQ.json", "model_meta.json"]
+    meta = json.loads((folder / "model_meta.json").read_text())
+    assert meta == {"name": "org/model", "revision": "r1"}
+    ndcg = pytest.approx(1 / np.log2(3) / 2)
+    assert json.loads((folder / "NQ.json").read_text()) == {
+        "dataset_revision": "release",
+        "task_name": "NQ",
+        "mteb_version": None,
+        "scores": {
+            "test": [
+                {
+                    "ndcg_at_1": 0.0,
+                    "map_at_1": 0.0,
+                    "recall_at_1": 0.0,
+                    "mrr_at_1": 0.0,
+                    **{f"ndcg_at_{k}": ndcg for k in (3, 5, 10, 20)},
+                    **{f"map_at_{k}": 0.25 for k in (3, 5, 10, 20)},
+                    **{f"recall_at_{k}": 0.5 for k in (3, 5, 10, 20)},
+                    **{f"mrr_at_{k}": 0.25 for k in (3, 5, 10, 20)},
+                    **{f"precision_at_{k}": pytest.approx(0.5 / k) for k in (3, 5, 10, 20)},
+                    "precision_at_1": 0.0,
+                    "main_score": ndcg,
+                    "hf_subset": "default",
+                    "languages": ["eng-Latn"],
+                }
+            ]
+        },
+        "evaluation_time": None,
+        "kg_co2_emissions": None,
+    }
+    for changed, message in (
+        ({"mteb": "model"}, "--mteb must be ORGANIZATION/MODEL"),
+        ({"mteb": "org/model@../x"}, "--mteb must be ORGANIZATION/MODEL"),
+        ({"mteb": "org/model", "depth": 5}, "--mteb needs --depth 10 or more for nDCG@10, got 5"),
+    ):
+        with pytest.raises(InputError, match=message):
+            evaluate_suite("beir", beir, **{**options, **changed})
+    with pytest.raises(InputError, match="--mteb does not support the suite mkqa"):
+        evaluate_suite("mkqa", beir, mteb="org/model", **options)
 
 
 @pytest.mark.slow

@@ -1,15 +1,21 @@
 """Guides whose blocks run: the commands and the code that a page shows, on small files."""
 
 import dataclasses
+import functools
 import json
 import sys
 import types
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+import t5x_lite
 from t5x_lite.cli import main
 from t5x_lite.config import Checkpoints, Evaluation
 from t5x_lite.core.tracking import Tracking
+from t5x_lite.data.formats.rankings import read_run
+from t5x_lite.data.formats.vectors import VectorShards
 from t5x_lite.train import measuring
 from t5x_lite.train.training import train
 from tests.docs.commands import ROOT, blocks, command_lines
@@ -51,6 +57,60 @@ def test_unbalanced_classes(tmp_path, monkeypatch, caplog):
     args = command_lines(guide("classes")[0])[0]
     kept = args[: args.index("--workdir")]
     assert main([*kept, "--workdir", "work/other", *weights]) == 2
+
+
+def test_int8_vectors(tmp_path, monkeypatch, compile_once):
+    """Two files with the ranges of the first one, and the scores of float queries."""
+    monkeypatch.chdir(tmp_path)
+    write_checkpoint(tmp_path, "bert").rename("RETRIEVER")
+    texts = {"corpus": "abcdefgh", "more": "ijk", "queries": "aek"}
+    for name, words in texts.items():
+        Path(f"{name}.jsonl").write_text(
+            "".join(f'{{"_id": "{x}", "text": "{x}"}}\n' for x in words)
+        )
+    run(next(b for b in guide("embedding") if "--precision int8" in b.text))
+    ranges = np.load("int8.npy.ranges")
+    np.testing.assert_array_equal(np.load("more.npy.ranges"), ranges)
+    encode = functools.partial(t5x_lite.load("RETRIEVER").encode, normalize=True)
+    queries = encode(list("aek"))
+    vectors = VectorShards.open(["int8.npy", "more.npy"]).rows(0, 11)
+    np.testing.assert_allclose(vectors, encode(list("abcdefghijk")), atol=0.1)
+    for query, found in zip(queries, read_run("run.trec"), strict=True):
+        scores = [(-one.score, int(one.document)) for one in found.documents]
+        expected = sorted((-score, i) for i, score in enumerate(vectors @ query))
+        np.testing.assert_allclose(scores, expected, rtol=1e-5)
+    assert [np.load(name).dtype for name in ("int8.npy", "more.npy")] == [np.int8, np.int8]
+
+
+def test_queries_that_fail_or_change(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, first in (("bm25", "d2"), ("dense", "d1")):
+        Path(f"{name}.trec").write_text(f"q1 Q0 {first} 1 2.0 x\nq2 Q0 d3 1 1.0 x\n")
+    texts = {"queries": ("q1", "q2"), "corpus": ("d1", "d2", "d3")}
+    for name, ids in texts.items():
+        lines = [json.dumps({"_id": x, "text": f"text of {x}"}) for x in ids]
+        Path(f"{name}.jsonl").write_text("\n".join(lines))
+    Path("qrels").mkdir()
+    Path("qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td2\t1\n")
+    run(next(b for b in guide("evaluate_retrieval") if "--queries queries.jsonl" in b.text))
+    lines = Path("results/examples.jsonl").read_text().splitlines()
+    failed, better = map(json.loads, lines)
+    assert (failed["list"], failed["query"]) == ("failed", "q2")
+    assert (better["list"], better["run"], better["text"]) == ("better", "dense", "text of q1")
+    assert better["relevant"][0]["ranks"] == {"bm25": None, "dense": 1}
+    assert "text of d1" in Path("results/report.html").read_text()
+
+
+def test_result_files_of_mteb(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Path("BEIR/scifact")
+    (folder / "qrels").mkdir(parents=True)
+    for name in ("corpus", "queries"):
+        (folder / f"{name}.jsonl").write_text(json.dumps({"_id": name, "text": "word"}))
+    (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nqueries\tcorpus\t1\n")
+    run(next(b for b in guide("data_sets") if "--mteb" in b.text))
+    found = json.loads(Path("results/mteb/results/my-org__bm25/v1/SciFact.json").read_text())
+    assert found["scores"]["test"][0]["main_score"] == 1.0
 
 
 def test_a_callback_ends_a_run(

@@ -16,6 +16,8 @@
 In BEIR, documents with the query's id are excluded from its ranking. In the other suites, queries
 and passages are numbered separately, so no document is excluded.
 
+`mteb_results` has the names of these sets in MTEB, and the form of its result files.
+
 Sources: Thakur et al. 2021; Zhang et al. 2023 (MIRACL); Longpre et al. 2021 (MKQA); Chen et al.
 2024, arXiv:2402.03216 (MLDR, and the selection of MKQA's questions); Zhang et al. 2021 (Mr. TyDi);
 Kočiský et al. 2018 (NarrativeQA) and mteb's NarrativeQARetrieval, which BGE-M3's paper follows
@@ -23,6 +25,7 @@ through Günther et al. 2023: each question of the test split is a query, and it
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -65,6 +68,51 @@ EXPECTED: Mapping[Suite, Sequence[str]] = {
     "mrtydi": TYDI_LANGUAGES,
     "narrativeqa": ("narrativeqa",),
 }
+MTEB_METRICS = tuple(
+    f"{kind}@{cut}"
+    for kind in ("ndcg", "map", "recall", "precision", "mrr")
+    for cut in (1, 3, 5, 10, 20, 100, 1000)
+)
+"""Metrics in MTEB's result files of retrieval tasks, named as in `metrics.runs`."""
+_MTEB_BEIR = {
+    "trec-covid": "TRECCOVID",
+    "nfcorpus": "NFCorpus",
+    "nq": "NQ",
+    "hotpotqa": "HotpotQA",
+    "fiqa": "FiQA2018",
+    "arguana": "ArguAna",
+    "webis-touche2020": "Touche2020",
+    "quora": "QuoraRetrieval",
+    "dbpedia-entity": "DBPedia",
+    "scidocs": "SCIDOCS",
+    "fever": "FEVER",
+    "climate-fever": "ClimateFEVER",
+    "scifact": "SciFact",
+    "msmarco": "MSMARCO",
+    "cqadupstack": "CQADupstackRetrieval",
+    **{
+        f"cqadupstack/{name}": f"CQADupstack{name.capitalize()}Retrieval"
+        for name in (
+            *("android", "english", "gaming", "gis", "mathematica", "physics", "programmers"),
+            *("stats", "tex", "unix", "webmasters", "wordpress"),
+        )
+    },
+}
+_MTEB_SUITES: Mapping[Suite, tuple[str, str]] = {
+    "miracl": ("MIRACLRetrieval", "dev"),
+    "mldr": ("MultiLongDocRetrieval", "test"),
+    "mrtydi": ("MrTidyRetrieval", "test"),
+    "narrativeqa": ("NarrativeQARetrieval", "test"),
+}
+_CODES = (
+    "ar:ara-Arab arabic:ara-Arab bn:ben-Beng bengali:ben-Beng de:deu-Latn en:eng-Latn "
+    "english:eng-Latn es:spa-Latn fa:fas-Arab fi:fin-Latn finnish:fin-Latn fr:fra-Latn hi:hin-Deva "
+    "id:ind-Latn indonesian:ind-Latn it:ita-Latn ja:jpn-Jpan japanese:jpn-Jpan ko:kor-Kore "
+    "korean:kor-Kore pt:por-Latn ru:rus-Cyrl russian:rus-Cyrl sw:swa-Latn swahili:swa-Latn "
+    "te:tel-Telu telugu:tel-Telu th:tha-Thai thai:tha-Thai yo:yor-Latn zh:zho-Hans"
+)
+_MTEB_LANGUAGES = {name: code for name, _, code in (x.partition(":") for x in _CODES.split())}
+_MLDR_LANGUAGES = {**_MTEB_LANGUAGES, "ko": "kor-Hang", "zh": "cmn-Hans"}
 _NEEDS: Mapping[Suite, str] = {
     "mrtydi": "mrtydi-v1.1-LANGUAGE with topic.test.tsv, qrels.test.txt and collection/docs.jsonl",
     "narrativeqa": "qaps.csv, documents.csv and tmp/*.content, or test tables of the Hub",
@@ -96,6 +144,72 @@ class Judged:
     def group(self) -> str:
         """Group of the set, such as "cqadupstack"; a mean over sets counts a group as one set."""
         return self.name.partition("/")[0]
+
+
+def mteb_results(
+    suite: Suite, sets: Mapping[str, Mapping[str, float]], *, depth: int = 1000
+) -> dict[str, dict[str, Any]]:
+    """Return the content of MTEB's result files, by task name, for test sets that MTEB has.
+
+    The content has the form of mteb.TaskResult, version 2, without the nAUC values. Its main score
+    is nDCG@10. "mteb_version" is None and "dataset_revision" is "release", because the metrics are
+    computed here and on the released files.
+
+    Args:
+      suite: name of the suite.
+      sets: metrics of each test set, with all names of `MTEB_METRICS`.
+      depth: maximum number of ranked documents per query; metrics with a larger cutoff are skipped.
+
+    Raises:
+      InputError: if MTEB has no task with the judgments of the suite, or `depth` is below 10.
+    """
+    if depth < 10:
+        raise InputError(f"--mteb needs --depth 10 or more for nDCG@10, got {depth}")
+    if suite != "beir" and suite not in _MTEB_SUITES:
+        raise InputError(
+            f"--mteb does not support the suite {suite}, because MTEB has no task with its "
+            f"judgments; use beir, {', '.join(_MTEB_SUITES)}"
+        )
+    values = {
+        name: {
+            metric.replace("@", "_at_"): metrics[metric]
+            for metric in MTEB_METRICS
+            if int(metric.partition("@")[2]) <= depth
+        }
+        for name, metrics in sets.items()
+    }
+    parts = [name for name in _MTEB_BEIR if name.startswith("cqadupstack/")]
+    if all(name in values for name in parts):
+        values["cqadupstack"] = {
+            metric: math.fsum(values[name][metric] for name in parts) / len(parts)
+            for metric in values[parts[0]]
+        }
+    results: dict[str, dict[str, Any]] = {}
+    for name, scores in values.items():
+        subset, language = "default", "eng-Latn"
+        if suite == "beir":
+            task, split = _MTEB_BEIR.get(name), "dev" if name == "msmarco" else "test"
+        else:
+            task, split = _MTEB_SUITES[suite]
+            if suite != "narrativeqa":
+                subset = name
+                language = (_MLDR_LANGUAGES if suite == "mldr" else _MTEB_LANGUAGES)[name]
+        if task is None:
+            continue
+        result = results.setdefault(
+            task,
+            {
+                "dataset_revision": "release",
+                "task_name": task,
+                "mteb_version": None,
+                "scores": {split: []},
+                "evaluation_time": None,
+                "kg_co2_emissions": None,
+            },
+        )
+        own = {"main_score": scores["ndcg_at_10"], "hf_subset": subset, "languages": [language]}
+        result["scores"][split].append({**scores, **own})
+    return results
 
 
 def sets_of(suite: Suite, directory: str) -> list[Judged]:

@@ -21,6 +21,11 @@ Files of vectors are written incrementally and appear atomically:
 
 N is unknown until the end, so the header of a .npy file reserves space for N and is rewritten.
 
+Vectors with the precision int8 have their ranges next to them, which later files can share:
+
+    corpus.npy          int8 [N, D]: 256 steps from the minimum to the maximum of each dimension
+    corpus.npy.ranges   float32 [2, D]: minimum and maximum of each dimension, in .npy format
+
 Vectors of a corpus in one or several files, read in blocks:
 
     shards = VectorShards.open(["part-0.npy", "part-1.npy"], ids=["corpus.jsonl"])
@@ -35,7 +40,7 @@ are read in sequence from files of passages (`data.formats.passages`), or are ro
 A directory with the outputs of a model's dense, lexical and multi-vector heads:
 
     DIR/ids.txt                    an id per line, as JSON
-    DIR/dense.npy                  float32 [N, D]
+    DIR/dense.npy                  float32 [N, D], or another precision as above
     DIR/lexical.jsonl              {"5": 0.7, "9": 0.4} for each text: token -> weight
     DIR/multi_vector.npy           vectors of the tokens of all texts, concatenated [T, K]
     DIR/multi_vector_ends.npy      int64 [N], end of each text in multi_vector.npy
@@ -51,6 +56,7 @@ import contextlib
 import errno
 import importlib
 import json
+import logging
 import math
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -58,7 +64,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int8
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.files import open_atomically, reason, writing
@@ -71,6 +77,8 @@ from t5x_lite.core.jobs import (
 )
 from t5x_lite.data.formats.lines import parse_json, read_lines
 from t5x_lite.data.formats.pairs import read_passages
+
+_logger = logging.getLogger(__name__)
 
 
 class StringTable:
@@ -307,7 +315,7 @@ def check_vector_file(path: str) -> None:
         _pyarrow()
 
 
-Precision = Literal["float32", "float16", "binary"]
+Precision = Literal["float32", "float16", "int8", "binary"]
 
 
 @contextlib.contextmanager
@@ -317,14 +325,57 @@ def vector_writer(
     identity: Mapping[str, Any] | None = None,
     chunk: int = 1,
     precision: Precision = "float32",
+    ranges: Float[np.ndarray, "2 D"] | None = None,
 ) -> Iterator[VectorWriter]:
-    """Open a file of vectors for writing; it appears at its path when complete."""
+    """Open a file of vectors for writing; it appears at its path when complete.
+
+    Args:
+      path: path of the file, ending in .npy or .parquet.
+      identity: JSON identity of the command; only the same command resumes a .npy file.
+      chunk: number of vectors per write.
+      precision: data type of the vectors in a .npy file.
+      ranges: minimum and maximum of each dimension for the precision int8, written to PATH.ranges;
+        None computes them from the vectors, which are stored as float32 until the file is complete.
+
+    Raises:
+      InputError: if the file cannot be written, or does not support the precision.
+    """
     check_vector_file(path)
     if precision != "float32" and Path(path).suffix != ".npy":
         raise InputError(f"--output {path}: must end in .npy to store vectors as {precision}")
-    if identity is not None and Path(path).suffix == ".npy" and is_resumable(path):
+    if precision == "int8" and ranges is None:
+        if not is_resumable(path):
+            raise InputError(f"{path}: cannot be written (not a regular file)")
+        unquantized = f"{path}.float32"
+        try:
+            with _file_writer(unquantized, identity, chunk) as writer:
+                yield writer
+                if identity is not None and writer.done:  # before the end, so that a kill resumes
+                    writer.close()
+                    quantize_file(f"{unquantized}.partial", path)
+            if identity is None and writer.done:
+                quantize_file(unquantized, path)
+        finally:
+            Path(unquantized).unlink(missing_ok=True)
+        return
+    with _file_writer(path, identity, chunk, precision, ranges) as writer:
+        yield writer
+        if ranges is not None:
+            save_array(f"{path}{_RANGES}", ranges)
+
+
+@contextlib.contextmanager
+def _file_writer(
+    path: str,
+    identity: Mapping[str, Any] | None,
+    chunk: int,
+    precision: Precision = "float32",
+    ranges: np.ndarray | None = None,
+) -> Iterator[VectorWriter]:
+    is_parquet = Path(path).suffix == ".parquet"
+    if identity is not None and not is_parquet and is_resumable(path):
         with resumable_array(path, identity=identity, chunk=chunk) as array:
-            yield NpyWriter(array, precision)
+            yield NpyWriter(array, precision, ranges)
         return
     with contextlib.ExitStack() as stack:
         with writing(path):
@@ -332,10 +383,10 @@ def vector_writer(
         if not file.seekable():
             raise InputError(f"{path}: cannot be written (not a regular file)")
         writer: VectorWriter
-        if Path(path).suffix == ".npy":
-            writer = NpyWriter(ResumableArray(file, path=path), precision)
-        else:
+        if is_parquet:
             writer = ParquetWriter(file, path)
+        else:
+            writer = NpyWriter(ResumableArray(file, path=path), precision, ranges)
         try:
             yield writer
         except BaseException:
@@ -350,8 +401,13 @@ def vector_writer(
 class NpyWriter:
     """Writer of vectors to a .npy file, where the row number is the only id of a vector."""
 
-    def __init__(self, array: ResumableArray, precision: Precision = "float32"):
-        self._array = array
+    def __init__(
+        self,
+        array: ResumableArray,
+        precision: Precision = "float32",
+        ranges: Float[np.ndarray, "2 D"] | None = None,
+    ):
+        self._array, self._ranges = array, ranges
         self._precision: Precision = precision
 
     @property
@@ -360,20 +416,35 @@ class NpyWriter:
 
     def write(self, ids: Sequence[str], vectors: Float[np.ndarray, "n D"]) -> None:
         del ids
-        self._array.write(stored(vectors, self._precision))
+        self._array.write(stored(vectors, self._precision, ranges=self._ranges))
 
     def close(self) -> None:
         self._array.finish()
 
 
-def stored(vectors: Float[np.ndarray, "n D"], precision: Precision) -> np.ndarray:
+def stored(
+    vectors: Float[np.ndarray, "n D"],
+    precision: Precision,
+    *,
+    ranges: Float[np.ndarray, "2 R"] | None = None,
+) -> np.ndarray:
     """Convert vectors to the precision of a file: [n, D], or for "binary" uint8 [n, D / 8].
 
-    For "binary", a bit is 1 for a number above 0, and bits are packed as by np.packbits.
+    For "binary", a bit is 1 for a number above 0, and bits are packed as by np.packbits. For
+    "int8", each dimension has 256 steps in its range (`quantized`).
 
     Raises:
-      InputError: if `precision` is "binary" and D is not a multiple of 8.
+      InputError: if `precision` is "binary" and D is not a multiple of 8, or "int8" and `ranges`
+        has another number of dimensions.
     """
+    if precision == "int8":
+        assert ranges is not None
+        if ranges.shape[1] != vectors.shape[1]:
+            raise InputError(
+                f"--ranges has {ranges.shape[1]} dimensions, but vectors have {vectors.shape[1]}; "
+                "give vectors of the same encoder"
+            )
+        return quantized(vectors, ranges)
     if precision == "binary":
         if vectors.shape[1] % 8:
             raise InputError(
@@ -381,6 +452,111 @@ def stored(vectors: Float[np.ndarray, "n D"], precision: Precision) -> np.ndarra
             )
         return np.packbits(vectors > 0, axis=1)
     return np.ascontiguousarray(vectors, {"float32": "<f4", "float16": "<f2"}[precision])
+
+
+def quantized(
+    vectors: Float[np.ndarray, "n D"], ranges: Float[np.ndarray, "2 D"]
+) -> Int8[np.ndarray, "n D"]:
+    """Convert vectors to int8: the number of the step in each dimension's range, less 128.
+
+    The range of a dimension has 255 equal steps; numbers outside of it become -128 or 127.
+    Source: sentence_transformers.util.quantization.quantize_embeddings, which gives equal values.
+
+    Args:
+      vectors: vectors in float32.
+      ranges: minimum and maximum of each dimension.
+    """
+    low, steps = steps_of(ranges)
+    return (np.clip(np.floor((vectors - low) / steps), 0, 255) - 128).astype(np.int8)
+
+
+def dequantized(
+    codes: Int8[np.ndarray, "n D"], ranges: Float[np.ndarray, "2 D"]
+) -> Float[np.ndarray, "n D"]:
+    """Return the float32 vectors of int8 codes: the lower end of each code's step."""
+    low, steps = steps_of(ranges)
+    found = codes.astype(np.float32)
+    found += 128
+    found *= steps
+    found += low
+    return found
+
+
+def steps_of(
+    ranges: Float[np.ndarray, "2 D"],
+) -> tuple[Float[np.ndarray, " D"], Float[np.ndarray, " D"]]:
+    """Return the minimum and the step size of each dimension; constant dimensions have step 1."""
+    steps = (ranges[1] - ranges[0]) / np.float32(255)
+    return ranges[0], np.where(steps == 0, np.float32(1), steps)
+
+
+def ranges_of(path: str) -> Float[np.ndarray, "2 D"]:
+    """Return the ranges of an int8 file, or the minimum and maximum of other vectors.
+
+    Args:
+      path: .npy or .parquet file of vectors.
+
+    Raises:
+      InputError: if the file is invalid, contains only signs, or has fewer than 2 vectors.
+    """
+    shards = VectorShards.open([path])
+    if shards.ranges is not None:
+        return shards.ranges
+    if Path(path).suffix == ".npy" and open_array(path).dtype == np.uint8:
+        raise InputError(f"{path}: binary vectors have no ranges; give float32 or int8 vectors")
+    return _range_of_blocks(shards, path)
+
+
+def _range_of_blocks(shards: "VectorShards", where: str) -> np.ndarray:
+    if len(shards) < 2:
+        raise InputError(
+            f"{where}: ranges for int8 need at least 2 vectors, got {len(shards)}; give a file "
+            "with more vectors by --ranges"
+        )
+    if len(shards) < _FEW_VECTORS:
+        _logger.warning(
+            "the ranges for int8 are computed from only %d vectors; use --ranges FILE with at "
+            "least %d",
+            len(shards),
+            _FEW_VECTORS,
+        )
+    low = np.full(shards.size, np.inf, np.float32)
+    high = -low
+    for block in shards.blocks(rows=_BLOCK_ROWS):
+        low = np.minimum(low, block.vectors.min(axis=0))
+        high = np.maximum(high, block.vectors.max(axis=0))
+    ranges = np.stack([low, high])
+    _check_ranges(ranges, where)
+    return ranges
+
+
+def _check_ranges(ranges: np.ndarray, where: str) -> None:
+    with np.errstate(all="ignore"):
+        right = np.isfinite(ranges[1] - ranges[0]).all() and (ranges[0] <= ranges[1]).all()
+    if not right:
+        raise InputError(
+            f"{where}: the int8 range of a dimension is not finite, or its minimum is above its "
+            "maximum; embed the texts again"
+        )
+
+
+def quantize_file(source: str, path: str) -> None:
+    """Write a .npy file of float32 vectors as int8, with ranges from all of its vectors."""
+    shards = VectorShards([_Npy(source)], None)
+    ranges = _range_of_blocks(shards, path)
+    save_array(f"{path}{_RANGES}", ranges)
+    with writing(path), open_atomically(path) as file:
+        writer = NpyWriter(ResumableArray(file, path=path), "int8", ranges)
+        for block in shards.blocks(rows=_BLOCK_ROWS):
+            writer.write([], block.vectors)
+        writer.close()
+
+
+_RANGES = ".ranges"
+"""Suffix that the file with an int8 file's ranges adds to its name."""
+_FEW_VECTORS = 100
+"""Number of vectors below which computed ranges cause a warning, as in sentence-transformers."""
+_BLOCK_ROWS = 1 << 14
 
 
 class ParquetWriter:
@@ -446,6 +622,7 @@ class Block(NamedTuple):
 class _Shard(abc.ABC):
     rows: int
     size: int
+    ranges: np.ndarray | None = None
 
     @abc.abstractmethod
     def read(self, first: int, end: int) -> np.ndarray:
@@ -468,12 +645,14 @@ class VectorShards:
     Attributes:
       ids: ids of the vectors; None if the ids are row numbers.
       size: number of dimensions D of each vector.
+      ranges: minimum and maximum of each dimension of int8 vectors, float32 [2, D]; None for
+        vectors of another precision.
     """
 
     def __init__(self, shards: Sequence[_Shard], ids: StringTable | None):
         self._shards, self.ids = shards, ids
         self._ends = np.cumsum([shard.rows for shard in shards])
-        self.size = shards[0].size
+        self.size, self.ranges = shards[0].size, shards[0].ranges
 
     @classmethod
     def open(cls, paths: Sequence[str], *, ids: Sequence[str] = ()) -> "VectorShards":
@@ -488,6 +667,11 @@ class VectorShards:
                 raise InputError(
                     f"{path}: vectors have {shard.size} dimensions, but {paths[0]} has "
                     f"{shards[0].size}; all files must come from the same encoder"
+                )
+            if not _same_ranges(shard.ranges, shards[0].ranges):
+                raise InputError(
+                    f"{path}: vectors must have the same int8 ranges as {paths[0]}, or no ranges; "
+                    f"embed the texts again with --precision int8 --ranges {paths[0]}"
                 )
         return cls(shards, _ids(paths, shards, ids))
 
@@ -533,19 +717,42 @@ class VectorShards:
             yield Block(start, self.rows(start, min(start + rows, end)))
 
 
+def _same_ranges(one: np.ndarray | None, other: np.ndarray | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(one, other)
+
+
 class _Npy(_Shard):
     def __init__(self, path: str):
         self._array = open_array(path)
         shape, dtype = self._array.shape, self._array.dtype
-        if len(shape) != 2 or dtype not in (*_DTYPES, np.uint8) or not shape[1]:
+        if len(shape) != 2 or dtype not in (*_DTYPES, np.int8, np.uint8) or not shape[1]:
             raise InputError(
-                f"{path}: must be an array [N, D] of float32 (or float16, float64, or of signs as "
-                f"uint8), got {dtype} {list(shape)}"
+                f"{path}: must be an array [N, D] of float32 (or float16, float64, int8, or of "
+                f"signs as uint8), got {dtype} {list(shape)}"
             )
         self.rows, self.size = shape
         self._is_binary = dtype == np.uint8
         if self._is_binary:
             self.size *= 8
+        if dtype == np.int8:
+            self.ranges = self._read_ranges(f"{path}{_RANGES}", path)
+
+    def _read_ranges(self, file: str, path: str) -> np.ndarray:
+        if not Path(file).is_file():
+            raise InputError(
+                f"{path}: int8 vectors need the file {file}, which is missing; copy it together "
+                "with the vectors"
+            )
+        ranges = open_array(file, dtypes=(np.float32,), dims=2)
+        if ranges.shape != (2, self.size):
+            raise InputError(
+                f"{file}: must be an array [2, {self.size}], got {list(ranges.shape)}; copy the "
+                "file that belongs to the vectors"
+            )
+        _check_ranges(ranges, file)
+        return ranges
 
     def read(self, first: int, end: int) -> np.ndarray:
         return self._numbers(self._array[first:end])
@@ -557,6 +764,8 @@ class _Npy(_Shard):
         """Return stored values as float32; the bits of binary vectors become -1 and 1."""
         if self._is_binary:
             return np.unpackbits(stored, axis=1).astype(np.float32) * 2 - 1
+        if self.ranges is not None:
+            return dequantized(stored, self.ranges)
         return np.asarray(stored, np.float32)
 
 
@@ -710,6 +919,7 @@ def _ids(
 Numbers = Literal["float16", "int8", "float32"]
 
 IDS, DENSE, LEXICAL = "ids.txt", "dense.npy", "lexical.jsonl"
+_UNQUANTIZED = f"{DENSE}.float32"
 VECTORS, ENDS, SCALES = "multi_vector.npy", "multi_vector_ends.npy", "multi_vector_scale.npy"
 
 
@@ -722,13 +932,26 @@ class Writer:
     Args:
       directory: output directory, empty or from `jobs.resumable_directory`.
       numbers: dtype of the token vectors: "float16", "int8" or "float32".
+      precision: data type of the dense vectors.
+      ranges: minimum and maximum of each dimension for the precision int8; None computes them from
+        the dense vectors when the files are complete.
 
     Attributes:
       done: number of written texts, including texts that an earlier process wrote.
     """
 
-    def __init__(self, directory: Path, *, numbers: Numbers = "float16"):
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        numbers: Numbers = "float16",
+        precision: Precision = "float32",
+        ranges: Float[np.ndarray, "2 D"] | None = None,
+    ):
         self._directory, self._numbers = directory, numbers
+        self._calibrates = precision == "int8" and ranges is None
+        self._precision: Precision = "float32" if self._calibrates else precision
+        self._ranges = ranges
         self._files = AppendedFiles(directory)
         self._arrays: dict[str, ResumableArray] = {}
         self.done = self._files.done
@@ -760,7 +983,8 @@ class Writer:
         """
         self._lines(IDS, map(json.dumps, ids))
         if dense is not None:
-            self._rows(DENSE, np.ascontiguousarray(dense, "<f4"))
+            name = _UNQUANTIZED if self._calibrates else DENSE
+            self._rows(name, stored(dense, self._precision, ranges=self._ranges))
         if terms is not None:
             self._lines(LEXICAL, (json.dumps({str(t): w for t, w in one.items()}) for one in terms))
         if vectors is not None:
@@ -774,7 +998,13 @@ class Writer:
         """Complete the files, and record the number of texts in them."""
         for rows in self._arrays.values():
             rows.finish()
+        dense, unquantized = (self._directory / name for name in (DENSE, _UNQUANTIZED))
+        if self._ranges is not None:
+            save_array(f"{dense}{_RANGES}", self._ranges)
+        if self._calibrates:
+            quantize_file(str(unquantized), str(dense))
         self._files.close(whole=True)
+        unquantized.unlink(missing_ok=True)
 
     def _tokens(self, vectors: np.ndarray) -> None:
         if self._numbers != "int8":
@@ -821,7 +1051,11 @@ class M3Texts:
             )
         lines = enumerate(read_lines([str(self._where / IDS)]), start=1)
         self.ids: list[str] = [self._id(line, number) for number, line in lines]
-        self.dense: np.ndarray | None = self._array(DENSE, (np.float32,), 2)
+        self.dense: np.ndarray | None = None
+        if (self._where / DENSE).is_file():
+            with _naming_unreadable(self._where / DENSE):
+                shards = VectorShards.open([str(self._where / DENSE)])
+                self.dense = shards.rows(0, len(shards))
         self._vectors = self._array(VECTORS, (np.float16, np.float32, np.int8), 2)
         self._scales = self._array(SCALES, (np.float32,), 1)
         ends = self._array(ENDS, (np.int64,), 1)
@@ -881,11 +1115,8 @@ class M3Texts:
         path = self._where / name
         if not path.is_file():
             return None
-        try:
+        with _naming_unreadable(path):
             return open_array(path, dtypes=dtypes, dims=dims)
-        except InputError as error:
-            what = str(error).removeprefix(f"{path}: ")
-            raise InputError(f"{path}: cannot be read ({what})") from error
 
     def _check(self, name: str, count: int | None) -> None:
         if count is not None and count != len(self.ids):
@@ -893,3 +1124,12 @@ class M3Texts:
                 f"{self._where / name} has {count} texts, but {IDS} has {len(self.ids)}; run "
                 "`t5x-lite embed` again"
             )
+
+
+@contextlib.contextmanager
+def _naming_unreadable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        what = str(error).removeprefix(f"{path}: ")
+        raise InputError(f"{path}: cannot be read ({what})") from error

@@ -6,7 +6,15 @@ import json
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.formats.suites import MIRACL, MKQA, MLDR, sets_of
+from t5x_lite.data.formats.released_files import TYDI_LANGUAGES
+from t5x_lite.data.formats.suites import (
+    MIRACL,
+    MKQA,
+    MLDR,
+    MTEB_METRICS,
+    mteb_results,
+    sets_of,
+)
 from tests.data.formats.test_released_files import write_tydi
 
 
@@ -24,6 +32,46 @@ def beir(folder, split="test"):
     lines(folder / "queries.jsonl", [{"_id": "q", "text": "what"}, {"_id": "r", "text": "other"}])
     (folder / "qrels").mkdir()
     (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
+
+
+def results(suite, values):
+    """The test sets in MTEB's files, as (task, split): (subset, language, main score)."""
+    sets = {name: dict.fromkeys(MTEB_METRICS, value) for name, value in values.items()}
+    return {
+        (task, split): [(x["hf_subset"], *x["languages"], x["main_score"]) for x in scores]
+        for task, content in mteb_results(suite, sets).items()
+        for split, scores in content["scores"].items()
+    }
+
+
+def test_names_in_mteb():
+    default = ("default", "eng-Latn")
+    assert results("miracl", {"ar": 0.5, "ko": 0.25}) == {
+        ("MIRACLRetrieval", "dev"): [("ar", "ara-Arab", 0.5), ("ko", "kor-Kore", 0.25)]
+    }
+    assert results("mldr", {"ko": 0.5, "zh": 0.25}) == {
+        ("MultiLongDocRetrieval", "test"): [("ko", "kor-Hang", 0.5), ("zh", "cmn-Hans", 0.25)]
+    }
+    assert results("mrtydi", {"telugu": 0.5}) == {
+        ("MrTidyRetrieval", "test"): [("telugu", "tel-Telu", 0.5)]
+    }
+    assert results("narrativeqa", {"narrativeqa": 0.5}) == {
+        ("NarrativeQARetrieval", "test"): [(*default, 0.5)]
+    }
+    assert results("beir", {"msmarco": 0.5, "bioasq": 1.0, "cqadupstack/tex": 0.25}) == {
+        ("MSMARCO", "dev"): [(*default, 0.5)],
+        ("CQADupstackTexRetrieval", "test"): [(*default, 0.25)],
+    }
+    forums = ["android", "english", "gaming", "gis", "mathematica", "physics", "programmers"]
+    forums += ["stats", "tex", "unix", "webmasters", "wordpress"]
+    all_forums = results("beir", {f"cqadupstack/{x}": i / 12 for i, x in enumerate(forums)})
+    assert len(all_forums) == 13
+    ((*names, mean),) = all_forums["CQADupstackRetrieval", "test"]
+    assert names == [*default]
+    assert mean == pytest.approx(5.5 / 12)
+    for suite, names in (("miracl", MIRACL), ("mldr", MLDR), ("mrtydi", TYDI_LANGUAGES)):
+        ((found, *_),) = [results(suite, dict.fromkeys(names, 0.5)).values()]
+        assert len(found) == len(names)
 
 
 def test_numbers_of_languages():

@@ -1,10 +1,17 @@
+import contextlib
 import json
 
 import numpy as np
 import pytest
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.data.formats.vectors import VectorShards, vector_writer
+from t5x_lite.data.formats.vectors import (
+    VectorShards,
+    dequantized,
+    quantized,
+    ranges_of,
+    vector_writer,
+)
 
 VECTORS = np.arange(14, dtype=np.float32).reshape(7, 2)
 
@@ -88,6 +95,98 @@ def test_signs_are_an_eighth_of_a_byte(tmp_path):
         vector_writer(str(tmp_path / "a.parquet"), precision="float16"),
     ):
         pass
+
+
+RANGES = np.array([[-1, 0, 5], [1.55, 510, 5]], np.float32)
+"""Steps of 0.01, 2 and, where all numbers are equal, 1."""
+
+
+def test_int8_is_the_step_in_a_dimensions_range():
+    vectors = np.array([[-1, 3.9, 5], [0.285, 600, 5], [9, -7, 7.5]], np.float32)
+    codes = quantized(vectors, RANGES)
+    assert codes.dtype == np.int8
+    assert codes.tolist() == [[-128, -127, -128], [0, 127, -128], [127, -128, -126]]
+    read = dequantized(codes, RANGES)
+    assert read.dtype == np.float32
+    np.testing.assert_allclose(read, [[-1, 2, 5], [0.28, 510, 5], [1.55, 0, 7]], rtol=1e-5)
+
+
+def write_int8(path, vectors, **options):
+    with vector_writer(str(path), precision="int8", **options) as file:
+        for first in range(file.done, len(vectors), 2):
+            some = vectors[first : first + 2]
+            file.write([str(i) for i in range(len(some))], some)
+
+
+@pytest.mark.parametrize("identity", [None, {"seed": 0}])
+def test_ranges_of_an_int8_file(tmp_path, identity, caplog):
+    vectors = np.array([[-1, 100], [1.55, 355], [0.285, 227.5]], np.float32)
+    write_int8(tmp_path / "a.npy", vectors, identity=identity)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npy", "a.npy.ranges"]
+    assert "computed from only 3 vectors" in caplog.text
+    assert np.load(tmp_path / "a.npy").tolist() == [[-128, -128], [127, 127], [0, -1]]
+    ranges = np.load(tmp_path / "a.npy.ranges")
+    np.testing.assert_array_equal(ranges, np.array([[-1, 100], [1.55, 355]], np.float32))
+    np.testing.assert_array_equal(ranges_of(str(tmp_path / "a.npy")), ranges)
+    np.save(tmp_path / "full.npy", vectors)
+    np.testing.assert_array_equal(ranges_of(str(tmp_path / "full.npy")), ranges)
+    write_int8(tmp_path / "b.npy", vectors[2:] * 3, identity=identity, ranges=ranges)
+    shards = VectorShards.open([str(tmp_path / "a.npy"), str(tmp_path / "b.npy")])
+    read = np.array([[-1, 100], [1.55, 355], [0.28, 227], [0.85, 355]])
+    np.testing.assert_allclose(shards.rows(0, 4), read, rtol=1e-6)
+    np.testing.assert_allclose(shards.take(np.array([3, 0])), read[[3, 0]], rtol=1e-6)
+    np.testing.assert_array_equal(shards.ranges, ranges)
+    write_int8(tmp_path / "c.npy", vectors * 2, identity=identity)
+    for names in ("ac", "cb"):
+        with pytest.raises(InputError, match="must have the same int8 ranges as"):
+            VectorShards.open([str(tmp_path / f"{name}.npy") for name in names])
+    with pytest.raises(InputError, match="or no ranges"):
+        VectorShards.open([str(tmp_path / "full.npy"), str(tmp_path / "a.npy")])
+
+
+@pytest.mark.parametrize("ranges", [None, np.array([[0, 0], [255, 255]], np.float32)])
+def test_a_killed_int8_file_resumes(tmp_path, ranges):
+    vectors = np.array([[0, 3], [255, 5], [7, 255], [9, 0], [1, 2]], np.float32)
+    how = {"identity": {"seed": 0}, "chunk": 2, "precision": "int8", "ranges": ranges}
+    with contextlib.suppress(KeyboardInterrupt), vector_writer(f"{tmp_path}/a.npy", **how) as file:
+        file.write(["0", "1"], vectors[:2])
+        raise KeyboardInterrupt
+    assert not (tmp_path / "a.npy").exists()
+    with vector_writer(str(tmp_path / "a.npy"), **how) as file:
+        assert file.done == 2
+        file.write(["2", "3"], vectors[2:4])
+        file.write(["4"], vectors[4:])
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), vectors - 128)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npy", "a.npy.ranges"]
+
+
+def test_int8_that_cannot_be(tmp_path):
+    path, two = tmp_path / "a.npy", np.array([[1, 2], [3, 4]], np.float32)
+    with pytest.raises(InputError, match=r"a\.npy: ranges for int8 need at least 2 vectors, got 1"):
+        write_int8(path, two[:1])
+    with pytest.raises(InputError, match="--ranges has 3 dimensions, but vectors have 2"):
+        write_int8(path, two, ranges=RANGES)
+    with pytest.raises(InputError, match=r"must end in \.npy to store vectors as int8"):
+        write_int8(tmp_path / "a.parquet", two)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "b.npy").mkdir()
+    np.save(path, np.zeros((2, 3), np.int8))
+    with pytest.raises(InputError, match=r"need the file .*a\.npy\.ranges, which is missing"):
+        VectorShards.open([str(path)])
+    for wrong, message in (
+        (RANGES[:, :2], r"must be an array \[2, 3\], got \[2, 2\]"),
+        (RANGES[::-1], "its minimum is above its maximum"),
+        (RANGES.astype(np.float64), "must be an array of float32 with 2 axes"),
+    ):
+        with open(f"{path}.ranges", "wb") as file:
+            np.save(file, wrong)
+        with pytest.raises(InputError, match=message):
+            VectorShards.open([str(path)])
+    np.save(path, np.zeros((2, 3), np.uint8))
+    with pytest.raises(InputError, match="binary vectors have no ranges"):
+        ranges_of(str(path))
+    with pytest.raises(InputError, match="not a regular file"):
+        write_int8(tmp_path / "b.npy", two)
 
 
 def test_rows_are_taken_from_several_files(npy):
