@@ -479,7 +479,7 @@ class AdapterModules(nnx.Module):
 
 
 def at_step(adapters: Sequence[Adapter]) -> Callable[[Array], dict[str, Array]] | None:
-    """Return a function from the training step to the scheduled parameters of all adapters."""
+    """Return a function from step to scheduled adapter parameters; None without adapters."""
     if not adapters:
         return None
     return lambda step: {path: x for one in adapters for path, x in one.scheduled(step).items()}
