@@ -130,9 +130,8 @@ def delta_form(
       converted.
 
     Raises:
-      InputError: if two adapters change one array in an unsupported order, or a composition is not
-        a
-        Stack.
+      InputError: if two adapters change one array in an unsupported order, or a composition is
+        not a Stack.
     """
     places = {id(node): "/".join(map(str, path)) for path, node in nnx.iter_graph(model)}
     stacks, parts, rest = stacks_of(model), {}, []
@@ -464,10 +463,11 @@ class Fisher(How):
 
 @dataclasses.dataclass(frozen=True)
 class AverageFactors(How):
-    """Merge method for LoRA factors: A = sum w_i A_i, B = sum w_i B_i (as in adapters).
+    """Merge method for LoRA factors: A = sum w_i A_i, B = sum w_i B_i.
 
     The merged product has cross terms w_i w_j A_i B_j, so it is exact only for equal factors. A
-    weight of -1 negates both factors and has no effect on the product.
+    weight of -1 negates both factors and has no effect on the product. The library `adapters` calls
+    this method `linear`.
     """
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
@@ -479,7 +479,7 @@ class Zhang(How):
     """Merge method for LoRA factors: A = sum abs(w_i) A_i, B = sum w_i B_i (arXiv:2306.14870).
 
     The weight -1 negates a single LoRA exactly; a sum of several has cross terms w_i w_j A_i B_j.
-    Source: Zhang et al. 2023. The library adapters computes the same result.
+    Source: Zhang et al. 2023. The library `adapters` computes the same result.
     """
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:

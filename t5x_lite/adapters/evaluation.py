@@ -502,9 +502,8 @@ class BlockState(RowStates):
 class DenseState(RowStates):
     """Output [B, ..., O] of a dense layer, without bias, while several adapters change it.
 
-    `kernel` is the merged kernel that would give this output; None if batch rows have different
-    kernels.
-    `seen` is the attention mask, for gated adapters.
+    `kernel` is the merged kernel that would give this output, or None if batch rows have different
+    kernels. `seen` is the attention mask, for gated adapters.
     """
 
     x: Array

@@ -368,7 +368,7 @@ class Scored(ArrayModule):
             self.difference = nnx.Param(jnp.zeros(leaf.shape, jnp.float32), logical=leaf.axes)
 
     def kept(self, share: Array | None) -> Bool[Array, "*axes"]:
-        """Return the boolean mask, which keeps the fraction `share` of each layer's entries."""
+        """Return the boolean mask. The rule "top" keeps the fraction `share` of each layer."""
         scores = self._scores()
         rows = scores if self.stacked else scores[None]
         size = math.prod(rows.shape[1:])

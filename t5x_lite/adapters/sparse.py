@@ -353,7 +353,7 @@ def numbers_of(
 
 
 def share(numbers: Numbers, part: int, of: int) -> Numbers:
-    """Return the number of entries to select in rounds 1 to `part` of `of` rounds."""
+    """Return the number of entries that are selected after `part` of `of` rounds."""
     if isinstance(numbers, int):
         return round(numbers * part / of)
     return {path: round(number * part / of) for path, number in numbers.items()}

@@ -50,7 +50,7 @@ class ModelConfig:
         return None
 
     def to_finetune(self) -> "ModelConfig | None":
-        """Return the config with settings for fine-tuning; None keeps the config."""
+        """Return the config with settings for fine-tuning, or None if that is unsupported."""
         return None
 
     def build(self, *, rngs: nnx.Rngs) -> nnx.Module:

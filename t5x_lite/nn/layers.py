@@ -192,8 +192,7 @@ class EncoderLayer(PreNormLayer):
 
         Args:
           x: hidden states.
-          pattern: positions that each position attends to, and the relative bias that is added to
-            the logits.
+          pattern: positions that each position attends to, and the relative bias of the logits.
           key: random key of dropout; None disables dropout.
         """
         keys = split_key(key, 4)
@@ -305,8 +304,7 @@ class DecoderLayer(PreNormLayer):
         Args:
           x: hidden states.
           encoded: the encoder's output; None without cross-attention.
-          pattern: positions that each position attends to, and the relative bias that is added to
-            the logits.
+          pattern: positions that each position attends to, and the relative bias of the logits.
           across: inputs that each position attends to.
           key: random key of dropout; None disables dropout.
 
@@ -348,8 +346,7 @@ class DecoderLayer(PreNormLayer):
           write: function that stores the new keys and values of the self-attention and returns all
             cached keys and values of this layer.
           inputs: keys and values of the cross-attention, shared by the rows of an input.
-          pattern: cached positions that each row attends to, and the relative bias that is added to
-            the logits.
+          pattern: cached positions that each row attends to, and the relative bias of the logits.
           across: inputs that each row attends to.
         """
         if self.own_bias:

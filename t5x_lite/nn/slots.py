@@ -357,8 +357,7 @@ class Around:
     """Context that a block passes to its adapter, in addition to the hidden states.
 
     Attributes:
-      source: input of attention or feed-forward; in a pre-norm layer, the normalized input of the
-        block.
+      source: input of attention or feed-forward; in a pre-norm layer, the normalized x.
       mask: positions that each position attends to: an array [B, 1, T, T] or a `Visibility`. None
         in a decoder, because positions must not depend on later positions.
       key: random key of dropout; None disables dropout.
