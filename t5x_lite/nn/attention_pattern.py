@@ -144,7 +144,7 @@ class RelativeTable:
         """Return the bias of the first `num_queries` queries and of `size` keys from `start` on.
 
         The bias is the same along each diagonal. Therefore only T + size - 1
-        distances are looked up, and the gradient is summed over each diagonal before the table.
+        distances are looked up, and the gradient is first summed over each diagonal.
         """
         num_distances = num_queries + size - 1
         # Key minus query; from the last key and the first query on.
