@@ -71,9 +71,9 @@ class SlotTree(nnx.Module):
 
     Args:
       tree: composition of the adapters, such as Stack(a, b).
-      leaves: composed adapter modules by name, for one layer or stacked over layers.
+      leaves: composed adapter modules by adapter name.
       own: trained layers of the composition, such as routers, by key.
-      layers: layer numbers; decoder layers come after encoder layers.
+      layers: numbers of the layers; decoder layers are numbered after encoder layers.
     """
 
     ids: nnx.Variable | None = None  # [B], from `see`
@@ -127,7 +127,6 @@ class BlockTree(SlotTree):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Apply all adapters to a block's output, and return the residual sum."""
         total = x + self._run(BlockState(f, x, norm, around, self._ids())).h
         return total if norm is None else norm(total)
 
@@ -146,7 +145,7 @@ class DenseTree(SlotTree):
         """Return the dense layer's output with all adapters and the bias, in float32.
 
         Raises:
-          InputError: if rows use different adapters, but the layer's input is shared by all rows.
+          InputError: if batch rows use different adapters, but x has no batch axis.
         """
         if x.ndim < 3 and self._has_rows:
             raise InputError(
@@ -182,7 +181,7 @@ class HiddenTree(SlotTree):
         """Return the kernel of the block's last dense layer with all adapters merged into it.
 
         Raises:
-          InputError: if rows use different adapters.
+          InputError: if the rows of a batch use different adapters.
         """
         return self._run(KernelState(kernel, None, has_bias=False)).kernel
 
@@ -194,7 +193,7 @@ class KeyTree(SlotTree):
         return _one_after_the_other([leaf() for leaf in self.leaves.all().values()])
 
     def gated(self, x: Float[Array, "B T D"], seen: Any) -> Prefix:
-        """Return the concatenated keys and values of all prefixes."""
+        """Return the keys and values of all prefix adapters, concatenated."""
         leaves = self.leaves.all().values()
         if not any(isinstance(leaf, GatedKeySlot) for leaf in leaves):
             return self()
@@ -226,7 +225,7 @@ class InvertibleTree(SlotTree):
 
 
 class FusionLayer(nnx.Module):
-    """AdapterFusion layer: attention over the outputs u_i of adapters, sum_i p_i Wv u_i.
+    """AdapterFusion layer: attention of a query q over adapter outputs u_i, sum_i p_i Wv u_i.
 
     p_i is the softmax over i of (Wq q + bq) . (Wk u_i + bk) / T. Scores have no factor 1 / sqrt(d),
     and the temperature T is constant. (The library `adapters` decreases T at each call, also in
@@ -335,7 +334,7 @@ class Modules(nnx.Module):
     """Reason why the adapter cannot be composed with others; "" if it can."""
 
     def complete(self) -> None:
-        """Set arrays that checkpoints do not store, such as shared factors and masks, in place."""
+        """Compute arrays that checkpoints do not store, such as masks, in place."""
 
     def meet(self, stacks: Mapping[str, Any]) -> None:
         """Copy arrays of the model's layers to the adapter modules that need them, in place.
@@ -386,10 +385,10 @@ class Modules(nnx.Module):
 
 
 class BlockLayers(nnx.Module):
-    """Trained layers of the Fuse and Route compositions of a model.
+    """AdapterFusion layers and router layers that combine several adapters of a model.
 
     Args:
-      blocks: Fuse or Route configs by name.
+      blocks: configs of AdapterFusion (`Fuse`) and routers (`Route`), by name.
       places: layer positions of the adapters, such as "mlp/out", by adapter name.
       stacks: stacked layers of the model by name.
       rngs: random streams; "params" is used.
@@ -423,11 +422,10 @@ class BlockLayers(nnx.Module):
             setattr(self, title, Modules(made))
 
     def at(self, title: str, stack: str, site: str) -> Any:
-        """Return the trained layers of a Fuse or Route config at a layer position."""
+        """Return the AdapterFusion or router layer at a layer position."""
         return getattr(self, title).at(stack, site)
 
     def stands_at(self, title: str, stack: str, site: str) -> bool:
-        """Return True if a Fuse or Route config has trained layers at a layer position."""
         return (stack, site) in getattr(self, title).places
 
     def penalty(self) -> Array:
@@ -467,7 +465,7 @@ def stacks_of(model: Any) -> dict[str, Any]:
 
 
 def layers_of(stacks: Mapping[str, Any]) -> dict[str, range]:
-    """Return the layer numbers of encoder and decoder by name; decoder layers come last."""
+    """Return the range of layer numbers of each stack; decoder layers follow encoder layers."""
     found: dict[str, range] = {}
     before = 0
     for name, layers in stacks.items():
@@ -478,7 +476,7 @@ def layers_of(stacks: Mapping[str, Any]) -> dict[str, range]:
 
 
 def check_layers(use: Sequence[str | Block], layers: Mapping[str, range]) -> None:
-    """Raise InputError if a Drop config skips a layer that the model does not have."""
+    """Raise InputError if a composition skips an adapter in a layer that the model lacks."""
     num = sum(map(len, layers.values()))
     for node, _ in (pair for tree in use for pair in walk(tree)):
         if isinstance(node, Drop) and max(node.layers) >= num:

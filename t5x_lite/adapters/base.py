@@ -73,11 +73,9 @@ class Site:
     Attributes:
       stack: "encoder" or "decoder".
       name: name of the position, such as "attention/query" or "after_mlp".
-      dense: dense layer at the position; for a hidden state, the next dense layer; after a block,
-        the first dense layer of the encoder or decoder.
+      dense: dense layer that gives the number of layers and the size of the adapter's input.
       first: number of the first layer of `stack`; decoder layers are numbered after encoder layers.
-      heads: number of attention heads if the position holds attention keys and values, where
-        `dense` is the key projection; otherwise None.
+      heads: number of attention heads for a prefix of attention keys and values; otherwise None.
     """
 
     stack: str
@@ -375,8 +373,7 @@ class AdapterModules(nnx.Module):
         Args:
           models: the model and any further encoders, with attached adapter modules.
           batch: batch features; a Parallel composition repeats the rows once for each adapter.
-          keep_ids: True to keep `adapter_ids` in the batch for the loss. In Parallel's copy of the
-            rows for adapter i, other ids become -1.
+          keep_ids: True to keep `adapter_ids` in the returned batch, for the loss.
         """
         if self.repeats > 1:
             batch = {name: jnp.concatenate([x] * self.repeats) for name, x in batch.items()}
@@ -401,7 +398,7 @@ class AdapterModules(nnx.Module):
         return parallel_of(self._use)
 
     def penalties(self) -> dict[str, tuple[Array, float]]:
-        """Return the regularization losses of all adapters as (value, scale), by name."""
+        """Return each adapter's regularization loss with its weight in the total loss, by name."""
         each = {name: modules.penalty() for name, modules in self._modules().items()}
         found = {f"{name}_penalty": (x, 1.0) for name, x in each.items() if x is not None}
         if hasattr(self, "fusion"):  # |I - Wv|^2
@@ -482,7 +479,7 @@ class AdapterModules(nnx.Module):
 
 
 def at_step(adapters: Sequence[Adapter]) -> Callable[[Array], dict[str, Array]] | None:
-    """Return a function that computes the adapters' scheduled parameters at a step, or None."""
+    """Return a function from step to scheduled adapter parameters; None without adapters."""
     if not adapters:
         return None
     return lambda step: {path: x for one in adapters for path, x in one.scheduled(step).items()}

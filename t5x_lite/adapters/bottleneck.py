@@ -49,7 +49,7 @@ class Bottleneck(Adapter):
     """Configuration of bottleneck adapters, small feed-forward blocks after the model's blocks.
 
     For a block of the model with input x and output f, the result is norm(b(a) + r + x). The
-    adapter is b(a) = g dropout(s (act(a Wd + bd) Wu + bu)), and r is a residual.
+    adapter is b(a) = g dropout(s (act(a Wd + bd) Wu + bu)) with gate g; r is a residual.
 
     Attributes:
       reduction: d_model divided by the bottleneck width; the width is at least 1.
@@ -179,7 +179,7 @@ class Bottleneck(Adapter):
     def joined(
         self, params: Mapping[str, Any], other: Adapter, others: Mapping[str, Any]
     ) -> tuple[Adapter, dict[str, Any]]:
-        """Return one bottleneck adapter with concatenated widths that computes the sum of both.
+        """Merge two bottleneck adapters into one adapter that computes the sum of their outputs.
 
         Raises:
           InputError: if the adapters differ in layer positions, or in other options than name,
@@ -253,7 +253,7 @@ def _sites(sites: tuple[str, ...], cross: bool, changes: dict[str, Any]) -> dict
 
 
 class BottleneckModules(Modules):
-    """Modules of a bottleneck adapter, with masks for layers with a smaller width."""
+    """Modules of a bottleneck adapter in all layers of a model."""
 
     def complete(self) -> None:
         for place in self.places:
@@ -393,7 +393,7 @@ class BottleneckBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the residual state that is added to the adapter's output."""
+        """Return the residual that is added to the adapter's output."""
         residual = self.config.residual
         if residual == "post_ln":
             return self.reads(h, x, norm, around)
@@ -408,7 +408,7 @@ class BottleneckBlock(nnx.Module):
 
     @property
     def is_here(self) -> Bool[Array, ""] | bool:
-        """True if the layer has this adapter; a boolean array if layers differ."""
+        """True if the layer has this adapter, as a JAX scalar if some layers lack it."""
         return True if self.mask is None or all(self.widths) else self.mask[...][0] > 0
 
     def _where_it_is(self, state: Array, other: Array) -> Float[Array, "B T D"]:
@@ -416,7 +416,7 @@ class BottleneckBlock(nnx.Module):
         return state if is_here is True else jnp.where(is_here, state, other)
 
     def branch(self, read: Float[Array, "B T D"], around: Around) -> Float[Array, "B T D"]:
-        """Return the adapter's output for an input, before the residual sum."""
+        """Return the adapter's output before the residual sum."""
         config, dtype = self.config, read.dtype
         inputs = self.norm_before(read) if config.ln_before else read
         hidden = activate(self.down.product(inputs), config.activation).astype(dtype)

@@ -166,7 +166,7 @@ class CompacterModules(BottleneckModules):
         self.rule = nnx.Param(rule, logical=(None, None, None))
 
     def complete(self) -> None:
-        """Copy the shared Kronecker factors into the projections of every layer, in place."""
+        """Copy the shared Kronecker factors to the layers of the adapter, in place."""
         rule = self.rule[...]
         for place in self.places:
             block: CompacterBlock = self.at(*place)
@@ -355,7 +355,7 @@ Norms = Literal["all", "own"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class T5Adapter(Adapter):
-    """Configuration of T5's adapter layers: a second feed-forward block after each one.
+    """Configuration of T5's adapter layers: small blocks after the model's feed-forward blocks.
 
     Attributes:
       width: size of the adapter's hidden layer; the paper uses 32, 128, 512 and 2048.
@@ -569,7 +569,7 @@ class HyperModules(BottleneckModules):
             block.put(self.arrays(block))
 
     def arrays(self, block: "HyperBlock") -> dict[str, Float[Array, "N tasks *_"]]:
-        """Return the generated arrays of one bottleneck module, by name: [layers, tasks, ...]."""
+        """Return the arrays of one generated bottleneck by name, each [layers, tasks, ...]."""
         embeddings = (self.task_embedding, self.layer_embedding, self.site_embedding)
         task, layer, site = (each[...] for each in embeddings)
         numbers = jnp.arange(block.layers.start, block.layers.stop)
@@ -593,10 +593,10 @@ class HyperModules(BottleneckModules):
 
 
 class HyperBlock(nnx.Module):
-    """Generated bottleneck modules of all tasks, for one position in each layer.
+    """Bottleneck modules that a hypernetwork generates for all tasks, at one layer position.
 
     Args:
-      config: config of the generated bottlenecks.
+      config: config of the bottlenecks.
       site: position of the bottlenecks in the layers.
     """
 
@@ -649,7 +649,7 @@ def ejected(
       config: config of the hypernetwork.
       modules: modules of the hypernetwork.
       task: task number.
-      name: name of the bottleneck adapter; "" is the name of the hypernetwork.
+      name: name of the bottleneck adapter; "" uses the name of the hypernetwork.
 
     Returns:
       Config of the bottleneck adapter, and its parameters by path.

@@ -203,7 +203,7 @@ class Trained(Block):
 
     @property
     def key(self) -> str:
-        """Key that identifies the block's trained layers at one layer position."""
+        """Name of the block's trained layers at one layer position."""
         return f"{self.part}__{self.title}"
 
 
@@ -434,10 +434,9 @@ def parallel_of(use: "Sequence[str | Block]") -> int:
 
 
 def check_answers(use: "Sequence[str | Block]") -> None:
-    """Raise InputError if a composition assigns rows to adapters by their index in the batch.
+    """Raise InputError if a composition selects the adapter of a text by its row in the batch.
 
-    BatchSplit, for example, is only for training: the row index of a text is arbitrary in
-    inference.
+    BatchSplit, for example, is only for training: a text can be in any row in inference.
     """
     for tree in use:
         for node, above in walk(tree):
@@ -451,7 +450,7 @@ def check_answers(use: "Sequence[str | Block]") -> None:
 
 
 def check_nesting(use: "Sequence[str | Block]") -> None:
-    """Raise InputError for two Parallel blocks, or Parallel in a block other than Stack."""
+    """Raise InputError for several Parallel blocks, or for one inside a block other than Stack."""
     parallel = [above for tree in use for node, above in walk(tree) if isinstance(node, Parallel)]
     if len(parallel) > 1:
         raise InputError(
@@ -473,7 +472,7 @@ def path_of(above: Sequence[Block], last: str) -> str:
 
 
 def pruned(tree: "str | Block | None", present: "frozenset[str]") -> bool:
-    """Return True if one of the adapters in `present` occurs in a composition."""
+    """Return True if a composition contains one of the adapters in `present`."""
     return any(node in present for node, _ in walk(tree) if isinstance(node, str))
 
 
@@ -502,8 +501,7 @@ def gates_of(
       dense: dense layer of the gate.
       read: input of the gate.
       seen: attention mask: the positions that each position attends to.
-      kind: tokens over which gate values are averaged: "real_tokens" (without padding) or
-        "all_tokens".
+      kind: tokens over which the gate is averaged: "real_tokens" (no padding) or "all_tokens".
     """
     gates = jax.nn.sigmoid(dense.product(read))
     if kind == "all_tokens":
@@ -643,7 +641,7 @@ def metrics_of(
 
     Args:
       found: router statistics that were collected while the loss was computed.
-      routers: names and balance weights from `routers_of`.
+      routers: name of each router, with its loss weight of load balancing.
     """
     metrics: dict[str, tuple[Array, Array]] = {}
     for title, (count, _, entropy, *shares) in _said(found, routers).items():
@@ -655,7 +653,7 @@ def metrics_of(
 def penalties_of(
     found: Mapping[str, Array], routers: Mapping[str, float]
 ) -> dict[str, tuple[Array, float]]:
-    """Return the load-balancing losses of all routers as (total, scale), by name."""
+    """Return each router's load-balancing loss with its weight in the total loss, by name."""
     said = _said(found, routers)
     return {f"{title}_balance": (each[1], routers[title]) for title, each in said.items()
             if routers[title]}  # fmt: skip

@@ -127,7 +127,7 @@ class Module(Protocol):
     def joined(
         self, params: Mapping[str, Any], other: Any, others: Mapping[str, Any]
     ) -> tuple[Any, dict[str, Any]]:
-        """Add two adapters, and return the config and parameters of the sum."""
+        """Add two adapters, and return the config and the parameters of the sum."""
         ...
 
 
@@ -359,7 +359,7 @@ class Delta:
         return dataclasses.replace(self, extra=extra)
 
     def check_additive(self) -> None:
-        """Raise InputError unless every change adds values to an array, unlike a mask."""
+        """Raise InputError if a change, such as a mask, does not add values to an array."""
         for path, part in self.parts.items():
             if not part.additive:
                 raise InputError(
@@ -437,7 +437,7 @@ class Delta:
     def stored(
         self, shapes: Mapping[str, Any], axes: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Check that the base model has the changed arrays, and return shapes and axes unchanged.
+        """Return the shapes and axes of a model that has all changed arrays.
 
         Raises:
           InputError: if the base model lacks an array that the delta changes.
@@ -456,7 +456,7 @@ class Delta:
         return {**stored, **changed}
 
     def write(self, seen: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arrays with this delta subtracted: the inverse of `read`."""
+        """Subtract this delta from the arrays of a model, and return the arrays by path."""
         return (-self).read(seen)
 
     def mentions(self, path: str) -> bool:
@@ -497,7 +497,7 @@ def _at(module: Module) -> str:
 
 
 def _modules(one: Delta, two: Delta) -> tuple[tuple[Module, ...], dict[str, Any]]:
-    """Combine the adapters of two deltas, and return their configs and arrays."""
+    """Return the adapter configs of two deltas, and the arrays of these adapters."""
     modules = {module.name: module for module in one.config}
     arrays = {path: x for path, x in one.extra.items() if path.startswith(MODULES)}
     for module in two.config:

@@ -130,8 +130,8 @@ def delta_form(
       converted.
 
     Raises:
-      InputError: if two adapters change one array in an unsupported order, or are composed by other
-        means than Stack.
+      InputError: if two adapters change one array in an unsupported order, or a composition is
+        not a Stack.
     """
     places = {id(node): "/".join(map(str, path)) for path, node in nnx.iter_graph(model)}
     stacks, parts, rest = stacks_of(model), {}, []
@@ -152,7 +152,7 @@ def delta_form(
 def _parts_of(
     modules: Modules, stacks: dict[str, Any], places: dict[int, str]
 ) -> list[tuple[str, Part]] | None:
-    """Return the array changes of one adapter by path; None if it cannot be converted."""
+    """Return the array changes of one adapter by path, or None if it cannot be converted."""
     found = []
     for stack, site in modules.places:
         layers, module = stacks[stack], modules.at(stack, site)
@@ -210,7 +210,7 @@ class Union(Adapter):
         return tuple(dict.fromkeys(meant))
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> adapter_tree_Modules:
-        """Build the modules of all methods.
+        """Build the modules of all combined adapter methods.
 
         Raises:
           InputError: if two methods share a layer position.
@@ -223,12 +223,12 @@ class Union(Adapter):
 
 
 class UnionModules(adapter_tree_Modules):
-    """Adapter modules of a union of several methods.
+    """Modules of an adapter that combines several methods, such as bottleneck and LoRA.
 
     Args:
-      name: name of the union.
-      methods: names of the methods.
-      members: modules of the methods.
+      name: name of the adapter.
+      methods: names of the methods, such as "lora".
+      members: adapter modules of each method.
 
     Raises:
       InputError: if two methods share a layer position.
@@ -463,10 +463,11 @@ class Fisher(How):
 
 @dataclasses.dataclass(frozen=True)
 class AverageFactors(How):
-    """Merge method for LoRA factors: A = sum w_i A_i, B = sum w_i B_i (`linear` in adapters).
+    """Merge method for LoRA factors: A = sum w_i A_i, B = sum w_i B_i.
 
     The merged product has cross terms w_i w_j A_i B_j, so it is exact only for equal factors. A
-    weight of -1 negates both factors and has no effect on the product.
+    weight of -1 negates both factors and has no effect on the product. The library `adapters` calls
+    this method `linear`.
     """
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
@@ -478,7 +479,7 @@ class Zhang(How):
     """Merge method for LoRA factors: A = sum abs(w_i) A_i, B = sum w_i B_i (arXiv:2306.14870).
 
     The weight -1 negates a single LoRA exactly; a sum of several has cross terms w_i w_j A_i B_j.
-    Source: Zhang et al. 2023; equal to the library adapters.
+    Source: Zhang et al. 2023. The library `adapters` computes the same result.
     """
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
@@ -505,7 +506,7 @@ def _of_factors(
     what: str,
     roots: bool = False,
 ) -> Delta:
-    """Return a delta with LoRA factors merged by weights."""
+    """Merge deltas that consist of LoRA factors, with one weight for each factor."""
     whole = together(deltas)
     parts: dict[str, Part] = {}
     for path in sorted({path for delta in deltas for path in delta.parts}):
@@ -587,11 +588,6 @@ class Ties(How):
     scale: float = 1.0
 
     def merged(self, deltas: Sequence[Delta], weights: Sequence[float | int]) -> Delta:
-        """Return the merged delta.
-
-        Raises:
-          InputError: if a weight is negative.
-        """
         if any(weight < 0 for weight in weights):
             raise InputError(
                 f"weights of merge method ties must not be negative, got {tuple(weights)}; "

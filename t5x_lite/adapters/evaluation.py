@@ -80,7 +80,7 @@ class Alike(Protocol):
     """Protocol of adapter modules that can run with different arrays for each batch row."""
 
     def kind(self) -> Hashable:
-        """Return a key that is equal for modules with interchangeable arrays, or None."""
+        """Return a key that modules with interchangeable arrays share; None if unsupported."""
         ...
 
 
@@ -95,7 +95,7 @@ class RowStates:
         raise NotImplementedError
 
     def check_ids(self, block: Block) -> None:
-        """Raise InputError if `adapter_ids` are missing or do not fit the number of rows."""
+        """Raise InputError unless `adapter_ids` have one entry for each batch row."""
         if self.ids is None:
             raise InputError(
                 f"block {block} requires the batch feature adapter_ids, the child index of each row"
@@ -124,7 +124,7 @@ def check_numbers(block: Block, ids: Array) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class HiddenState(RowStates):
-    """Activations at the input of a block's last dense layer, between composed adapters."""
+    """Input of the last dense layer of a block while several adapters change it in turn."""
 
     hidden: Array
     ids: Array | None
@@ -183,7 +183,7 @@ def wide_bias(bias: Array | None, y: Array) -> Array:
 
 
 def chosen_rows(state: RowStates, arrays: Sequence[Array]) -> Array:
-    """Return the array of each row's adapter, or zeros for an unknown adapter index."""
+    """Select for each row the array of the row's adapter, or zeros for an unknown adapter index."""
     made = jnp.zeros_like(arrays[0])
     for number, array in enumerate(arrays):
         made = jnp.where(state.is_task(number, array.ndim), array, made)
@@ -193,7 +193,7 @@ def chosen_rows(state: RowStates, arrays: Sequence[Array]) -> Array:
 def by_row(
     modules: Sequence[Any], ids: Array | None, call: Callable[[Any, Any], Array], rows: Any
 ) -> Array:
-    """Apply to each batch row the adapter module with the row's index."""
+    """Apply to each batch row the adapter module with the index in `ids`."""
     graphdef, _ = nnx.split(modules[0])
     each = [nnx.to_pure_dict(nnx.split(module)[1]) for module in modules]
     assert ids is not None
@@ -208,16 +208,16 @@ def by_row(
 def by_token(
     modules: Sequence[Any], chosen: Array, call: Callable[[Any, Any], Array], tokens: Any
 ) -> Array:
-    """Apply to each token only the adapter module with the token's index.
+    """Apply to each token only the adapter module that is selected for the token.
 
     Args:
       modules: adapter modules that differ only in their arrays.
       chosen: module index of each token, [B, T].
-      call: function (module, tokens [S, ...]) -> [S, O].
-      tokens: [B, T, ...], or a pytree of such arrays.
+      call: function (module, tokens [S, ...]) -> [S, O] that applies a module.
+      tokens: inputs of the modules, [B, T, ...], or a pytree of such arrays.
 
     Returns:
-      [B, T, O].
+      Outputs of the modules, [B, T, O].
     """
     graphdef, _ = nnx.split(modules[0])
     each = [nnx.to_pure_dict(nnx.split(module)[1]) for module in modules]
@@ -233,7 +233,7 @@ def by_token(
 
 
 def rows_of(mask: Any, rows: slice) -> Any:
-    """Return the part of an attention mask for a range of batch rows."""
+    """Return an attention mask for a range of batch rows."""
     if isinstance(mask, Visibility):
         arrays = ("keys", "queries", "both_ways", "hidden", "picked")
         cut = {name: getattr(mask, name) for name in arrays}
@@ -252,7 +252,7 @@ class Evaluation:
     Attributes:
       leaves: composed adapter modules by name.
       own: trained layers of the composition, such as routers, by key.
-      layer: number of the layer, counted over encoder and decoder; or several layer numbers.
+      layer: number of the layer; decoder layers are numbered after encoder layers.
     """
 
     leaves: Mapping[str, Any]
@@ -374,7 +374,6 @@ class Evaluation:
         return query, skip
 
     def _is_here(self, tree: Tree) -> Any:
-        """Return True if this layer has one of the adapters; a boolean array if layers differ."""
         if tree is None:
             return False
         if isinstance(tree, str | Task):
@@ -393,7 +392,7 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True)
 class BlockState(RowStates):
-    """Activations [B, T, D] after an attention or feed-forward block, between adapters."""
+    """Output [B, T, D] of an attention or feed-forward block while several adapters change it."""
 
     h: Array
     x: Array
@@ -455,7 +454,7 @@ class BlockState(RowStates):
         return dataclasses.replace(self, h=jnp.concatenate([state.h for state in states]))
 
     def columns(self, sizes: Sequence[int]) -> list["BlockState"]:
-        """Split the activations into ranges of tokens, which attend only to their own range."""
+        """Split the activations into ranges of tokens that attend only within their range."""
         made, mask = [], self.around.mask
         if isinstance(mask, Visibility):
             mask = mask.dense(self.length)
@@ -501,10 +500,10 @@ class BlockState(RowStates):
 
 @dataclasses.dataclass(frozen=True)
 class DenseState(RowStates):
-    """Output of a dense layer [B, ..., O] before its bias is added, between composed adapters.
+    """Output [B, ..., O] of a dense layer, without bias, while several adapters change it.
 
-    `kernel` is the merged kernel that would give this output; None if rows have different kernels.
-    `seen` is the attention mask, for gates.
+    `kernel` is the merged kernel that would give this output, or None if batch rows have different
+    kernels. `seen` is the attention mask, for gated adapters.
     """
 
     x: Array
@@ -634,7 +633,7 @@ class DenseState(RowStates):
 
 @dataclasses.dataclass(frozen=True)
 class KernelState:
-    """Kernel or bias of a dense layer while composed adapters are merged into it."""
+    """Kernel or bias of a dense layer while several adapters are merged into it."""
 
     kernel: Array | None
     bias: Array | None

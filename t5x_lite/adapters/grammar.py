@@ -532,7 +532,7 @@ def _custom(adapter: type[Adapter]) -> dict[str, Callable[..., Adapter]]:
 
 
 def _constructor(method: str) -> Callable[..., Adapter]:
-    """Return the config constructor of an adapter method, or a custom class "module.Class".
+    """Return the function or class that builds configs of an adapter method, such as "lora".
 
     Raises:
       InputError: if the custom module is not trusted, cannot be imported, or has no such class.
@@ -565,7 +565,7 @@ def _constructor(method: str) -> Callable[..., Adapter]:
 
 
 def reserved(name: str) -> str:
-    """Return an error message for an adapter with a reserved name, such as "head"."""
+    """Return the error message for an adapter with a reserved name, such as "head"."""
     return (
         f"an adapter may not be called {name!r}, because adapters.train uses this name for other "
         "parameters; choose another name"
@@ -597,13 +597,12 @@ class Source:
             self._fail(1, str(error) or "nested too deeply")
 
     def refuse(self, node: ast.AST | None, reason: str) -> NoReturn:
-        """Raise InputError with a reason, and the column of a syntax node in the string."""
+        """Raise InputError with a reason, and the column of the error in the parsed string."""
         start = getattr(node, "col_offset", 0)  # in bytes of UTF-8
         line = self._text.encode().splitlines()[:1] or [b""]
         self._fail(len(line[0][:start].decode(errors="replace")) + 1, reason)
 
     def refuse_others(self, node: ast.AST) -> None:
-        """Raise InputError for + in `adapters.use`, or a composition in `adapters.add`."""
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             self.refuse(node, "a union of methods, a + b, is only allowed in adapters.add")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -671,7 +670,7 @@ class Source:
         return field, self.value(keyword, known[field])
 
     def value(self, keyword: ast.keyword, hint: Any) -> Any:
-        """Return the value of OPTION=VALUE, converted to the type of the option."""
+        """Convert the value of an option, as in OPTION=VALUE, to the type of the option."""
         given = keyword.arg
         try:
             value = _plain(ast.literal_eval(keyword.value))

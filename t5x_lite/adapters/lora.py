@@ -69,8 +69,8 @@ class Lora(Adapter):
       rank_stabilised: True to use the scale alpha / sqrt(rank) (Kalajdzievski 2023,
         arXiv:2312.03732).
       dora: True to train the norm of each kernel column separately from its direction (DoRA).
-      gate: gate of the LoRA output: "none", "real_tokens", or "all_tokens" (as in the library
-        `adapters`, only for encoders).
+      gate: gate of the LoRA output: "none", or the mean over "real_tokens" (no padding) or over
+        "all_tokens" (as in the library `adapters`, only for encoders).
     """
 
     name: str = "lora"
@@ -187,7 +187,7 @@ class GatedBranch(Factors):
       host: dense layer that the product is added to.
       rank: rank of the product A B.
       scale: scale s of the product.
-      gate: kind of the gate g.
+      gate: tokens over which g is averaged: "real_tokens" (no padding) or "all_tokens".
       rngs: random streams; "params" is used.
     """
 
@@ -355,7 +355,7 @@ class Ia3(Adapter):
     """Configuration of (IA)^3 adapters: trained factors for activations.
 
     Attributes:
-      sites: names of dense layers with a scaled output.
+      sites: names of the dense layers to scale, by factors of their outputs.
       place: position of the factors in the feed-forward block: "after" or "before" the activation.
       feed_forward: True to scale the feed-forward block.
       attention_out: True to also scale the input of each attention's output layer, as PEFT does for

@@ -343,10 +343,10 @@ class Scored(ArrayModule):
     Args:
       leaf: shape and axes of the array.
       scores: initial scores, divided by `rate`.
-      by: rule of the mask, as in `Supermask`.
-      tau: threshold.
+      by: rule of the mask: "top" keeps the highest scores; "sigmoid" and "value" use tau.
+      tau: threshold of the scores, or of their sigmoids.
       penalty: loss weight of the sum of sigmoid(scores).
-      rate: factor of the scores.
+      rate: number that multiplies the stored scores.
       moves: True to train a weight difference as well.
     """
 
@@ -368,7 +368,7 @@ class Scored(ArrayModule):
             self.difference = nnx.Param(jnp.zeros(leaf.shape, jnp.float32), logical=leaf.axes)
 
     def kept(self, share: Array | None) -> Bool[Array, "*axes"]:
-        """Return the boolean mask, which keeps the fraction `share` of each layer's entries."""
+        """Return the boolean mask. The rule "top" keeps the fraction `share` of each layer."""
         scores = self._scores()
         rows = scores if self.stacked else scores[None]
         size = math.prod(rows.shape[1:])
@@ -457,7 +457,7 @@ class Heads(Adapter):
     sites: tuple[str, ...] = ("(cross_)?attention/hidden",)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build one trained factor for each attention head of the model.
+        """Build one trained factor for each attention head that `sites` selects.
 
         Raises:
           InputError: if no attention layer matches `sites`.

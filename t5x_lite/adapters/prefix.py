@@ -163,7 +163,7 @@ class PrefixModules(Modules):
 
     Args:
       found: prefix modules by stack ("encoder" or "decoder") and layer position.
-      widths: hidden size of the model for each prefix with a network, by stack and position.
+      widths: hidden size of the model for each stack and layer position with a prefix network.
       config: config of the adapter.
       rngs: random streams; "params" is used.
     """
@@ -266,7 +266,7 @@ class PlacedPrefix(LayerPrefix):
 
 
 class GatedPrefix(LayerPrefix):
-    """Prefix module of one attention layer with a gate: keys and values differ by row.
+    """Prefix module of one attention layer, with a gate that scales keys and values by row.
 
     Args:
       config: config of the adapter.
@@ -283,7 +283,7 @@ class GatedPrefix(LayerPrefix):
     def gated(
         self, x: Float[Array, "B T D"], seen: Any
     ) -> tuple[Float[Array, "B P H K"], Float[Array, "B P H K"]]:
-        """Return each row's prefix keys and values, multiplied by the gate of its first token."""
+        """Return the prefix keys and values of each batch row, scaled by the trained gate."""
         gates = gates_of(self.gate, x, seen, self.kind_of_gate)[:, 0, :, None, None, None]
         keys, values = self()
         dtype = keys.dtype
@@ -307,7 +307,7 @@ def _pair(
 
 
 def _linear(size: int, out: tuple[int, ...], *, rngs: nnx.Rngs) -> tuple[Array, Array]:
-    """Sample kernel and bias like torch.nn.Linear: uniform, up to 1 / sqrt(size)."""
+    """Sample kernel and bias, uniform within 1 / sqrt(size), as torch.nn.Linear does."""
     bound = 1.0 / math.sqrt(size)
     kernel, bias = (
         jax.random.uniform(rngs.params(), shape, jnp.float32, -bound, bound)

@@ -292,7 +292,7 @@ class Relaxed(ArrayModule):
         return product
 
     def __call__(self, base: Float[Array, "*axes"], *, key: Key | None) -> Float[Array, "*axes"]:
-        """Return the base array plus the difference, masked at random if a key is given."""
+        """Return the base array plus the masked difference; a key samples the mask at random."""
         return base + self._product(key)
 
     def part(self, shape: tuple[int, ...]) -> delta_parts.Part:
@@ -337,7 +337,7 @@ ChosenEntries = dict[str, np.ndarray]
 def numbers_of(
     sizes: Mapping[str, int], density: float, *, scope: Literal["global", "per_tensor"]
 ) -> Numbers:
-    """Return the number of entries to select, over all arrays or for each array.
+    """Return the number of entries to select: in total, or for each array by path.
 
     Raises:
       InputError: if no entry would be selected.
@@ -353,7 +353,7 @@ def numbers_of(
 
 
 def share(numbers: Numbers, part: int, of: int) -> Numbers:
-    """Return the total number of entries selected by the end of round `part` of `of` rounds."""
+    """Return the number of entries that are selected after `part` of `of` rounds."""
     if isinstance(numbers, int):
         return round(numbers * part / of)
     return {path: round(number * part / of) for path, number in numbers.items()}

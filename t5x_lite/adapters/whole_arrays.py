@@ -384,7 +384,6 @@ class Copies(Modules):
             setattr(node, last, nnx.Param(jnp.zeros(shape, jnp.float32), logical=leaf.axes))
 
     def claims(self) -> tuple[str, ...]:
-        """Return the paths of the copied arrays or layers, to detect conflicts."""
         return tuple(
             f"{_MODEL}{path}" + ("" if row is None else f", layer {row}")
             for path, rows in self.rows

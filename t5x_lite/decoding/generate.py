@@ -47,7 +47,7 @@ def decode(
     ended: Bool[Array, " B"] | None = None,
     decoding: Decoding,
 ) -> tuple[Int[Array, "B n L"], Float[Array, "B n"]]:
-    """Generate num_return outputs of at most max_decode_length tokens for each input.
+    """Generate token sequences for each input, by the method that `decoding` selects.
 
     Args:
       model: model to generate with.
@@ -83,7 +83,7 @@ def greedy(
     ended: Bool[Array, " B"] | None = None,
     decoding: Decoding,
 ) -> tuple[Int[Array, "B L"], Float[Array, " B"]]:
-    """Generate the likeliest token at every step; see `decode` for the arguments."""
+    """Generate the likeliest token at every step (greedy decoding)."""
     start = begin(model, inputs, prompt=prompt, num=1, max_length=decoding.max_decode_length)
     return _grow(model, start, lambda logits, _: argmax(logits), ended=ended, decoding=decoding)
 
@@ -97,7 +97,7 @@ def sample(
     ended: Bool[Array, " B"] | None = None,
     decoding: Decoding,
 ) -> tuple[Int[Array, "B n L"], Float[Array, "B n"]]:
-    """Sample num_return outputs for each input, sorted by score; see `decode` for the arguments."""
+    """Sample num_return outputs for each input, best score first."""
     num = decoding.num_return
     start = begin(model, inputs, prompt=prompt, num=num, max_length=decoding.max_decode_length)
     row_keys = sample_keys(keys, num)
@@ -205,7 +205,7 @@ class Ensemble:
     def target_logits(
         self, inputs: Int[Array, "B S"], targets: Int[Array, "B T"]
     ) -> Float[Array, "B T V"]:
-        """Return the average of all models' logits for given target tokens (teacher forcing)."""
+        """Return the mean logits of all models for given target tokens (teacher forcing)."""
         return average([model.target_logits(inputs, targets) for model in self.models])
 
 

@@ -154,7 +154,7 @@ class Decoding:
 
     @property
     def penalty(self) -> float:
-        """Length penalty, or its default for the length rule."""
+        """Exponent of the length normalization; if unset, the default of the length rule."""
         given = self.length_penalty
         return DEFAULT_PENALTY[self.length_rule] if given is None else given
 
@@ -264,7 +264,7 @@ def request_keys(seed: int | UInt32[Array, " B"], numbers: UInt32[Array, " B"]) 
 
 
 def sample_keys(keys: Key[Array, " B"], num: int) -> Key[Array, " R"]:
-    """Return `num` random keys for each request, concatenated along one axis."""
+    """Return `num` random keys for each request, in one array."""
     folded = jax.vmap(
         lambda key: jax.vmap(lambda sample: jax.random.fold_in(key, sample))(jnp.arange(num))
     )(keys)

@@ -106,13 +106,13 @@ def begin(
     num: int,
     max_length: int,
 ) -> Start:
-    """Run the model's prefill, and return the state before the first new token.
+    """Run the model on inputs and prompts, and return the state before the first new token.
 
     Args:
       model: model to generate with.
       inputs: token ids, padded with 0 on the right.
       prompt: first tokens of the outputs, padded with 0 on the right, or None.
-      num: number of rows for each input.
+      num: number of rows for each input, such as beams.
       max_length: maximum number of new tokens.
     """
     logits, cache = model.prefill(inputs, max_length=max_length, prompt=prompt)
@@ -125,7 +125,7 @@ def begin(
 
 
 def left_padded(prompt: Int[Array, "B P"]) -> Int[Array, "B Q"]:
-    """Convert right-padded prompts to left-padded rows (-1) that begin with the start token."""
+    """Convert right-padded prompts to rows with a start token, padded with -1 on the left."""
     batch_size, width = prompt.shape
     missing = width - jnp.sum(prompt > 0, axis=1, keepdims=True)
     column = jnp.arange(width + 1) - missing  # column of [start, *prompt]
@@ -136,7 +136,7 @@ def left_padded(prompt: Int[Array, "B P"]) -> Int[Array, "B Q"]:
 
 
 def log_normaliser(logits: Float[Array, "R V"]) -> tuple[Float[Array, "R 1"], Float[Array, "R 1"]]:
-    """Return the maximum logit m of each row, and the log-sum-exp of the logits minus m."""
+    """Return the maximum logit m of each row, and log sum exp(logits - m)."""
     by_token = logits.T  # so a model laid out for decoding computes them
     largest = jnp.max(by_token, axis=0)
     total = jnp.sum(jnp.exp(by_token - largest), axis=0)
@@ -153,7 +153,7 @@ class Preparable(Generative, Protocol):
 
 
 def prepared(model: Generative) -> Any:
-    """Return the model in its layout for decoding, or unchanged if it has none."""
+    """Return the model in its fast layout for decoding, or unchanged if it has no such layout."""
     return model.prepared() if isinstance(model, Preparable) else model
 
 
@@ -170,7 +170,7 @@ class Preparation:
         self._model: Any = None
 
     def __call__(self, params: Params) -> Any:
-        """Return the model for decoding; convert it only if the parameters changed."""
+        """Return the model for decoding; the last model is reused for unchanged parameters."""
         leaves = jax.tree.leaves(params)
         if self._model is None or [*map(id, leaves)] != [*map(id, self._leaves)]:
             self._model = None  # its arrays go before new ones come
@@ -207,7 +207,7 @@ class T5XRule:
     def finishing(
         self, eos: Bool[Array, "B K"], *, last: Bool[Array, ""]
     ) -> tuple[Bool[Array, "B K"], Bool[Array, "B K"]]:
-        """Return two masks: continuations that end, and candidates for the finished outputs.
+        """Return masks of the continuations that end, and of the candidates for finished outputs.
 
         Args:
           eos: True for continuations that end with EOS.
@@ -243,7 +243,7 @@ class HuggingFaceRule:
     """Beam search rule of transformers for scores, finished outputs and stopping.
 
     Attributes:
-      early_stopping: stopping rule, as in `Decoding`.
+      early_stopping: stopping rule of transformers: True, False or "never".
     """
 
     penalty: float
@@ -261,7 +261,7 @@ class HuggingFaceRule:
     def finishing(
         self, eos: Bool[Array, "B K"], *, last: Bool[Array, ""]
     ) -> tuple[Bool[Array, "B K"], Bool[Array, "B K"]]:
-        """Return two masks: continuations that end, and candidates for the finished outputs.
+        """Return masks of the continuations that end, and of the candidates for finished outputs.
 
         An EOS among the worse half of the continuations is dropped. At max_length, all
         continuations end.
@@ -366,7 +366,7 @@ def _rule(decoding: Decoding) -> Rule:
 
 
 def _first(history: Array, rule: Rule, ended: Array | None, *, width: int) -> _Beams:
-    """Return the initial beams; only the first beam of each input counts, because all are equal."""
+    """Return the initial beams. All beams of an input are equal, so only the first one counts."""
     batch_size = history.shape[0] // width
     live = history.reshape(batch_size, width, -1)
     empty = jnp.full((batch_size, width), rule.nothing, jnp.float32)

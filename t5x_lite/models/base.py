@@ -28,7 +28,7 @@ class ModelConfig:
     """Base class of model configs.
 
     Attributes:
-      vocab_size: number of rows of the token embedding: the vocabulary's size, rounded up.
+      vocab_size: number of rows of the token embedding, at least the size of the vocabulary.
     """
 
     vocab_size: Count
@@ -50,7 +50,7 @@ class ModelConfig:
         return None
 
     def to_finetune(self) -> "ModelConfig | None":
-        """Return the config with recommended settings for fine-tuning, or None."""
+        """Return the config with settings for fine-tuning, or None if that is unsupported."""
         return None
 
     def build(self, *, rngs: nnx.Rngs) -> nnx.Module:
@@ -70,7 +70,7 @@ class ModelConfig:
         return self
 
     def check_devices(self, kind: str, *, dtype: str) -> None:
-        """Raise InputError if the devices or the dtype do not support the configured attention."""
+        """Raise InputError if the devices or the dtype do not support the chosen attention."""
 
     def check_precision(self, precision: str, *, dtype: str) -> None:
         """Raise InputError if the model's matrix products do not support a precision.
@@ -81,13 +81,13 @@ class ModelConfig:
         """
 
     def more_remat(self) -> tuple[str, ...]:
-        """Return the rematerialization policies that need less memory than the current policy."""
+        """Return the rematerialization policies that use less memory than the configured policy."""
         return ()
 
     def with_choices(
         self, kind: str, *, dtype: str, length: int, one_text_rows: bool
     ) -> tuple[Any, str]:
-        """Return the config with all values "auto" resolved for the devices and rows of a run.
+        """Return the config with each "auto" replaced by the fastest value for a run's devices.
 
         Args:
           kind: kind of the devices, as JAX names it.
@@ -96,12 +96,12 @@ class ModelConfig:
           one_text_rows: True if each row of a batch holds one text followed by padding.
 
         Returns:
-          The config, and a line with the choices and their reasons; "" without choices.
+          The config, and a line of text with the new values and their reasons.
         """
         return self, ""
 
     def with_choices_of(self, earlier: Any) -> Any:
-        """Return the config with all values "auto" replaced by the values of an earlier config."""
+        """Return the config with each "auto" replaced by the value in another config."""
         fields = [field.name for field in dataclasses.fields(self)]
         taken = [name for name in fields if getattr(self, name) == "auto"]
         if "attention" in taken:
@@ -109,7 +109,7 @@ class ModelConfig:
         return self.replace(**{name: getattr(earlier, name) for name in taken})
 
     def unrolled(self) -> Any:
-        """Return the config with layers compiled as straight-line code, if it supports that."""
+        """Return the config with layers compiled without a loop, if the model supports it."""
         return self
 
     def on_cpu(self, *, dtype: str) -> Any:
@@ -168,7 +168,7 @@ class Prepared:
         return self._model().prefill(inputs, max_length=max_length, prompt=prompt)
 
     def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float[Array, "R V"], Cache]:
-        """Decode one more token in each row; return the next logits and the updated cache."""
+        """Decode one more token in each row; return the logits and the updated cache."""
         return self._model().step(tokens, cache)
 
     def repeat(self, cache: Cache, num: int) -> Cache:
@@ -178,7 +178,7 @@ class Prepared:
         return caching.select(cache, rows)
 
     def with_adapter_ids(self, ids: Int[Array, " B"]) -> "Prepared":
-        """Return the model with the given adapter id for each row of a batch."""
+        """Return the model with the given adapter index for each batch row."""
 
         def of_batch(path: Any, leaf: Array) -> Array:
             is_ids = getattr(path[-1], "key", None) == "ids"
@@ -251,7 +251,7 @@ class TokenModel(nnx.Module):
         return Prepared(graphdef=graphdef, params=params)
 
     def lay_out(self, *, join: bool) -> None:
-        """Change the layout of the weights for decoding, in place.
+        """Rearrange the weights for fast decoding, in place.
 
         Args:
           join: True to fuse dense layers of the same input, such as query, key and value, into one

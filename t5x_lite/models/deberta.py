@@ -142,7 +142,6 @@ class DebertaConfig(EncoderConfig):
         return flops + (self.layer_flops(length) if twice else 0)
 
     def layer_flops(self, length: int) -> int:
-        """Return the FLOPs of one layer's forward pass for one row."""
         term = 2 * length * (2 * length - 1) * self.d_model
         return super().layer_flops(length) + len(self.position_terms) * term
 
@@ -249,10 +248,7 @@ class Deberta(EncoderModel):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """Return the hidden states for a masked LM head, from the enhanced mask decoder if enabled.
-
-        Arguments are as for `__call__`.
-        """
+        """Return the hidden states for the masked LM head, by the enhanced mask decoder if used."""
         given: dict[str, Any] = {
             "segment_ids": segment_ids,
             "positions": positions,
@@ -287,7 +283,7 @@ class Deberta(EncoderModel):
 
         Args:
           x: embeddings [B, S, d_model].
-          mask: mask of the keys that each token attends to, from `visibility`.
+          mask: mask of the keys that each token attends to.
           key: random key of dropout; None disables dropout.
         """
         distances = self._distances(x.shape[1])
@@ -302,10 +298,7 @@ class Deberta(EncoderModel):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> tuple[Float[Array, "B S D"], Visibility]:
-        """Return the embeddings for the first layer, with zeros at padding, and the attention mask.
-
-        Arguments are as for `__call__`.
-        """
+        """Return the embeddings, with zeros at padding, and the attention mask."""
         x, mask = super().start(
             tokens,
             segment_ids=segment_ids,

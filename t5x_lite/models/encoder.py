@@ -160,7 +160,7 @@ class EncoderConfig(ModelConfig):
 
     @property
     def position_rows(self) -> int:
-        """Number of rows of the position embedding; 0 without one."""
+        """Number of rows of the position embedding; 0 without a position embedding."""
         return self.max_positions
 
     @property
@@ -222,12 +222,11 @@ class EncoderConfig(ModelConfig):
         return math.prod(texts) * self.text_flops(length)
 
     def text_flops(self, length: int, *, masked_lm: bool = False) -> int:
-        """Return the FLOPs of one text's forward pass; see `ModelConfig.forward_flops`.
+        """Return the FLOPs of one text's forward pass; only matrix products count.
 
         Args:
           length: length of the text in tokens.
-          masked_lm: True to count the computation of `masked_lm_states` instead of the last
-            layer's.
+          masked_lm: True to count the hidden states for a masked LM head.
         """
         return self.num_layers * self.layer_flops(length) + self.projection_flops(length)
 
@@ -357,7 +356,7 @@ class EncoderModel(nnx.Module):
         return self.embedding.token[...]
 
     def encode(self, tokens: Int[Array, "B S"], **options: Any) -> Float[Array, "B S D"]:
-        """Return the hidden states of the last layer, as `__call__` does."""
+        """Return the hidden states of the last layer."""
         return self(tokens, **options)
 
     def masked_lm_states(
@@ -369,10 +368,7 @@ class EncoderModel(nnx.Module):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """Return the hidden states for a masked LM head, by default of the last layer.
-
-        Arguments are as for `__call__`.
-        """
+        """Return the hidden states for a masked LM head, by default of the last layer."""
         return self(
             tokens,
             segment_ids=segment_ids,
@@ -390,10 +386,7 @@ class EncoderModel(nnx.Module):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> tuple[Float[Array, "B S D"], Visibility]:
-        """Return the projected embeddings for the first layer, and the attention mask.
-
-        Arguments are as for `__call__`.
-        """
+        """Return the embeddings, projected to d_model columns, and the attention mask."""
         if positions is None and segment_ids is not None:
             positions = document_positions(segment_ids)
         x = self.embeddings(tokens, positions=positions, token_types=token_types, key=key)
@@ -424,10 +417,7 @@ class EncoderModel(nnx.Module):
         token_types: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S E"]:
-        """Return the normalized sums of all embeddings with dropout, before projection to d_model.
-
-        Arguments are as for `__call__`.
-        """
+        """Return the sums of all embeddings, after norm and dropout, [B, S, E]."""
         return self._embed(
             lookup(self.embedding.token[...], tokens),
             real=tokens != self.config.pad_id,
@@ -464,7 +454,7 @@ class EncoderModel(nnx.Module):
     def visibility(
         self, tokens: Int[Array, "B S"], segment_ids: Int[Array, "B S"] | None = None
     ) -> Visibility:
-        """Return the attention mask of the tokens, without padding and within segments."""
+        """Return the attention mask, which excludes padding and tokens of other segments."""
         if segment_ids is not None:
             return Visibility(keys=segment_ids, queries=segment_ids)
         return Visibility(keys=(tokens != self.config.pad_id).astype(jnp.int32))
@@ -550,7 +540,6 @@ class BertConfig(EncoderConfig):
 
     @property
     def classifier_kind(self) -> Literal["bert", "roberta"]:
-        """Kind of the classification head: RoBERTa's if positions have an offset, else BERT's."""
         return "roberta" if self.position_offset else "bert"
 
     def __post_init__(self) -> None:
@@ -630,6 +619,6 @@ class Bert(EncoderModel):
         return scan_layers(self.layers, call, x, inputs=keys, running=running, part=part)[0]
 
     def pattern(self, mask: Visibility, length: int) -> Pattern:
-        """Return the attention mask, with the relative bias if the model has one."""
+        """Return the mask and the relative bias of attention; the bias may be absent."""
         pattern = self.config.running.pattern(mask, length)
         return pattern.biased(self.relative_bias, bidirectional=True) if self.relative else pattern

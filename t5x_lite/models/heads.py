@@ -108,7 +108,7 @@ class Head:
 
 
 def is_custom(head: Head) -> bool:
-    """Return True if the head's module is built by a class outside this package."""
+    """Return True if the module of the head comes from a class outside of t5x_lite."""
     return type(head).build.__module__.partition(".")[0] != __name__.partition(".")[0]
 
 
@@ -196,8 +196,7 @@ class ClassHead(Head):
         """Return a task's labels in the order of the head's class names.
 
         Returns:
-          The labels, or None if the names of the classes are missing or differ from the labels,
-            ignoring case.
+          The labels; None if the class names are not the labels (ignoring case).
         """
         names = {label.lower(): label for label in labels}
         found = [names[label.lower()] for label in self.labels if label.lower() in names]
@@ -206,7 +205,7 @@ class ClassHead(Head):
 
 
 def with_labels(heads: Sequence[Head], own: Head, labels: Sequence[str]) -> tuple[Head, ...]:
-    """Return the heads, with a task's labels as the class names of one head.
+    """Name the classes of one head by the labels of a task, and return all heads.
 
     Args:
       heads: heads of an experiment.
@@ -231,11 +230,11 @@ def with_labels(heads: Sequence[Head], own: Head, labels: Sequence[str]) -> tupl
 
 
 def as_before(heads: Sequence[Head], earlier: Sequence[Head]) -> tuple[Head, ...]:
-    """Return the heads of a resumed run, in the order of the earlier run.
+    """Order the heads of a resumed run as before it was resumed, and return them.
 
     Args:
-      heads: heads of the config.
-      earlier: heads of the run before it was resumed.
+      heads: heads in the config of the resumed run.
+      earlier: heads before the run was resumed.
     """
     ours, before = by_name(heads), by_name(earlier)
     found = [ours.get(name, head) for name, head in before.items()]
@@ -349,7 +348,7 @@ class ClassificationHead(nnx.Module):
     def __call__(
         self, hidden: Float[Array, "B S D"], *, key: Key | None = None
     ) -> Float[Array, "B C"]:
-        """Return the logits of the classes; a key enables dropout."""
+        """Return the logits of the classes; a random key enables dropout."""
         in_key, out_key = split_key(key, 2)
         x = dropout(hidden[:, 0], self.input_dropout_rate, key=in_key)
         x = activate(self.dense.product(x), self.activation).astype(hidden.dtype)
@@ -428,7 +427,7 @@ class TokenHead(nnx.Module):
     def __call__(
         self, hidden: Float[Array, "B S D"], *, key: Key | None = None
     ) -> Float[Array, "B S C"]:
-        """Return float32 logits of the classes for each token; a key enables dropout."""
+        """Return float32 class logits of each token; a random key enables dropout."""
         return self.out.product(dropout(hidden, self.dropout_rate, key=key))
 
 
@@ -469,14 +468,14 @@ class SpanHead(nnx.Module):
     def __call__(
         self, hidden: Float[Array, "B S D"]
     ) -> tuple[Float[Array, "B S"], Float[Array, "B S"]]:
-        """Return each position's logits as the first and as the last token of an answer."""
+        """Return two logits per token: for the start and for the end of an answer."""
         logits = self.out.product(hidden)
         return logits[..., 0], logits[..., 1]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mlm(Head):
-    """Config of the head for masked language modeling, with sizes from the model config."""
+    """Config of the head for masked language modeling."""
 
     name: str = "mlm"
 
@@ -548,7 +547,7 @@ class MaskedLMHead(nnx.Module):
         return constrain(logits, "batch", "length", "vocab") if logits.ndim == 3 else logits
 
     def transform(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch E"]:
-        """Apply dense layer and norm; the result is multiplied by the token embedding."""
+        """Apply dense layer, activation and norm, before the product with the token embedding."""
         x = activate(self.dense.product(hidden), self.activation)
         x = self.norm(x.astype(hidden.dtype))
         return x if self.inverse is None else self.inverse.inverse(x)

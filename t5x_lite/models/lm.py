@@ -107,8 +107,8 @@ class LM(TokenModel):
         Args:
           decoder_input_tokens: text shifted right, with 0 first; padded at the end.
           decoder_segment_ids: segment ids of packed examples, from 1; 0 is padding.
-          decoder_causal_attention: 1 at positions that read the inputs, 0 elsewhere (seqio's name
-            and meaning); ignored by a causal model.
+          decoder_causal_attention: seqio's mask, 1 at positions that read the inputs, 0 elsewhere;
+            a causal model ignores it.
           key: random key of dropout; None disables dropout.
 
         Returns:
@@ -134,7 +134,7 @@ class LM(TokenModel):
         decoder_causal_attention: Int[Array, "B T"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Return the input of the output layer; arguments and errors are as for `__call__`."""
+        """Return the last hidden states, the input of the output layer."""
         if self.prefix and decoder_causal_attention is None:
             raise InputError(
                 "model.prefix True requires the feature decoder_causal_attention, which marks the "
@@ -182,7 +182,6 @@ class LM(TokenModel):
         return self.logits(hidden[:, -1:])[:, 0], cache
 
     def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float[Array, "R V"], Cache]:
-        """Decode one more token in each row; return the next logits and the updated cache."""
         hidden = self.embed(tokens.reshape(-1, cache.num_rows))
         hidden, cache = self.decoder.step(hidden, cache)
         logits = self.logits(hidden)

@@ -92,12 +92,12 @@ def _byt5(*sizes: int, decoder: int, **fields: Any) -> T5Config:
 
 
 def t5_small(**fields: Any) -> T5Config:
-    """T5 1.0 small, 60M parameters; `fields` replaces fields of the config."""
+    """Return the config of T5 1.0 small, 60M parameters; `fields` replaces config fields."""
     return _t5_1_0(512, 8, 6, 2048, **fields)
 
 
 def t5_base(**fields: Any) -> T5Config:
-    """T5 1.0 base, 220M parameters: the paper's baseline."""
+    """Return the config of T5 1.0 base, 220M parameters, the baseline of the T5 paper."""
     return _t5_1_0(768, 12, 12, 3072, **fields)
 
 
@@ -107,12 +107,12 @@ def t5_large(**fields: Any) -> T5Config:
 
 
 def t5_3b(**fields: Any) -> T5Config:
-    """T5 1.0 3B, with heads of size 128."""
+    """Return the config of T5 1.0 3B, with attention heads of size 128."""
     return _t5_1_0(1024, 32, 24, 16384, **{"d_kv": 128, **fields})
 
 
 def t5_11b(**fields: Any) -> T5Config:
-    """T5 1.0 11B, with heads of size 128."""
+    """Return the config of T5 1.0 11B, with attention heads of size 128."""
     return _t5_1_0(1024, 128, 24, 65536, **{"d_kv": 128, **fields})
 
 
@@ -148,12 +148,12 @@ def t5_1_1_xxl(**fields: Any) -> T5Config:
 
 
 def t5_base_shared(**fields: Any) -> T5Config:
-    """T5 base with one set of parameters for encoder and decoder."""
+    """Return the config of T5 base with one set of parameters for encoder and decoder."""
     return t5_base(**{"share_layers": True, **fields})
 
 
 def t5_base_6_layers(**fields: Any) -> T5Config:
-    """T5 base with half the number of layers in each stack."""
+    """Return the config of T5 base with 6 encoder layers and 6 decoder layers."""
     return t5_base(**{"num_encoder_layers": 6, "num_decoder_layers": 6, **fields})
 
 
@@ -287,7 +287,7 @@ def _roberta(*sizes: int, **fields: Any) -> BertConfig:
 
 
 def bert_base(**fields: Any) -> BertConfig:
-    """BERT base, 110M parameters; `fields` replaces fields of the config."""
+    """Return the config of BERT base, 110M parameters; `fields` replaces config fields."""
     return _bert(768, 12, 12, **fields)
 
 
@@ -376,7 +376,7 @@ def _deberta_v2(num_layers: int, /, **fields: Any) -> DebertaConfig:
 
 
 def deberta_v2_xlarge(**fields: Any) -> DebertaConfig:
-    """DeBERTa-v2 xlarge, 885M parameters; `fields` replaces fields of the config."""
+    """Return the config of DeBERTa-v2 xlarge, 885M parameters; `fields` replaces config fields."""
     return _deberta_v2(24, **fields)
 
 
@@ -389,7 +389,7 @@ def deberta_v2_xxlarge(**fields: Any) -> DebertaConfig:
 
 
 def deberta_v3_xsmall(**fields: Any) -> DebertaConfig:
-    """DeBERTaV3 xsmall, 71M parameters, 22M of them in the layers."""
+    """Return the config of DeBERTaV3 xsmall, 71M parameters (22M in the layers)."""
     return _deberta(384, 12, **fields)
 
 
@@ -409,7 +409,7 @@ def deberta_v3_large(**fields: Any) -> DebertaConfig:
 
 
 def mdeberta_v3_base(**fields: Any) -> DebertaConfig:
-    """mDeBERTaV3 base, for a hundred languages, 278M parameters."""
+    """Return the config of mDeBERTaV3 base, 278M parameters, for a hundred languages."""
     return _deberta(768, 12, **{"vocab_size": 251000, **fields})
 
 
@@ -426,7 +426,7 @@ def _lm(d_model: int, num_heads: int, num_layers: int, d_ff: int, /, **fields: A
 
 
 def lm_v1(**fields: Any) -> LMConfig:
-    """Return the paper's language model (table 2), 110M parameters: one stack of T5 1.0 base.
+    """Return the config of the T5 paper's language model (table 2), 110M parameters.
 
     Source: t5/models/gin/models/lm_v1.gin in google-research/text-to-text-transfer-transformer. The
     prefix language model, lm_v1_ifa.gin, is `lm_v1(prefix=True)`. The relative bias has buckets for
@@ -442,7 +442,7 @@ def lm_v1(**fields: Any) -> LMConfig:
 
 
 def lm_base(**fields: Any) -> LMConfig:
-    """Decoder-only base, 110M parameters; `fields` replaces fields of the config."""
+    """Return the config of a decoder-only base model, 110M parameters; `fields` replaces fields."""
     return _lm(768, 12, 12, 2048, **fields)
 
 

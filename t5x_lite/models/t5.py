@@ -221,7 +221,7 @@ class T5Config(StackConfig):
             )
 
     def views(self, prefix: str = "") -> tuple[View, ...]:
-        """Return the rules that compute the decoder's shared parameters."""
+        """Return the rules that take shared parameters of the decoder from the encoder."""
         if not self.share_layers:
             return ()
         pairs = {f"layers/{name}": f"layers/{of}" for name, of in _SHARED.items()}
@@ -341,7 +341,7 @@ class T5(TokenModel):
         decoder_segment_ids: Int[Array, "B T"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Return the input of the output layer; arguments are as for `__call__`."""
+        """Return the last hidden states of the decoder, the input of the output layer."""
         seen = after_prompt(encoder_input_tokens, self.prompt)
         cross_mask = masks.across(seen, encoder_segment_ids, decoder_segment_ids)
         encoder_key, decoder_key = (None, None) if key is None else jax.random.split(key)
@@ -398,7 +398,7 @@ class T5(TokenModel):
         return self.logits(hidden[:, -1:])[:, 0], cache
 
     def step(self, tokens: Int[Array, " R"], cache: Cache) -> tuple[Float[Array, "R V"], Cache]:
-        """Decode one more token in each row; return the next logits and the updated cache.
+        """Decode one more token in each row; return the logits and the updated cache.
 
         Args:
           tokens: newest token of each row.
@@ -460,7 +460,7 @@ class T5Encoder(TokenModel):
         segment_ids: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """Return the encoder's output.
+        """Return the output of the encoder.
 
         Args:
           tokens: token ids, padded with 0.
@@ -483,5 +483,5 @@ class T5Encoder(TokenModel):
         segment_ids: Int[Array, "B S"] | None = None,
         key: Key | None = None,
     ) -> Float[Array, "B S D"]:
-        """Return the encoder's output, as `__call__` does."""
+        """Return the output of the encoder."""
         return self(tokens, segment_ids=segment_ids, key=key)

@@ -84,7 +84,7 @@ _OF_MODEL = re.compile(r"model/(.*)|(adapters/[^/]+)/(.*)")
 
 
 def tower_of(path: str) -> tuple[str, str] | None:
-    """Split a parameter path of a second encoder into the encoder's name and the remaining path."""
+    """Split a parameter path of an additional encoder into encoder name and path in the model."""
     match = _OF_TOWER.fullmatch(path)
     if match is None:
         return None
@@ -94,7 +94,7 @@ def tower_of(path: str) -> tuple[str, str] | None:
 
 
 def in_tower(path: str, tower: str) -> str:
-    """Convert a parameter path of the model to the path in a second encoder."""
+    """Convert a parameter path of the model to the same path in an additional encoder."""
     match = _OF_MODEL.fullmatch(path)
     if match is None or tower_of(path) is not None:
         return path
@@ -104,11 +104,11 @@ def in_tower(path: str, tower: str) -> str:
 
 
 def as_model(arrays: Mapping[str, Any], tower: str = "") -> dict[str, Any]:
-    """Select the arrays of one encoder, under the paths of the model.
+    """Select the arrays of one encoder, by the paths that they have in a single-encoder model.
 
     Args:
       arrays: arrays of all encoders, by path.
-      tower: name of the second encoder, such as "passage"; "" selects the model.
+      tower: name of an additional encoder, such as "passage"; "" selects the main encoder.
 
     Returns:
       Arrays of the encoder, its adapters, and all shared arrays, such as heads, by path.
@@ -125,7 +125,7 @@ def as_model(arrays: Mapping[str, Any], tower: str = "") -> dict[str, Any]:
 
 
 def with_towers(tree: Any, names: Sequence[str]) -> Any:
-    """Copy the model's adapters to each additional encoder, and return the nested dict."""
+    """Return nested parameters with the adapters copied to each additional encoder."""
     flat = trees.flatten(tree)
     adapters = {path: leaf for path, leaf in flat.items() if path.startswith("adapters/")}
     more = {in_tower(path, name): leaf for name in names for path, leaf in adapters.items()}
@@ -172,7 +172,7 @@ def pool(
 
 
 def check_pooling(name: str, kind: str) -> None:
-    """Raise InputError for an unknown kind of pooling; `name` is the option in the message."""
+    """Raise InputError if the pooling is unknown. `name` is the option in the error message."""
     if kind not in get_args(Pooling):
         raise InputError(f"{name} must be one of {get_args(Pooling)}: got {kind!r}")
 
@@ -201,7 +201,7 @@ class Dense(Head):
     """Head that computes one vector of a text.
 
     Attributes:
-      pooling: "cls" for the state of the first token, or "mean" for the mean of all states.
+      pooling: "cls" for the first hidden state, or "mean" for the mean of all hidden states.
       normalize: True if vectors are scaled to length 1.
       max_length: maximum length of a text in tokens, including [CLS] and [SEP]; None if unknown.
       prompts: prefixes of texts, by kind of text.
@@ -253,7 +253,7 @@ class Dense(Head):
         return DenseHead(self, model, rngs=rngs)
 
     def prompt(self, *names: str) -> str:
-        """Return the text of the first existing prompt, or of the default prompt.
+        """Return the text of the first of several prompts that exists, or of the default prompt.
 
         Args:
           names: names of prompts, in order of preference.
@@ -269,7 +269,7 @@ def dense_of(heads: Mapping[str, Head]) -> Dense | None:
 
 
 def check_cls(pooling: Pooling, model: ModelConfig) -> None:
-    """Raise InputError for pooling "cls" if the model's rows do not begin with [CLS]."""
+    """Raise InputError for pooling "cls" if texts of the model do not begin with [CLS]."""
     if pooling == "cls" and not model.begins_with_cls:
         raise InputError(
             "pooling 'cls' requires rows that begin with [CLS], but rows of a "
@@ -392,7 +392,7 @@ class LexicalHead(nnx.Module):
         tokens: Int[Array, "B S"],
         segment_ids: Int[Array, "B S"],
     ) -> Float[Array, "B S"]:
-        """Return the lexical weights of the terms of each text."""
+        """Return the largest weight of each distinct term in each text; other weights are 0."""
         return term_weights(self(hidden), tokens, self.is_term(tokens, segment_ids))
 
     def is_term(
@@ -561,12 +561,12 @@ def late_scores(
 ) -> Float[Array, "*A G N"]:
     """Return late-interaction scores: the mean over query tokens of their maximum similarity.
 
-    The maximum is over the tokens of a passage. Similarities are computed for some passages at a
-    time, and again in the backward pass. Texts without tokens have the score 0.
+    The maximum is over the tokens of a passage. Texts without tokens have the score 0. Passages
+    are processed in chunks, to save memory.
 
     Args:
       queries: token vectors of the queries, and the mask of tokens.
-      passages: token vectors of the passages, and the mask of tokens; axes *A are independent.
+      passages: token vectors of the passages, and the mask of tokens.
     """
     (asked, there), (shown, real) = queries, passages
     blocks, (num, length) = asked.shape[:-3], shown.shape[-3:-1]

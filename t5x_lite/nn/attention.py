@@ -340,7 +340,7 @@ def with_room(x: Array | None, num: int, value: bool | int) -> Array | None:
 def dropped_values(
     value: Float[Array, "B S H K"], rate: float, *, key: Key | None, share: bool
 ) -> tuple[Float[Array, "B S H K"], WeightDropout | None]:
-    """Apply dropout to the values, or return the dropout to apply to the attention weights.
+    """Apply attention dropout to the values, or prepare its application to the weights.
 
     Args:
       value: projected values.
@@ -465,7 +465,7 @@ class Attention(nnx.Module):
         """Fuse the query, key and value projections into one matrix product for decoding, in place.
 
         Args:
-          crosses: True for cross-attention, where only the queries are computed from x.
+          crosses: True for cross-attention, which computes only queries from x.
         """
         if self.scale is not None or self.query.has_bias:
             raise ValueError("attention with biases or scaled logits cannot be fused for decoding")
@@ -479,7 +479,7 @@ class Attention(nnx.Module):
     def heads(
         self, joined: Float[Array, "B T J"], length: str | None = "length"
     ) -> Float[Array, "B T H K"]:
-        """Split the last axis into heads; `length` is the logical axis name of T, for sharding."""
+        """Split the last axis into heads. `length` is the logical name of the token axis."""
         heads = joined.reshape(*joined.shape[:-1], self.num_heads, self.d_kv)
         return constrain(heads, "batch", length, "heads", "kv")
 
@@ -534,7 +534,7 @@ class Attention(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Attend from projected queries to keys and values, and apply the output projection.
 
-        If `prefix` is None, `own_prefix` computes it.
+        If `prefix` is None, the prefix adapter of the layer computes it.
         """
         # If the length is split over devices, each device has some of the queries and all keys.
         keys, values = (constrain(y, "batch", None, "heads", "kv") for y in (keys, values))
@@ -555,14 +555,14 @@ class Attention(nnx.Module):
     def own_prefix(self, x: Array | None = None, seen: Any = None) -> Prefix | None:
         """Return the keys and values of the prefix adapter, or None without a prefix adapter.
 
-        If the hidden states `x` are given, a gated adapter computes its weights from x.
+        If the hidden states `x` are given, an adapter with a gate computes the gate from x.
         """
         if isinstance(self.prefix, GatedKeySlot) and x is not None:
             return self.prefix.gated(x, seen)
         return None if self.prefix is None else self.prefix()
 
     def prefix_bias(self, pattern: Pattern) -> Float[Array, "#B H #T P"] | None:
-        """Return the relative bias of the prefix adapter's keys, or None without positions."""
+        """Return the relative bias of the prefix keys, or None if the keys have no positions."""
         slot = self.prefix
         return pattern.bias_before(slot.num_before) if isinstance(slot, PlacedKeySlot) else None
 
@@ -592,7 +592,7 @@ class Attention(nnx.Module):
         pattern: Pattern = EVERYTHING,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Attend from x to `source`, by default x itself, in an encoder."""
+        """Attend from x to `source` and apply the output projection. `source` defaults to x."""
         seen: Any = pattern.mask
         keys, values = self.project(x if source is None else source, seen)
         before = self.own_prefix(x, seen)

@@ -126,11 +126,11 @@ def relative_position_bucket(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RelativeTable:
-    """Relative bias table, and its settings for queries and keys at positions 0, 1, 2, ...
+    """Table of relative position biases, for queries and keys at positions 0, 1, 2, ...
 
     Attributes:
-      table: float32 [buckets, H].
-      bidirectional: True in an encoder; see `relative_position_bucket`.
+      table: bias of each distance bucket and head, float32 [buckets, H].
+      bidirectional: True in an encoder, where half of the buckets are for keys to the right.
       max_distance: distance from which on all distances share a bucket.
     """
 
@@ -143,9 +143,8 @@ class RelativeTable:
     ) -> Float[Array, "H T size"]:
         """Return the bias of the first `num_queries` queries and of `size` keys from `start` on.
 
-        The bias is the same along each diagonal. Only one row of T + size - 1 distances is looked
-        up, and the column of each key is this row shifted by one. The gradient sums the diagonals
-        first, so that few values are scattered into the table.
+        The bias is the same along each diagonal. Therefore only T + size - 1
+        distances are looked up, and the gradient is first summed over each diagonal.
         """
         num_distances = num_queries + size - 1
         # Key minus query; from the last key and the first query on.
@@ -167,13 +166,12 @@ class RelativeTable:
 class RelativeBias(nnx.Module):
     """Relative position bias: a learned scalar for each head and relative position bucket.
 
-    T5 has one table per stack, and umT5 one per layer. Encoder and decoder read a table
-    differently.
+    T5 has one table for all layers of a stack, and umT5 has one for each layer.
 
     Args:
       num_heads: number of heads H.
       num_buckets: number of rows of the table.
-      max_distance: see `relative_position_bucket`.
+      max_distance: distance from which on all distances share a bucket.
       rngs: random streams; "params" is used.
     """
 
@@ -203,7 +201,7 @@ class RelativeBias(nnx.Module):
         Args:
           query_positions: positions of the queries in the row (not in their segment).
           key_positions: positions of the keys in the row.
-          bidirectional: True in an encoder; see `relative_position_bucket`.
+          bidirectional: True in an encoder, where half of the buckets are for keys to the right.
         """
         bucket = relative_position_bucket(
             key_positions[None, :] - query_positions[:, None],
@@ -217,7 +215,7 @@ class RelativeBias(nnx.Module):
         return jnp.take(table.T.reshape(-1), row)[None]
 
     def reading(self, *, bidirectional: bool) -> RelativeTable:
-        """Return the relative bias in compact form, for attention in blocks."""
+        """Return the bias as a small table of buckets, for attention in blocks."""
         return RelativeTable(
             table=self.table[...].astype(jnp.float32),
             bidirectional=bidirectional,
@@ -249,7 +247,7 @@ class Distances(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """Projected and scaled inputs of disentangled attention.
+    """Projected and scaled inputs of disentangled attention, as in DeBERTa.
 
     Attributes:
       query: projected queries.
@@ -382,12 +380,12 @@ def attend_in_blocks(
     block: int,
     draws: WeightDropout | None = None,
 ) -> Float[Array, "B T H K"]:
-    """Compute `attend` within segments, in blocks of queries; memory is linear in length.
+    """Compute disentangled attention in blocks of queries; memory is linear in length.
 
     Args:
-      operands: projected inputs, as for `attend`.
+      operands: projected inputs, with as many queries as keys.
       segment_ids: segment of each position, which attends within its segment; 0 is padding.
-      block: number of queries per block; T need not be a multiple.
+      block: number of queries per block; the length T need not be a multiple.
       draws: dropout of the weights; its random bits are regenerated in the backward pass.
     """
     if block < 1:
@@ -446,7 +444,6 @@ def _block(
 def _by_keys_blocks(
     block: int, start: Array, key: Float[Array, "B S H K"], position_query: Array
 ) -> Float[Array, "B H block S"]:
-    """Compute the position-to-content logits of a block of queries, one block of keys at a time."""
     batch, length, heads, size = key.shape
     num = _num_blocks(block, length)
     keys = jnp.pad(key, ((0, 0), (0, num * block - length), (0, 0), (0, 0)))
@@ -543,11 +540,11 @@ class Pattern:
             )
 
     def biased(self, relative: RelativeBias, *, bidirectional: bool) -> "Pattern":
-        """Add a relative bias to the pattern, as an array or in compact form like its mask.
+        """Return the pattern with a relative bias, as an array if the mask is an array.
 
         Args:
           relative: relative position bias.
-          bidirectional: True in an encoder; see `positions.relative_position_bucket`.
+          bidirectional: True in an encoder, where half of the buckets are for keys to the right.
 
         Raises:
           ValueError: if the mask is an array, but the pattern has no positions.

@@ -108,7 +108,7 @@ def start(
     """Return the decoding cache after the prefix, with one row for each input.
 
     Args:
-      own: self-attention keys [.., H, K, P] and values [.., H, P, K], in pairs as in `Cache`.
+      own: self-attention keys [.., H, K, P] and values [.., H, P, K], in pairs.
       across: cross-attention keys and values in the same form, or None.
       cross_mask: mask of the inputs, or None.
       valid: True for prefix positions that are not padding.
@@ -141,7 +141,7 @@ def put(old: Any, new: KeysAndValuesByHead, slot: Int[Array, ""], *layer: Int[Ar
     """Write the keys and values of new tokens into the cache, from position `slot` on.
 
     Args:
-      old: cached keys and values, a pair as in `Cache`.
+      old: cached pair of keys and values.
       new: keys [B, H, K, W] and values of W new tokens of one layer.
       slot: first position to write; if too few positions follow, the last positions are
         overwritten.
@@ -159,11 +159,11 @@ def put(old: Any, new: KeysAndValuesByHead, slot: Int[Array, ""], *layer: Int[Ar
 
 
 def view(cache: Cache) -> tuple[Int[Array, ""], Bool[Array, "B 1 W S"], Positions]:
-    """Return the cache position of the next token, the attention mask, and all positions.
+    """Return the position of the next token in the cache, its attention mask, and all positions.
 
     Returns:
-      The first cache position to write; the mask of the cached keys that each row attends to; the
-        positions of the query and of the cached keys.
+      First cache position to write; mask of the cached keys that each row attends to; positions of
+        the new query and of the cached keys.
     """
     batch_size, prefix = cache.valid.shape
     num_rows, length = cache.num_rows, cache.ancestors.shape[1]
@@ -244,7 +244,7 @@ class Prefix(NamedTuple):
     Attributes:
       tokens: int32; 0 for the padding on the left and for the start token.
       valid: bool, False for padding.
-      part: int32, argument of `align` that a token comes from: 1 for the first; 0 is the start
+      part: int32, number of the part (inputs, prompt) that holds a token, from 1; 0 is the start
         token.
     """
 
@@ -254,7 +254,7 @@ class Prefix(NamedTuple):
 
 
 def align(*parts: Int[Array, "B _"], batch_size: int) -> Prefix:
-    """Concatenate the start token and the parts of each row (inputs, prompt), right-aligned.
+    """Concatenate the start token, inputs and prompt of each row, right-aligned.
 
     align([[5, 6, 0], [7, 8, 9]], [[3, 0], [4, 2]], batch_size=2)
 
@@ -278,7 +278,7 @@ def align(*parts: Int[Array, "B _"], batch_size: int) -> Prefix:
 def prefix_mask(
     valid: Bool[Array, "B P"], both_ways: Bool[Array, "B P"] | None = None
 ) -> Bool[Array, "B 1 P P"]:
-    """Return the attention mask of a decoder's first tokens: causal, or both ways if marked.
+    """Return the attention mask of a decoder's first tokens: causal, except between marked inputs.
 
     Args:
       valid: False for padding, which no position attends to.

@@ -148,11 +148,11 @@ def kept_keys(
 ) -> Bool[Array, "... size"]:
     """Sample the dropout mask of keys by a hash of row, head, query and key; True keeps a weight.
 
-    The attention kernel for TPUs samples the same mask (`t5x_lite.nn.pallas_kernels`).
+    The attention kernel for TPUs samples the same mask.
 
     Args:
       rate: dropout rate.
-      streams: random words, such as from `WeightDropout.streams`.
+      streams: random word of each row, head and query.
       start: index of the first key.
       size: number of keys.
     """
@@ -162,7 +162,7 @@ def kept_keys(
 
 
 def least_draw(rate: float) -> int:
-    """Return the smallest random int32 that keeps a weight; the lower 16 bits are ignored."""
+    """Return the smallest random int32 for which dropout keeps a weight."""
     return (_drawn_rate(rate) << 16) - 2**31
 
 
@@ -181,7 +181,7 @@ def hashed(streams: Int[Array, "..."], words: Int[Array, "..."]) -> Int[Array, "
 
 
 def word_of(keys: Int[Array, "..."]) -> Int[Array, "..."]:
-    """Return the index of the random word that decides the dropout of each key.
+    """Return, for each key, the index of the random word that decides the key's dropout.
 
     In each group of 16 keys, the first 8 read the upper halves of 8 words, and the last 8 the lower
     halves. A TPU register of 8 rows therefore needs only one half.
@@ -439,10 +439,9 @@ class Dense(nnx.Module):
         return first, second
 
     def __call__(self, x: Float[Array, "*batch I"], seen: Any = None) -> Float[Array, "*batch O"]:
-        """Apply the layer and return the result in the dtype of x; see `product`.
+        """Apply the layer and return the result in the dtype of x.
 
-        If memory traffic costs more than operations, the product is rounded before the bias is
-        added.
+        On NVIDIA GPUs, the product may be rounded before the bias is added.
         """
         kernel = self.kernel[...]
         if self.slot is not None or x.dtype != kernel.dtype or not saves_bytes():
@@ -456,8 +455,7 @@ class Dense(nnx.Module):
 
         Args:
           x: input of the layer.
-          seen: mask of the positions that each position attends to, for gated adapters, as in
-            `slots.Around.mask`.
+          seen: mask of the positions that each position attends to, for gated adapters.
         """
         batch = "ABCE"[: x.ndim - 1]
         kernel = self.kernel[...]
@@ -493,10 +491,9 @@ class FusedDense(nnx.Module):
     """Dense layers with a common input, fused into one matrix product for decoding.
 
     The transposed kernels are stacked and are the left operand of the product. On CPU this takes 5
-    to 25 % less time for the rows of a step, and a third less for three narrow layers in one
-    product.
+    to 25 % less time in a decoding step, and a third less for three narrow layers.
 
-    An adapter that treats rows differently is not fused; it changes the product.
+    An adapter that treats rows differently is applied after the product.
 
     Args:
       kernels: transposed kernel [O, I] of each layer, all with the same I.
@@ -696,8 +693,8 @@ class MLP(nnx.Module):
     Args:
       d_model: size of the input and output.
       d_ff: size of the hidden layer.
-      activation: activation of the hidden layer, in float32; relu is the same in any dtype.
-      gated: True to multiply the activation with a second product of the input, in the dtype of x.
+      activation: activation of the hidden layer, computed in float32 except for relu.
+      gated: True to multiply the activation by a second projection of the input.
       bias: True if the dense layers have biases.
       initializer: initializer of the kernels.
       dropout_rate: dropout rate of the hidden layer; one mask is shared over the length.
@@ -773,7 +770,7 @@ class MLP(nnx.Module):
     def __call__(
         self, x: Float[Array, "B T D"], *, key: Key | None = None, seen: Any = None
     ) -> Float[Array, "B T D"]:
-        """Apply the feed-forward block; `key` enables dropout."""
+        """Apply the feed-forward block; a random key enables dropout."""
         hidden = constrain(self._hidden(x, seen), "batch", "length", "mlp")
         if self.slot is not None and self.joint_out is None:
             hidden = self.slot(hidden)

@@ -130,7 +130,7 @@ class RelativePositions:
         return np.clip(distance + self.span, 0, 2 * self.span - 1).astype(np.int32)
 
     def distances(self, table: Float[Array, "R D"], length: int) -> Distances:
-        """Return the rows of the embedding [2 S, D] that `length` positions need."""
+        """Return the relative embeddings of all distances in a sequence of `length` positions."""
         index = self.index(length)
         first, last = int(index.min()), int(index.max())
         return Distances(table[first : last + 1], index - first)

@@ -46,10 +46,10 @@ class Blocks:
     """Assignment of tokens to blocks of equal size, each for one expert.
 
     Attributes:
-      token: index of the token at each position of a block; M at empty positions.
+      token: index of the token at each position of a block; `total` at empty positions.
       number: expert number of each block.
       is_used: True if the block has tokens.
-      total: number of tokens M.
+      total: number of tokens.
     """
 
     token: Int[Array, "N S"]

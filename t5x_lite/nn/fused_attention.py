@@ -79,7 +79,7 @@ class Rules:
 
     @classmethod
     def of(cls, visible: Visibility, bias: RelativeTable | None, *, num_keys: int) -> "Rules":
-        """Return the settings for a mask and a relative bias."""
+        """Return the settings of blocked attention for a mask and a relative bias."""
         if visible.block_size < 1:
             raise ValueError(f"block_size is {visible.block_size}, but must be at least 1 key")
         return cls(
@@ -265,7 +265,7 @@ def forward(
 
 
 def backward(rules: Rules, saved: tuple, g: Array, prefix: Pair | None = None) -> tuple:
-    """Return the gradients of the inputs of `forward`."""
+    """Return the gradients of the inputs of blocked attention, from the residuals of `forward`."""
     query, key, value, table, rows, out, largest, scale = saved
     num_queries, num_keys, dtype = query.shape[1], key.shape[1], value.dtype
     keys, values = _padded(rules, key), _padded(rules, value)
@@ -438,7 +438,7 @@ def cudnn_attention(
 
 
 def _lengths(keys: Int[Array, "B S"]) -> tuple[Int[Array, " B"], Bool[Array, " B"]]:
-    """Return the number of keys of each row, and True for rows in which a key follows padding."""
+    """Return each row's number of keys, and a mask of the rows with padding before a key."""
     real = keys > 0
     lengths = jnp.sum(real, axis=1, dtype=jnp.int32)
     behind = jnp.arange(keys.shape[1])[None] >= lengths[:, None]
@@ -450,7 +450,7 @@ def _is_the_kernel(primitive: Any, *_: Any, **__: Any) -> bool:
 
 
 def _fill(length: int) -> int:
-    """Return the number of positions to append: cuDNN's backward pass needs an even length.
+    """Return the number of positions to append for cuDNN, which needs an even length.
 
     If the length is 64 more than a multiple of 128, some versions give NaN for queries with all
     logits below -88 (pytorch/pytorch issue 196678). Two more positions avoid this.

@@ -72,7 +72,7 @@ def residual(
       norm: norm of a post-norm block; None in a pre-norm block.
       slot: adapter that replaces the sum and the norm; None without an adapter.
       source: input of attention or feed-forward, for the adapter; default: x.
-      mask: mask of the positions, for the adapter; None in a decoder.
+      mask: attention mask, for the adapter; None in a decoder.
     """
     y = dropout(y, rate, key=key, broadcast_axes=(-2,) if over_length else ())
     if slot is not None:
@@ -94,7 +94,7 @@ def by_head(pair: KeysAndValues) -> KeysAndValuesByHead:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerConfig:
-    """Sizes of one pre-norm layer; `t5x_lite.models.t5.StackConfig` describes the fields."""
+    """Sizes and options of one pre-norm layer."""
 
     d_model: int
     d_kv: int
@@ -192,7 +192,7 @@ class EncoderLayer(PreNormLayer):
 
         Args:
           x: hidden states.
-          pattern: positions that each position attends to, with the bias of the stack's table.
+          pattern: positions that each position attends to, and the relative bias of the logits.
           key: random key of dropout; None disables dropout.
         """
         keys = split_key(key, 4)
@@ -288,7 +288,6 @@ class DecoderLayer(PreNormLayer):
         across: Pattern = EVERYTHING,
         key: Key | None = None,
     ) -> Float[Array, "B T D"]:
-        """Apply the decoder layer to complete targets, as in `project_and_apply`."""
         return self.project_and_apply(x, encoded, pattern=pattern, across=across, key=key)[0]
 
     def project_and_apply(
@@ -305,7 +304,7 @@ class DecoderLayer(PreNormLayer):
         Args:
           x: hidden states.
           encoded: the encoder's output; None without cross-attention.
-          pattern: positions that each position attends to, with the bias of the stack's table.
+          pattern: positions that each position attends to, and the relative bias of the logits.
           across: inputs that each position attends to.
           key: random key of dropout; None disables dropout.
 
@@ -345,9 +344,9 @@ class DecoderLayer(PreNormLayer):
         Args:
           x: hidden states, one position of each row.
           write: function that stores the new keys and values of the self-attention and returns all
-            cached keys and values of this layer, in the layout of `by_head`.
+            cached keys and values of this layer.
           inputs: keys and values of the cross-attention, shared by the rows of an input.
-          pattern: cached positions that each row attends to, with the bias of the stack's table.
+          pattern: cached positions that each row attends to, and the relative bias of the logits.
           across: inputs that each row attends to.
         """
         if self.own_bias:

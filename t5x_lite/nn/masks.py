@@ -63,7 +63,7 @@ class Visibility:
         groups.
       hidden: P masks of the keys per row, True where a key is hidden from the queries that use the
         mask; None without such masks.
-      picked: index of each query's mask in `hidden`.
+      picked: index in `hidden` of the mask for each query.
       itself: True if a query may attend to its own position; if False, T must equal S.
       block_size: number of keys per block of attention; in disentangled attention, number of
         queries.

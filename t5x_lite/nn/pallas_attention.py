@@ -90,7 +90,7 @@ _MARGIN = MIB // 8
 
 
 def fitting(layout_of: Callable[[int], Layout], block: int, *, kind: str, itemsize: int) -> Layout:
-    """Return the kernel's layout with the largest block that fits the chip's VMEM.
+    """Return the layout of the attention kernel with the largest block that fits VMEM.
 
     The requested block is halved until it fits; a warning names the smaller block.
 
@@ -136,7 +136,7 @@ def _needed(layout: Layout, itemsize: int) -> int:
 
 @functools.cache
 def tell(message: str) -> None:
-    """Log a warning once, on the first process, although a program is traced several times."""
+    """Log a warning once on the first process, even if a program is traced several times."""
     if jax.process_index() == 0:
         _logger.warning("%s", message)
 

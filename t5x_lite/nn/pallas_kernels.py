@@ -101,12 +101,12 @@ class Layout:
 
     @property
     def lanes(self) -> int:
-        """Width of a program's queries, keys and values: heads times head size."""
+        """Number of lanes (columns) of a kernel program: heads times head size."""
         return self.group * self.d_kv
 
     @property
     def blocks(self) -> tuple[int, int]:
-        """Number of blocks of queries, and of blocks of keys, in a row."""
+        """Number of query blocks, and of key blocks, in a row."""
         return -(-self.num_queries // self.query_block), -(-self.num_keys // self.key_block)
 
     @property
@@ -117,7 +117,7 @@ class Layout:
 
     @property
     def diagonals(self) -> tuple[int, int]:
-        """First and last diagonal of blocks with a computed bias.
+        """First and last diagonal of blocks for which the kernel computes the relative bias.
 
         Diagonal n consists of the blocks of queries i and keys i + n. Other diagonals have the bias
         of the nearest diagonal in this range.
@@ -134,18 +134,18 @@ class Layout:
 
     @property
     def num_diagonals(self) -> int:
-        """Number of diagonals of blocks with a computed bias."""
+        """Number of diagonals of blocks for which the kernel computes the relative bias."""
         low, high = self.diagonals
         return high - low + 1
 
     @property
     def strip(self) -> int:
-        """Number of columns of the bias strip of a block in VMEM."""
+        """Width of the strip of bias values that the kernel builds for a block."""
         return self.query_block + self.key_block
 
     @property
     def bias_shape(self) -> tuple[int, ...]:
-        """Shape of the bias of one program's heads, and of its gradient."""
+        """Shape of the relative bias of the heads of one kernel program."""
         return self.num_diagonals, self.group, self.key_block, self.query_block
 
     def heads(self) -> Sequence[slice]:
@@ -159,8 +159,7 @@ class Cost:
 
     Attributes:
       flops: FLOPs of the matrix products over all 128 lanes. With d_kv 64, two heads share the
-        lanes and products that contract over them count twice the useful work, which takes the
-        matrix unit no longer.
+        lanes, and some products count twice the useful work.
       exponentials: number of computed exponentials.
       bytes: bytes moved between HBM and the kernel; a block counts each time it is fetched.
       vmem: bytes of VMEM per program: its blocks (twice if the next one is prefetched), its state
@@ -293,12 +292,12 @@ def positions(layout: Layout, query_block: Any, key_block: Any) -> tuple[Array, 
 
 
 def seen(layout: Layout, ids: Refs, query_block: Any, key_block: Any) -> Array | None:
-    """Return the mask of a block, bool [keys, queries], or None if nothing is masked.
+    """Return the attention mask of a block, bool [keys, queries]; None if nothing is masked.
 
     Args:
       layout: sizes and settings of the kernel.
-      ids: "keys" and "key_groups" as columns, "queries" and "query_groups" as rows; all are
-        optional.
+      ids: segment ids "keys" and "queries"; "key_groups" and "query_groups", ids of positions that
+        attend in both directions. Keys are columns, queries are rows; all are optional.
       query_block: index of the block of queries.
       key_block: index of the block of keys.
     """
@@ -349,11 +348,11 @@ def masked_logits(
 
 
 def kept_weights(layout: Layout, streams: Array, key_block: Any) -> Array:
-    """Sample the dropout mask [keys, queries] of a block, equal to `dropout.kept_keys`.
+    """Sample the dropout mask [keys, queries] of a block of attention weights.
 
     Args:
       layout: sizes and settings of the kernel.
-      streams: random streams of the head's queries, [1, queries].
+      streams: random word of each query of a head, [1, queries].
       key_block: index of the block of keys.
     """
     size, queries = layout.key_block, layout.query_block
@@ -385,7 +384,7 @@ def _strip_distances(layout: Layout, diagonal: Any) -> Array:
 
 
 def by_bucket(layout: Layout, relative: Array, value: Callable[[int], Any]) -> Array:
-    """Map each distance to value(bucket), by comparison with the starts of the buckets."""
+    """Map each relative distance to value(b), where b is the index of its bias bucket."""
     assert layout.buckets is not None
     one_side = layout.buckets // 2 if layout.bidirectional else layout.buckets
     starts = bucket_starts(one_side, layout.max_distance)

@@ -145,7 +145,7 @@ class DenseSlot(Protocol):
         ...
 
     def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:
-        """Return the bias of the adapted layer, or None."""
+        """Return the bias of the adapted layer, or None if it has no bias."""
         ...
 
 
@@ -209,7 +209,7 @@ class HiddenSlot(Protocol):
     """
 
     def __call__(self, hidden: Float[Array, "*batch I"]) -> Float[Array, "*batch I"]:
-        """Return the changed input, in its original dtype."""
+        """Return the hidden states changed by the adapter, in their original dtype."""
         ...
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
@@ -241,7 +241,7 @@ class PositionHost(Protocol):
     """Protocol of models that may have an embedding of token positions.
 
     Attributes:
-      num_before: number of positions before a row's first token, for the keys of a prefix adapter.
+      num_before: number of prefix keys with positions before a row's first token.
     """
 
     num_before: int
@@ -254,7 +254,7 @@ class GatedKeySlot(Protocol):
     def gated(
         self, x: Float[Array, "B T D"], seen: Any
     ) -> tuple[Float[Array, "B P H K"], Float[Array, "B P H K"]]:
-        """Return the gated keys and values of each row.
+        """Return the adapter's keys and values for each row, multiplied by the gate.
 
         Args:
           x: hidden states that the queries are computed from.
@@ -303,7 +303,7 @@ def after_prompt(rows: Int[Array, "B S"], prompt: TokenSlot | None) -> Int[Array
 
 
 def seen_after_prompt(mask: Visibility, prompt: TokenSlot) -> Visibility:
-    """Extend an attention mask by the vectors of a prompt."""
+    """Extend an attention mask by the positions of the prompt vectors."""
     ids = (mask.keys, mask.queries)
     keys, queries = (None if each is None else after_prompt(each, prompt) for each in ids)
     return dataclasses.replace(mask, keys=keys, queries=queries)
@@ -314,11 +314,11 @@ class InvertibleSlot(Protocol):
     """Protocol of adapters that change the token embeddings by an invertible function."""
 
     def __call__(self, x: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
-        """Return the changed embeddings, the input of the rest of the model."""
+        """Return the token embeddings changed by the adapter, as input of the layers."""
         ...
 
     def inverse(self, y: Float[Array, "*batch E"]) -> Float[Array, "*batch E"]:
-        """Return the embeddings that `__call__` changes to y."""
+        """Return the token embeddings that the adapter changes to y."""
         ...
 
 
@@ -341,13 +341,13 @@ class BlockSlot(Protocol):
         norm: Callable[[Array], Array] | None,
         around: "Around",
     ) -> Float[Array, "B T D"]:
-        """Return the output of the block.
+        """Return the output of a block with the adapter, the residual sum and the norm.
 
         Args:
           f: output of attention or feed-forward, after its dropout.
           x: input of the block, for the residual connection.
           norm: norm of a post-norm block; None in a pre-norm block.
-          around: further context of the layer.
+          around: other values of the block, such as the attention mask.
         """
         ...
 
@@ -357,7 +357,7 @@ class Around:
     """Context that a block passes to its adapter, in addition to the hidden states.
 
     Attributes:
-      source: input of attention or feed-forward; in a pre-norm layer, the norm of x.
+      source: input of attention or feed-forward; in a pre-norm layer, the normalized x.
       mask: positions that each position attends to: an array [B, 1, T, T] or a `Visibility`. None
         in a decoder, because positions must not depend on later positions.
       key: random key of dropout; None disables dropout.
@@ -377,11 +377,11 @@ class Host(Protocol):
         ...
 
     def hidden_sites(self) -> dict[str, Any]:
-        """Return the blocks that accept adapters of the hidden layer, such as "mlp/hidden"."""
+        """Return the blocks that accept adapters of the hidden layer, by name."""
         ...
 
     def key_sites(self) -> dict[str, Any]:
-        """Return the attention layers that accept prefix adapters, such as "attention/prefix"."""
+        """Return the attention layers that accept prefix adapters, by name."""
         ...
 
     def block_sites(self) -> tuple[str, ...]:

@@ -112,7 +112,7 @@ def choose_attention(
     dropout: Literal["none", "shared", "each"] = "none",
     distances: bool = False,
 ) -> tuple[AttentionKind, str]:
-    """Resolve `attention` "auto" for the devices and sizes of a run, and return the reason.
+    """Return the fastest attention implementation for the devices and sizes, and the reason.
 
     Args:
       kind: kind of the devices, as JAX names it.
@@ -142,14 +142,14 @@ def choose_attention(
 
 
 def choose_unroll(kind: str, num_layers: int) -> int | bool:
-    """Resolve `unroll` "auto": straight-line code, or a loop if compilation would be slow."""
+    """Return True to compile layers as straight-line code, or 1 to compile a loop over layers."""
     return True if num_layers <= _STRAIGHT.get(kind, 24) else 1
 
 
 def chosen(
     model: Any, kind: str, *, num_layers: int, one_text_rows: bool, **facts: Any
 ) -> tuple[Any, str]:
-    """Resolve "auto" in `attention` and `unroll` of a model config, and describe the choices.
+    """Replace "auto" in the fields `attention` and `unroll` of a model config.
 
     Args:
       model: config with the fields attention, attention_block, unroll and one_text_rows.
@@ -202,7 +202,7 @@ class Running:
       attention_block: number of keys per block (in DeBERTa, of queries), for attention with memory
         linear in length (`t5x_lite.nn.fused_attention`); None for plain attention. Decoding
         always uses plain attention.
-      attention_kernel: True to compute blocks by the TPU kernel (`t5x_lite.nn.pallas_attention`).
+      attention_kernel: True to compute attention blocks by the TPU kernel.
       attention_fused: True to use cuDNN's attention (`t5x_lite.nn.fused_attention`).
       one_text_rows: True if each row holds one text followed by padding.
       attention_by_head: True to compute one head of one row at a time.
@@ -231,7 +231,7 @@ class Running:
     ) -> "Running":
         """Build the settings from the fields of a model config.
 
-        An unresolved "auto" selects a loop, and cuDNN's attention on NVIDIA GPUs.
+        "auto" selects a loop over the layers, and cuDNN's attention on NVIDIA GPUs.
         """
         return cls(
             unroll=1 if unroll == "auto" else unroll,
@@ -281,7 +281,7 @@ def scan_layers(
       call: function (layer, x, inputs of the layer) -> (x, outputs of the layer).
       x: input of the first layer.
       inputs: arrays with a leading axis of layers, or None.
-      running: settings of the run; `unroll` and `remat` are used.
+      running: speed and memory settings; `unroll` and `remat` are used.
       part: range of layers to run, as (first, last + 1); None for all layers.
 
     Returns:
@@ -323,7 +323,7 @@ class Encoder(nnx.Module):
     Args:
       config: sizes of a layer.
       num_layers: number of layers.
-      running: settings of the run; default: a plain scan.
+      running: speed and memory settings; default: a plain scan over the layers.
       rngs: random streams; "params" is used.
     """
 
@@ -379,7 +379,7 @@ class Decoder(nnx.Module):
     Args:
       config: sizes of a layer.
       num_layers: number of layers.
-      running: settings of the run; default: a plain scan.
+      running: speed and memory settings; default: a plain scan over the layers.
       cross_attention: False for a language model.
       bidirectional: True if the relative bias has buckets for keys to the right.
       rngs: random streams; "params" is used.
