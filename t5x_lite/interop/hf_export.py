@@ -324,7 +324,7 @@ class Origin:
     Attributes:
       name: name of the work directory, or else of the checkpoint directory.
       step: training step; 0 for imported weights.
-      start: logged record of the last start (or resumption) of the run before this step, or None.
+      start: record of the last start or resumption of the run before this step, or None.
       metrics: metrics at this step, by "<split>/<name>", without test splits.
       hub_base: hub name of the model that the weights or the run started from, or "".
       base: `hub_base`, or the path of the checkpoint that the run started from, or "".

@@ -164,7 +164,7 @@ def _ours(piece: Piece) -> str:
 
 
 def _decoded(where: Path, name: str, one: Any, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices and values of a tensor's changed entries."""
+    """Return the indices and the values of the changed entries of one tensor."""
     try:
         size, steps, values = tuple(one["size"]), one["index_steps"], one["values"]
         numbers = np.asarray(steps, np.int64)
