@@ -91,7 +91,7 @@ def line_of(signum: int) -> str:
 
 @contextlib.contextmanager
 def raising() -> Iterator[None]:
-    """Let SIGTERM raise `Terminated` within the `with` block, and a second one end the process.
+    """Let SIGTERM raise `Terminated` within the `with` block, and a second SIGTERM end the process.
 
     The handler of SIGINT stays unchanged.
     """
@@ -129,7 +129,7 @@ def watching() -> Iterator["Watch"]:
 def ended_by(
     signums: Collection[int], *, seconds: float, may_end: Callable[[], bool] = lambda: True
 ) -> Iterator[None]:
-    """End the process `seconds` after a signal, or at the second signal, from a second thread.
+    """End the process `seconds` after a signal or at a second signal, even if it hangs in C++.
 
     Python's own handlers wait until the main thread returns from C++, which may never happen during
     a compilation. Outside the main thread, this function does nothing.

@@ -359,7 +359,7 @@ def write_setup(
     head: Head | None,
     where: object,
 ) -> bool:
-    """Write a composition for the library `adapters`; return True if a task head was also written."""
+    """Write a composition for the library `adapters`; return True if it includes a task head."""
     said = f"checkpoint {where}: {tree}"
     written = False
     for number, adapter in enumerate(adapters):

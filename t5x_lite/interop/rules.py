@@ -56,7 +56,7 @@ class Rule:
       ours: parameter path, such as "encoder/layers/mlp/wo/kernel".
       theirs: tensor name; "{layer}" in the name is replaced by the layer index.
       transpose: True to swap the last two axes of the tensor.
-      stack_axis: layer axis of a tensor that contains all layers; None for one tensor per layer.
+      stack_axis: layer axis of a tensor that contains all layers; it becomes axis 0. Else None.
       shape: shape of one layer of the tensor; None if it follows from the parameter's shape.
       aliases: alternative names of the tensor in files.
     """
