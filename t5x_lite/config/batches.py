@@ -132,7 +132,7 @@ def check_devices(experiment: Experiment, mesh: Mesh) -> None:
 def with_choices(
     experiment: Experiment, kind: str, *, earlier: Experiment | None = None
 ) -> tuple[Experiment, list[str]]:
-    """Replace the value "auto" in model configs by a choice for the devices.
+    """Replace the value "auto" in model configs by a setting that suits the devices.
 
     Args:
       experiment: experiment with model configs that may contain "auto".

@@ -68,8 +68,8 @@ def check_same(
     """Raise InputError if an existing output was written with another command or other settings.
 
     Args:
-      known: stored settings of the existing output; None if they cannot be read.
-      identity: settings of this command.
+      known: stored command and settings of the existing output; None if they cannot be read.
+      identity: this command and its settings.
       place: path of the existing output.
       content: content of the output, such as "lines".
       output: the --output option, for the message.

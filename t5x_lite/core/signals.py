@@ -229,7 +229,7 @@ class Watch:
                 time.sleep(1)
 
     def leave(self, code: int) -> None:
-        """Clean up and end this process, after an interruption and its message."""
+        """Clean up and end this process with an exit code."""
         from t5x_lite.core.files import remove_unfinished
 
         _end_children()
@@ -240,9 +240,9 @@ class Watch:
         self._exit(code)
 
     def leave_after_error(self, code: int) -> None:
-        """Run `atexit` functions and end this process, after a failed command and its message.
+        """Run `atexit` functions, clean up and end this process with an exit code.
 
-        They must finish within `_EXIT_SECONDS`, because a function may wait for another process.
+        The functions must finish within `_EXIT_SECONDS`; a function may wait for other processes.
         """
         import atexit
         import threading

@@ -199,7 +199,7 @@ def read(views: Sequence[View], stored: Params) -> Params:
 
 
 def read_lazily(views: Sequence[View], stored: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
-    """Apply `read` to lazily loaded arrays, without loading arrays that are only copied."""
+    """Convert stored parameters, as lazy arrays, to the parameters that modules use."""
     if not views:
         return dict(stored)
     computed = mentioned([view for view in views if view.computes], stored)

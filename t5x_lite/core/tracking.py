@@ -191,7 +191,7 @@ def _own_version() -> str:
 
 
 def add_start(directory: AnyPath, *, step: int, devices: str) -> bytes:
-    """Add one start of a run to its records in run.json, and return the new content."""
+    """Return the content of run.json after adding one start of a run."""
     new = Start(
         command=command(), time=round(time.time()), step=step, devices=devices, versions=versions()
     )

@@ -407,9 +407,9 @@ class ClassHeadFile:
     Attributes:
       where: file of the tensors.
       config_file: head_config.json.
-      model_class: name of the class, such as "BertForSequenceClassification".
-      labels: class names in order; () if unknown.
-      num_labels: number of classes of the model's config; None if unknown.
+      model_class: name of the Python class, such as "BertForSequenceClassification".
+      labels: names of the labels in order; () if unknown.
+      num_labels: number of labels; None if unknown.
       tensors: float32 tensors by transformers' name.
     """
 

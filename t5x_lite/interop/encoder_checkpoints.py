@@ -492,7 +492,7 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hosts:
-    """Dense layers of a model to which adapters can be attached.
+    """Dense layers of a model that adapters can be attached to.
 
     Attributes:
       places: position of each dense layer, by Hugging Face's name.
@@ -530,7 +530,7 @@ class Hosts:
 def hosts_of(
     model: ModelConfig, head: Head | None, *, model_type: str | None = None, where: object
 ) -> Hosts:
-    """Return the dense layers of a model to which adapters can be attached."""
+    """Return the dense layers of a model that adapters can be attached to."""
     if is_encoder(model):
         config, family = with_family(model, where=where)
         num_heads = config.num_heads

@@ -88,7 +88,7 @@ def of_role(
 
 
 def tower_named(experiment: Experiment, role: Role) -> str:
-    """Return the name of a retriever's encoder for queries or passages; "" for the main model."""
+    """Return the role if a retriever has a separate encoder for the role, else ""."""
     return role if role in experiment.objective.more_towers() else ""
 
 

@@ -449,7 +449,7 @@ _FILES = ("model.safetensors", "pytorch_model.bin")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Projection(Source):
-    """Projection of text vectors in a directory of sentence-transformers.
+    """Projection of text vectors, read from a sentence-transformers directory.
 
     Attributes:
       size: output size.

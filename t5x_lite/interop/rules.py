@@ -31,7 +31,7 @@ _CHUNK = 1 << 22
 
 
 def value_of(array: np.ndarray | LazyArray) -> np.ndarray:
-    """Return an array as a NumPy array; read a lazy array."""
+    """Return an array or a lazy array as a NumPy array in memory."""
     return array.read() if isinstance(array, LazyArray) else array
 
 

@@ -228,7 +228,7 @@ def _check_stored(stored: ts.TensorStore, dtype: np.dtype) -> None:
 
 
 def _check_size(size: int, files: int | None, most: int) -> None:
-    """Raise ValueError if an array is larger than its files or the available memory."""
+    """Raise ValueError if an array is too large for its files or for the memory."""
     if files is not None and size > files * most:
         raise ValueError(
             f"an array of this shape requires {size} bytes, but its files have only {files} bytes"
