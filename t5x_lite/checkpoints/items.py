@@ -356,7 +356,6 @@ def _all_files(directory: AnyPath) -> dict[str, Any]:
 
 
 def _another_step(directory: AnyPath) -> str | None:
-    """Return an error text if a directory's name differs from the step in its manifest."""
     path = directory if remote.is_remote(directory) else Path(os.path.abspath(directory))
     if path.parent.name != DIRECTORY or not path.name.isdecimal():
         return None

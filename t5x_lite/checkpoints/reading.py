@@ -135,7 +135,6 @@ def _hub_remedy(name: str) -> str:
 
 
 def _remedy(directory: AnyPath, name: object) -> str:
-    """Return an error text for a directory without a checkpoint."""
     try:
         config = json.loads((directory / CONFIG_FILE).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -678,7 +677,6 @@ class Checkpoints:
             raise self.damaged(step, reason)
 
     def _damage(self, step: int) -> str:
-        """Return a description of a checkpoint's damage, equal in all processes, or ""."""
         if step in self._good:
             return ""
         directory = self._directory / str(step)

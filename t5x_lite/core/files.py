@@ -243,7 +243,6 @@ def check_temporary_directory() -> None:
 
 
 def _name_target(error: OSError, temporary: Path, path: str | os.PathLike[str]) -> None:
-    """Replace the path of the hidden temporary file in an error with the path of the target."""
     unnamed = error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     if unnamed or error.filename == os.fspath(temporary):
         error.filename, error.filename2 = os.fspath(path), None

@@ -225,7 +225,7 @@ def _append(descriptor: int, content: bytes, size: int) -> int:
 
 
 def _whole_lines(file: BinaryIO, chunk: int) -> tuple[int, int]:
-    """Truncate a file after its last complete chunk; return the number of lines and bytes left."""
+    """Truncate a file of lines after its last complete chunk."""
     done, end, size = 0, 0, 0
     file.seek(0)
     for number, line in enumerate(file, start=1):

@@ -427,7 +427,6 @@ def _refuse_repeated(args: Sequence[str], target: Any) -> None:
 
 
 def _option_error(error: BaseException | None) -> OptionError | None:
-    """Return the OptionError from a dataclass's __post_init__ that caused tyro's error, or None."""
     while error is not None and not isinstance(error, OptionError):
         error = error.__cause__ or error.__context__
     return error

@@ -288,7 +288,6 @@ def _fitted(
     source: Path,
     where: Path,
 ) -> _Fitted:
-    """Combine the adapter in a directory with its base model."""
     options: dict[str, Any] = {"files": files, "params": params, "name": name}
     options |= {"source": source, "where": where}
     if file.library != "adapters" or not file.kept():

@@ -411,7 +411,6 @@ def _repository(files: Mapping[str, bytes]) -> str:
 
 
 def _base_of(experiment: Experiment) -> str:
-    """Return the hub name of the model that initialized the run, or ""."""
     checkpoint = experiment.init.checkpoint
     if not checkpoint:
         return ""

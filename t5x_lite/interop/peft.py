@@ -670,7 +670,6 @@ def _by_place(
 def _check_targets(
     file: PeftFile, hosts: Hosts, by_layer: Mapping[str, Any], *, prefix: str
 ) -> None:
-    """Raise InputError if the layers with tensors do not match target_modules."""
     config, where = file.config, file.config_file
     if config.get("target_modules") is None:
         return

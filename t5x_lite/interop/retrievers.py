@@ -196,7 +196,6 @@ def _shapes(objective: Condenser, model: EncoderConfig) -> dict[str, tuple[int, 
 
 
 def _read(directory: Path, *, needed: bool) -> tuple[Path | None, Mapping[str, np.ndarray]]:
-    """Return the file of a Condenser's head and its tensors; (None, {}) without a file."""
     if (path := directory / SAFETENSORS).is_file():
         return path, read_safetensors(path)
     path = directory / TORCH

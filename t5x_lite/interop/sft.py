@@ -119,7 +119,6 @@ def _heads(
     by_name: Mapping[str, Piece],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of a task head by path."""
     arrays: dict[str, np.ndarray] = {}
     for name, tensor in tensors.items():
         piece = _piece(where, name, by_name)
