@@ -74,7 +74,7 @@ _elsewhere: contextvars.ContextVar[str | None] = contextvars.ContextVar("base", 
 
 @contextlib.contextmanager
 def base_at(directory: str | None) -> Iterator[None]:
-    """Return a context in which base checkpoints are read from a directory (option `--base`).
+    """Read base checkpoints from a given directory (option `--base`) within the `with` block.
 
     If `directory` is None, the recorded paths of base checkpoints are used.
     """
@@ -89,11 +89,11 @@ def base_at(directory: str | None) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """Frozen array that is stored only in the base checkpoint.
+    """Reference to a frozen array that only the base checkpoint stores.
 
     Attributes:
-      path: path of the array in the base.
-      digest: digest of the float32 values, 16 hexadecimal digits; see `digests`.
+      path: path of the array in the base checkpoint.
+      digest: digest of the array's float32 values, 16 hexadecimal digits; see `digests`.
     """
 
     path: str
@@ -106,8 +106,8 @@ class Base:
 
     Attributes:
       checkpoint: checkpoint directory of the base when the run started.
-      relative: path of the base relative to a checkpoint directory of the run; "" if impossible.
-      arrays: frozen arrays, by their paths in this checkpoint.
+      relative: path from a checkpoint directory of the run to the base; "" if unknown.
+      arrays: references to the frozen arrays, by their paths in the run's checkpoints.
     """
 
     checkpoint: str
@@ -118,7 +118,7 @@ class Base:
     def of(
         cls, params: Mapping[str, Any], sources: Mapping[str, str], *, base: AnyPath, steps: AnyPath
     ) -> "Base":
-        """Return the record of a base checkpoint, with a digest of each frozen array."""
+        """Return a reference to a base checkpoint, with a digest of each frozen array."""
         flat = trees.flatten(params)
         found = digests({path: flat[path] for path in sources})
         where = os.fspath(base) if remote.is_remote(base) else os.path.abspath(base)
@@ -174,7 +174,7 @@ class Base:
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def rest(self, tree: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameter tree without the arrays of the base checkpoint."""
+        """Return a parameter tree without the arrays that the base checkpoint stores."""
         return trees.partition(tree, lambda path, _: path not in self.arrays)[0]
 
     def candidates(self, step_directory: AnyPath) -> Iterator[AnyPath]:
@@ -211,7 +211,7 @@ class Base:
         )
 
     def other(self, found: Mapping[str, Any]) -> str | None:
-        """Return the path of the first array with a wrong digest, or None."""
+        """Return the path of the first array that does not match its recorded digest, or None."""
         for path, digest in digests(found).items():
             if digest != self.arrays[path].digest:
                 return self.arrays[path].path
@@ -229,7 +229,7 @@ def _is_inside(step_directory: AnyPath, directory: str) -> bool:
 
 
 def digests(arrays: Mapping[str, Any]) -> dict[str, str]:
-    """Return a 64-bit digest of each array, which does not depend on the sharding.
+    """Return a 64-bit digest of each array, independent of the array's sharding.
 
     Digests are sums of hashes of float32 values and indices. They detect mistakes, not attacks.
     """
@@ -323,8 +323,8 @@ class InitRules:
       rename: (pattern, replacement) pairs; the replacement "" skips a path.
       fresh: parameter groups, or patterns of paths, to initialize randomly.
       take: parameter groups of the checkpoint to use; () means all.
-      by_part: True to allow different heads and objectives in the checkpoint and in the model.
-      bare: parameter groups without parameters that `take` and `fresh` may name.
+      by_part: True to skip heads and objectives that only the checkpoint or only the model has.
+      bare: names of parameter groups without arrays, which `take` and `fresh` also accept.
     """
 
     rename: tuple[tuple[str, str], ...] = ()
@@ -342,7 +342,7 @@ class InitRules:
         take: Sequence[str] = (),
         by_part: bool = False,
     ) -> "InitRules":
-        """Parse the fields of an `Init`, and check their regular expressions."""
+        """Parse the rules of an `Init` config, and check their regular expressions."""
         pairs = []
         for rule in rename:
             pattern, arrow, replacement = (part.strip() for part in rule.partition(_ARROW))
@@ -361,7 +361,7 @@ class InitRules:
     def sources(
         self, saved: Iterable[str], wanted: Iterable[str], *, optional: Collection[str] = ()
     ) -> dict[str, str]:
-        """Return for each parameter path of the model the checkpoint path that initializes it."""
+        """Map each parameter path of the model to the checkpoint path that initializes it."""
         wanted = list(wanted)
         renamed = self._all_renamed(list(saved))
         renamed |= _of_towers(wanted, renamed)
@@ -428,7 +428,7 @@ class InitRules:
 
 
 def summary(saved: Iterable[str], wanted: Iterable[str], sources: dict[str, str]) -> str:
-    """Return a log message about skipped and randomly initialized parameters, or ""."""
+    """Return a log message that lists skipped and randomly initialized parameters, or ""."""
     used = set(sources.values())
     left = _parts(path for path in saved if path not in used)
     anew = _parts(path for path in wanted if path not in sources)
@@ -450,7 +450,7 @@ def part_of(path: str) -> str:
 
 
 def _of_towers(wanted: Iterable[str], renamed: Mapping[str, str]) -> dict[str, str]:
-    """Return the model's path that initializes each parameter of a new passage encoder."""
+    """Map each parameter of a new passage encoder to the parameter that initializes it."""
     there = {part_of(path) for path in renamed}
     found = {}
     for path in wanted:

@@ -91,8 +91,8 @@ def write(
     """Write the manifest of the checkpoint files that one process wrote.
 
     In a bucket, process 0 writes the manifest of all files. On a disk, hashing uses one core, at
-    about 1.5 GB/s with SHA instructions. It ends early if `hurried` returns True. All files are
-    flushed to disk before the function returns, so they survive a loss of power.
+    about 1.5 GB/s with SHA instructions. Hashing ends early if `hurried` returns True. The files
+    are flushed to disk before the function returns, so they survive a loss of power.
     """
     directory = remote.open_path(step_directory)
     number = {} if step is None else {"step": step}
@@ -124,7 +124,7 @@ def write(
 
 
 def add(step_directory: str | os.PathLike[str], name: str) -> None:
-    """Add a file to the manifest of process 0."""
+    """Add one more file of a checkpoint directory to its manifest."""
     directory = remote.open_path(step_directory)
     content = _read(directory, 0)
     del content["sha256"]
@@ -302,8 +302,6 @@ def _entry(stored: remote.StoredObject) -> dict[str, Any]:
 def _damage_by_metadata(
     directory: AnyPath, parts: set[str] | None, files: Mapping[str, Any]
 ) -> str | None:
-    """Compare a manifest with a bucket's metadata; return the first difference."""
-
     def below(path: AnyPath) -> dict[str, remote.StoredObject]:
         return ask_if_remote(path, lambda: remote.objects_below(path))
 
@@ -358,7 +356,6 @@ def _all_files(directory: AnyPath) -> dict[str, Any]:
 
 
 def _another_step(directory: AnyPath) -> str | None:
-    """Return an error text if a directory's name differs from the step in its manifest."""
     path = directory if remote.is_remote(directory) else Path(os.path.abspath(directory))
     if path.parent.name != DIRECTORY or not path.name.isdecimal():
         return None
@@ -514,7 +511,7 @@ class FilesSave(ocp.args.CheckpointArgs):
 
 
 class FilesHandler(ocp.CheckpointHandler):
-    """Orbax handler for the small files of a checkpoint, which are saved unchanged."""
+    """Orbax handler that saves the small files of a checkpoint unchanged."""
 
     def save(self, directory: epath.Path, args: FilesSave) -> None:
         first = jax.process_index() == 0
@@ -532,7 +529,7 @@ ocp.args.register_with_handler(FilesHandler, for_save=True, for_restore=True)(Fi
 
 
 def checkpointer(timeout: int = TIMEOUT_SECONDS) -> ocp.AsyncCheckpointer:
-    """Return a checkpointer that writes params, optimizer and files in the background.
+    """Return an Orbax checkpointer that saves parameters and optimizer state in the background.
 
     A checkpoint directory gets its final name when all processes have finished writing.
     """
@@ -559,7 +556,7 @@ def read_files(directory: AnyPath) -> dict[str, bytes]:
 
 
 def saved_leaves(directory: AnyPath) -> dict[str, Any]:
-    """Return the shape and dtype of each array in a directory such as params/, by path."""
+    """Return the shape and dtype of each array in a checkpoint folder, such as params/, by path."""
     handler = ocp.PyTreeCheckpointHandler()
     try:
         metadata: Any = handler.metadata(absolute(directory))
@@ -573,7 +570,7 @@ def saved_leaves(directory: AnyPath) -> dict[str, Any]:
 
 
 def restore_item(directory: AnyPath, abstract: Any) -> Any:
-    """Restore the arrays of a directory such as params/ with given shapes and shardings."""
+    """Restore all arrays of a folder such as params/, with given shapes and shardings."""
     # A Checkpointer would warn that params/ lacks the metadata of a complete step.
     handler = ocp.StandardCheckpointHandler()
     try:
@@ -596,7 +593,7 @@ def _saved_paths(handler: Any, directory: AnyPath) -> dict[str, str]:
 
 
 def restore_leaves(directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Restore selected arrays of a directory such as params/."""
+    """Restore selected arrays of a checkpoint folder, such as params/, by path."""
     handler = ocp.PyTreeCheckpointHandler()
     try:
         with _ignoring_late_reads():
@@ -623,7 +620,6 @@ def restore_leaves(directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, A
 def _replaced(
     tree: Mapping[str, Any], leaves: Mapping[str, Any], other: Any, prefix: str = ""
 ) -> dict[str, Any]:
-    """Return a nested dict with replaced values; keep empty dicts."""
     return {
         key: _replaced(value, leaves, other, f"{prefix}{key}/")
         if isinstance(value, Mapping)

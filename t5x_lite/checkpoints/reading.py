@@ -88,7 +88,7 @@ VOCABULARY_DIRECTORY = "vocabulary"
 
 
 def find_step(checkpoint: str | Path | epath.Path, *, step: int | None = None) -> AnyPath:
-    """Return the checkpoint directory of `--checkpoint DIR`, by default of the newest step.
+    """Return the directory of one checkpoint in `--checkpoint DIR`, by default the newest.
 
     DIR is a work directory, its checkpoints/ or one checkpoint directory. Its contents are not
     checked.
@@ -135,7 +135,6 @@ def _hub_remedy(name: str) -> str:
 
 
 def _remedy(directory: AnyPath, name: object) -> str:
-    """Return an error text for a directory without a checkpoint."""
     try:
         config = json.loads((directory / CONFIG_FILE).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -221,7 +220,7 @@ def restore_arrays(step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[s
 
 
 def restore_base(base: Base, step_directory: AnyPath, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Restore arrays of a checkpoint's base checkpoint, and check their digests."""
+    """Restore selected arrays from the base of a checkpoint, and check their digests."""
     there = _found(base, step_directory)
     with base_at(None):  # a base of the base is at its recorded path
         theirs = there.restore({base.arrays[path].path: leaf for path, leaf in wanted.items()})
@@ -260,7 +259,7 @@ def lazy_params(step_directory: Path) -> dict[str, LazyArray]:
 
 
 def base_directory(step_directory: AnyPath) -> AnyPath | None:
-    """Return the verified directory of a checkpoint's base checkpoint, or None."""
+    """Verify the base checkpoint of a checkpoint and return its directory, or None without one."""
     base = base_of(step_directory)
     return None if base is None else _found(base, step_directory).directory
 
@@ -308,7 +307,7 @@ class _Saved:
 
 
 def _found(base: Base, step_directory: AnyPath) -> _Saved:
-    """Return the first directory that contains the base checkpoint."""
+    """Find and verify the base checkpoint of a checkpoint."""
     wrong = None
     for candidate in base.candidates(step_directory):
         if not ((candidate / "params").is_dir() or (candidate / DIRECTORY).is_dir()):
@@ -328,7 +327,6 @@ def _found(base: Base, step_directory: AnyPath) -> _Saved:
 
 
 def _check_first(base: Base, there: _Saved, step_directory: AnyPath) -> None:
-    """Raise InputError if a directory does not contain the base checkpoint."""
     for leaf in base.arrays.values():
         if leaf.path not in there.leaves:
             raise InputError(
@@ -381,7 +379,7 @@ def sources_of(
     *,
     optional: Collection[str] = (),
 ) -> dict[str, str]:
-    """Return for each parameter path of the model the checkpoint path that initializes it."""
+    """Map each parameter path of the model to the checkpoint path that initializes it."""
     try:
         sources = rules.sources(saved, wanted, optional=optional)
     except InputError as error:
@@ -439,7 +437,6 @@ class Checkpoints:
         timeout: int = items.TIMEOUT_SECONDS,
         hurried: Callable[[], bool] = lambda: False,
     ):
-        """Prepare saving without reading or writing files; see `config.Checkpoints`."""
         self._timeout = timeout
         self._hurried = hurried
         self._ending = threading.Event()
@@ -519,7 +516,6 @@ class Checkpoints:
         self._prune()
 
     def _finish(self, step: int) -> None:
-        """Complete a save in the background, and delete old checkpoints."""
         self._checkpointer.wait_until_finished()
         directory = self._directory / str(step)
         process, processes = jax.process_index(), jax.process_count()
@@ -552,7 +548,7 @@ class Checkpoints:
         return self._directory / f"{step}.incomplete"
 
     def _prune(self) -> None:
-        """Delete old checkpoints, except the newest and the best; delete the manifests first."""
+        """Delete all checkpoints except the newest and the best."""
         steps = saved_steps(self._directory)
         stay = set(steps[-self._keep :])
         names = {name for step in steps for name in self._best_names(step)}
@@ -602,7 +598,7 @@ class Checkpoints:
     ) -> tuple[int | None, list[Rejected]]:
         """Return the newest complete checkpoint's step, and the damaged checkpoints after it.
 
-        `foreign` returns a reason to reject a checkpoint by its files, or "".
+        `foreign` is a function: checkpoint files -> reason to reject the checkpoint, or "".
         """
         rejected = []
         # A save that was killed early has left only its mark, and no directory.
@@ -681,7 +677,6 @@ class Checkpoints:
             raise self.damaged(step, reason)
 
     def _damage(self, step: int) -> str:
-        """Return a description of a checkpoint's damage, equal in all processes, or ""."""
         if step in self._good:
             return ""
         directory = self._directory / str(step)
@@ -700,7 +695,6 @@ class Checkpoints:
         return damage
 
     def _another_step(self, step: int) -> str:
-        """Return an error text if the optimizer state is of another step, or ""."""
         number = {"step": jax.ShapeDtypeStruct((), np.int32)}
         try:
             saved = items.restore_leaves(self._directory / str(step) / "optimizer", number)["step"]
@@ -738,7 +732,7 @@ class Checkpoints:
             ) from error
 
     def close(self) -> None:
-        """Wait for the last save and close the checkpointer."""
+        """Wait for the last save, and release the resources of the checkpointer."""
         try:
             self.wait()
         finally:

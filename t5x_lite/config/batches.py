@@ -40,19 +40,19 @@ def empty_row(data: Data, *, num_tasks: int = 0) -> dict[str, np.ndarray]:
 
 
 def batch_row(experiment: Experiment) -> dict[str, np.ndarray]:
-    """Return a batch of one padding example with the maximum lengths of a run."""
+    """Return a batch of one padding example with the maximum sequence lengths of a run."""
     longest = max(shapes_of(experiment.data), key=lambda data: data.inputs_length)
     return empty_row(longest, num_tasks=experiment.objective.num_tasks)
 
 
 def row_shapes(data: Data, *, num_tasks: int = 0) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each feature of one example, without the batch axis."""
+    """Return the shape of each feature of a training example, without the batch axis."""
     row = empty_row(data, num_tasks=num_tasks)
     return {name: value.shape[1:] for name, value in row.items()}
 
 
 def row_lengths(data: Data) -> dict[str, int]:
-    """Return the length in tokens of each sequence feature of one example."""
+    """Return the maximum length in tokens of each sequence feature of a training example."""
     return {name: shape[-1] for name, shape in row_shapes(data).items() if shape}
 
 
@@ -132,7 +132,7 @@ def check_devices(experiment: Experiment, mesh: Mesh) -> None:
 def with_choices(
     experiment: Experiment, kind: str, *, earlier: Experiment | None = None
 ) -> tuple[Experiment, list[str]]:
-    """Replace the value "auto" in model configs by a choice for the devices.
+    """Replace the value "auto" in model configs by a setting that suits the devices.
 
     Args:
       experiment: experiment with model configs that may contain "auto".

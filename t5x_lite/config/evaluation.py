@@ -257,7 +257,7 @@ class Patience:
     """Counter of consecutive evaluations without improvement, for early stopping."""
 
     def __init__(self, config: EarlyStopping, history: Iterable[Mapping[str, float]] = ()) -> None:
-        """Count the earlier evaluations of a resumed run, oldest first."""
+        """Start from the earlier evaluations of a resumed run, oldest first."""
         self._config = config
         self._sign = 1 if mode_of(config.metric or "", config.mode) == "min" else -1
         self._best = math.inf
@@ -267,7 +267,7 @@ class Patience:
                 self.add(metrics)
 
     def add(self, metrics: Mapping[str, float]) -> None:
-        """Count an evaluation with or without improvement of the watched metric.
+        """Record an evaluation, and count it if the watched metric did not improve.
 
         Raises:
           InputError: if the watched metric is missing.
@@ -472,7 +472,7 @@ class Retrieval:
             raise InputError(f"evaluation.retrieval: {error}") from error
 
     def rankings(self) -> Ways:
-        """Return the rankings with their weights."""
+        """Return the config of the rankings to evaluate, with the weights of their scores."""
         return Ways(names=self.ways, weights=self.weights, pair_weights=self.pair_weights)
 
 
@@ -572,13 +572,13 @@ class Evaluation:
         return tuple(map(parse_line, self.per_task))
 
     def changed(self, values: Mapping[str, Any]) -> "Evaluation":
-        """Return the config with the settings of a single task."""
+        """Return a copy of this config with settings replaced for a single task."""
         own = {name: value for name, value in values.items() if name not in OF_DATA}
         return dataclasses.replace(self, per_task=(), **own)
 
     @property
     def ranks(self) -> bool:
-        """True if labels are ranked instead of decoded for at least one task."""
+        """True if the evaluation of at least one task ranks labels instead of decoding text."""
         return self.rank or any(line.values.get("rank", False) for line in self.lines)
 
     @property

@@ -118,7 +118,7 @@ def is_nvidia(device_kind: str) -> bool:
 
 
 def chip(device_kind: str) -> Chip:
-    """Return the figures of a `jax.Device`'s kind; unknown figures are None."""
+    """Return the performance figures of a device kind, such as peak FLOP/s; None if unknown."""
     if device_kind.startswith("NVIDIA"):
         words = device_kind.replace("-", " ")  # "NVIDIA A100-SXM4-40GB"
         kinds = [kind for kind in _CHIPS if f"{words} ".startswith(f"{kind} ")]

@@ -128,7 +128,7 @@ _ACCELERATORS = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/accel*", "/dev/vfio/[0-9
 
 
 def keep_freed_memory() -> bool:
-    """Make malloc keep freed memory; call it before JAX starts its threads.
+    """Make malloc keep freed memory for reuse; call this before JAX starts its threads.
 
     The function sets a single arena and disables separately mapped blocks. Nothing changes without
     glibc or with an accelerator.

@@ -120,7 +120,7 @@ _arguments: contextvars.ContextVar[tuple[str, ...] | None] = contextvars.Context
 
 @contextlib.contextmanager
 def invoked_as(arguments: Sequence[str]) -> Iterator[None]:
-    """Set the arguments that `command` reports within the `with` block."""
+    """Set the command line that `command` returns within the `with` block."""
     token = _arguments.set(tuple(arguments))
     try:
         yield

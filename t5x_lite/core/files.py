@@ -88,7 +88,7 @@ def open_atomically(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 def unfinished(
     path: str | os.PathLike[str], *, parents: Iterable[str | os.PathLike[str]] = ()
 ) -> Iterator[None]:
-    """Register a path as unfinished within the `with` block, for `remove_unfinished`.
+    """Let `remove_unfinished` delete a path if the process ends within the `with` block.
 
     The block must remove the path itself after an error.
     """
@@ -178,7 +178,7 @@ def made_directory(directory: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def remove_unfinished() -> None:
-    """Remove all files and directories that `unfinished` registered, before the process exits."""
+    """Delete unfinished output files and directories before the process exits."""
     for name, parents in list(_unfinished.items()):
         if os.path.isdir(name):
             shutil.rmtree(name, ignore_errors=True)
@@ -243,7 +243,6 @@ def check_temporary_directory() -> None:
 
 
 def _name_target(error: OSError, temporary: Path, path: str | os.PathLike[str]) -> None:
-    """Replace the path of the hidden temporary file in an error with the path of the target."""
     unnamed = error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     if unnamed or error.filename == os.fspath(temporary):
         error.filename, error.filename2 = os.fspath(path), None

@@ -68,8 +68,8 @@ def check_same(
     """Raise InputError if an existing output was written with another command or other settings.
 
     Args:
-      known: stored identity of the existing output; None if it cannot be read.
-      identity: identity of this command.
+      known: stored command and settings of the existing output; None if they cannot be read.
+      identity: this command and its settings.
       place: path of the existing output.
       content: content of the output, such as "lines".
       output: the --output option, for the message.
@@ -225,7 +225,7 @@ def _append(descriptor: int, content: bytes, size: int) -> int:
 
 
 def _whole_lines(file: BinaryIO, chunk: int) -> tuple[int, int]:
-    """Truncate a file after its last complete chunk; return the number of lines and bytes left."""
+    """Truncate a file of lines after its last complete chunk."""
     done, end, size = 0, 0, 0
     file.seek(0)
     for number, line in enumerate(file, start=1):

@@ -88,7 +88,7 @@ _LOOK_SECONDS = 1.0
 
 
 def ask(url: str, function: Callable[[], _T], *, answer: float | None = None) -> _T:
-    """Send a request with retries (`Patience`), and return its result."""
+    """Send a request to a bucket, retry it after errors, and return its result."""
     [found] = ask_all([(url, function)], answer=answer)
     return found
 
@@ -107,14 +107,14 @@ def ask_if_remote(path: str | os.PathLike[str], function: Callable[[], _T]) -> _
 def ask_all(
     requests: Sequence[tuple[str, Callable[[], Any]]], *, answer: float | None = None
 ) -> list[Any]:
-    """Send requests concurrently, with retries, and return their results in order."""
+    """Send requests to buckets concurrently, with retries, and return their results in order."""
     for url, _ in requests:
         _raise_given_up(url)
     return _Requests(requests, PATIENCE.answer if answer is None else answer).run()
 
 
 def stop() -> None:
-    """Cancel current requests within a second, and reject later requests."""
+    """Cancel current bucket requests within a second, and reject later requests."""
     _stopped.set()
 
 
@@ -183,7 +183,6 @@ class _Requests:
                 self._fail(place, TimeoutError(f"no response in {self._answer:g} seconds"))
 
     def _fail(self, place: int, error: BaseException) -> None:
-        """Schedule a retry of a failed request, or raise BucketError if no retry is left."""
         url, now = self._requests[place][0], time.monotonic()
         _raise_lasting(url, error)
         _raise_given_up(url)
@@ -223,7 +222,7 @@ def _note(url: str, error: BaseException, wait: float) -> None:
 
 
 def _raise_lasting(url: str, error: BaseException) -> None:
-    """Raise errors that a retry cannot fix."""
+    """Raise an error that a retry of the request cannot fix."""
     if isinstance(error, InputError):
         raise error
     if isinstance(error, ImportError):
@@ -286,7 +285,7 @@ class Range(NamedTuple):
 
 
 def can_read(path: str | os.PathLike[str]) -> bool:
-    """Return True if the fsspec package that reads the path's bucket is installed."""
+    """Return True if the fsspec package for the bucket of a path is installed."""
     try:
         _store(_scheme(os.fspath(path)), os.getpid())
     except (ImportError, ValueError):

@@ -76,7 +76,7 @@ class Above:
 
 @dataclasses.dataclass(frozen=True)
 class In:
-    """Interval of a number; a square bracket in `ends` marks an inclusive end."""
+    """Interval of valid numbers; in `ends`, square brackets mark inclusive ends."""
 
     low: float | int
     high: float | int
@@ -92,13 +92,13 @@ class In:
 
 @dataclasses.dataclass(frozen=True)
 class Formerly:
-    """Annotation with the former name of an option, which is still accepted."""
+    """Annotation that lets an option still accept a former name."""
 
     name: str
 
 
 def former_names(target: Any) -> dict[str, str]:
-    """Return former name -> name for the options of a function or dataclass."""
+    """Map the former option names of a function or dataclass to their present names."""
     if not isinstance(target, type):
         hints = {name: p.annotation for name, p in inspect.signature(target).parameters.items()}
     else:
@@ -141,14 +141,7 @@ def check_bounds(config: Any, *, prefix: str = "") -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Rule:
-    """Valid values of an annotation.
-
-    Attributes:
-      bounds: bounds of numbers.
-      whole: True if numbers must be int.
-      words: values of all Literals inside the annotation; bounds do not apply to them.
-      choices: all valid values; () if the annotation is not a Literal.
-    """
+    """Valid values of an annotation."""
 
     bounds: tuple[AtLeast | Above | In, ...]
     whole: bool
@@ -434,7 +427,6 @@ def _refuse_repeated(args: Sequence[str], target: Any) -> None:
 
 
 def _option_error(error: BaseException | None) -> OptionError | None:
-    """Return the OptionError from a dataclass's __post_init__ that caused tyro's error, or None."""
     while error is not None and not isinstance(error, OptionError):
         error = error.__cause__ or error.__context__
     return error

@@ -39,7 +39,7 @@ _SHIPPED = "_shipped"
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """Settings of the search for project modules.
+    """Settings for importing Python modules from a user's project.
 
     Attributes:
       directories: directories to search for modules, in order.
@@ -58,12 +58,12 @@ _opened = Opened()
 
 
 def opened() -> Opened:
-    """Return this process's settings of the search for project modules."""
+    """Return this process's settings for importing modules from a user's project."""
     return _opened
 
 
 def open_again(there: Opened) -> None:
-    """Replace this process's settings of the search for project modules."""
+    """Replace this process's settings for importing modules from a user's project."""
     _change(**vars(there))
     for finder in (_FIRST, _LAST):
         if finder in sys.meta_path:
@@ -74,7 +74,7 @@ def open_again(there: Opened) -> None:
 
 
 def open_at(*directories: str | os.PathLike[str]) -> None:
-    """Search the given directories for project modules, before directories opened earlier."""
+    """Add directories to search first for Python modules of a user's project."""
     new = [os.path.abspath(directory) for directory in directories]
     every = tuple(dict.fromkeys([*new, *_opened.directories]))
     open_again(dataclasses.replace(_opened, directories=every))

@@ -37,7 +37,7 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
 
 
 def open_path(path: str | os.PathLike[str]) -> AnyPath:
-    """Return the path of a local file or directory, or of a URL in a bucket."""
+    """Convert a local path or a bucket URL to a path object, and check access to the bucket."""
     if isinstance(path, Path | epath.Path):
         return path
     text = os.fspath(path)

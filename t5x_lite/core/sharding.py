@@ -321,7 +321,7 @@ def batch_part(mesh: Mesh) -> tuple[int, int]:
 
 
 def jit_rows(function: Callable[..., Any], mesh: Mesh | None) -> Callable[..., Any]:
-    """Compile function(params, *rows) for rows that every process holds completely.
+    """Compile a function(params, *rows) for a mesh; every process passes the complete rows.
 
     Args:
       function: function (params, *rows) -> arrays; each of the rows is an array [B, ...] or None.
@@ -367,7 +367,7 @@ def data_parallelism(mesh: Mesh) -> int:
 
 
 def traced_kind() -> str:
-    """Return the device kind of the current mesh, or of the first device without a mesh.
+    """Return the device kind of the current mesh; if no mesh is set, of the first device.
 
     Examples are "TPU v5 lite", "NVIDIA H100 80GB HBM3" and "cpu". Devices of the mesh need not be
     attached.
@@ -541,11 +541,11 @@ ending = threading.Event()
 
 
 class Ended(Exception):
-    """Exception for a wait that was canceled by `ending`."""
+    """Exception for a canceled wait for other processes."""
 
 
 def first_told(text: str) -> str:
-    """Return the first nonempty text among all processes; a barrier that every process calls.
+    """Return the first nonempty text among all processes; every process must call this.
 
     Args:
       text: this process's text, truncated to 400 bytes if there are several processes.
@@ -561,7 +561,7 @@ def first_told(text: str) -> str:
 
 
 def all_told(text: str) -> list[str]:
-    """Return the texts of all processes, by process index; a barrier that every process calls.
+    """Return the texts of all processes, by process index; every process must call this.
 
     Only digests are sent if all texts are equal.
     """

@@ -91,7 +91,7 @@ def line_of(signum: int) -> str:
 
 @contextlib.contextmanager
 def raising() -> Iterator[None]:
-    """Let SIGTERM raise `Terminated` within the `with` block, and a second one end the process.
+    """Let SIGTERM raise `Terminated` within the `with` block, and a second SIGTERM end the process.
 
     The handler of SIGINT stays unchanged.
     """
@@ -129,7 +129,7 @@ def watching() -> Iterator["Watch"]:
 def ended_by(
     signums: Collection[int], *, seconds: float, may_end: Callable[[], bool] = lambda: True
 ) -> Iterator[None]:
-    """End the process `seconds` after a signal, or at the second signal, from a second thread.
+    """End the process `seconds` after a signal or at a second signal, even if it hangs in C++.
 
     Python's own handlers wait until the main thread returns from C++, which may never happen during
     a compilation. Outside the main thread, this function does nothing.
@@ -229,7 +229,7 @@ class Watch:
                 time.sleep(1)
 
     def leave(self, code: int) -> None:
-        """Clean up and end this process, after an interruption and its message."""
+        """Clean up and end this process with an exit code."""
         from t5x_lite.core.files import remove_unfinished
 
         _end_children()
@@ -240,9 +240,9 @@ class Watch:
         self._exit(code)
 
     def leave_after_error(self, code: int) -> None:
-        """Run `atexit` functions and end this process, after a failed command and its message.
+        """Run `atexit` functions, clean up and end this process with an exit code.
 
-        They must finish within `_EXIT_SECONDS`, because a function may wait for another process.
+        The functions must finish within `_EXIT_SECONDS`; a function may wait for other processes.
         """
         import atexit
         import threading

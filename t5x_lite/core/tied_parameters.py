@@ -28,7 +28,7 @@ Flat = Mapping[str, Any]
 
 @runtime_checkable
 class View(Protocol):
-    """Conversion between stored parameters and the parameters that modules use, for tied arrays.
+    """Rule for tied arrays: conversion between their stored form and the form that modules use.
 
     All methods take and return flat parameter trees: path -> array.
 
@@ -47,7 +47,7 @@ class View(Protocol):
         ...
 
     def fresh(self, seen: Flat) -> dict[str, Any]:
-        """Convert newly initialized module parameters to stored parameters."""
+        """Convert newly initialized parameters from the form of modules to the stored form."""
         ...
 
     def read(self, stored: Flat) -> dict[str, Any]:
@@ -172,7 +172,6 @@ class Repeat:
         return {**stored, **{p: jnp.broadcast_to(x, (self.num, *x.shape)) for p, x in each.items()}}
 
     def write(self, seen: Flat) -> dict[str, Any]:
-        """Return the mean over the layers as the stored array."""
         return {**seen, **{path: jnp.mean(seen[path], axis=0) for path in _at(self.path, seen)}}
 
     def mentions(self, path: str) -> bool:
@@ -180,7 +179,7 @@ class Repeat:
 
 
 def stored(views: Sequence[View], shapes: Params, axes: Axes) -> tuple[Params, Axes]:
-    """Return shapes and axes of the stored parameters, given shapes and axes of all modules."""
+    """Return stored shapes and axes, given the shapes and axes of the modules' parameters."""
     if not views:
         return shapes, axes
     its_shapes, its_axes = trees.flatten(shapes), trees.flatten(axes)
@@ -190,7 +189,7 @@ def stored(views: Sequence[View], shapes: Params, axes: Axes) -> tuple[Params, A
 
 
 def fresh(views: Sequence[View], seen: Params) -> Params:
-    """Convert newly initialized module parameters to stored parameters."""
+    """Convert newly initialized parameters from the form of modules to the stored form."""
     return _through([view.fresh for view in reversed(views)], seen)
 
 
@@ -200,7 +199,7 @@ def read(views: Sequence[View], stored: Params) -> Params:
 
 
 def read_lazily(views: Sequence[View], stored: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
-    """Apply `read` to lazily loaded arrays, without loading arrays that are only copied."""
+    """Convert stored parameters, as lazy arrays, to the parameters that modules use."""
     if not views:
         return dict(stored)
     computed = mentioned([view for view in views if view.computes], stored)
@@ -225,7 +224,7 @@ def write(views: Sequence[View], seen: Params) -> Params:
 
 
 def mentioned(views: Sequence[View], paths: Iterable[str]) -> set[str]:
-    """Return the paths of arrays that the conversions read or compute."""
+    """Return the paths of arrays that the rules for tied arrays read or compute."""
     return {path for path in paths if any(view.mentions(path) for view in views)}
 
 

@@ -191,7 +191,7 @@ def _own_version() -> str:
 
 
 def add_start(directory: AnyPath, *, step: int, devices: str) -> bytes:
-    """Return the content of run.json with one more start."""
+    """Return the content of run.json after adding one start of a run."""
     new = Start(
         command=command(), time=round(time.time()), step=step, devices=devices, versions=versions()
     )
@@ -263,7 +263,7 @@ class Tracking:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrackedRun:
-    """Description of a run, which its trackers receive.
+    """Description of a training run for its metric trackers.
 
     Attributes:
       directory: work directory, or a local directory if the work directory is in a bucket.
@@ -326,12 +326,12 @@ MakeTracker = Callable[[TrackedRun], RunTracker]
 
 
 def is_callback(make: MakeTracker) -> bool:
-    """Return True if a class, or a partial of a class, creates callbacks."""
+    """Return True if a tracker class, or a partial of it, can end a run (`RunCallback`)."""
     return bool(getattr(getattr(make, "func", make), "synchronous", False))
 
 
 def find_trackers(tracking: Tracking) -> dict[str, MakeTracker]:
-    """Return tracker name -> function that creates the tracker, for a config."""
+    """Map the name of each tracker in a config to a function that creates the tracker."""
     return {name: _find(name) for name in tracking.to}
 
 
@@ -354,7 +354,7 @@ def _find(name: str) -> MakeTracker:
 
 
 class KnownIds:
-    """Ids of a run in its trackers, stored in trackers.json of the work directory.
+    """Ids that metric trackers gave to a run, stored in trackers.json of its work directory.
 
     Args:
       directory: work directory.

@@ -197,7 +197,7 @@ def told() -> None:
 
 
 def step(number: int) -> None:
-    """Advance the innermost `counting(steps=True)` by `number` items; do nothing without one."""
+    """Count `number` finished items in the innermost active `counting(steps=True)`, if any."""
     advance = _shown.get()
     if advance is not None:
         advance(number)

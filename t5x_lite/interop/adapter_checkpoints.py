@@ -110,10 +110,7 @@ def import_module(
     name: str,
     revision: str | None,
 ) -> Path:
-    """Import an adapter of PEFT or the library `adapters` as a checkpoint of a base model.
-
-    See `commands.weights` for the arguments.
-    """
+    """Import an adapter of PEFT or the library `adapters` as a t5x_lite checkpoint directory."""
     at_hub = find_source(source, revision=revision)
     sides = _sides_of(at_hub.directory)
     file = _read_file(sides.get("query", at_hub.directory))
@@ -169,15 +166,7 @@ def import_module(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Fitted:
-    """Imported adapter, combined with the config of its base model.
-
-    Attributes:
-      experiment: config of the base model with the adapter.
-      module: config and arrays of the adapter.
-      left: paths of arrays that are stored only in the base checkpoint.
-      vocabulary: vocabulary of the adapter, or None for the vocabulary of the base model.
-      sources: paths in the base checkpoint of arrays with a different path.
-    """
+    """Imported adapter, combined with the config of its base model."""
 
     experiment: Experiment
     module: Module
@@ -187,7 +176,7 @@ class _Fitted:
 
 
 def _sides_of(directory: Path) -> dict[Role, Path]:
-    """Return the adapter directories of a retriever's two encoders; {} for a single adapter."""
+    """Return the adapter directories of the two encoders of a retriever, or {}."""
     found: dict[Role, Path] = {role: directory / role for role in get_args(Role)}
     if not any(path.is_dir() for path in found.values()):
         return {}
@@ -203,7 +192,7 @@ def _sides_of(directory: Path) -> dict[Role, Path]:
 
 
 def _with_towers(params: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
-    """Add a passage encoder to the base model's arrays, by default a copy of the model."""
+    """Add a passage encoder, a copy of the model, to the arrays of a base model."""
     model = {in_tower(p, "passage"): a for p, a in params.items() if p.startswith(MODEL)}
     return {**model, **params}
 
@@ -299,7 +288,6 @@ def _fitted(
     source: Path,
     where: Path,
 ) -> _Fitted:
-    """Combine the adapter in a directory with its base model."""
     options: dict[str, Any] = {"files": files, "params": params, "name": name}
     options |= {"source": source, "where": where}
     if file.library != "adapters" or not file.kept():
@@ -359,7 +347,6 @@ def _fit(
 def _pooler_arrays(
     files: Mapping[str, bytes], params: Mapping[str, LazyArray], hosts: Hosts
 ) -> dict[str, np.ndarray]:
-    """Return BERT's pooler as the first layer of a new classification head; {} without a pooler."""
     name = f"huggingface/{POOLER_FILE}"
     if name not in files:
         return {}
@@ -383,7 +370,7 @@ def _is_scaled(files: Mapping[str, bytes], model: ModelConfig) -> bool:
 def _vocabulary_of(
     source: Path, files: Mapping[str, bytes], experiment: Experiment, *, rows: int
 ) -> Vocabulary | None:
-    """Return the vocabulary of an adapter's tokenizer, or None for the base model's vocabulary."""
+    """Return the vocabulary of an adapter that added tokens to the vocabulary, or None."""
     resized = rows != experiment.model.vocab_size
     own = any((source / file).is_file() for file in _TOKENIZERS)
     if not own:
@@ -436,7 +423,7 @@ def _read_file(directory: Path) -> Any:
 def _with_head(
     base: Experiment, head: Head | None, *, files: Mapping[str, bytes], resized: bool
 ) -> Experiment:
-    """Return the base model's config with a head, and an objective that trains the head."""
+    """Add a task head, and an objective that trains this head, to an experiment config."""
     if resized and (head is None or head.name != Mlm().name):
         others = tuple(each for each in base.heads if each.name != Mlm().name)
         base = dataclasses.replace(base, heads=others)
@@ -455,7 +442,7 @@ def _with_head(
 
 
 def _mask_id(head: Head, files: Mapping[str, bytes]) -> int:
-    """Return the id of [MASK] in the base model's vocabulary, or 0 if the head does not use it."""
+    """Return the id of the [MASK] token for a masked language model head; 0 for other heads."""
     if head.name != Mlm().name:
         return 0
     start = f"{checkpointing.VOCABULARY_DIRECTORY}/"
@@ -481,7 +468,7 @@ def left_to_base(
     source: Path,
     where: Path,
 ) -> list[str]:
-    """Check that an adapter fits its base model; return the paths of arrays of the base model."""
+    """Check that an adapter fits its base model; return the paths of arrays outside the adapter."""
     wanted = trees.flatten(learner_of(made).shapes)
     for path, array in arrays.items():
         shape = tuple(wanted[path].shape) if path in wanted else None
@@ -513,7 +500,7 @@ def left_to_base(
 
 
 def leaf_of(path: str, array: LazyArray) -> Leaf:
-    """Return the path of a base checkpoint's array with a digest of its values."""
+    """Return the path and a digest of one array, to store as a reference to the array."""
     return Leaf(path, digests({path: array.read()})[path])
 
 
@@ -600,7 +587,6 @@ def export_module(
 
 
 def _warn_of_projection(experiment: Experiment, form: Format, *, where: Path) -> None:
-    """Log a warning if the exported format omits the projection of a retriever's vectors."""
     head = dense_of(heads_of(experiment.objective, experiment.heads))
     if head is not None and head.projection is not None:
         _logger.warning(
@@ -727,7 +713,7 @@ def export_sum(
 def _changed(
     experiment: Experiment, params: Mapping[str, LazyArray], left: Base | None
 ) -> list[str]:
-    """Return the paths of model arrays that differ from the base checkpoint."""
+    """Return the paths of model arrays that were trained or are missing in the base."""
     learner = learner_of(experiment)
     of_base = params if left is None else left.arrays
     return [
@@ -793,7 +779,6 @@ def _export_library(
 
 
 def _composition(experiment: Experiment) -> Block | None:
-    """Return the composition of a run's adapters, or None."""
     match experiment.adapters.composition:
         case (Block() as tree,):
             return tree

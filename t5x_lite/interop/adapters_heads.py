@@ -174,8 +174,7 @@ class LibraryFile:
     Attributes:
       where: file of the tensors.
       config_file: adapter_config.json.
-      config: field "config" of that file, with defaults for missing fields; a union of adapters has
-        "configs".
+      config: settings of the adapter in adapter_config.json, with defaults for missing fields.
       name: name of the adapter in the file.
       tensors: float32 arrays by name.
     """
@@ -191,7 +190,7 @@ class LibraryFile:
 
 
 def is_library(directory: Path) -> bool:
-    """Return True if the library `adapters` wrote an adapter directory, and not PEFT."""
+    """Return True if an adapter directory was saved by the library `adapters`, not by PEFT."""
     where = directory / CONFIG
     return where.is_file() and "peft_type" not in (found := read_json(where)) and "config" in found
 
@@ -331,7 +330,7 @@ class LibraryHead:
     tensors: Mapping[str, np.ndarray]
 
     def beside(self, module: Module) -> Module:
-        """Add this head to an imported adapter; log a warning if t5x_lite has no such head."""
+        """Add this task head to an imported adapter, or log a warning if it is not supported."""
         head = self._head()
         if head is None:
             said = {name: self.config.get(name) for name in ("head_type", "layers", "use_pooler")}
@@ -403,14 +402,14 @@ _LEAVES = {"weight": "kernel", "bias": "bias"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassHeadFile:
-    """Head of a transformers class that was saved with an adapter of the library `adapters`.
+    """Task head of a transformers model class, as saved by the library `adapters`.
 
     Attributes:
       where: file of the tensors.
       config_file: head_config.json.
-      model_class: name of the class, such as "BertForSequenceClassification".
-      labels: class names in order; () if unknown.
-      num_labels: number of classes of the model's config; None if unknown.
+      model_class: name of the Python class, such as "BertForSequenceClassification".
+      labels: names of the labels in order; () if unknown.
+      num_labels: number of labels; None if unknown.
       tensors: float32 tensors by transformers' name.
     """
 
@@ -482,7 +481,7 @@ def write_head(
     said: Mapping[str, Any],
     where: object,
 ) -> bool:
-    """Write a head in the format of the library `adapters`; return False if it has no such head."""
+    """Write a task head for the library `adapters`; return False if it is not supported there."""
     config = _config_of(head)
     if config is None:
         return False
@@ -502,7 +501,7 @@ def write_head(
 
 
 def _config_of(head: Head) -> dict[str, Any] | None:
-    """Return a head's config for the library `adapters`, or None if it has no such head."""
+    """Return the config of a task head for the library `adapters`, or None if unsupported."""
     common = {"dropout_prob": None, "bias": True}
     if isinstance(head, Classifier):
         kind = {"head_type": "classification", "num_labels": head.num_classes, "layers": 2}
@@ -654,7 +653,7 @@ def prompt(file: LibraryFile, hosts: Hosts, *, name: str) -> Module:
 def prefix_files(
     adapter: Prefix, own: Mapping[str, np.ndarray], hosts: Hosts, *, said: str
 ) -> tuple[dict[str, Any], Tensors]:
-    """Convert a prefix tuning for the library `adapters`; return its config and its tensors."""
+    """Return the config and the tensors of a prefix tuning for the library `adapters`."""
     _check_encoder(said, hosts)
     if adapter.place != "none" or adapter.gate == "real_tokens":
         what = "place='left'" if adapter.place != "none" else "gate='real_tokens'"
@@ -696,7 +695,7 @@ def prefix_files(
 def prompt_files(
     adapter: Prompt, own: Mapping[str, np.ndarray], hosts: Hosts, *, said: str
 ) -> tuple[dict[str, Any], Tensors]:
-    """Convert a prompt tuning for the library `adapters`; return its config and its tensors."""
+    """Return the config and the tensors of a prompt tuning for the library `adapters`."""
     _check_encoder(said, hosts)
     if adapter.init == "vocab":
         raise InputError(

@@ -123,7 +123,7 @@ def site_of(stack: str, above: str) -> str | None:
 
 
 def holders(hosts: Hosts) -> dict[tuple[str, str], str]:
-    """Return the names of the library `adapters` for the modules that can have an adapter."""
+    """Map each (stack, site) to its module name in the library `adapters`; "{}" is the layer."""
     is_t5 = any(stack == "decoder" for stack, _ in hosts.kernels)
     body = "block" if is_t5 else "layer"
     found = {}
@@ -137,10 +137,10 @@ def holders(hosts: Hosts) -> dict[tuple[str, str], str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LibraryDirectory(LibraryFile):
-    """Adapter directory of the library `adapters`, with the head that was saved with the adapter.
+    """Contents of an adapter directory of the library `adapters`, with an optional task head.
 
     Attributes:
-      head: head that was saved with the adapter, or None.
+      head: task head in the directory, or None.
     """
 
     head: LibraryHead | ClassHeadFile | None = None
@@ -155,7 +155,6 @@ class LibraryDirectory(LibraryFile):
         return dataclasses.replace(self, head=None)
 
     def module(self, hosts: Hosts, *, name: str, norms: peft.Norms) -> peft.Module:
-        """Convert the adapter and its head to t5x_lite's layout."""
         del norms
         return with_head(to_module(self, hosts, name=name), self.head, hosts)
 
@@ -237,7 +236,7 @@ def _module(adapter: Adapter, arrays: Mapping[str, np.ndarray]) -> peft.Module:
 
 
 def _bottleneck(file: LibraryFile, sites: set[str], *, name: str) -> Bottleneck:
-    """Return the t5x_lite config of a bottleneck or Compacter."""
+    """Return the t5x_lite config of a bottleneck or Compacter adapter."""
     config, where = file.config, file.config_file
     wanted = {site: config[field] for field, site in _BLOCKS.items()}
     for site in sites:
@@ -510,7 +509,7 @@ def write_library(
     head: Head | None = None,
     where: object,
 ) -> bool:
-    """Write an adapter for the library `adapters`; return True if a head was written too."""
+    """Write an adapter for the library `adapters`; return True if a task head was also written."""
     said = f"checkpoint {where}: adapter {adapter.name!r}"
     start = f"{ADAPTERS}{adapter.name}/"
     own = {path.removeprefix(start): x for path, x in arrays.items() if path.startswith(start)}
@@ -529,7 +528,7 @@ def write_library(
 
 
 def about(hosts: Hosts, *, base: str) -> dict[str, Any]:
-    """Return the config fields of the library `adapters` that describe the base model."""
+    """Return the fields of an exported adapter_config.json that describe the base model."""
     _, d_model, _ = next(iter(hosts.kernels.values()))
     return {
         "hidden_size": d_model,
@@ -626,7 +625,6 @@ def _bottleneck_files(
 
 
 def _block_tensors(adapter: Bottleneck, own: Mapping[str, np.ndarray], hosts: Hosts) -> Tensors:
-    """Return a bottleneck's tensors by name, without padding."""
     num = {stack: shape[0] for (stack, _), shape in hosts.kernels.items()}
     first = {"encoder": 0, "decoder": num.get("encoder", 0)}
     names = {leaf: name for name, leaf in _LEAVES.items()}
@@ -735,7 +733,6 @@ def _ia3_files(
 
 
 def _lora_places(sites: set[str], hosts: Hosts, *, said: str) -> dict[str, Any]:
-    """Return the config fields of the library `adapters` that select the layers of a LoRA."""
     names = {site.partition("/")[2].removeprefix("cross_") for site in sites}
     wanted = {
         f"{stack}/{site}" for stack, site in hosts.kernels if site.removeprefix("cross_") in names

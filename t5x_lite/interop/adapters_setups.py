@@ -115,16 +115,16 @@ _NESTED: dict[str, tuple[str, ...]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SetupFile:
-    """Directory of the library `adapters` with a composition of adapters.
+    """Composition of adapters, such as Stack(a, b), in a directory of the library `adapters`.
 
     Attributes:
-      where: the directory.
-      config_file: adapter_setup.json.
+      where: path of the directory.
+      config_file: path of adapter_setup.json.
       config: content of adapter_setup.json.
-      tree: composition with the adapters' t5x_lite names.
-      modules: adapter directories by t5x_lite name.
-      head: t5x_lite name of the adapter that was saved with the head, or None.
-      class_head: head of a transformers class, which the library saves with each adapter, or None.
+      tree: composition, with adapter names in t5x_lite's form.
+      modules: contents of the adapter directories, by t5x_lite's adapter name.
+      head: name of the adapter with the active task head, or None.
+      class_head: task head of a transformers model class, or None.
     """
 
     where: Path
@@ -147,7 +147,6 @@ class SetupFile:
         return dataclasses.replace(self, class_head=None)
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> Module:
-        """Convert all adapters and fusions to t5x_lite's layout."""
         del name, norms
         made = {own: to_module(file, hosts, name=own) for own, file in self.modules.items()}
         adapters = [each.adapter for each in made.values()]
@@ -202,12 +201,12 @@ class SetupFile:
 
 
 def is_setup(directory: Path) -> bool:
-    """Return True if a directory contains a composition of the library `adapters`."""
+    """Return True if a directory contains a composition of adapters, such as Stack(a, b)."""
     return (directory / SETUP).is_file()
 
 
 def read_setup(directory: Path) -> SetupFile:
-    """Read a composition directory of the library `adapters`."""
+    """Read a directory of the library `adapters` with a composition, such as Stack(a, b)."""
     where = directory / SETUP
     config = read_json(where)
     names: dict[str, str] = {}
@@ -260,7 +259,7 @@ def _class_head(directory: Path, modules: Mapping[str, LibraryDirectory]) -> Cla
 
 
 def _tree(where: Path, node: Any, names: dict[str, str], static: dict[str, bool]) -> str | Block:
-    """Parse a composition of adapters from JSON, and collect the names of its adapters."""
+    """Parse a composition of adapters, such as Stack(a, b), from JSON."""
     if not isinstance(node, dict) or not isinstance(node.get("children"), list):
         raise InputError(
             f"{where}: each node of adapter_setup must have a type and children, got "
@@ -331,7 +330,7 @@ def _fusion_name(block: Fuse, theirs: Mapping[str, str]) -> str:
 
 
 def _read_fusion(directory: Path, name: str) -> tuple[Path, dict[str, np.ndarray], bool]:
-    """Read an adapter fusion; return its file, its tensors, and True if the fusion is static."""
+    """Read an adapter fusion (AdapterFusion) from a directory."""
     where = directory / FUSION_CONFIG
     if not where.is_file():
         raise InputError(
@@ -360,7 +359,7 @@ def write_setup(
     head: Head | None,
     where: object,
 ) -> bool:
-    """Write a composition for the library `adapters`; return True if a head was written."""
+    """Write a composition for the library `adapters`; return True if it includes a task head."""
     said = f"checkpoint {where}: {tree}"
     written = False
     for number, adapter in enumerate(adapters):

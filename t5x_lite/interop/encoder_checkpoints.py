@@ -154,7 +154,6 @@ class Release:
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """Files with parameters: encoder, Condenser head, BGE-M3 heads and projection."""
         beside = (self.condenser, self.m3, self.projection)
         return (self.checkpoint, *(each for each in beside if each is not None))
 
@@ -201,7 +200,7 @@ class Release:
 
 
 def pooler_file(checkpoint: EncoderCheckpoint) -> bytes:
-    """Return a safetensors file with BERT's pooler."""
+    """Return the bytes of a safetensors file with the weights of BERT's pooler."""
     arrays = {f"{POOLER}.{leaf}": value_of(array) for leaf, array in checkpoint.pooler.items()}
     for name, array in arrays.items():
         check_finite(checkpoint.where, name, array)
@@ -216,7 +215,7 @@ def pooler_file(checkpoint: EncoderCheckpoint) -> bytes:
 
 
 def read_pooler_file(content: bytes) -> dict[str, np.ndarray]:
-    """Return the tensors of a file that `pooler_file` made, by name."""
+    """Return the tensors of BERT's pooler by name, from the bytes of a safetensors file."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / POOLER_FILE
         path.write_bytes(content)
@@ -274,7 +273,6 @@ def read_release(
 def _vectors(
     source: Path, model: EncoderConfig, vocabulary: Tokenizer
 ) -> tuple[Dense | None, Source | None]:
-    """Return the head that computes text vectors, and the file of its projection, or None."""
     own = read_sentences(source, d_model=model.d_model, lowers=_lowers(vocabulary))
     pooler = read_pooler(source, d_model=model.d_model)
     if pooler is None:
@@ -451,7 +449,7 @@ def _own(
 def seen_params(
     experiment: Experiment, params: Mapping[str, LazyArray], *, where: object
 ) -> dict[str, LazyArray]:
-    """Return all parameters by path; repeat parameters that several layers share."""
+    """Return all parameters of a model by path, with shared parameters repeated for each layer."""
     try:
         return tied_parameters.read_lazily(views_of(experiment.model, experiment.objective), params)
     except ValueError as error:
@@ -494,7 +492,7 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hosts:
-    """Dense layers of a model to which adapters can be attached.
+    """Dense layers of a model that adapters can be attached to.
 
     Attributes:
       places: position of each dense layer, by Hugging Face's name.
@@ -503,7 +501,7 @@ class Hosts:
       paths: parameter paths of the kernels, by (stack, site).
       model_type: `model_type` of config.json.
       head: head on the model, or None.
-      pieces: Hugging Face tensors of the head.
+      pieces: Hugging Face tensors of the task head, with their t5x_lite parameter paths.
       base: Hugging Face tensors of the model without the head; their paths begin with "model/".
     """
 
@@ -518,11 +516,9 @@ class Hosts:
 
     @functools.cached_property
     def bodies(self) -> dict[str, str]:
-        """Names of the dense layers in Hugging Face's model, by name without the class's prefix."""
         return {_body(name): name for name in self.places}
 
     def find(self, name: str) -> tuple[str, str] | None:
-        """Split a tensor name into a dense layer's name and the prefix before it."""
         parts = name.split(".")
         for start in range(len(parts)):
             body = ".".join(parts[start:])
@@ -534,7 +530,7 @@ class Hosts:
 def hosts_of(
     model: ModelConfig, head: Head | None, *, model_type: str | None = None, where: object
 ) -> Hosts:
-    """Return the dense layers of a model to which adapters can be attached."""
+    """Return the dense layers of a model that adapters can be attached to."""
     if is_encoder(model):
         config, family = with_family(model, where=where)
         num_heads = config.num_heads
@@ -601,7 +597,6 @@ def head_modules(found: Sequence[Piece]) -> tuple[str, ...]:
 
 
 def refuse_views(where: object, views: Sequence[object]) -> None:
-    """Raise InputError if a base model shares parameters between layers or embeddings."""
     if views:
         raise InputError(
             f"base checkpoint {where} shares parameters between layers or embeddings, which "

@@ -629,7 +629,6 @@ def _kind(model: BertConfig, head: Head | None, model_type: str | None) -> str:
 def _fitted(
     model: BertConfig, arrays: dict[str, LazyArray]
 ) -> tuple[BertConfig, dict[str, LazyArray]]:
-    """Add a token type embedding of zeros if the model has none."""
     if model.token_types:
         return model, arrays
     shape, dtype = (1, model.table_size), arrays[f"{MODEL}embedding/token"].dtype

@@ -266,7 +266,7 @@ def with_kept(
 
 
 def written(model: ModelConfig, *, where: object) -> T5Config | T5EncoderConfig:
-    """Return the T5 config to export, without shared layers."""
+    """Return the T5 config to export; a model with shared layers gets separate layers."""
     if isinstance(model, T5EncoderConfig):
         return model
     if not isinstance(model, T5Config):

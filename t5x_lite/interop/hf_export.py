@@ -88,7 +88,7 @@ def of_role(
 
 
 def tower_named(experiment: Experiment, role: Role) -> str:
-    """Return the name of a retriever's encoder for queries or passages; "" for the main model."""
+    """Return the role if a retriever has a separate encoder for the role, else ""."""
     return role if role in experiment.objective.more_towers() else ""
 
 
@@ -324,7 +324,7 @@ class Origin:
     Attributes:
       name: name of the work directory, or else of the checkpoint directory.
       step: training step; 0 for imported weights.
-      start: logged record of the last start (or resumption) of the run before this step, or None.
+      start: record of the last start or resumption of the run before this step, or None.
       metrics: metrics at this step, by "<split>/<name>", without test splits.
       hub_base: hub name of the model that the weights or the run started from, or "".
       base: `hub_base`, or the path of the checkpoint that the run started from, or "".
@@ -411,7 +411,6 @@ def _repository(files: Mapping[str, bytes]) -> str:
 
 
 def _base_of(experiment: Experiment) -> str:
-    """Return the hub name of the model that initialized the run, or ""."""
     checkpoint = experiment.init.checkpoint
     if not checkpoint:
         return ""

@@ -369,7 +369,7 @@ def import_t5x_model(
     extra_ids: int | None,
     dtype: Dtype,
 ) -> None:
-    """Import a T5X checkpoint as a checkpoint directory; `destination` is its final path."""
+    """Import a T5X checkpoint into `directory`, which is later moved to `destination`."""
     if extra_ids is not None and extra_ids > found.config.vocab_size:
         raise InputError(
             f"--extra-ids is {extra_ids}, but the embedding of {source} has only "

@@ -182,7 +182,7 @@ def _matches(where: object, field: str, pattern: str, name: str, *, start: str =
 
 
 def targets_of(chosen: Iterable[str], known: Iterable[str]) -> list[str] | str:
-    """Return PEFT's target_modules for the chosen layers."""
+    """Return PEFT's target_modules, which match exactly the chosen layers."""
     wanted, all_names = set(chosen), set(known)
     short = sorted({_short(name) for name in wanted})
     if {n for n in all_names if n.endswith(tuple(f".{end}" for end in short))} == wanted:
@@ -229,7 +229,7 @@ def head_of(
     model_type: str | None,
     heads: Mapping[str, Head],
 ) -> Head | None:
-    """Return the task head in the modules_to_save of a PEFT directory, or None."""
+    """Return the config of the task head that a PEFT directory contains, or None."""
     if not kept or not is_encoder(model):
         return None
     encoder, family = with_family(model, where=where)
@@ -273,7 +273,7 @@ def _classes(head: Head) -> Any:
 
 
 def head_arrays(where: Path, kept: Mapping[str, np.ndarray], hosts: Hosts) -> dict[str, np.ndarray]:
-    """Return the arrays of the saved head by parameter path."""
+    """Return the arrays of a PEFT directory's task head by parameter path."""
     left, arrays = dict(kept), {}
     for piece in hosts.pieces:
         names = [name for name in (piece.name, *piece.aliases) if name in left]
@@ -350,7 +350,7 @@ def _t5_tables(
     scaled: bool,
     read: Callable[[str], np.ndarray],
 ) -> tuple[T5Config, dict[str, np.ndarray]]:
-    """Convert the embedding and the output layer of a T5 that a PEFT directory replaces."""
+    """Convert the embedding and the output layer of a T5 in a PEFT directory."""
     d_model, arrays = model.d_model, {}
     shared, head = left.pop(hf.EMBEDDING, None), left.pop(hf.HEAD, None)
     copies = [left.pop(name) for name in hf.COPIES if name in left]
@@ -412,7 +412,7 @@ def _encoder_table(
     *,
     read: Callable[[str], np.ndarray],
 ) -> tuple[ModelConfig, dict[str, np.ndarray]]:
-    """Convert the embedding of an encoder that a PEFT directory replaces."""
+    """Convert the token embedding of an encoder in a PEFT directory."""
     path = f"{MODEL}embedding/token"
     names = [name for p in hosts.base if p.path == path for name in (p.name, *p.aliases)]
     found = [left.pop(name) for name in names if name in left]
@@ -444,7 +444,7 @@ def _encoder_table(
 def changed_base(
     arrays: Mapping[str, np.ndarray], hosts: Hosts, *, scaled: bool, where: object
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return the trained tensors of the base model, and the module names for modules_to_save."""
+    """Return the base model's trained tensors for PEFT, and their names for modules_to_save."""
     tensors: dict[str, np.ndarray] = {}
     modules: list[str] = []
     by_path = {piece.path: piece for piece in hosts.base}
@@ -497,7 +497,6 @@ class Leaf:
         return tuple(sizes[axis] for axis in self.axes)
 
     def to_ours(self, tensor: np.ndarray, *, factor: np.float32, norms: Any) -> np.ndarray:
-        """Convert a layer's PEFT tensor to t5x_lite's layout."""
         array = tensor.T * factor if self.scaled else tensor.T
         return array - norms if self.less_norms else array
 
@@ -572,7 +571,7 @@ class Module:
       arrays: float32 arrays of the adapters, and of a head in the directory, by path.
       others: configs of further adapters.
       use: composition of the adapters, such as "Stack(a, b)".
-      head: config of a task head in the directory, or None.
+      head: config of an imported task head, or None.
     """
 
     adapter: Adapter
@@ -671,7 +670,6 @@ def _by_place(
 def _check_targets(
     file: PeftFile, hosts: Hosts, by_layer: Mapping[str, Any], *, prefix: str
 ) -> None:
-    """Raise InputError if the layers with tensors do not match target_modules."""
     config, where = file.config, file.config_file
     if config.get("target_modules") is None:
         return
@@ -818,7 +816,7 @@ def _named_sites(hosts: Hosts, sites: set[str], *, default: tuple[str, ...]) -> 
 
 
 def _check_everywhere(file: PeftFile, hosts: Hosts, by_layer: Mapping[str, Any]) -> None:
-    """Raise InputError if the adapter is missing in some layers."""
+    """Raise InputError if some layers of a model have no adapter."""
     sites = {hosts.places[written].site for written in by_layer}
     wanted = [written for written, place in hosts.places.items() if place.site in sites]
     if difference := trees.difference(wanted, by_layer):

@@ -141,7 +141,6 @@ class PrefixFile:
         return {"task_type": self.config.get("task_type")}
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> Module:
-        """Convert the prefixes into a t5x_lite adapter."""
         del norms
         stack, num_layers = _stack(hosts, where=self.where)
         config, where = self.config, self.config_file
@@ -207,7 +206,7 @@ def read_prefix(directory: Path) -> PrefixFile:
 def prefix_of(
     adapter: Prefix, arrays: Mapping[str, np.ndarray], hosts: Hosts, *, where: object
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Convert a prefix tuning for PEFT; return config fields and the tensor."""
+    """Return PEFT's config fields and tensor for a prefix tuning."""
     said = f"checkpoint {where}: adapter {adapter.name!r}"
     stack, num_layers = _stack(hosts, where=said)
     several = stack == "decoder"
@@ -256,7 +255,6 @@ def _pairs(num_layers: int, *, several: bool) -> list[int]:
 
 
 def _stack(hosts: Hosts, *, where: object) -> tuple[str, int]:
-    """Return the name and the number of layers of the stack with the prefixes."""
     if hosts.model_type.startswith("deberta"):
         raise InputError(f"{where}: PEFT does not support prefixes for {hosts.model_type}")
     stack = "decoder" if ("decoder", "attention/key") in hosts.kernels else "encoder"
@@ -284,7 +282,6 @@ class PromptFile:
         return {"task_type": self.config.get("task_type")}
 
     def module(self, hosts: Hosts, *, name: str, norms: Norms) -> Module:
-        """Convert the prompt into a t5x_lite adapter."""
         del norms
         check_t5(self.where, hosts)
         d_model = hosts.kernels["encoder", "attention/query"][1]
@@ -321,7 +318,7 @@ def read_prompt(directory: Path) -> PromptFile:
 def prompt_of(
     adapter: Prompt, arrays: Mapping[str, np.ndarray], hosts: Hosts, *, where: object
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Convert a prompt tuning for PEFT; return config fields and the tensor."""
+    """Return PEFT's config fields and tensor for a prompt tuning."""
     check_t5(where, hosts)
     if adapter.init == "vocab":
         raise InputError(

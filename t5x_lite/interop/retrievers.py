@@ -115,10 +115,10 @@ _LAYER = re.compile(r"c_head\.(\d+)\.")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CondenserHead(Source):
-    """Layers of a Condenser's head in a Hugging Face directory.
+    """Transformer layers of a Condenser's head, read from a Hugging Face directory.
 
     Attributes:
-      objective: config of the objective that trains the layers.
+      objective: config of the training objective that uses this head.
     """
 
     objective: Condenser
@@ -196,7 +196,6 @@ def _shapes(objective: Condenser, model: EncoderConfig) -> dict[str, tuple[int, 
 
 
 def _read(directory: Path, *, needed: bool) -> tuple[Path | None, Mapping[str, np.ndarray]]:
-    """Return the file of a Condenser's head and its tensors; (None, {}) without a file."""
     if (path := directory / SAFETENSORS).is_file():
         return path, read_safetensors(path)
     path = directory / TORCH
@@ -229,7 +228,7 @@ FILES = {"lexical": "sparse_linear", "multi_vector": "colbert_linear"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class M3Heads(Source):
-    """Heads of a BGE-M3 directory: for term weights and for token vectors.
+    """BGE-M3 heads for term weights and for token vectors, read from a directory.
 
     Attributes:
       lexical: config of the head for term weights.
@@ -371,7 +370,7 @@ _LAYERS: dict[Role, str] = {"query": "linear_q", "passage": "linear_p"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pooler(Source):
-    """Projection of a retriever's vectors in the file pooler.pt.
+    """Linear projection of text vectors, read from the file pooler.pt of a retriever.
 
     Attributes:
       head: config of the head that computes vectors with this projection.
@@ -386,7 +385,7 @@ class Pooler(Source):
 
 
 def read_pooler(directory: Path, *, d_model: int) -> Pooler | None:
-    """Read the projection of text vectors (pooler.pt) of a retriever; return None without one."""
+    """Read the linear projection of text vectors from pooler.pt; return None if it is missing."""
     path, where = directory / POOLER, directory / _CONFIG
     if not path.is_file() and not where.is_file():
         return None
@@ -449,7 +448,7 @@ _FILES = ("model.safetensors", "pytorch_model.bin")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Projection(Source):
-    """Projection of text vectors in a directory of sentence-transformers.
+    """Projection of text vectors, read from a sentence-transformers directory.
 
     Attributes:
       size: output size.
@@ -468,7 +467,7 @@ class Projection(Source):
 
 
 def read_projection(directory: Path, *, d_model: int) -> Projection:
-    """Read the projection of text vectors in a directory 2_Dense."""
+    """Read the projection of text vectors from sentence-transformers' directory 2_Dense."""
     where = directory / "config.json"
     if not where.is_file():
         raise InputError(

@@ -31,7 +31,7 @@ _CHUNK = 1 << 22
 
 
 def value_of(array: np.ndarray | LazyArray) -> np.ndarray:
-    """Return an array as a NumPy array; read a lazy array."""
+    """Return an array or a lazy array as a NumPy array in memory."""
     return array.read() if isinstance(array, LazyArray) else array
 
 
@@ -56,9 +56,8 @@ class Rule:
       ours: parameter path, such as "encoder/layers/mlp/wo/kernel".
       theirs: tensor name; "{layer}" in the name is replaced by the layer index.
       transpose: True to swap the last two axes of the tensor.
-      stack_axis: layer axis of a tensor that contains all layers; it becomes axis 0.
-      shape: shape of one layer of the tensor, if its elements are divided into other axes, such as
-        heads and head size; None if it follows from the parameter's shape.
+      stack_axis: layer axis of a tensor that contains all layers; it becomes axis 0. Else None.
+      shape: shape of one layer of the tensor; None if it follows from the parameter's shape.
       aliases: alternative names of the tensor in files.
     """
 
@@ -118,7 +117,6 @@ class Piece:
         return np.moveaxis(self._layout(stacked), 0, self.rule.stack_axis)
 
     def of(self, array: np.ndarray) -> np.ndarray:
-        """Select one layer from a parameter with stacked layers."""
         return array if self.layer is None else array[self.layer]
 
     def _layout(self, array: np.ndarray) -> np.ndarray:
@@ -136,7 +134,7 @@ def check_layers(where: object, counts: Mapping[str, int], tensors: Mapping[str,
 
 
 def pieces(table: Iterable[Rule], shapes: Mapping[str, tuple[int, ...]]) -> list[Piece]:
-    """Return the tensors of another library for each parameter."""
+    """Return the tensors of another library that correspond to the t5x_lite parameters."""
     rules = list(table)
     paths = [rule.ours for rule in rules]
     twice = sorted({path for path in paths if paths.count(path) > 1})
@@ -189,7 +187,7 @@ def _without(shape: Sequence[int], axis: int) -> tuple[int, ...]:
 def lazy_tensors(
     wanted: Iterable[Piece], arrays: Mapping[str, LazyArray], *, where: object
 ) -> dict[str, LazyArray]:
-    """Return the tensors to export by name, as lazy arrays."""
+    """Convert parameters to another library's tensors by name, as lazy arrays."""
 
     @functools.lru_cache(maxsize=1)
     def array(path: str) -> np.ndarray:
@@ -263,7 +261,7 @@ class Source:
       where: file or directory of the tensors, for errors.
       shapes: shapes of the t5x_lite parameters by path.
       pieces: tensors of the file, with their positions in the t5x_lite parameters.
-      tensors: tensors of the file by name; this class reads only their dtypes.
+      tensors: tensors of the file by name.
     """
 
     where: object

@@ -119,7 +119,6 @@ def _heads(
     by_name: Mapping[str, Piece],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of a task head by path."""
     arrays: dict[str, np.ndarray] = {}
     for name, tensor in tensors.items():
         piece = _piece(where, name, by_name)
@@ -164,7 +163,7 @@ def _ours(piece: Piece) -> str:
 
 
 def _decoded(where: Path, name: str, one: Any, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices and values of a tensor's changed entries."""
+    """Return the indices and the values of the changed entries of one tensor."""
     try:
         size, steps, values = tuple(one["size"]), one["index_steps"], one["values"]
         numbers = np.asarray(steps, np.int64)

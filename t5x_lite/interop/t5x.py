@@ -163,7 +163,7 @@ def _reading(where: str) -> Iterator[None]:
 
 
 def _target(where: str, contents: Any) -> tuple[tuple[str, ...], Mapping[str, Any]]:
-    """Return the parameter tree of a T5X checkpoint's index, and the keys that lead to the tree."""
+    """Return the keys and the content of the parameter tree in a T5X checkpoint's index."""
     for keys in _TARGETS:
         found = contents
         for key in keys:
@@ -388,7 +388,7 @@ class T5XCheckpoint(Source):
 
     Attributes:
       config: model config, derived from the shapes.
-      step: step N of the directory checkpoint_N, or None if it has another name.
+      step: training step in the directory name checkpoint_N, or None for other names.
     """
 
     config: T5Config
@@ -445,7 +445,7 @@ class Stack:
       axis: layer axis of tensors that contain all layers, or None for one tensor per layer.
       num_layers: number of layers.
       joined: True if attention kernels have a joint axis for heads and head size.
-      bias: name of the relative bias.
+      bias: tensor name of the relative position bias.
     """
 
     name: str

@@ -128,7 +128,6 @@ def _bytes(said: Stated, sentinels: Layout, *, vocab_size: int) -> Bytes:
 def _sentencepiece(
     model: Path, said: Stated, sentinels: Layout, *, fast: Path, vocab_size: int
 ) -> SentencePiece:
-    """Return the vocabulary of a SentencePiece model and the other tokenizer files."""
     own = SentencePiece(model, extra_ids=0, layout=sentinels)
     if own.num_sentinels:
         extra_ids, base = 0, own
@@ -201,7 +200,7 @@ def _check_pieces(loaded: Any, pieces: list[str], *, fast: Path, spiece: Path) -
 
 
 def _check_ending(loaded: Any, *, where: Path) -> None:
-    """Raise InputError if tokenizer.json adds other special tokens than EOS."""
+    """Raise InputError if tokenizer.json adds special tokens other than EOS to a text."""
     around = loaded.encode("", add_special_tokens=True).ids
     if around not in ([EOS_ID], []):
         raise InputError(
@@ -439,7 +438,7 @@ def _cuts_decomposed(vocabulary: Tokenizer) -> bool:
 
 
 def kept_files(directory: Path, vocabulary: Tokenizer) -> dict[str, bytes]:
-    """Return the files of an imported tokenizer to keep unchanged for an export."""
+    """Return the files of an imported tokenizer that an export copies unchanged, by name."""
     found = {
         name: (directory / name).read_bytes() for name in _FILES if (directory / name).is_file()
     }
@@ -471,7 +470,6 @@ def tokenizer_files(
 
 
 def _with_own_tokens(content: bytes, vocabulary: Tokenizer) -> bytes:
-    """Replace the added tokens of tokenizer_config.json."""
     config = json.loads(content)
     if not isinstance(config, dict) or "added_tokens_decoder" not in config:
         return content
