@@ -28,7 +28,7 @@ Judgements = Mapping[str, Mapping[str, int]]
 
 
 def retrieval(judgements: Judgements, rankings: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """Return the mean of the metrics over the queries that have relevance judgments.
+    """Return the mean nDCG@10, MRR@10 and recall@100 over queries with relevance judgments.
 
     Arguments and errors are the same as for `per_query`.
     """

@@ -211,7 +211,6 @@ def _exact(answers: Sequence[str], text: str) -> float:
 
 
 def _f1(answers: Sequence[str], text: str) -> float:
-    """Return the best F1 over the answers; two empty texts have an F1 of 1."""
     got = normalize_answer(text).split()
     return max(
         word_f1(wanted.split(), got) if wanted and got else float(wanted.split() == got)

@@ -104,7 +104,7 @@ class Roc(NamedTuple):
         return (positives * below).sum() + 0.5 * ~there
 
     def error(self) -> Any:
-        """Return an upper bound of the error of `area`."""
+        """Return an upper bound of the error of `area` that is caused by the bins."""
         return 0.5 * (_shares(self.positives) * _shares(self.negatives)).sum()
 
 
@@ -155,7 +155,7 @@ class Loss(NamedTuple):
         return sum(parts[1:], start=parts[0])
 
     def joined(self, other: "Loss") -> "Loss":
-        """Return the loss with the terms and metrics of a second stage, and without rows."""
+        """Return this loss with the terms and metrics of another loss added, but without `rows`."""
         twice = {*self.terms, *self.metrics} & {*other.terms, *other.metrics}
         if twice:
             raise ValueError(
@@ -289,7 +289,7 @@ class Objective:
         return self
 
     def undecided(self) -> tuple[str, ...]:
-        """Return the names of settings that are still to be derived from model or data."""
+        """Return the names of settings that must still be derived from the model or the data."""
         return ()
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
@@ -334,7 +334,7 @@ class Objective:
         return None
 
     def no_terms(self) -> tuple[int, ...] | None:
-        """Return the ids of special tokens without a lexical weight, or None."""
+        """Return the ids of special tokens that have no lexical weight; None for no such tokens."""
         return None
 
     def smaller_logits(self) -> str:

@@ -302,7 +302,7 @@ def detections(
 ) -> dict[str, tuple[Array, Array]]:
     """Return metrics of replaced token detection: accuracy, recall, fraction of replaced tokens.
 
-    A logit of 0 counts as half right.
+    A logit of 0 counts as half correct in the accuracy.
     """
     sides = 0.5 * jnp.sign(logits) * jnp.where(replaced, 1.0, -1.0)
     right, weight = (0.5 + sides) * weights, jnp.sum(weights)

@@ -406,7 +406,7 @@ class RetroMAELoss(nnx.Module):
         return scan_layers(self.decoder, call, x, inputs=each, running=straight)[0]
 
     def _visible(self, batch: Batch, documents: "Documents", *, key: Key) -> Visibility:
-        """Return the attention mask of the enhanced decoder, with a sampled mask for each query."""
+        """Return the attention mask of the enhanced decoder, sampled separately for each query."""
         config, word_ids = self.config, batch["encoder_word_ids"]
         batch_size, length = word_ids.shape
         unit_key, choice_key, pick_key = jax.random.split(key, 3)
@@ -665,7 +665,7 @@ class CondenserLoss(nnx.Module):
         return late, states
 
     def summaries(self, late: Float[Array, "B S D"], documents: Documents) -> Float[Array, "B S D"]:
-        """Return the last [CLS] state of each position's document."""
+        """Return the last [CLS] hidden state of each position's document."""
         return jnp.take_along_axis(late, documents.first[..., None], axis=1)
 
 

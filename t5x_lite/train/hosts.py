@@ -154,7 +154,7 @@ _PEER_FAILED = (
 
 
 def join(hosts: Hosts) -> None:
-    """Connect the processes of a run, if there are several."""
+    """Connect the processes of a distributed run, and start JAX's devices."""
     _join(hosts)
     failed = f"the devices of this host did not start within {hosts.timeout} s"
     with quiet_without_tpu(), _giving_up(hosts.timeout, failed):
@@ -322,7 +322,7 @@ def _gpus(environment: Mapping[str, str]) -> list[int] | None:
 
 @contextlib.contextmanager
 def ending_together(*agreed: type[BaseException]) -> Iterator[None]:
-    """End this process at once with a one-line message if a run of several processes fails.
+    """End this process at once if the `with` block fails in a run of several processes.
 
     Normal cleanup would wait for the other processes, which wait for this process. The other
     processes end when they lose the connection: on CPU at once, elsewhere after hosts.heartbeat

@@ -423,7 +423,7 @@ class Goodput:
             self.to(before)
 
     def charge(self, cause: str, seconds: float) -> None:
-        """Move seconds of the current cause to another cause."""
+        """Count some seconds of the current cause for another cause instead."""
         self._add(cause, seconds)
         self._add(self._cause, -seconds)
 
@@ -775,7 +775,7 @@ class Tracker:
             self._messages.close()
 
     def _seconds_left(self, step: int, training: Mapping[str, float]) -> float | None:
-        """Return the estimated seconds to the last step, or None without a rate."""
+        """Return the estimated seconds until the last step; None if the speed is unknown."""
         now = time.monotonic()
         first_step, first_time = self._first = self._first or (step, now)
         steps_left = self._total_steps - step
@@ -821,7 +821,7 @@ class Throughput:
         self._steps += 1
 
     def rates(self) -> dict[str, float]:
-        """Return the rates since the last start, and restart the measurement."""
+        """Return tokens and steps per second since the last start, and restart the measurement."""
         seconds = self._clock() - self._since
         tokens, steps, waited = self._tokens, self._steps, self._waited
         self.start()
