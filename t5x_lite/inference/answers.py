@@ -110,9 +110,8 @@ class Encoded:
 
     Attributes:
       rows: tokens of each row, int32, including [CLS] and [SEP].
-      seconds: index of the second text's first token in each row; equal to the row's length if
-        there
-        is no second text.
+      seconds: index of the second text's first token in each row, or the length of a row that has
+        only one text.
       cut: True if a text was truncated.
       text: text that the character offsets in `offsets` refer to, or "".
       begins: number of tokens before the text in each row.

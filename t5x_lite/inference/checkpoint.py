@@ -865,7 +865,7 @@ def stream(
     load: Callable[[], Change],
     steps: bool = True,
 ) -> None:
-    """Write an output line with the prediction for each line of an input file."""
+    """Write an output line for each line of an input file, such as a prediction."""
     chunk = CHUNK_BATCHES * batch_size
     with _output(source, target, identity=identity | {"chunk": chunk}, chunk=chunk) as file:
         lines = json_lines.read_examples(

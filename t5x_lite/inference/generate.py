@@ -384,7 +384,7 @@ class TaskEvaluator:
         return self._measure(*self._compared)
 
     def answers(self) -> Iterator[tuple[Mapping[str, Any], Any]]:
-        """Yield each example with its fields and its postprocessed prediction from the last run."""
+        """Yield the fields and the postprocessed prediction of each example in the last run."""
         _, choices = self._compared
         for example, own in zip(self.examples, choices, strict=True):
             yield getattr(example, "raw", {}), own[0]

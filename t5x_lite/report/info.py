@@ -49,7 +49,7 @@ _VOCABULARIES = {
 
 
 def described(directory: str) -> dict[str, Any]:
-    """Return a description of a directory as a JSON object; inapplicable entries are omitted."""
+    """Return a JSON description of a directory, such as a checkpoint or a cache."""
     if (data_path(directory) / INDEX_NAME).exists():
         return _cache(directory)
     path = local_path(directory, what="directory")
