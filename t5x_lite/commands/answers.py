@@ -894,7 +894,7 @@ class Cutter:
         self._num = 0
 
     def chunk(self, records: list["TextRecord"], *, prefix: str) -> Chunk:
-        """Return records with the token ids of their texts, each with a prefix before the text.
+        """Return records with the token ids of their texts; `prefix` is put before each text.
 
         Raises:
           InputError: if a text is too long and `long_inputs` is "refuse".

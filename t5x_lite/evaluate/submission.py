@@ -419,7 +419,7 @@ FORMATS: dict[str, Format] = {
 
 
 def example_index(raw: Mapping[str, Any], *, number: int) -> Index:
-    """Return the index of an example in the benchmark's test set."""
+    """Return the index of an example in a benchmark's test set."""
     if "idx/answer" in raw:
         return tuple(int(raw[f"idx/{name}"]) for name in ("paragraph", "question", "answer"))
     if "idx/query" in raw:

@@ -365,7 +365,7 @@ def _base_file(identity: Identity, target: Path) -> Base:
 
 
 def plain(experiment: Experiment, modules: Sequence[Any]) -> Experiment:
-    """Return a run's config with other adapters, and without `train` and `init`."""
+    """Return a run's config with the given adapters, and with defaults for `train` and `init`."""
     adapters = Adapters(add=tuple(map(write_module, modules)))
     return dataclasses.replace(experiment, adapters=adapters, train=(), init=Init())
 

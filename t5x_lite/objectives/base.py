@@ -354,7 +354,7 @@ class Objective:
             )
 
     def views(self, model: ModelConfig, prefix: str) -> tuple[View, ...]:
-        """Return the rules that compute shared parameters from the stored parameters.
+        """Return rules that compute shared parameters, such as tied embeddings, from stored ones.
 
         Args:
           model: config of the model; its parameters are below "model/".

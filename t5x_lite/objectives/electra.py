@@ -164,7 +164,7 @@ class Electra(Masks, Objective):
         return ElectraLoss(self, rngs=rngs)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the discriminator's head "rtd"; the generator's head belongs to the objective."""
+        """Return the discriminator's head "rtd"; the objective itself has the generator's head."""
         return (Rtd(kind=self.head),)
 
     def _check_alike(self, model: EncoderConfig, names: tuple[str, ...], *, remedy: str) -> None:

@@ -483,7 +483,7 @@ class Learner:
         return sum(map(modules.num_unused, names)) * (1 + len(self._towers))
 
     def holds_still(self, path: str) -> bool:
-        """Return True if a parameter is frozen because only adapters or `train` are trained."""
+        """Return True if a parameter is frozen because training is limited to some parameters."""
         return bool(self.train or self.adapters) and not self.trains(path)
 
     def _unread(self, path: str) -> bool:

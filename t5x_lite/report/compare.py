@@ -501,7 +501,7 @@ class Measured(NamedTuple):
 def write_retrieval_page(
     path: Path, measured: Sequence[Measured], result: Mapping[str, Any], *, source: str
 ) -> None:
-    """Write the HTML page of rankings that were evaluated on the same queries."""
+    """Write an HTML page that compares rankings by their metrics on the same queries."""
     first = measured[0]
     sections = [
         page.facts(

@@ -50,7 +50,7 @@ _TYPE = "type"
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields of a config as options: {"--steps": "20"}."""
+    """Return the fields of a config as a dict of options, such as {"--steps": "20"}."""
     found = {}
     for path, value in flat(config).items():
         parent, _, name = path.rpartition(".")
@@ -63,7 +63,7 @@ def settings(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def option_lines(config: Mapping[str, Any]) -> list[str]:
-    """Return the lines of a config as command-line options, such as "--steps 20"."""
+    """Return the fields of a config as lines of options, such as "--steps 20"."""
     return [
         f"{name} {value}".rstrip() if name.startswith("--") else f"# {name}: {value}"
         for name, value in settings(config).items()

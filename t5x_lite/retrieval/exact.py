@@ -478,7 +478,7 @@ def block_rows(size: int, *, queries: int) -> int:
 def rankings_of(
     best: Best, queries: Sequence[str], name: Callable[[int], str]
 ) -> Iterator[Ranking]:
-    """Yield the ranking of each query, with document ids that `name` returns for numbers."""
+    """Yield each query's ranking as document ids; `name` maps a document number to an id."""
     for query, scores, rows in zip(queries, best.scores, best.rows, strict=True):
         pairs = zip(rows.tolist(), scores.tolist(), strict=True)
         yield Ranking(query, ranked((name(row), score) for row, score in pairs if row >= 0))

@@ -454,7 +454,7 @@ class EncoderSearch:
       inputs: queries and passages.
       options: options of the encoder.
       vectors: vector files of the passages, in order; () encodes the passages by the checkpoint.
-      folder: directory for vectors and results, for no other use.
+      folder: directory that holds only these vectors and results.
     """
 
     def __init__(

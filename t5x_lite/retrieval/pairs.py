@@ -561,7 +561,7 @@ def read_articles(paths: Sequence[str]) -> Iterator[Article]:
 
 
 def sampled_ids(articles: Iterator[Article], excerpts: Excerpts) -> set[str] | None:
-    """Sample articles at random, and return their ids; None selects all articles."""
+    """Return the ids of a random sample of articles, or None to use all articles."""
     if excerpts.number is None:
         return None
     heaps: dict[str, list[tuple[int, str]]] = {}

@@ -426,7 +426,7 @@ def tokenized_passages(
 ) -> refreshes.Passages:
     """Return the token ids of all passages; the first call stores them in files.
 
-    Rows begin with [CLS] like the rows of the cache, even if the model's rows do not.
+    Passages begin with [CLS], as in the training cache, even if the model's inputs do not.
     """
     directory = data.refresh.directory
     if not refreshes.Passages.has_keys(directory):

@@ -263,7 +263,7 @@ class PredictByHead:
 
 
 class Score:
-    """Endpoint `score`, which returns the log-likelihood of a target or the likeliest candidate."""
+    """Endpoint `score`, which returns a target's log-likelihood, or ranks several candidates."""
 
     fields = frozenset({"inputs", "targets", "candidates", "adapter"})
 

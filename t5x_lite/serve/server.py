@@ -663,7 +663,7 @@ class _Answering:
         ).app
 
     def replace(self, table: Mapping[str, Any]) -> None:
-        """Replace the endpoints after compiling the programs of the new endpoints."""
+        """Compile the programs of new endpoints, and then replace the old endpoints."""
         self._warming.join()
         start = time.monotonic()
         for name, shape, size in self._programs():

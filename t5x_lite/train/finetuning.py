@@ -274,7 +274,7 @@ def _tell_lengths(found: Measured) -> None:
 
 
 def _lengths(found: Measured, model: ModelConfig) -> dict[str, int]:
-    """Return the config's inputs_length and targets_length; log the fraction of truncated rows."""
+    """Return values for inputs_length and targets_length; log the fraction of truncated rows."""
     sizes = {}
     for name, share in (("inputs", 99), ("targets", 100)):
         lengths = found.lengths[name]

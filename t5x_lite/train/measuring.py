@@ -357,7 +357,7 @@ def _tell_other_words(member: Loaded, data: Data) -> None:
 
 
 def is_there(path: str) -> bool:
-    """Return True if a path exists; False if the path is in an inaccessible bucket."""
+    """Return True if a path exists and is accessible."""
     try:
         return data_path(path).exists()
     except (InputError, BucketError):

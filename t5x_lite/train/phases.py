@@ -326,8 +326,6 @@ class _Trained:
 def _start_of(
     name: str, places: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]
 ) -> Start:
-    """Return a function that creates the arrays of an adapter of selected array entries."""
-
     def start() -> dict[str, np.ndarray]:
         arrays = {}
         for path, indices in places.items():

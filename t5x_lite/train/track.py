@@ -401,7 +401,7 @@ class Goodput:
 
     @property
     def is_stepping(self) -> bool:
-        """True if the current time counts as "steps"."""
+        """True if time is currently counted as time in training steps."""
         return self._cause == _STEPS
 
     def to(self, cause: str) -> None:
