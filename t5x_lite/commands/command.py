@@ -193,7 +193,7 @@ class Command(Generic[Parameters, Result]):
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        """Call the function.
+        """Call the function that implements the command.
 
         Raises:
           OptionError: if an argument is unknown or out of bounds.

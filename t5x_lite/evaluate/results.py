@@ -401,7 +401,7 @@ class Submissions:
                 self.names.append(name)
 
     def files(self, directory: Path) -> list[Path]:
-        """Return the existing submission files of the tasks."""
+        """Return the paths of the submission files that already exist in a directory."""
         formats = [FORMATS[name] for name in self.names]
         paths = [directory / form.benchmark.lower() / form.file for form in formats]
         return [path for path in paths if path.is_file()]

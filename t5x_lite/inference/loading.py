@@ -194,7 +194,7 @@ class Measured:
             )
 
     def best(self, steps: Sequence[int] | None = None) -> int | None:
-        """Return the step with the best value of the metric, or None if unknown."""
+        """Return the step of `steps` with the best value of the metric, or None if unknown."""
         chosen = self.values if steps is None else {s: self.values.get(s, math.nan) for s in steps}
         return best_step(chosen, mode=self.mode)
 

@@ -205,7 +205,7 @@ def best_step(values: Mapping[int, float], *, mode: Mode) -> int | None:
 
 
 def described(names: Sequence[str], mode: Mode | None = None) -> str:
-    """Return a description such as "the lowest validation/loss, the highest validation/f1"."""
+    """Return a phrase for the best values of metrics, such as "the lowest validation/loss"."""
     groups = {
         word: [name for name in names if mode_of(name, mode) == one]
         for word, one in (("lowest", "min"), ("highest", "max"))

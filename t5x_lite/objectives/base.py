@@ -334,7 +334,7 @@ class Objective:
         return None
 
     def no_terms(self) -> tuple[int, ...] | None:
-        """Return the ids of special tokens that have no lexical weight; None for no such tokens."""
+        """Return the ids of special tokens that get no lexical weight, or None."""
         return None
 
     def smaller_logits(self) -> str:

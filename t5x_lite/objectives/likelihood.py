@@ -415,7 +415,7 @@ def _sums(losses: TokenLosses, weights: Float[Array, "B T"]) -> Loss:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seq2Seq(Likelihood):
-    """Cross-entropy of the targets of an encoder-decoder; the fields are as in `Likelihood`."""
+    """Cross-entropy of the target tokens of an encoder-decoder model."""
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (layouts.Seq2Seq,)
     reads: ClassVar[tuple[str, ...]] = ("encoder_input_tokens", "decoder_input_tokens")
@@ -424,7 +424,7 @@ class Seq2Seq(Likelihood):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LanguageModel(Likelihood):
-    """Cross-entropy of the next token in a decoder-only model; fields as in `Likelihood`."""
+    """Cross-entropy of the next token in a decoder-only model."""
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (LM, PrefixLM, ConcatLM)
     reads: ClassVar[tuple[str, ...]] = ("decoder_input_tokens",)

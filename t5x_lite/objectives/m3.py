@@ -227,7 +227,7 @@ class Distill(Contrastive):
     teacher_temperature: Annotated[float, Above(0)] = 1.0
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
-        """Return the loss of the vectors of a whole batch; see `Contrastive.joint`.
+        """Return the distillation loss, and optionally InfoNCE, for the vectors of a whole batch.
 
         Raises:
           InputError: if the batch has no teacher scores.

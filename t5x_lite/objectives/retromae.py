@@ -683,7 +683,7 @@ _NEVER = -1e9
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CoCondenser(Condenser):
-    """Condenser with a contrastive loss of spans (coCondenser); fields as in `Condenser`."""
+    """Condenser with an additional contrastive loss of text spans (coCondenser)."""
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (Spans,)
 

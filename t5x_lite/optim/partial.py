@@ -345,7 +345,7 @@ class Update:
         return loss
 
     def at_step(self, params: Params, step: Any) -> Params:
-        """Return all parameters; those that follow a schedule have their values at a step."""
+        """Return all parameters, with the values of scheduled parameters at a training step."""
         new = {} if self.scheduled is None else self.scheduled(step)
         return trees.overlaid(params, trees.unflatten(new)) if new else params
 

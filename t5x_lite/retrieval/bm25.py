@@ -99,7 +99,7 @@ class InvertedIndex(NamedTuple):
 
     @classmethod
     def open(cls, directory: str | Path) -> "InvertedIndex":
-        """Open an index that `build` wrote.
+        """Open the directory of a BM25 index that `build` wrote.
 
         Raises:
           InputError: if the directory is not an index, or a file is missing or damaged.
@@ -179,7 +179,6 @@ def _check_range(numbers: np.ndarray, limit: int, *, where: str | Path) -> None:
 
 @contextlib.contextmanager
 def _naming_the_command() -> Iterator[None]:
-    """Context that adds the command for building an index to errors about index files."""
     try:
         yield
     except InputError as error:

@@ -282,7 +282,7 @@ class ExactSearch:
         )
 
     def results(self) -> list[list[tuple[str, float]]]:
-        """Return (document id, score) of each query's best documents; all documents need ids."""
+        """Return (document id, score) of each query's best documents, if all documents have ids."""
         scores, rows, _ = self.best()
         return [
             [

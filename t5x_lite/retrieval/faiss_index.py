@@ -206,7 +206,7 @@ def _sample(shards: VectorShards, num: int, *, seed: int) -> Float[np.ndarray, "
 
 
 class FaissIndex:
-    """Faiss index that `build` wrote.
+    """Faiss index of document vectors, as written by `build`.
 
     Attributes:
       settings: content of index.json.

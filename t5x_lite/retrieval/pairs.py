@@ -133,7 +133,7 @@ def _alone(record: Mapping[str, Any], query: str, passage: str) -> Iterator[Raw]
 
 
 def title_body(document: Document) -> Iterator[Raw]:
-    """Return a pair of the title and the rest of the document."""
+    """Return a pair of the title and the remaining text of a document."""
     record = document.record
     title, body = _text(record, "title"), _text(record, *_BODIES)
     if not title.strip():
@@ -148,7 +148,7 @@ def title_abstract(document: Document) -> Iterator[Raw]:
 
 
 def question_answer(document: Document) -> Iterator[Raw]:
-    """Yield pairs of the question and each of its answers."""
+    """Yield pairs of a document's question and each of its answers."""
     record = document.record
     answers = record.get("answers", record.get("answer"))
     if isinstance(answers, Mapping):  # SQuAD's form
@@ -159,7 +159,7 @@ def question_answer(document: Document) -> Iterator[Raw]:
 
 
 def instruction_output(document: Document) -> Iterator[Raw]:
-    """Return a pair of an instruction with its input, and the output."""
+    """Return a pair of an instruction (with its input) and its output."""
     record = document.record
     asked = [_text(record, "instruction", "inputs"), _text(record, "input")]
     query = "\n".join(part for part in asked if part.strip())

@@ -125,7 +125,7 @@ def is_loopback(host: str) -> bool:
 
 
 def parse(body: bytes, *, fields: Collection[str]) -> dict[str, Any]:
-    """Parse a request body as a JSON object with known fields."""
+    """Parse a request body as a JSON object; reject other fields than `fields`."""
     try:
         record = json.loads(body.decode(), parse_constant=_no_number, parse_float=_finite)
     except UnicodeDecodeError as error:

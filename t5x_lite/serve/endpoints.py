@@ -73,7 +73,7 @@ class Asked:
         return found
 
     def static_lengths(self, longest: int) -> tuple[int, ...]:
-        """Return the static lengths to compile for inputs of up to `longest` tokens."""
+        """Return the input lengths to compile programs for, up to about `longest` tokens."""
         if self.lengths is None:
             return lengths(longest)
         shorter = [one for one in self.lengths if one < longest]
@@ -483,7 +483,7 @@ class Rerank:
 
 
 def predict(model: Checkpoint, asked: Asked) -> "Predict | PredictByHead":
-    """Return the endpoint `predict` for a model."""
+    """Return the endpoint `predict` of a model, by an encoder head or by generation."""
     by_head = asked.head is not None or answering_heads(model.members[0].experiment)
     return PredictByHead(model, asked) if by_head else Predict(model, asked)
 

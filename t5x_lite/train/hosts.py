@@ -54,7 +54,7 @@ _PORT = 80
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """Response of the metadata server.
+    """Response of Google Cloud's metadata server to a request.
 
     Attributes:
       value: content without surrounding white space.
@@ -74,7 +74,7 @@ class Metadata:
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def get(self, path: str, *, seconds: float) -> Answer:
-        """Request the value at a path below computeMetadata/v1/."""
+        """Request a value by its path below computeMetadata/v1/ of the metadata server."""
         request = urllib.request.Request(
             f"http://{self._host}/computeMetadata/v1/{path}", headers={"Metadata-Flavor": "Google"}
         )
@@ -264,7 +264,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _launcher(environment: Mapping[str, str]) -> str | None:
-    """Return the launcher of several processes, such as SLURM; None for a single process."""
+    """Return the launcher that started this process, such as SLURM; None for a single process."""
     for name, variables in _LAUNCHERS.items():
         size = environment.get(variables[0], "1")
         if all(variable in environment for variable in variables) and size != "1":

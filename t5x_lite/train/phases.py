@@ -213,7 +213,7 @@ def _refuse(workdir: Path) -> dict[str, np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class _Phases:
-    """Phases of training for one adapter.
+    """Training phases of an adapter that trains in several phases.
 
     Attributes:
       experiment: config of the last phase.
@@ -296,7 +296,7 @@ class _Phases:
 
 @dataclasses.dataclass(frozen=True)
 class _Trained:
-    """Last checkpoint of a phase.
+    """Last checkpoint of one training phase of an adapter.
 
     Attributes:
       experiment: config of the phase.

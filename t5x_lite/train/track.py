@@ -428,7 +428,7 @@ class Goodput:
         self._add(self._cause, -seconds)
 
     def paused(self) -> float:
-        """Return the seconds of this process outside of steps and data waits."""
+        """Return the seconds of this process that were neither train steps nor waits for data."""
         running = 0.0 if self._cause in (_STEPS, "data") else self._clock() - self._since
         return self._own + running
 
