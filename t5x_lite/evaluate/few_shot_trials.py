@@ -145,8 +145,8 @@ class FewShotEvaluator(TaskEvaluator):
     Args:
       generator: generator of the predictions.
       examples: examples of the split, in order.
-      postprocess: function that converts a predicted text, as in `TaskEvaluator`.
-      metrics: functions of targets and predictions, as in `TaskEvaluator`.
+      postprocess: function that converts a predicted text to the value that metrics compare.
+      metrics: functions (targets, predictions) -> dict of metrics.
       prompts: builder of the prompts.
     """
 

@@ -149,7 +149,7 @@ class Checkpoint:
         Args:
           checkpoints: work directories or checkpoint directories.
           step: step number in a work directory, "best", or None for the newest checkpoint.
-          use: adapters to use, as in `load_using`; ensemble members use their own adapters.
+          use: names or compositions of adapters to use; None uses the adapters of the run.
           mesh: device mesh of the parameters; None uses the first device.
           inputs_length: maximum number of tokens of an input; None uses the length in training.
           compute_dtype: data type of the activations; None uses the data type in training.

@@ -547,7 +547,8 @@ def head_answers(
       labels: labels of the task; None without a closed set of labels.
       where: description of the task for messages.
       layout: layout of the task's examples.
-      null_threshold: threshold for predicting no answer, see `SpanAnswers`.
+      null_threshold: minimum lead of the score of "no answer" to predict it; None never predicts
+        it.
       candidates: True if an input has one row per candidate, and one candidate is right.
       **options: options of `HeadAnswers`.
     """

@@ -540,7 +540,7 @@ class TextEncoder:
         """Return the prefix to put before each input text.
 
         Args:
-          prefix: the text itself; None uses a prompt of the checkpoint.
+          prefix: text of the prefix; None uses a prompt of the checkpoint.
           prompt: name of a prompt of the checkpoint; None uses the default prompt, if any.
 
         Raises:
@@ -608,7 +608,7 @@ class TextEncoder:
 
         Args:
           batch_size: number of rows per batch.
-          lengths: lengths in tokens to which rows may be padded, as in `Embedder`.
+          lengths: lengths in tokens to which rows may be padded; None rounds lengths up.
           bag_top: number of entries to keep of DupMAE's bag of words; 0 omits the bag.
 
         Raises:

@@ -312,7 +312,7 @@ class Objective:
 
         Args:
           model: config of the model.
-          shapes: shapes of a row's features, as for `ModelConfig.forward_flops`.
+          shapes: shapes of a row's features, by name.
         """
         return model.forward_flops(shapes)
 

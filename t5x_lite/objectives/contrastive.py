@@ -624,7 +624,7 @@ def of_vectors(
     batches.
 
     Args:
-      rows: vectors as for `Contrastive.joint`.
+      rows: "queries" [B, D], and "passages" [B, P, D] with the positive first.
       real: 1 for a query, and 0 for a row of padding.
     """
     queries = unit(jax.lax.stop_gradient(rows["queries"]))

@@ -159,7 +159,7 @@ def _without_ones(sizes: Any) -> tuple[int, ...]:
 def difference(attached: Slice, meant: Slice, *, name: str) -> str | None:
     """Return an error message if attached devices differ from planned devices, or None.
 
-    Devices are equal if only the order of the side lengths differs.
+    Only the order of the side lengths of a slice may differ.
     """
     same = dataclasses.replace(attached, shape=()) == dataclasses.replace(meant, shape=())
     if same and sorted(attached.shape) == sorted(meant.shape):

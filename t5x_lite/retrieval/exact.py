@@ -174,8 +174,8 @@ class ExactSearch:
     Args:
       queries: vectors of the queries.
       depth: maximum number of documents per query.
-      names: ids of the queries; a document with the id of a query is skipped for this query. None,
-        for one query or for all, skips no document.
+      names: ids of the queries; a document with the id of a query is skipped for this query. None
+        skips no document.
       mesh: device mesh that divides the documents; None uses the first device.
       start: best documents of an earlier search that this search resumes.
       first: document number of the first document, if `start` is not given.
@@ -404,8 +404,8 @@ def search_shards(
       shards: vector files of the corpus.
       queries: vectors of the queries.
       depth: maximum number of documents per query.
-      names: ids of the queries; a document with the id of a query is skipped for this query. None,
-        for one query or for all, skips no document.
+      names: ids of the queries; a document with the id of a query is skipped for this query. None
+        skips no document.
       mesh: device mesh that divides the corpus.
       part: shard of the corpus to search; None searches the complete corpus.
       state: file that saves the best documents so far, for resuming; None saves nothing.

@@ -42,7 +42,7 @@ class PairReader:
     """Iterator over the documents of files, with the query-passage pairs made from each document.
 
     Args:
-      inputs: files, directories, patterns and data sets, as in `t5x-lite pairs`.
+      inputs: files, directories, file patterns and data sets to read.
       rule: name of the rule, a key of `pair_rules.RULES`.
       languages: languages of two aligned files or of the two texts of *.tsv; for other inputs, one
         language for documents that do not have a language.

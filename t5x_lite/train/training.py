@@ -498,7 +498,8 @@ def completed(experiment: Experiment, workdir: WorkDirectory) -> Complete:
 def check_memory(experiment: Experiment, learner: Learner, state: TrainState, mesh: Mesh) -> None:
     """Raise InputError if a train step certainly needs more memory than a device has.
 
-    The lower bound counts parameters, gradients of trained parameters, optimizer state, one batch,
+    The minimum memory counts parameters, gradients of trained parameters, optimizer state, one
+    batch,
     and the hidden states of one layer.
     """
     parameters = trees.flatten(state.params)
