@@ -55,7 +55,7 @@ class Ranking(NamedTuple):
 
 @dataclasses.dataclass
 class _Programs:
-    """Compiled programs of a model, for one selection of adapters."""
+    """Compiled programs of a model with one combination of adapters."""
 
     model: Checkpoint
     generators: dict[Decoding, Generator] = dataclasses.field(default_factory=dict)
@@ -179,7 +179,7 @@ class Model:
     def _for_rows(
         self, adapters: Sequence[str | None] | None, *, num: int
     ) -> tuple[_Programs, list[int] | None]:
-        """Return the programs for texts that may name adapters, and the adapter id of each text."""
+        """Return compiled programs for texts with different adapters, and the adapter ids."""
         if adapters is None or not any(adapters):
             return self._programs, None
         if isinstance(adapters, str) or len(adapters) != num:

@@ -542,7 +542,7 @@ CHUNK_BATCHES = 32
 
 
 class Chunk(NamedTuple):
-    """Chunk of input records, with the token ids of each record's text."""
+    """Some input records of a file, with the token ids of their texts."""
 
     records: list["TextRecord"]
     rows: list["np.ndarray"]
@@ -905,7 +905,7 @@ class Cutter:
     """Tokenizer of texts that truncates long texts or rejects them, and counts truncated texts.
 
     Args:
-      encoder: encoder with the vocabulary and the maximum length.
+      encoder: encoder that defines the vocabulary and the maximum length of a text.
       long_inputs: "cut" truncates longer texts; "refuse" rejects them.
       mcls: number of tokens between inserted [CLS] tokens; None inserts one [CLS] per text.
     """
@@ -916,7 +916,7 @@ class Cutter:
         self._num = 0
 
     def chunk(self, records: list["TextRecord"], *, prefix: str) -> Chunk:
-        """Return the token ids of text records, after the prefix was put before each text.
+        """Return records with the token ids of their texts; `prefix` is put before each text.
 
         Raises:
           InputError: if a text is too long and `long_inputs` is "refuse".
@@ -967,7 +967,6 @@ def _check_heads(heads: Sequence[str], *, bag_top: int, mcls: int | None, role: 
 
 
 def _check_files(input: str, output: str, *, is_directory: bool = False) -> None:
-    """Raise InputError if the output file cannot be written, or is the input file."""
     if is_directory:
         return  # the directory's job checks it
     from t5x_lite.data.formats.vectors import check_vector_file

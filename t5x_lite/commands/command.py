@@ -53,7 +53,7 @@ _logger = logging.getLogger(__name__)
 
 
 def some_directory(directories: Sequence[str]) -> None:
-    """Raise OptionError if --checkpoint was given without a directory."""
+    """Raise OptionError if the option --checkpoint was given without a directory."""
     if not directories:
         raise OptionError("--checkpoint needs at least one directory")
 
@@ -112,7 +112,7 @@ def load_config(path: str, overrides: Sequence[str], *, command: type) -> Any:
 def with_epochs_of(
     path: str, overrides: Sequence[str], *, command: type, may_lack_data: bool = False
 ) -> Any:
-    """Return the experiment of a config file, with its number of epochs converted to steps."""
+    """Return the experiment of a config file, with its epochs converted to training steps."""
     experiment = load_config(path, overrides, command=command)
     if experiment.epochs is None:
         return experiment
@@ -122,7 +122,7 @@ def with_epochs_of(
 
 
 def refuse_output_as_input(command: Any) -> None:
-    """Raise OptionError if the file of --output is also an input file of the command."""
+    """Raise OptionError if the output file of a command is also one of its input files."""
     options = vars(command)
     output = options.get("output")
     if not isinstance(output, str) or not os.path.isfile(output):
@@ -193,7 +193,7 @@ class Command(Generic[Parameters, Result]):
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        """Call the function.
+        """Call the function that implements the command.
 
         Raises:
           OptionError: if an argument is unknown or out of bounds.
@@ -355,10 +355,6 @@ def _check_bounds(values: Mapping[str, Any], hints: Mapping[str, Any]) -> None:
 
 
 def _for_tyro(hint: Any, default: Any = dataclasses.MISSING) -> Any:
-    """Convert a parameter's annotation for tyro: a sequence becomes a tuple, a path a string.
-
-    An empty default is hidden in the help; the option's description explains it.
-    """
     if default is None or default in ("", ()):
         return Annotated[_for_tyro(hint), tyro.conf.arg(help_behavior_hint="")]
     if typing.get_origin(hint) is Annotated:

@@ -307,7 +307,6 @@ def fisher(
 
 
 def _merged_learner(loaded: "Loaded") -> "tuple[Learner, Params]":
-    """Return a checkpoint's learner and parameters, with adapters merged where possible."""
     from t5x_lite.adapters.delta import Delta
     from t5x_lite.core import trees
     from t5x_lite.inference.delta_files import plain

@@ -372,8 +372,6 @@ _ENCODER = PairEncoder()
 
 
 class _Ranked(NamedTuple):
-    """Ranked passages of a query, and scores of its positives."""
-
     candidates: list[Candidate]
     answers: list[float | None]
 
@@ -549,11 +547,6 @@ def _records(
 def _record(
     one: "Asked", ranked: _Ranked, chosen: Chosen, pool: "Pool", *, rescore: bool
 ) -> dict[str, Any]:
-    """Return the line of --output for a query: its input line with negatives, ids and scores.
-
-    Without `rescore`, the input's scores are kept, because scores of two scales in one line would
-    mislead a student model.
-    """
     record = {key: value for key, value in one.record.items() if not key.startswith("neg")}
     record["neg"] = [pool.text(number) for number in chosen.numbers]
     record["pos_ids"], record["neg_ids"] = (
@@ -572,8 +565,6 @@ def _record(
 
 
 class _Report:
-    """Counter of the candidates that each rule dropped, and of queries with too few negatives."""
-
     def __init__(self):
         self._queries = self._negatives = self._few = self._none = self._filled = 0
         self._dropped: Counter[str] = Counter()

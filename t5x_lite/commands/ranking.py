@@ -222,7 +222,6 @@ def _read(path: str, wanted: Collection[str]) -> dict[str, str]:
 
 
 def _digest(rankings: Sequence["Ranking"], texts: _Texts, *, depth: int) -> str:
-    """Return a digest of all inputs of `rerank`: ids, their order, and the texts to score."""
     found = hashlib.sha256()
     for ranking in rankings:
         found.update(f"{ranking.query}\0{texts.queries[ranking.query]}\0".encode())

@@ -284,7 +284,7 @@ def index_search(
 
 
 def _without_own(best: "Best", names: Sequence[str], index: "FaissIndex", *, depth: int) -> "Best":
-    """Remove the document with the query's own id from the results of each query."""
+    """Remove from each query's results the document that has the query's id."""
     import numpy as np
 
     rows, scores = best.rows.copy(), best.scores.copy()
@@ -380,7 +380,7 @@ def index_bench(
 
 
 def recall(found: "Best", exact: "Best") -> float:
-    """Return recall: the fraction of the exact search results that an index found."""
+    """Return the fraction of the results of an exact search that an approximate search found."""
     hits = sum(
         len(set(ours.tolist()) & set(theirs[theirs >= 0].tolist()))
         for ours, theirs in zip(found.rows, exact.rows, strict=True)

@@ -43,7 +43,7 @@ def completion(
 
 
 def script(shell: Shell, commands: Mapping[str, Any], *, prog: str) -> str:
-    """Return the completion script for a shell.
+    """Return a script that completes commands and options in a shell.
 
     Args:
       shell: name of the shell.
@@ -111,7 +111,7 @@ def options_of(target: Any, *, prefix: str = "--") -> dict[str, tuple[str, ...]]
 
 
 def values_of(hint: Any) -> tuple[str, ...]:
-    """Return the values of a Literal or bool annotation as words, or () for other annotations."""
+    """Return the values of a Literal or bool annotation as words; () for other annotations."""
     if hint is bool:
         return ("True", "False")
     if typing.get_origin(hint) is Literal:

@@ -275,7 +275,6 @@ def _write(file: Path, content: str) -> None:
 
 
 def _within(texts: Sequence[str], size: int) -> list[str]:
-    """Return every n-th text, so that the total size is about `size` bytes."""
     total = sum(len(text.encode()) + 1 for text in texts)
     step = max(1.0, total / size)
     places = {int(number * step) for number in range(int(len(texts) / step))}
@@ -283,7 +282,6 @@ def _within(texts: Sequence[str], size: int) -> list[str]:
 
 
 def _table(pairs: Sequence[tuple[str, str]]) -> dict[str, list[tuple[str, str]]]:
-    """Divide examples into splits by a hash; validation and test get a tenth each."""
     splits: dict[str, list[tuple[str, str]]] = {"train": [], "validation": [], "test": []}
     for text, label in pairs:
         place = hashlib.sha1(text.encode("utf-8", "surrogatepass")).digest()[0] % 10
@@ -405,7 +403,6 @@ def _is_place(name: str) -> bool:
 
 
 def _with_frequent(required: str, lines: Iterable[str], *, size: int) -> str:
-    """Return the required characters and the frequent characters of the text."""
     from t5x_lite.data.vocabularies.loading import frequent_characters
 
     selected, rest = frequent_characters(lines, limit=size // 2)
@@ -435,7 +432,6 @@ def _readable_twice(path: str, stack: contextlib.ExitStack) -> str:
 
 
 def _with_weights(error: InputError, sources: "Sequence[Source] | None") -> InputError:
-    """Add a hint about the weights to an error about too little text."""
     if sources is None or not str(error).startswith("too little text"):
         return error
     return InputError(
@@ -734,7 +730,7 @@ def _rows(found: Mapping[str, Any]) -> "Iterator[Row]":
 
 
 def _warn_of_empty_validation(pages: Mapping[str, int], modulus: int) -> None:
-    """Warn about each split without validation pages."""
+    """Warn about each C4 split that has no validation pages."""
     for split, kept in pages.items():
         validation = "validation" if split == "train" else f"{split}-validation"
         if modulus and kept and not split.endswith("validation") and not pages.get(validation):

@@ -510,7 +510,7 @@ def push(
 
 
 def exported_files(directory: Path) -> Mapping[str, int]:
-    """Return the size in bytes of each file in an exported directory, without hidden files.
+    """Return the size in bytes of each file that `t5x-lite export` wrote to a directory.
 
     Raises:
       InputError: if the directory does not exist, or `t5x-lite export` did not write it.

@@ -42,7 +42,7 @@ Values = Mapping[Trial, Mapping[str, float]]
 
 
 def means(values: Values) -> dict[str, float]:
-    """Return the mean of each metric over all trials."""
+    """Return the mean of each metric over all few-shot trials."""
     return {name: statistics.fmean(column) for name, column in _columns(values).items()}
 
 
@@ -61,7 +61,7 @@ def spread(values: Values) -> dict[str, dict[str, Any]]:
 
 
 def table(rows: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
-    """Format the metrics' spread of each task as a text table, in percent."""
+    """Format the mean and spread of each task's few-shot metrics as a table, in percent."""
     names = ("task", "metric", "mean", "min", "max", "std")
     lines: list[tuple[str, ...]] = [(*names, *(f"std {axis}" for axis in AXES))]
     for task, metrics in rows.items():
@@ -93,7 +93,6 @@ def _groups(trials: Sequence[Trial], column: Sequence[float], *, field: str) -> 
 
 
 def _extremes(groups: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Return the mean of the groups' minima, maxima and standard deviations."""
     return {
         "min": statistics.fmean(map(min, groups)),
         "max": statistics.fmean(map(max, groups)),
@@ -102,7 +101,6 @@ def _extremes(groups: Sequence[Sequence[float]]) -> dict[str, float]:
 
 
 def _deviation(values: Sequence[float]) -> float:
-    """Return the sample standard deviation: 0 for one value, NaN if a value is not finite."""
     if not all(map(math.isfinite, values)):
         return math.nan
     return statistics.stdev(values) if len(values) > 1 else 0.0
@@ -110,7 +108,7 @@ def _deviation(values: Sequence[float]) -> float:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FewShotSample(Sample):
-    """Prediction of one few-shot trial; the inputs are the complete prompt.
+    """Prediction of one few-shot trial, with the complete prompt as its inputs.
 
     Attributes:
       seed: seed that sampled the prompt's examples.
@@ -147,8 +145,8 @@ class FewShotEvaluator(TaskEvaluator):
     Args:
       generator: generator of the predictions.
       examples: examples of the split, in order.
-      postprocess: function that converts a predicted text, as in `TaskEvaluator`.
-      metrics: functions of targets and predictions, as in `TaskEvaluator`.
+      postprocess: function that converts a predicted text to the value that metrics compare.
+      metrics: functions (targets, predictions) -> dict of metrics.
       prompts: builder of the prompts.
     """
 
@@ -222,7 +220,7 @@ class FewShotEvaluator(TaskEvaluator):
         return interval(mean, *self._compared, samples=samples)
 
     def trials(self) -> dict[Trial, dict[str, float]]:
-        """Return the metrics of each trial of the last run, including the score."""
+        """Return the metrics of each few-shot trial of the last run, including its score."""
         return {trial: with_score(metrics) for trial, metrics in self._found.items()}
 
     def cut(self) -> tuple[int, int]:
@@ -230,7 +228,7 @@ class FewShotEvaluator(TaskEvaluator):
         return sum(cut for cut, _ in self._left_out.values()), len(self.samples)
 
     def details(self) -> dict[str, Any]:
-        """Return config, trials and spread of the last run, for metrics.json."""
+        """Return settings, trials and spread of the last run as JSON, for metrics.json."""
         config = self.prompts.config
         trials = [
             {
@@ -257,7 +255,7 @@ class Trials:
 
     Attributes:
       config: config of the few-shot prompts.
-      tasks: evaluators with few-shot prompts after their run, by task name.
+      tasks: evaluators with few-shot prompts, which have run, by task name.
       is_mixture: True if the tasks are from a mixture.
       aside: names of tasks that are not part of the mean score.
     """
@@ -268,7 +266,7 @@ class Trials:
     aside: Sequence[str] = ()
 
     def details(self) -> dict[str, Any]:
-        """Return trials and spreads for metrics.json; {} without few-shot prompts."""
+        """Return trials and spread of each task for metrics.json; {} without few-shot prompts."""
         found = {name: one.details() for name, one in self.tasks.items()}
         if not found:
             return {}
@@ -277,7 +275,7 @@ class Trials:
         return {"few_shot": {"tasks": found, "spread": spread(self._scores())}}
 
     def lines(self) -> list[str]:
-        """Return log lines with the number of shortened prompts and a table of the spread."""
+        """Return log lines: the number of shortened prompts, and a table of the trials' spread."""
         if not self.tasks:
             return []
         lines = []

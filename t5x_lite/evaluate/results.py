@@ -114,13 +114,13 @@ class LossEvaluator:
         self._mesh = mesh
 
     def over(self, batches: Callable[[], Iterable[Mapping[str, np.ndarray]]]) -> "LossEvaluator":
-        """Return an evaluator for other batches, with this evaluator's loss function."""
+        """Return an evaluator of the same loss function over other batches."""
         other = copy.copy(self)
         other._batches = batches
         return other
 
     def names(self, params: Any) -> list[str]:
-        """Return the names of the metrics, from shapes of the parameters and one batch."""
+        """Return the names of the metrics, without computing their values."""
         batch = next(iter(self._batches()))
         return ["loss", *jax.eval_shape(self._loss, params, batch).metrics]
 
@@ -151,13 +151,13 @@ def fisher_diagonal(
     part: str = "model",
     classes: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """Return path -> Fisher diagonal, for the parameters below one top-level key.
+    """Return the diagonal of the Fisher information of each parameter array, by its path.
 
     Args:
       loss: function (params, batch) -> Loss.
       params: parameter tree.
       rows: batches of one example.
-      part: top-level key of the parameters.
+      part: top-level key of the parameters to include, such as "model".
       classes: number of classes for the expected diagonal; None computes the empirical diagonal.
     """
 
@@ -203,7 +203,7 @@ def mean_over_examples(
     *,
     what: str,
 ) -> dict[str, np.ndarray]:
-    """Return path -> mean array over examples; `added(total, example)` adds one example."""
+    """Return the mean over examples of each array, by its path."""
     total, number = jax.tree.map(jnp.zeros_like, like), 0
     for row in rows:
         between_batches()
@@ -239,7 +239,7 @@ def head_importance(
     *,
     name: str = "heads",
 ) -> dict[str, np.ndarray]:
-    """Return path -> importance of attention heads, from the gradients of their masks."""
+    """Return the importance of attention heads, from gradients of head masks, by path."""
 
     def value(masks: Any, batch: Batch) -> Array:
         given = loss({**params, _ADAPTERS: {**params[_ADAPTERS], name: masks}}, batch)
@@ -285,25 +285,25 @@ CLASSES_FILE = "classes.jsonl"
 
 
 class SameParams:
-    """Provider of one checkpoint's parameters for all tasks."""
+    """Provider of parameters for evaluation, from one checkpoint for all tasks."""
 
     def __init__(self, params: Params, step: int):
         self._params = params
         self._step = step
 
     def __call__(self, name: str) -> Params:
-        """Return the parameters that evaluate a task."""
+        """Return the parameters of the checkpoint, which are the same for every task."""
         del name
         return self._params
 
     def step(self, name: str) -> int:
-        """Return the step of the checkpoint that evaluates a task."""
+        """Return the step of the checkpoint, which is the same for every task."""
         del name
         return self._step
 
 
 class BestParams(SameParams):
-    """Provider of the best checkpoint for each task, with one checkpoint in memory at a time."""
+    """Provider of parameters for evaluation, from the best checkpoint of each task."""
 
     def __init__(
         self, checkpoint: str, steps: Mapping[str, int], *, mesh: Mesh, use: str | None = None
@@ -338,7 +338,7 @@ class BestParams(SameParams):
         return cls(checkpoints[0], steps, mesh=mesh, use=use)
 
     def __call__(self, name: str) -> Params:
-        """Return the parameters that evaluate a task, loading them if the step changes."""
+        """Return the parameters of a task's best checkpoint, and load them if necessary."""
         step = self._steps[name]
         if self._loaded is None or self._loaded[0] != step:
             self._loaded = None  # free the memory before the next load
@@ -368,10 +368,10 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
 
 
 class Submissions:
-    """Submission files for the tasks of a suite.
+    """Submission files for the tasks of a benchmark such as GLUE.
 
     Attributes:
-      names: names of the tasks that get a file.
+      names: names of the tasks with a submission file.
       faults: task name -> error, for tasks with an unreadable test file.
     """
 
@@ -401,13 +401,13 @@ class Submissions:
                 self.names.append(name)
 
     def files(self, directory: Path) -> list[Path]:
-        """Return the existing submission files of the tasks."""
+        """Return the paths of the submission files that already exist in a directory."""
         formats = [FORMATS[name] for name in self.names]
         paths = [directory / form.benchmark.lower() / form.file for form in formats]
         return [path for path in paths if path.is_file()]
 
     def write(self, directory: Path, chosen: SameParams) -> None:
-        """Predict the test splits on all processes, and write the files on the first process."""
+        """Predict the test splits, and write submission files on the first process."""
         written, faults = 0, dict(self.faults)
         for name in sorted(self.names, key=chosen.step):
             assert self._suite is not None
@@ -474,7 +474,7 @@ class Outcome:
       settings: evaluation config.
       metrics: "<split>/<name>" -> value.
       chosen: provider of the checkpoint that evaluated each task.
-      submissions: submission files to write.
+      submissions: submission files that `write` writes.
       rankings: ranking method -> query -> ranked documents; the method "" uses single vectors.
     """
 
@@ -486,7 +486,7 @@ class Outcome:
     rankings: Mapping[str, Mapping[str, Sequence[Found]]] = dataclasses.field(default_factory=dict)
 
     def tell(self) -> None:
-        """Log invalid predictions, few-shot spreads and tables, on the first process."""
+        """Log invalid predictions, few-shot results and metric tables, on the first process."""
         if self.suite is None or jax.process_index():
             return
         for name, number in self.suite.invalid().items():
@@ -580,7 +580,7 @@ class Outcome:
 
 
 def class_lines(suite: TaskSuite, step: Callable[[str], int]) -> bytes:
-    """Return the content of classes.jsonl, with one line for each task with classes.
+    """Return the content of classes.jsonl: per-class metrics, one line per classification task.
 
     Args:
       suite: evaluated tasks.

@@ -149,7 +149,7 @@ class HeadCorpus:
 def rank_all(
     corpus: HeadCorpus, queries: Several, ways: Ways, *, num: int
 ) -> dict[str, list[list[tuple[str, float]]]]:
-    """Return the best documents and their scores for each query, by ranking method."""
+    """Return the best documents of a corpus and their scores for each query, by ranking method."""
     finder = Finder(corpus, ways)
     made: dict[str, list[list[tuple[str, float]]]] = {name: [] for name in ways.names}
     for number in range(num):
@@ -297,7 +297,6 @@ class RetrievalEvaluator:
         }, cut
 
     def _chunks(self) -> Iterator[tuple[list[str], list[np.ndarray], int]]:
-        """Yield document chunks that a thread prepares; process 0 shows progress."""
         shown = counting("searching", unit="documents") if jax.process_index() == 0 else _NOBODY
         with (
             contextlib.closing(Prefetch(self._documents(), depth=2)) as chunks,
@@ -314,7 +313,6 @@ class RetrievalEvaluator:
         return same_ids == "drop" or (same_ids == "auto" and query in self._judged.twins)
 
     def _tell_judged(self) -> None:
-        """Log problems of the data set that change the metrics."""
         directory, same_ids = self._settings.directory, self._settings.same_ids
         judged, twins = self._judged, len(self._judged.twins)
         if judged.missing:
@@ -354,7 +352,6 @@ class RetrievalEvaluator:
             yield [record.id for record in some], rows, len(longer)
 
     def _tell_cut(self, queries: int, documents: int) -> None:
-        """Log the number of truncated texts, after the first run."""
         if self.runs or jax.process_index():
             return
         for kind, number in (("query", queries), ("document", documents)):

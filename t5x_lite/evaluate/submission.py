@@ -46,7 +46,7 @@ Line = tuple[str, ...]
 
 
 def sentence(example: Mapping[str, Any], predicted: str) -> tuple[list[Line], bool]:
-    """Return the lines of a tagged sentence, and True if every word has one predicted tag."""
+    """Return the lines of a sentence with word tags, and True if every word has one tag."""
     words = example.get("words", "").split("\n") if example else []
     target = example.get("targets_pretokenized", UNKNOWN)
     tags = predicted.split()
@@ -84,7 +84,7 @@ class Answer:
     Attributes:
       index: index of the example in the test set.
       text: output text of the model.
-      value: output of the task's postprocessor.
+      value: prediction converted by the task's postprocessor.
       example: fields of the example, for formats that repeat them.
     """
 
@@ -99,7 +99,7 @@ class Format:
     """Submission format of one task.
 
     Attributes:
-      benchmark: "GLUE" or "SuperGLUE", which have a server, or "CoNLL", which has a script.
+      benchmark: "GLUE" or "SuperGLUE" (scored by a server), or "CoNLL" (scored by a script).
       file: file name.
       rows: number of lines in the official test set, without the header; None without an official
         set.
@@ -177,7 +177,7 @@ class Written:
 def write(
     submission: Format, answers: Iterable[Answer], directory: str | Path, *, where: str = ""
 ) -> Written:
-    """Write the submission file of a task atomically, after a check of its format."""
+    """Write the submission file of a benchmark task atomically, after checking its format."""
     rows: dict[Index, Any] = {}
     invalid = 0
     for answer in answers:
@@ -419,7 +419,7 @@ FORMATS: dict[str, Format] = {
 
 
 def example_index(raw: Mapping[str, Any], *, number: int) -> Index:
-    """Return the index of an example in the benchmark's test set."""
+    """Return the index of an example in a benchmark's test set."""
     if "idx/answer" in raw:
         return tuple(int(raw[f"idx/{name}"]) for name in ("paragraph", "question", "answer"))
     if "idx/query" in raw:

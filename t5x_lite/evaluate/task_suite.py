@@ -71,7 +71,7 @@ class TaskSettings:
       data: data config, with the task or mixture.
 
     Raises:
-      InputError: if a setting names a task that the mixture lacks, or the inputs length of an
+      InputError: if a setting is for a task that the mixture lacks, or sets the inputs length of an
         encoder head.
     """
 
@@ -124,7 +124,7 @@ class TaskSettings:
         )
 
     def shown(self, name: str, data: Data) -> Data:
-        """Return the data config of the task that supplies the few-shot examples."""
+        """Return the data config of the task from which few-shot examples are taken."""
         task = self._values(name).get("examples_of", data.task)
         return data if task == data.task else dataclasses.replace(data, task=task)
 
@@ -184,7 +184,7 @@ class Answerers:
         return LabelGenerator(self._ranker(batch_size=size), labels, tokens)
 
     def check_head(self, task: Any) -> str:
-        """Return the name of the head for a task, or raise InputError without a suitable head."""
+        """Return the name of the encoder head for a task; raise InputError if none is suitable."""
         from t5x_lite.data import loading
 
         form = task_form(task)
@@ -197,7 +197,7 @@ class Answerers:
         )
 
     def named_heads(self, heads: Sequence[Head], task: Any) -> tuple[Head, ...]:
-        """Return the heads, with the task's class names set in the head of the task."""
+        """Return the head configs, with the class names of a task set in its head."""
         from t5x_lite.data import loading
 
         labels = loading.task_labels(task)
@@ -205,7 +205,7 @@ class Answerers:
         return tuple(heads) if labels is None else with_labels(heads, own, labels)
 
     def in_order(self, task: Any) -> bool:
-        """Return True if the head's classes are in the order of the task's labels."""
+        """Return True if the classes of the head have the order of a task's labels."""
         from t5x_lite.data import loading
 
         return is_in_order(self._heads[self.check_head(task)], loading.task_labels(task))
@@ -260,7 +260,7 @@ class Answerers:
 
 
 def decoding(settings: Evaluation) -> Decoding:
-    """Return the decoding config that evaluation settings define."""
+    """Return the decoding config for generation with some evaluation settings."""
     return Decoding(
         max_decode_length=settings.max_decode_length,
         num_beams=settings.num_beams,
@@ -277,7 +277,7 @@ ParamsOf = Callable[[str], Params]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """Data of a task, and how the task is evaluated.
+    """Evaluation data of a task, and settings of its evaluation.
 
     Attributes:
       data: data config of the task.
@@ -584,14 +584,14 @@ class TaskSuite:
         return self._answerers.of(self.sources[name].task, self._by_task.evaluation(name))
 
     def named_heads(self, heads: Sequence[Head]) -> tuple[Head, ...]:
-        """Return the heads, with the task's class names set in the trained head."""
+        """Return the head configs, with a task's class names set in the trained head."""
         if not self._answerers.reads_labels or self.is_mixture:
             return tuple(heads)
         [source] = self.sources.values()
         return self._answerers.named_heads(heads, source.task)
 
     def in_order(self) -> bool:
-        """Return True if the classes of a head are in the order of the task's labels."""
+        """Return True if the classes of the head have the order of the task's labels."""
         if not self._answerers.reads_labels or self.is_mixture:
             return True
         return all(self._answerers.in_order(one.task) for one in self.sources.values())

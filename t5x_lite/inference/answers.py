@@ -110,11 +110,11 @@ class Encoded:
 
     Attributes:
       rows: tokens of each row, int32, including [CLS] and [SEP].
-      seconds: index of the second text's first token in each row; the row's length without a second
-        text.
+      seconds: index of the second text's first token in each row, or the length of a row that has
+        only one text.
       cut: True if a text was truncated.
-      text: text that the character offsets refer to, or "".
-      begins: number of tokens before this text in each row.
+      text: text that the character offsets in `offsets` refer to, or "".
+      begins: number of tokens before the text in each row.
       offsets: for each row, the start and end character of each token of the text.
       words: for each row, the word number of each token; None for a token outside of words.
       choices: texts of the choices in multiple choice.
@@ -190,7 +190,7 @@ def head_for(experiment: Experiment, name: str | None, *, where: object) -> Head
 
 
 def cannot_answer(experiment: Experiment) -> str:
-    """Return the reason why an encoder without a head makes no predictions, and an alternative."""
+    """Return an error message for an encoder without a head that makes predictions."""
     name = type(experiment.model).__name__.removesuffix("Config")
     return (
         f"{name} is an encoder without a head that predicts for texts; use `t5x-lite embed` for "

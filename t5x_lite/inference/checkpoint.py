@@ -120,7 +120,7 @@ class Checkpoint:
       inputs_length: maximum number of tokens of an input.
       asked_length: maximum input length that the caller requested; None if not requested.
       mesh: device mesh of the parameters; None uses the first device.
-      modules: adapters that input rows may select by name; only of a single checkpoint.
+      modules: adapters that input rows may select by name; None for an ensemble.
       names: names of the adapters that rows select by the ids 1, 2, ...; () if all rows use the
         same adapters.
     """
@@ -149,7 +149,7 @@ class Checkpoint:
         Args:
           checkpoints: work directories or checkpoint directories.
           step: step number in a work directory, "best", or None for the newest checkpoint.
-          use: adapters to use, as in `load_using`; ensemble members use their own adapters.
+          use: names or compositions of adapters to use; None uses the adapters of the run.
           mesh: device mesh of the parameters; None uses the first device.
           inputs_length: maximum number of tokens of an input; None uses the length in training.
           compute_dtype: data type of the activations; None uses the data type in training.
@@ -206,8 +206,9 @@ class Checkpoint:
         """Return the model for rows with adapter names, and the adapter id of each row.
 
         Args:
-          names: name of each row's adapter; None for the adapters that the checkpoint uses.
-          where: location of each row, for the message of an error.
+          names: name of each row's adapter; a name of None selects the adapters that are in use by
+            default.
+          where: location of each row, such as "file:line", for error messages.
 
         Returns:
           The model and the adapter ids; this model and None if no row has an adapter name.
@@ -553,7 +554,7 @@ class InputReader:
         return rows
 
     def tell(self, lines: Sequence[Line], cut: Sequence[int], *, length: int) -> None:
-        """Warn about the first truncated line, or raise InputError if `long_inputs` is "refuse"."""
+        """Warn about the first truncated input; raise InputError if `long_inputs` is "refuse"."""
         if cut and self._long_inputs == "refuse":
             raise InputError(
                 f"{lines[cut[0]].where}: the input is longer than {length} tokens; shorten it, "
@@ -673,7 +674,6 @@ _T = TypeVar("_T")
 def _by_adapter(
     model: Checkpoint, make: Callable[[Checkpoint], _T]
 ) -> Callable[[Sequence[Line]], tuple[Checkpoint, _T, list[int] | None]]:
-    """Return a function that selects the model and the adapter ids for input lines."""
     plain = make(model)
     by_row: list[_T] = []
 
@@ -830,7 +830,7 @@ def read_candidates(path: str, *, input: str, longest: int) -> list[str]:
 def identity_of(
     command: str, input: str, steps: Sequence[AnyPath], **options: Any
 ) -> dict[str, Any]:
-    """Return the command, input file and options, which must be equal to resume an output."""
+    """Return the command, input file and options, which must be unchanged to resume an output."""
     source = Path(input)
     known = source.stat() if source.is_file() else None
     if not options.get("adapters"):  # as in partial files of earlier versions
@@ -865,7 +865,7 @@ def stream(
     load: Callable[[], Change],
     steps: bool = True,
 ) -> None:
-    """Write an output line for each input line, computed by the function that `load` returns."""
+    """Write an output line for each line of an input file, such as a prediction."""
     chunk = CHUNK_BATCHES * batch_size
     with _output(source, target, identity=identity | {"chunk": chunk}, chunk=chunk) as file:
         lines = json_lines.read_examples(

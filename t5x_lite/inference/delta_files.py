@@ -72,12 +72,12 @@ Stored = Literal["float32", "bfloat16"]
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """Opened delta (changes of a base model), with its files and a function that reads the base.
+    """Opened delta (changes of a base model), with a function that reads its base model.
 
     Attributes:
       directory: checkpoint directory of the delta.
       delta: changes of the base model.
-      files: name -> content of the files of the merged checkpoint; {} uses the base's files.
+      files: files such as config.json of the merged checkpoint, by name; {} uses the base's files.
       base: function that returns the base's directory and its arrays by path.
     """
 
@@ -150,7 +150,7 @@ def open_delta(
     use: str | None = None,
     allow_other_base: bool = False,
 ) -> Opened:
-    """Open a directory as a delta (changes of a base model), like `load`; `use` names adapters."""
+    """Open a saved delta (changes of a base model), or a checkpoint with trained adapters."""
     source = Path(find_step(local_path(os.fspath(directory), what="checkpoint"), step=step))
     items.verify(source, "params", "files")
     other = None if base is None else _base_at(base)
@@ -175,7 +175,7 @@ def _base_at(base: str | os.PathLike[str]) -> tuple[Path, Arrays]:
 
 
 def check_base(opened: Opened, arrays: Arrays, where: Path, *, allowed: bool) -> None:
-    """Raise InputError (or warn, if `allowed`) unless `arrays` are the recorded base model."""
+    """Raise InputError (or warn, if `allowed`) if a base model differs from the recorded one."""
     recorded = opened.delta.base
     if recorded is None:
         return
@@ -200,7 +200,7 @@ def check_base(opened: Opened, arrays: Arrays, where: Path, *, allowed: bool) ->
 
 
 def digests_of(arrays: Arrays) -> dict[str, str]:
-    """Return a digest of each array of a base model in float32, reading one array at a time."""
+    """Return a digest of each array of a base model in float32, by path of the array."""
     return {
         path: digests({path: array.read().astype(np.float32)})[path]
         for path, array in arrays.items()
@@ -313,7 +313,7 @@ def _delta_of_run(
 
 
 def _check_stored(source: Path, learner: Learner, parts: Mapping[str, Part]) -> None:
-    """Raise InputError if an adapter changes an array that other layers share."""
+    """Raise InputError if an adapter changes an array that layers share."""
     stored = trees.flatten(learner.shapes)
     for path in parts:
         if path not in stored or any(view.mentions(path) for view in learner.views):
@@ -365,7 +365,7 @@ def _base_file(identity: Identity, target: Path) -> Base:
 
 
 def plain(experiment: Experiment, modules: Sequence[Any]) -> Experiment:
-    """Return a run's config with the given adapters, for a checkpoint that contains all weights."""
+    """Return a run's config with the given adapters, and with defaults for `train` and `init`."""
     adapters = Adapters(add=tuple(map(write_module, modules)))
     return dataclasses.replace(experiment, adapters=adapters, train=(), init=Init())
 
@@ -474,7 +474,7 @@ def _merged_config(directory: Path, files: Mapping[str, bytes]) -> Any:
 
 
 def base_files(where: Path, delta: Delta) -> dict[str, bytes]:
-    """Return a base model's files, with the delta's adapters added to the config."""
+    """Return the files of a base model, with a delta's adapters added to config.json."""
     files = reading.step_files(where)
     left = ("data/", reading.METRICS_FILE, BASE_FILE)
     kept = {name: content for name, content in files.items() if not name.startswith(left)}

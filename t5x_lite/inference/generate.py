@@ -274,7 +274,7 @@ _ANY_ROW = np.zeros(1, np.int32)
 def ids_of_batch(
     adapter_ids: Sequence[int] | None, rows: Sequence[int], *, size: int
 ) -> Int[np.ndarray, " B"] | None:
-    """Return the adapter id of each row of a batch, with 0 for padding rows.
+    """Return the adapter id of each row of a batch; padding rows have the id 0.
 
     Args:
       adapter_ids: adapter id of each input, or None.
@@ -384,7 +384,7 @@ class TaskEvaluator:
         return self._measure(*self._compared)
 
     def answers(self) -> Iterator[tuple[Mapping[str, Any], Any]]:
-        """Yield the fields of each example and its postprocessed prediction from the last run."""
+        """Yield the fields and the postprocessed prediction of each example in the last run."""
         _, choices = self._compared
         for example, own in zip(self.examples, choices, strict=True):
             yield getattr(example, "raw", {}), own[0]
@@ -395,7 +395,7 @@ class TaskEvaluator:
         return interval(measure, *self._compared, samples=samples)
 
     def names(self) -> list[str]:
-        """Return the names of the metrics, by evaluating the first targets as predictions."""
+        """Return the names of the task's metrics, by evaluating some targets as predictions."""
         examples = self.examples[:100]
         choices = [[self._predicted(example.targets_text, example)] for example in examples]
         return list(self._measure([example.target for example in examples], choices))
@@ -448,11 +448,11 @@ def untied(choices: Sequence[Sequence[Any]], *, rounds: int | None = None) -> It
 
 
 def as_text(text: str, found: Any) -> str:
-    """Return the text of a prediction for a report.
+    """Return a prediction for a report: its postprocessed text, or else the predicted text.
 
     Args:
       text: predicted text.
-      found: postprocessed prediction; it may be the "value" of a mapping.
+      found: postprocessed prediction, or a mapping with it as "value".
     """
     value = found.get("value") if isinstance(found, Mapping) else found
     return value if isinstance(value, str) else text

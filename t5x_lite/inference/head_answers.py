@@ -461,7 +461,7 @@ def _best_classes(logits: np.ndarray, _: np.ndarray) -> list[list[int]]:
 
 
 def head_named(heads: Mapping[str, Head], form: str | None, task: str) -> Head | None:
-    """Return the encoder head that is named after a task, such as "mnli" for glue_mnli_matched."""
+    """Return the encoder head for a task by its name, such as "mnli" for glue_mnli_matched."""
     kinds = _FORMS.values() if form is None else (_FORMS[form],)
     found = [
         head
@@ -481,11 +481,11 @@ def check_head(
     where: str,
     task: str = "",
 ) -> str:
-    """Return the name of the encoder head for a task, found by the task's name or form.
+    """Return the name of the encoder head that fits a task, by the task's name or form.
 
     Args:
       heads: heads of the checkpoint, by name.
-      form: form of the task, such as "classifier"; None if the task does not set a form.
+      form: kind of head that the task needs, such as "classifier"; None if the task sets no kind.
       labels: labels of the task; None without a closed set of labels.
       where: description of the task for error messages.
       task: name of the task.
@@ -547,7 +547,8 @@ def head_answers(
       labels: labels of the task; None without a closed set of labels.
       where: description of the task for messages.
       layout: layout of the task's examples.
-      null_threshold: threshold for predicting no answer, see `SpanAnswers`.
+      null_threshold: minimum lead of the score of "no answer" to predict it; None never predicts
+        it.
       candidates: True if an input has one row per candidate, and one candidate is right.
       **options: options of `HeadAnswers`.
     """
@@ -579,8 +580,7 @@ def is_in_order(head: Head, labels: Sequence[str] | None) -> bool:
 def _in_order(head: ClassHead, labels: Sequence[str], *, where: str) -> tuple[str, ...]:
     """Return a task's labels in the order of the head's classes.
 
-    A head without class names uses the order of the task. A head with unrelated class names, such
-    as LABEL_0, also uses it, with a warning.
+    A head without class names, or with unrelated names such as LABEL_0, uses the task's order.
     """
     order = head.order_of(labels)
     if order is not None:

@@ -184,7 +184,7 @@ class Measured:
         )
 
     def check_mode(self, checkpoint: object) -> None:
-        """Raise InputError if checkpoints.best_mode would select the step with the highest loss."""
+        """Raise InputError if checkpoints.best_mode selects the highest value of a loss."""
         if self.mode == "max" and mode_of(self.metric) == "min":
             lowest = best_step(self.values, mode="min")
             raise InputError(
@@ -194,12 +194,12 @@ class Measured:
             )
 
     def best(self, steps: Sequence[int] | None = None) -> int | None:
-        """Return the step with the best value of the metric, or None if unknown."""
+        """Return the step of `steps` with the best value of the metric, or None if unknown."""
         chosen = self.values if steps is None else {s: self.values.get(s, math.nan) for s in steps}
         return best_step(chosen, mode=self.mode)
 
     def told(self, step: int | None) -> str:
-        """Return a phrase that explains why a step was chosen, with its metric and value."""
+        """Return a phrase that explains why a checkpoint's step was chosen, by its metric."""
         value = math.nan if step is None else self.values[step]
         how = described([self.metric], self.mode)
         return f"step {step} has {how} ({value:.4f})"
@@ -224,7 +224,7 @@ def saved_metrics(directory: AnyPath) -> dict[int, dict[str, float]]:
 
 
 def told_at_end(directory: AnyPath) -> str | None:
-    """Return a run's last log line, which names its best step, or None without evaluations."""
+    """Return a log line that names the best step of a run, or None without evaluations."""
     saved = checkpointing.saved_steps(directory)
     measured = Measured.of(directory) if saved else None
     if measured is None:
@@ -305,7 +305,7 @@ def with_float32_base(experiment: Experiment) -> Experiment:
 
 
 def _as_used(experiment: Experiment) -> Experiment:
-    """Return the config without a scan over layers on CPU, where the scan is slow."""
+    """Return a model's config without a scan over layers on CPU, where the scan is slow."""
     if jax.default_backend() != "cpu":
         return experiment
     model = experiment.model.on_cpu(dtype=experiment.compute_dtype)
@@ -444,7 +444,7 @@ class TrainedModule:
 
     @classmethod
     def find(cls, name: str, directory: str) -> "TrainedModule":
-        """Find the adapter of a checkpoint with a given name, or the checkpoint's only adapter.
+        """Find a checkpoint's adapter with a given name, or else its only adapter.
 
         Args:
           name: name of the adapter in this run.
@@ -478,7 +478,7 @@ class TrainedModule:
         return sorted({name for part, name, *_ in paths if part == "heads"})
 
     def check_towers(self, objective: Objective) -> None:
-        """Raise InputError unless the adapter has parameters for each encoder of an objective."""
+        """Raise InputError if the adapter lacks parameters for an encoder of an objective."""
         wanted = objective.more_towers()
         if self.towers == wanted:
             return
@@ -549,7 +549,7 @@ class TrainedModule:
         return digests(reading.restore_arrays(self.directory, shapes))
 
     def read(self, shapes: Mapping[str, Any]) -> dict[str, Any]:
-        """Read the adapter's arrays, by their paths in this run.
+        """Read the adapter's arrays; return them by their paths in this run.
 
         Raises:
           InputError: if the arrays are damaged or have other shapes.
@@ -571,7 +571,7 @@ def _of_model(path: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class ModulesOf:
-    """Checkpoint with its own adapters and adapters of other runs, which its model can use.
+    """Loaded checkpoint with the adapters that its model can use, including added adapters.
 
     Attributes:
       loaded: the loaded checkpoint with its own adapters.
@@ -693,7 +693,7 @@ class ModulesOf:
 
 
 def multi_task(use: Sequence[str | Block], names: Sequence[str | None]) -> MultiTask:
-    """Return a composition of adapters from which each row selects by an adapter id.
+    """Return a composition of adapters in which each row of a batch selects one by its id.
 
     Raises:
       InputError: if `use` already gives rows different adapters.
@@ -706,14 +706,14 @@ def multi_task(use: Sequence[str | Block], names: Sequence[str | None]) -> Multi
 def load_using(
     checkpoint: str, *, step: Step = None, use: str | None = None, mesh: Mesh | None = None
 ) -> Loaded:
-    """Load a checkpoint with the adapters of `--adapters.use` in its model; see `load_both`."""
+    """Load a checkpoint, and use the given adapters in its model."""
     return load_both(checkpoint, step=step, use=use, mesh=mesh)[0]
 
 
 def load_both(
     checkpoint: str, *, step: Step = None, use: str | None = None, mesh: Mesh | None = None
 ) -> tuple[Loaded, ModulesOf]:
-    """Load a checkpoint with the adapters of `--adapters.use`, and the loader of its adapters.
+    """Load a checkpoint with the given adapters; also return all adapters that it can use.
 
     Args:
       checkpoint: work directory or checkpoint directory.
@@ -814,7 +814,7 @@ def check_init(experiment: Experiment) -> None:
 
 
 def check_children(experiment: Experiment) -> None:
-    """Raise InputError if data.adapter_of does not fit the objective or the adapters."""
+    """Raise InputError if data.adapter_of does not fit an experiment's objective or adapters."""
     use = experiment.adapters.composition
     blocks = [node for tree in use for node, _ in walk(tree) if isinstance(node, MultiTask)]
     numbers = adapter_numbers(experiment.data)

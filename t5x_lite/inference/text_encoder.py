@@ -84,7 +84,7 @@ _SHORTEST_NORM = 1e-12
 
 
 class Embedder:
-    """Encoder of rows of tokens into vectors, in batches of one size and a few padded lengths.
+    """Encoder of tokenized texts into vectors, in batches of one size and a few padded lengths.
 
     Args:
       bind: function that builds a module with the method `encode` from the parameters.
@@ -258,7 +258,7 @@ DENSE, LEXICAL, MULTI_VECTOR = "dense", "lexical", "multi_vector"
 
 
 class Several(NamedTuple):
-    """Outputs of BGE-M3 heads for several texts; None for heads that were not requested.
+    """Outputs of BGE-M3 heads for several texts; an output is None if it was not requested.
 
     Attributes:
       dense: dense vectors, float32 [n, D].
@@ -272,7 +272,7 @@ class Several(NamedTuple):
 
 
 class HeadEmbedder(Embedder):
-    """Encoder of rows of tokens that returns the outputs of several heads in one pass.
+    """Encoder of tokenized texts that returns the outputs of several heads in one pass.
 
     Args:
       bind: function from a parameter tree to the model's module with its heads.
@@ -373,7 +373,7 @@ def _above_0(row: np.ndarray, weights: np.ndarray) -> dict[int, float]:
 
 
 def room(length: int, window: int) -> int:
-    """Return the maximum number of text tokens in a row with a [CLS] before each window.
+    """Return the maximum number of text tokens in a row that has a [CLS] before each window.
 
     Args:
       length: number of tokens of the row, at least 3.
@@ -423,7 +423,7 @@ class Vectors:
         normalize: bool | None = None,
         dimensions: int | None = None,
     ) -> "Vectors":
-        """Return settings in which None is replaced by the setting of the head "dense".
+        """Return the given settings, with None replaced by the setting of the checkpoint.
 
         Raises:
           InputError: if the pooling is unknown, or needs a [CLS] token that the model lacks.
@@ -449,7 +449,7 @@ def dense_head(experiment: Experiment) -> Dense | None:
 
 
 def whole_of(experiment: Experiment, learner: Learner) -> Callable[[Params], Any] | None:
-    """Return the function that builds model and heads, or None if vectors need only the model."""
+    """Return the function that builds a model with its heads; None if vectors need no heads."""
     head = dense_head(experiment)
     projects = head is not None and head.projection is not None
     return learner.bind if projects or experiment.objective.more_towers() else None
@@ -540,7 +540,7 @@ class TextEncoder:
         """Return the prefix to put before each input text.
 
         Args:
-          prefix: the text itself; None uses a prompt of the checkpoint.
+          prefix: text of the prefix; None uses a prompt of the checkpoint.
           prompt: name of a prompt of the checkpoint; None uses the default prompt, if any.
 
         Raises:
@@ -608,7 +608,7 @@ class TextEncoder:
 
         Args:
           batch_size: number of rows per batch.
-          lengths: lengths in tokens to which rows may be padded, as in `Embedder`.
+          lengths: lengths in tokens to which rows may be padded; None rounds lengths up.
           bag_top: number of entries to keep of DupMAE's bag of words; 0 omits the bag.
 
         Raises:

@@ -205,7 +205,7 @@ def best_step(values: Mapping[int, float], *, mode: Mode) -> int | None:
 
 
 def described(names: Sequence[str], mode: Mode | None = None) -> str:
-    """Return a description such as "the lowest validation/loss, the highest validation/f1"."""
+    """Return a phrase for the best values of metrics, such as "the lowest validation/loss"."""
     groups = {
         word: [name for name in names if mode_of(name, mode) == one]
         for word, one in (("lowest", "min"), ("highest", "max"))
@@ -297,8 +297,8 @@ class Benchmark:
 def task_score(metrics: Metrics) -> float:
     """Return the score of a task, the mean of its metrics; higher is better.
 
-    Metrics for which the lowest value is best, such as an error rate, are negated. Parts of
-    other metrics, such as precision, and averages over classes are excluded if there are others.
+    Metrics for which the lowest value is best, such as an error rate, are negated. Precision,
+    recall and averages over classes only count if the task has no other metrics.
 
     Raises:
       ValueError: if `metrics` is empty.
@@ -375,7 +375,7 @@ class Standing:
 def scored(
     tasks: Mapping[str, Mapping[str, float]], *, aside: Iterable[str] = ()
 ) -> dict[str, float]:
-    """Return the metrics and scores of a mixture's tasks in one dict, and the mean score.
+    """Return one dict with the metrics and scores of a mixture's tasks, and the mean score.
 
     Args:
       tasks: metrics of each task, by the task's name.
@@ -478,7 +478,7 @@ def benchmark_scores(tasks: Mapping[str, Mapping[str, float]]) -> dict[str, dict
 
 
 def table(tasks: Mapping[str, Standing]) -> str:
-    """Return a text table of tasks, and the benchmarks' scores below; values are in percent."""
+    """Return a text table of the metrics of tasks, and the scores of benchmarks, in percent."""
     if not tasks:
         return "no task was evaluated"
     lines = [("task", "step", "score", "metrics")]

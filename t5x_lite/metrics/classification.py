@@ -128,7 +128,7 @@ def _class_scores(
 
 
 def values(items: Iterable[Any]) -> list[Any]:
-    """Return the values of targets or predictions, without the groups of MultiRC."""
+    """Return the field "value" of items that are mappings, and other items unchanged."""
     return [item["value"] if isinstance(item, Mapping) else item for item in items]
 
 

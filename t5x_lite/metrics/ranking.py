@@ -28,9 +28,15 @@ Judgements = Mapping[str, Mapping[str, int]]
 
 
 def retrieval(judgements: Judgements, rankings: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """Return the mean of the metrics over the queries that have relevance judgments.
+    """Return the mean nDCG@10, MRR@10 and recall@100 over queries with relevance judgments.
 
-    Arguments and errors are the same as for `per_query`.
+    Args:
+      judgements: relevance judgments of at least one query: query -> document -> score.
+      rankings: documents for each query of `judgements`, best first, without duplicates.
+
+    Raises:
+      ValueError: if `judgements` is empty, or a ranking is missing or has a duplicate document.
+      InputError: if pytrec_eval is not installed.
     """
     return means(per_query(judgements, rankings))
 

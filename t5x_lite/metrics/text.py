@@ -100,9 +100,9 @@ def squad(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[
 
 
 def trivia_qa(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
-    """Return {"exact_match", "f1"} as in `squad`, with TriviaQA's normalization of answers.
+    """Return TriviaQA's {"exact_match", "f1"}, the means over the questions.
 
-    Punctuation, including curly quotation marks, becomes a space (Joshi et al. 2017,
+    In answers, punctuation such as curly quotation marks becomes a space (Joshi et al. 2017,
     arXiv:1705.03551, and its evaluation script).
 
     Args:
@@ -133,7 +133,7 @@ def _best_answers(
 
 
 def normalize_answer(text: str) -> str:
-    """Normalize a SQuAD answer: lower case, without ASCII punctuation, a, an, the."""
+    """Normalize a SQuAD answer: lower case, without ASCII punctuation and a, an, the."""
     text = text.lower().translate(_PUNCTUATION)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
@@ -211,7 +211,6 @@ def _exact(answers: Sequence[str], text: str) -> float:
 
 
 def _f1(answers: Sequence[str], text: str) -> float:
-    """Return the best F1 over the answers; two empty texts have an F1 of 1."""
     got = normalize_answer(text).split()
     return max(
         word_f1(wanted.split(), got) if wanted and got else float(wanted.split() == got)
@@ -232,7 +231,7 @@ _PLAIN = str.maketrans(
 
 
 def tokens(text: str) -> list[str]:
-    """Return the tokens of a text for `has_answer`."""
+    """Split a text into lower-case tokens, to find answers in passages."""
     plain = unicodedata.normalize("NFD", text.translate(_PLAIN)).lower()
     return _pattern().findall(plain)
 

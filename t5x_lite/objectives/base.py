@@ -104,7 +104,7 @@ class Roc(NamedTuple):
         return (positives * below).sum() + 0.5 * ~there
 
     def error(self) -> Any:
-        """Return an upper bound of the error of `area`."""
+        """Return an upper bound of the error of `area` that is caused by the bins."""
         return 0.5 * (_shares(self.positives) * _shares(self.negatives)).sum()
 
 
@@ -155,7 +155,7 @@ class Loss(NamedTuple):
         return sum(parts[1:], start=parts[0])
 
     def joined(self, other: "Loss") -> "Loss":
-        """Return the loss with the terms and metrics of a second stage, and without rows."""
+        """Return this loss with the terms and metrics of another loss added, but without `rows`."""
         twice = {*self.terms, *self.metrics} & {*other.terms, *other.metrics}
         if twice:
             raise ValueError(
@@ -289,7 +289,7 @@ class Objective:
         return self
 
     def undecided(self) -> tuple[str, ...]:
-        """Return the names of settings that are still to be derived from model or data."""
+        """Return the names of settings that must still be derived from the model or the data."""
         return ()
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
@@ -312,7 +312,7 @@ class Objective:
 
         Args:
           model: config of the model.
-          shapes: shapes of a row's features, as for `ModelConfig.forward_flops`.
+          shapes: shapes of a row's features, by name.
         """
         return model.forward_flops(shapes)
 
@@ -334,7 +334,7 @@ class Objective:
         return None
 
     def no_terms(self) -> tuple[int, ...] | None:
-        """Return the ids of special tokens without a lexical weight, or None."""
+        """Return the ids of special tokens that get no lexical weight, or None."""
         return None
 
     def smaller_logits(self) -> str:
@@ -354,7 +354,7 @@ class Objective:
             )
 
     def views(self, model: ModelConfig, prefix: str) -> tuple[View, ...]:
-        """Return the rules that compute shared parameters from the stored parameters.
+        """Return rules that compute shared parameters, such as tied embeddings, from stored ones.
 
         Args:
           model: config of the model; its parameters are below "model/".

@@ -223,7 +223,7 @@ class PairVectors(LossModule):
 
 
 def check_groups(objective: Objective, batch: Batch) -> None:
-    """Raise InputError if the batch lacks a feature of queries or passages."""
+    """Raise InputError if a batch lacks the tokens of queries or of passages."""
     missing = sorted(set(_FEATURES) - set(batch))
     if missing:
         raise InputError(
@@ -591,7 +591,7 @@ def of_scores(
 
     Args:
       scores: dot products of queries and passages.
-      may: candidates of each query, including its own passage.
+      may: True for the candidates of each query, which include its own passage.
       real: 1 for a query, and 0 for a row of padding.
     """
     num_rows, num = scores.shape[0], scores.shape[1] // scores.shape[0]
@@ -624,7 +624,7 @@ def of_vectors(
     batches.
 
     Args:
-      rows: vectors as for `Contrastive.joint`.
+      rows: "queries" [B, D], and "passages" [B, P, D] with the positive first.
       real: 1 for a query, and 0 for a row of padding.
     """
     queries = unit(jax.lax.stop_gradient(rows["queries"]))

@@ -164,7 +164,7 @@ class Electra(Masks, Objective):
         return ElectraLoss(self, rngs=rngs)
 
     def heads(self, kept: Mapping[str, Head]) -> tuple[Head, ...]:
-        """Return the discriminator's head "rtd"; the generator's head belongs to the objective."""
+        """Return the discriminator's head "rtd"; the objective itself has the generator's head."""
         return (Rtd(kind=self.head),)
 
     def _check_alike(self, model: EncoderConfig, names: tuple[str, ...], *, remedy: str) -> None:
@@ -302,7 +302,7 @@ def detections(
 ) -> dict[str, tuple[Array, Array]]:
     """Return metrics of replaced token detection: accuracy, recall, fraction of replaced tokens.
 
-    A logit of 0 counts as half right.
+    A logit of 0 counts as half correct in the accuracy.
     """
     sides = 0.5 * jnp.sign(logits) * jnp.where(replaced, 1.0, -1.0)
     right, weight = (0.5 + sides) * weights, jnp.sum(weights)

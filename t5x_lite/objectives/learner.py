@@ -265,7 +265,7 @@ class Learner:
         return tied_parameters.read(self.views, params)
 
     def write(self, seen: Params) -> Params:
-        """Convert the module's parameters to stored parameters, the inverse of `read`."""
+        """Convert the module's parameters to stored parameters; the inverse of `read`."""
         return tied_parameters.write(self.views, seen)
 
     def bind(
@@ -330,7 +330,8 @@ class Learner:
         """Return the adapters as changes of the model's parameters.
 
         Returns:
-          Changes of arrays by parameter path; adapters that cannot be expressed as such changes.
+          A dict from parameter path to the change of the array; and the adapters that have no such
+          form.
         """
         seen = trees.overlaid(self.seen, {"adapters": adapters})
         found: dict[str, Part] = {}
@@ -376,7 +377,7 @@ class Learner:
         return loss
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None = None) -> Loss:
-        """Return the loss with the terms that compare the rows of a whole batch."""
+        """Return a loss with the added terms that compare the rows of a whole batch."""
         return self.objective.joint(rows, batch, step=step)
 
     def whole_loss(self, params: Params, batch: Batch, key: Key | None = None) -> Loss:
@@ -482,7 +483,7 @@ class Learner:
         return sum(map(modules.num_unused, names)) * (1 + len(self._towers))
 
     def holds_still(self, path: str) -> bool:
-        """Return True if a parameter is frozen while only some parameters are trained."""
+        """Return True if a parameter is frozen because training is limited to some parameters."""
         return bool(self.train or self.adapters) and not self.trains(path)
 
     def _unread(self, path: str) -> bool:
@@ -609,6 +610,6 @@ def _check_copied(modules: AdapterModules, its_views: Sequence[View]) -> None:
 
 
 def views_of(model: ModelConfig, objective: Objective) -> tuple[View, ...]:
-    """Return the rules that compute a learner's shared parameters."""
+    """Return the rules that compute the shared parameters of a model and an objective."""
     towers = [view for name in objective.more_towers() for view in model.views(f"{TOWERS}{name}/")]
     return (*model.views("model/"), *towers, *objective.views(model, "objective/"))

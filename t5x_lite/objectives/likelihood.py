@@ -187,19 +187,19 @@ def token_losses(
     z_loss: float = 0.0,
     label_smoothing: float = 0.0,
 ) -> TokenLosses:
-    """Compute the cross-entropy of each position from hidden states, some positions at a time.
+    """Compute the cross-entropy of each position from hidden states, in chunks of positions.
 
     Args:
       hidden: input of the output layer.
       output: output layer.
       targets: target token of each position.
-      chunk: maximum number of positions of a row per chunk; T need not be a multiple.
-      bias: bias added to the logits, after the divisor.
+      chunk: maximum number of positions of a row per chunk; T need not be a multiple of it.
+      bias: bias added to the logits, after their division by the output layer's divisor.
       z_loss: coefficient of log(Z)^2.
       label_smoothing: total probability of the other tokens.
 
     Returns:
-      Arrays [B, T].
+      Losses and accuracy of each position, as arrays [B, T].
     """
     if chunk < 1:
         raise ValueError(f"the argument chunk must be at least 1 position, but is {chunk}")
@@ -415,7 +415,7 @@ def _sums(losses: TokenLosses, weights: Float[Array, "B T"]) -> Loss:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seq2Seq(Likelihood):
-    """Cross-entropy of the targets of an encoder-decoder; the fields are as in `Likelihood`."""
+    """Cross-entropy of the target tokens of an encoder-decoder model."""
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (layouts.Seq2Seq,)
     reads: ClassVar[tuple[str, ...]] = ("encoder_input_tokens", "decoder_input_tokens")
@@ -424,7 +424,7 @@ class Seq2Seq(Likelihood):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LanguageModel(Likelihood):
-    """Cross-entropy of the next token in a decoder-only model; fields as in `Likelihood`."""
+    """Cross-entropy of the next token in a decoder-only model."""
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (LM, PrefixLM, ConcatLM)
     reads: ClassVar[tuple[str, ...]] = ("decoder_input_tokens",)

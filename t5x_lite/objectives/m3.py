@@ -227,7 +227,7 @@ class Distill(Contrastive):
     teacher_temperature: Annotated[float, Above(0)] = 1.0
 
     def joint(self, rows: Mapping[str, Array], batch: Batch, *, step: Array | None) -> Loss:
-        """Return the loss of the vectors of a whole batch; see `Contrastive.joint`.
+        """Return the distillation loss, and optionally InfoNCE, for the vectors of a whole batch.
 
         Raises:
           InputError: if the batch has no teacher scores.
@@ -303,7 +303,7 @@ def _of_groups(scores: Float[Array, "B N"], num: int) -> Float[Array, "B P"]:
 
 
 def retromae_distill(*, group: int, **fields: Any) -> Distill:
-    """Return RetroMAE's published distillation objective: KL / group + 1e-4 InfoNCE."""
+    """Return RetroMAE's published distillation objective: KL / group size + 1e-4 InfoNCE."""
     own = {"distillation": "kl", "distillation_weight": 1 / group, "contrastive_weight": 1e-4}
     return Distill(**{**DOT, **own, **fields})
 
@@ -450,7 +450,7 @@ class M3(Contrastive):
     def within_blocks(
         self, rows: Mapping[str, Array], batch: Batch, of_batch: Float[Array, "B N"]
     ) -> Scores:
-        """Return each query's three scores, and their sum, for the passages of its block of rows.
+        """Return the dense, lexical, multi-vector and combined scores of queries within row blocks.
 
         Args:
           rows: outputs of `M3Rows`.
@@ -535,7 +535,7 @@ class M3(Contrastive):
 
 
 class M3Rows(LossModule):
-    """Loss module that computes the outputs of the three heads."""
+    """Loss module that computes dense vectors, lexical weights and token vectors."""
 
     def __call__(
         self, model: Any, heads: HeadModules, batch: Batch, *, key: Key | None = None
@@ -582,7 +582,7 @@ def _active(
 ) -> Sums:
     """Return the number of terms with a positive lexical weight, and the number of terms.
 
-    A dead relu gives all terms weight 0, and no gradient can change that.
+    If a ReLU gives all terms the weight 0, training cannot change that.
     """
     is_term = heads["lexical"].is_term(tokens, segment_ids).astype(jnp.float32)
     return jnp.sum(is_term * (found["weights"] > 0)), jnp.sum(is_term)
@@ -591,7 +591,6 @@ def _active(
 def _accuracy(
     score: Float[Array, "B M"], may: Bool[Array, "B M"], real: Float[Array, " B"], block: int
 ) -> Float[Array, ""]:
-    """Count the queries with the largest score for their own passage."""
     own = own_group(score, block, score.shape[1] // block)[:, 0]
     return jnp.sum(correct(jnp.where(may, score, -jnp.inf), own) * real)
 

@@ -297,7 +297,7 @@ class Masks:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskedLM(Masks, Objective):
-    """Masked language modeling: cross-entropy of masked tokens; the fields are as in `Masks`."""
+    """Masked language modeling: cross-entropy of masked tokens."""
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (Encoder,)
 

@@ -406,7 +406,7 @@ class RetroMAELoss(nnx.Module):
         return scan_layers(self.decoder, call, x, inputs=each, running=straight)[0]
 
     def _visible(self, batch: Batch, documents: "Documents", *, key: Key) -> Visibility:
-        """Return the attention mask of the enhanced decoder, with a sampled mask for each query."""
+        """Return the attention mask of the enhanced decoder, sampled separately for each query."""
         config, word_ids = self.config, batch["encoder_word_ids"]
         batch_size, length = word_ids.shape
         unit_key, choice_key, pick_key = jax.random.split(key, 3)
@@ -665,7 +665,7 @@ class CondenserLoss(nnx.Module):
         return late, states
 
     def summaries(self, late: Float[Array, "B S D"], documents: Documents) -> Float[Array, "B S D"]:
-        """Return the last [CLS] state of each position's document."""
+        """Return the last [CLS] hidden state of each position's document."""
         return jnp.take_along_axis(late, documents.first[..., None], axis=1)
 
 
@@ -683,7 +683,7 @@ _NEVER = -1e9
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CoCondenser(Condenser):
-    """Condenser with a contrastive loss of spans (coCondenser); fields as in `Condenser`."""
+    """Condenser with an additional contrastive loss of text spans (coCondenser)."""
 
     layouts: ClassVar[tuple[type[Layout], ...]] = (Spans,)
 

@@ -569,7 +569,7 @@ _BY_CLASSES = {1: "tasks.glue:stsb", 3: "tasks.glue:mnli"}
 
 
 def objective_for(head: Head | None, *, mask_id: int) -> tuple[Objective, str]:
-    """Return an objective that trains a head, and a suitable task.
+    """Return an objective and a suitable task for training a head of an encoder.
 
     Args:
       head: head of the checkpoint; None for an encoder without a head.

@@ -177,7 +177,7 @@ def check_axes(axes: Axes, params: Params) -> None:
 def map_axes(function: Callable[..., Any], axes: Axes, *rest: Any) -> Any:
     """Map function(axis names, *leaves) over nested dicts with the structure of the parameters.
 
-    The subtree of `rest` at a parameter's path, such as its statistics, is passed unchanged.
+    Subtrees below a parameter's path, such as its statistics, are passed unchanged.
     """
     return jax.tree.map(function, axes, *rest, is_leaf=lambda node: isinstance(node, tuple))
 

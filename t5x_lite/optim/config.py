@@ -235,7 +235,7 @@ class LinearDecayTail(Schedule):
 
 
 def _after_warmup(decay: Callable[[Any], Any], peak: float, steps: int) -> Callable[[Any], Any]:
-    """Prepend a linear warm-up of `steps` steps to a schedule."""
+    """Return a schedule that begins with `steps` steps of linear warm-up."""
     if steps == 0:
         return decay
     return optax.join_schedules([optax.linear_schedule(0.0, peak, steps), decay], [steps])

@@ -297,10 +297,10 @@ class Update:
       schedule: function from step to learning rate, for metrics.
       name: name of the update's optimizer state; "" for a single update.
       trains: predicate of the paths to train; None trains all parameters.
-      joint: function that computes the loss terms between rows of the global batch, or None.
+      joint: function that computes loss terms that compare rows of the global batch, or None.
       live: function (gradient, optimizer state) that sets gradients of frozen layers to 0; None
         without frozen layers.
-      scheduled: function from the step to the parameters that follow a schedule, by path, or None.
+      scheduled: function from a step to the values of parameters that follow a schedule, or None.
     """
 
     loss_function: LossFunction
@@ -313,10 +313,10 @@ class Update:
     scheduled: Callable[[Any], dict[str, Any]] | None = None
 
     def complete(self, loss: Any, batch: Batch, step: Any) -> Any:
-        """Return the loss of a global batch, including loss terms between rows, if any.
+        """Return the loss of a global batch, with the added terms that compare its rows.
 
         Raises:
-          ValueError: if the loss has terms across rows, but no `joint` function is set.
+          ValueError: if the loss needs such terms, but the attribute `joint` is None.
         """
         if not loss.rows:
             return loss
@@ -345,7 +345,7 @@ class Update:
         return loss
 
     def at_step(self, params: Params, step: Any) -> Params:
-        """Return the parameters with the values of scheduled parameters at a step."""
+        """Return all parameters, with the values of scheduled parameters at a training step."""
         new = {} if self.scheduled is None else self.scheduled(step)
         return trees.overlaid(params, trees.unflatten(new)) if new else params
 

@@ -155,7 +155,7 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """Facts that `read` extracts from the text of a compiled program.
+    """Collectives, kernels and costs that `read` extracts from the text of a compiled program.
 
     Attributes:
       collectives: traffic of each kind of collective.
@@ -345,7 +345,6 @@ class _Program:
         return found
 
     def _trips(self, loop: _Instruction) -> int:
-        """Return the number of iterations of a loop; 1 if unknown."""
         known = _TRIPS.search(loop.rest)
         if known is not None:
             return int(known.group(1))

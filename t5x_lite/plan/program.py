@@ -116,13 +116,13 @@ def cpu_devices(count: int) -> list[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """Description of a group of connected devices, attached or planned.
+    """Kind, number and arrangement of the devices of a run, attached or planned.
 
     Attributes:
       kind: device kind as reported by JAX.
       num_devices: number of devices on all hosts.
-      shape: number of chips along each side of a slice; () for devices without coordinates.
-      slices: number of slices.
+      shape: number of chips along each side of a TPU slice; () for devices without coordinates.
+      slices: number of TPU slices that the devices belong to; 1 for other devices.
     """
 
     kind: str
@@ -137,7 +137,7 @@ class Slice:
 
 
 def described(devices: Sequence[Any]) -> Slice:
-    """Return the description of a sequence of attached or simulated devices."""
+    """Return the kind, number and arrangement of attached or simulated devices."""
     kinds = collections.Counter(device.device_kind for device in devices)
     coordinates = [tuple(getattr(device, "coords", ())) for device in devices]
     sides = zip(*coordinates, strict=True)
@@ -157,9 +157,9 @@ def _without_ones(sizes: Any) -> tuple[int, ...]:
 
 
 def difference(attached: Slice, meant: Slice, *, name: str) -> str | None:
-    """Return a message if the attached devices differ from the planned slice, or None.
+    """Return an error message if attached devices differ from planned devices, or None.
 
-    Slices are equal if only the order of their side lengths differs.
+    Only the order of the side lengths of a slice may differ.
     """
     same = dataclasses.replace(attached, shape=()) == dataclasses.replace(meant, shape=())
     if same and sorted(attached.shape) == sorted(meant.shape):
@@ -200,8 +200,8 @@ _OVERFLOWS = (
 class Memory:
     """Memory of a compiled step on one device, in bytes.
 
-    All fields except the peak are array sizes. The compiler computes the peak with arrays padded to
-    the device's tiles, and without features that the step does not read.
+    All fields except the peak are sizes of unpadded arrays. For the peak, the compiler pads arrays
+    to the device's tiles, and ignores batch features that the step does not read.
 
     Attributes:
       parameters: bytes of float32 master parameters.
@@ -328,7 +328,7 @@ TILE = 128
 
 
 def widest(size: int, parts: int) -> int:
-    """Return the largest divisor of `parts` that splits an axis into shards of at least 128."""
+    """Return the largest divisor of `parts` that splits an axis into shards of 128 or more."""
     return max(n for n in range(1, parts + 1) if parts % n == 0 and (n == 1 or size // n >= TILE))
 
 
@@ -497,7 +497,7 @@ class Sheet:
         )
 
     def costliest(self) -> list[dict[str, Any]]:
-        """Return the most expensive operations of the step, as JSON."""
+        """Return the most expensive operations of the train step, as a JSON list."""
         clock = self.chip.clock
         if self.reading is None or clock is None:
             return []

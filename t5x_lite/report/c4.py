@@ -41,7 +41,7 @@ _STAGE_WORDS = {
 
 
 def write_report(output: str, tally: Tally, about: Mapping[str, Any]) -> None:
-    """Write stats.json and report.html to the output directory."""
+    """Write the counts of a C4 pipeline run to stats.json and report.html."""
     directory = open_path(output)
     content = json.dumps(stats(tally, about), ensure_ascii=True, indent=1) + "\n"
     write_whole(directory / STATS, content.encode())
@@ -50,24 +50,24 @@ def write_report(output: str, tally: Tally, about: Mapping[str, Any]) -> None:
 
 
 def stats(tally: Tally, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of stats.json: configuration, counts and the largest domains."""
+    """Return the counts of a C4 pipeline run, its settings and its largest domains, as JSON."""
     counts = tally.to_json()
     counts["domains"] = dict(largest(tally.domains, DOMAINS_KEPT))
     return {**about, "num_domains": num_domains(tally), **counts}
 
 
 def num_domains(tally: Tally) -> int:
-    """Return the total number of domains."""
+    """Return the total number of domains that a C4 pipeline run counted."""
     return tally.notes.get("domains", len(tally.domains))
 
 
 def largest(counts: Counter[str], number: int) -> list[tuple[str, int]]:
-    """Return the entries with the largest counts; ties are sorted by name."""
+    """Return the entries of a mapping with the largest counts; ties are sorted by name."""
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:number]
 
 
 def page(tally: Tally, about: Mapping[str, Any]) -> str:
-    """Return the complete report as HTML."""
+    """Return the HTML report of a C4 pipeline run."""
     words = " ".join(str(about[name]) for name in ("preset", "variant") if about.get(name))
     return report_page.page(
         "C4 from Common Crawl",
@@ -119,7 +119,7 @@ def _ends(tally: Tally) -> tuple[Counter[str], Counter[str]]:
 
 
 def stage_names(tally: Tally) -> list[str]:
-    """Return the names of the pipeline stages with counts, in order."""
+    """Return the names of the C4 pipeline stages that have counts, in pipeline order."""
     return [stage for stage in STAGES if stage in tally.stages]
 
 
@@ -232,7 +232,6 @@ def _rule_words(stage: str, rule: str) -> str:
 
 
 def _option_set(stage: str, rule: str, about: Mapping[str, Any]) -> str:
-    """Return a filter rule's command-line option with its value."""
     words = option(stage, rule)
     cleaning = about.get("cleaning")
     value = cleaning.get(OPTIONS[stage][rule]) if words and isinstance(cleaning, Mapping) else None
@@ -240,7 +239,6 @@ def _option_set(stage: str, rule: str, about: Mapping[str, Any]) -> str:
 
 
 def _rule_names(tally: Tally) -> list[tuple[str, str]]:
-    """Return all pairs (stage, filter rule), in the order in which the rules are applied."""
     order = {
         (stage, rule): (STAGES.index(stage), index)
         for stage, rules in SOURCES.items()
@@ -278,7 +276,6 @@ def _samples(tally: Tally) -> str:
 
 
 def _lengths(tally: Tally) -> str:
-    """Return histograms of text lengths after the first stage and each stage that dropped text."""
     names = stage_names(tally)
     shown = [
         stage

@@ -95,7 +95,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread | None":
-        """Return mean and standard deviation of the runs' values, or None without values."""
+        """Return mean and standard deviation of a list of values, or None for an empty list."""
         if not values:
             return None
         sd = statistics.stdev(values) if len(values) > 1 else None
@@ -112,7 +112,7 @@ class Group:
     """Runs that differ only in their seed.
 
     Attributes:
-      name: name of the group: the settings that differ from other groups.
+      name: name of the group, made of the settings that differ between groups.
       names: names of the runs.
       runs: runs in the order of their seeds.
       seeds: seeds of the runs.
@@ -126,18 +126,18 @@ class Group:
     settings: Mapping[str, str]
 
     def last(self, name: str) -> Spread | None:
-        """Return mean and standard deviation of a metric's last values over the runs."""
+        """Return mean and standard deviation of a metric's last value in each run."""
         return Spread.of([run.finite(name)[-1][1] for run in self.runs if run.finite(name)])
 
     def best(self, name: str) -> Spread | None:
-        """Return mean and standard deviation of a metric at each run's best step."""
+        """Return mean and standard deviation of a metric's best value in each run."""
         return Spread.of([run.best(name)[1] for run in self.runs if run.finite(name)])
 
 
 def compare_seeds(
     workdirs: Sequence[str | os.PathLike[str]], output: str | os.PathLike[str] | None = None
 ) -> tuple[Path, list[dict[str, Any]]]:
-    """Write an HTML page that compares means over seeds; return the page's path and numbers."""
+    """Write an HTML page that compares groups of runs with different seeds."""
     resolved, runs, names = _read(workdirs)
     groups = grouped(runs, names)
     table = _table(groups)
@@ -383,7 +383,7 @@ def _mean_curve(group: Group, name: str, *, colour: int) -> report_chart.Series:
 
 
 def short_names(directories: Sequence[Path]) -> list[str]:
-    """Return the shortest unique ends of paths, such as ["a/run", "b/run"]."""
+    """Return the shortest unique ends of directory paths, such as ["a/run", "b/run"]."""
     for length in range(1, max(len(directory.parts) for directory in directories) + 1):
         names = ["/".join(directory.parts[-length:]) for directory in directories]
         if len(set(names)) == len(names):
@@ -487,7 +487,7 @@ _LISTS = {"failed": "Queries that fail", "better": "Improved queries", "worse": 
 
 
 class Measured(NamedTuple):
-    """Metrics of one ranking file.
+    """Retrieval metrics of one ranking file.
 
     Attributes:
       name: name of the ranking file.
@@ -510,15 +510,7 @@ def write_retrieval_page(
     source: str,
     examples: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Write the HTML page of rankings that were evaluated on the same queries.
-
-    Args:
-      path: path of the page.
-      measured: metrics of the rankings; the others are compared with the first.
-      result: p-values of the differences, as `evaluate-run` prints them.
-      source: file with the relevance judgments or answers, for the subtitle.
-      examples: queries to show with the ranks of relevant documents, as in examples.jsonl.
-    """
+    """Write an HTML page that compares rankings by their metrics on the same queries."""
     first = measured[0]
     sections = [
         page.facts(

@@ -49,7 +49,7 @@ _VOCABULARIES = {
 
 
 def described(directory: str) -> dict[str, Any]:
-    """Return a description of a directory as a JSON object; inapplicable entries are omitted."""
+    """Return a JSON description of a directory, such as a checkpoint or a cache."""
     if (data_path(directory) / INDEX_NAME).exists():
         return _cache(directory)
     path = local_path(directory, what="directory")
@@ -185,7 +185,7 @@ def _without_empty(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_text(found: Mapping[str, Any]) -> str:
-    """Return a description as lines of names and values."""
+    """Return a directory's description as text, with lines of names and values."""
     lines = [f"{found['directory']}: {found['kind']}"]
     rest = {name: found[name] for name in found if name not in ("directory", "kind", "config")}
     width = max((len(name) for name in rest), default=0)

@@ -44,7 +44,7 @@ BAR_GAP = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """Curve of a chart.
+    """Curve of a line chart in a report.
 
     Attributes:
       name: name of the curve in the legend.
@@ -77,7 +77,7 @@ def number(value: Number, *, digits: int = 4) -> str:
 
 
 def labels(values: Sequence[Number]) -> list[str]:
-    """Format numbers with at least four digits, and as many as are needed to distinguish them."""
+    """Format numbers with enough digits to distinguish them, at least four."""
     for digits in range(4, 17):
         words = [number(value, digits=digits) for value in values]
         if len(set(words)) == len(set(values)):
@@ -112,7 +112,7 @@ def ticks(low: Number, high: Number, *, count: int = 5) -> list[float]:
 
 
 def log_ticks(low: Number, high: Number) -> list[float]:
-    """Return powers of ten within [low, high], and their multiples by 2 and 5 if there are few."""
+    """Return round tick positions for a logarithmic axis, such as powers of ten."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     if len(decades) > 7:
         decades = decades[:: math.ceil(len(decades) / 7)]
@@ -253,7 +253,6 @@ def _padded(low: Number, high: Number, *, log: bool, from_zero: bool) -> tuple[N
 def _band(
     series: Series, place: Callable[[Number, Number], tuple[float, float]], *, lowest: Number
 ) -> str:
-    """Return the SVG area of a curve's band, limited to `lowest` on a logarithmic axis."""
     if len(series.band) < 2:
         return ""
     band = [
@@ -298,7 +297,7 @@ def _curve(series: Series, place: Callable[[Number, Number], tuple[float, float]
 
 
 def text(value: object) -> str:
-    """Return a value as escaped HTML text."""
+    """Return a value as text that is escaped for HTML."""
     return html.escape(str(value), quote=True)
 
 
@@ -311,7 +310,7 @@ def chart_card(
     from_zero: bool = False,
     axis: str = "step",
 ) -> str:
-    """Return a card with a chart, title and legend, and optionally a logarithmic switch."""
+    """Return an HTML card with a chart and its legend, and optionally a logarithmic axis."""
     chart = line_chart(title, series, from_zero=from_zero, axis=axis)
     if not chart:
         return ""
@@ -339,7 +338,7 @@ def command(line: str) -> str:
 
 
 def facts(items: Iterable[tuple[str, str, str]]) -> str:
-    """Return a row of tiles with label, value and note; the note may be empty."""
+    """Return the HTML of a row of tiles, each with label, value and an optional note."""
     tiles = (
         f"<div><dt>{text(label)}</dt><dd>{text(value)}"
         + (f"<small>{text(note)}</small>" if note else "")
@@ -367,7 +366,7 @@ def compared(
     *,
     numbers: bool = True,
 ) -> str:
-    """Return an HTML table that compares columns, with the best cells in bold."""
+    """Return an HTML table that compares its columns, with the best values in bold."""
     head = "".join(f'<th scope="col">{text(heading)}</th>' for heading in headings)
     body = "".join(
         f'<tr><th scope="row">{text(name)}</th>'
@@ -386,7 +385,7 @@ def compared(
 
 
 def samples_table(samples: Sequence[Mapping[str, str]]) -> str:
-    """Return an HTML table of samples; predictions that differ from the target are marked."""
+    """Return an HTML table of predictions; predictions that differ from the target are marked."""
     rows = []
     for sample in samples:
         same = sample["prediction"] == sample["targets"]
@@ -405,7 +404,7 @@ def samples_table(samples: Sequence[Mapping[str, str]]) -> str:
 
 
 def page(title: str, subtitle: str, sections: Iterable[str]) -> str:
-    """Return the complete HTML document; sections are already HTML."""
+    """Return a complete HTML document with a title and sections; the sections are HTML."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -492,7 +491,7 @@ td.best{font-weight:600}
 
 
 def write_suite_page(path: Path, suite: str, result: Mapping[str, Any]) -> None:
-    """Write the HTML page with the metrics of all data sets of an evaluation suite."""
+    """Write an HTML page with the metrics of all data sets of a benchmark suite."""
     mean, sets, missing = result["mean"], result["sets"], result["missing"]
     tiles = [("Sets", f"{len(sets):,}", f"{len(missing)} missing" if missing else "all")]
     tiles += [(name, number(value), "mean") for name, value in mean.items()]

@@ -50,7 +50,7 @@ _TYPE = "type"
 
 
 def settings(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return {option: value} of all fields of a config; for a nested config, also its class."""
+    """Return the fields of a config as a dict of options, such as {"--steps": "20"}."""
     found = {}
     for path, value in flat(config).items():
         parent, _, name = path.rpartition(".")
@@ -63,7 +63,7 @@ def settings(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def option_lines(config: Mapping[str, Any]) -> list[str]:
-    """Return one line per field of a config, such as "--steps 20"; classes get lines with "#"."""
+    """Return the fields of a config as lines of options, such as "--steps 20"."""
     return [
         f"{name} {value}".rstrip() if name.startswith("--") else f"# {name}: {value}"
         for name, value in settings(config).items()
@@ -89,12 +89,12 @@ class Run:
     Attributes:
       directory: path of the work directory.
       curves: metric name -> step -> value; None for a value that was not finite.
-      restarts: pairs (last step before, first step after) of restarts that repeated steps.
+      restarts: pairs (last step before, first step after) for each restart that repeated steps.
       partial: True if the last line of metrics.jsonl is incomplete.
       config: resolved experiment; {} if it is missing.
       starts: starts of the run, newest last.
       samples_step: newest step that has samples.
-      samples: samples of this step, each with "inputs", "targets" and "prediction".
+      samples: predictions at step `samples_step`, each with "inputs", "targets", "prediction".
       classes: step and class tables of the newest evaluation, by task.
     """
 
@@ -130,7 +130,7 @@ class Run:
         return [name for name in self.curves if "/" in name and self.finite(name)]
 
     def finite(self, name: str) -> list[tuple[int, float]]:
-        """Return pairs (step, value) of a metric, without values that were not finite."""
+        """Return pairs (step, value) of a metric, without infinite and NaN values."""
         curve = self.curves.get(name, {})
         return [(step, value) for step, value in curve.items() if value is not None]
 
@@ -165,7 +165,7 @@ class Run:
         return task + lowest[:1] if task else lowest[:1] + highest[:1]
 
     def scored_alone(self, name: str) -> str | None:
-        """Return the metric that equals a task's score; None if the score is an average."""
+        """Return the name of the only metric in a task's score; None if the score is an average."""
         split, _, base = name.rpartition("/")
         if base != SCORE:
             return None
@@ -208,7 +208,6 @@ def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _read_objects(path: Path) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """Yield ("file:line", object) for each line, or None as object for an incomplete last line."""
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
@@ -279,7 +278,6 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _read_samples(path: Path) -> tuple[int, list[dict[str, str]]]:
-    """Return the newest step with samples, and its samples without repetitions."""
     newest, samples = 0, {}
     if not path.exists():
         return 0, []
@@ -367,7 +365,7 @@ def write_report(
 
 
 def written_now() -> str:
-    """Return the current local time for the page."""
+    """Return the current local time as text for a report."""
     return datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
 
 
@@ -402,7 +400,7 @@ def _kind(part: Any) -> str:
 
 
 def command_of(run: Run) -> str:
-    """Return the HTML of the run's newest command, and of its earlier commands."""
+    """Return the HTML of the newest and the earlier commands of a run."""
     commands = [start.command for start in run.starts if start.command]
     if not commands:
         return ""
@@ -469,7 +467,7 @@ def _warnings(run: Run) -> str:
 
 
 def charts_of(curves: dict[str, list[report_chart.Series]], *, first: Sequence[str]) -> str:
-    """Return the HTML of all charts in two sections, for the model and for the machine."""
+    """Return the HTML of all charts: first charts of the model, then of speed and time."""
     order = {name: i for i, name in enumerate(dict.fromkeys([*first, *TITLES]))}
     cards: dict[bool, list[str]] = {False: [], True: []}
     for base in sorted(curves, key=lambda base: (order.get(base, len(order)), base)):
@@ -491,7 +489,7 @@ def charts_of(curves: dict[str, list[report_chart.Series]], *, first: Sequence[s
 
 
 def charted(run: Run) -> dict[str, dict[str, str]]:
-    """Return base name -> split (or "training") -> full name, for the metrics to chart."""
+    """Group a run's metrics for charts: base name -> split -> full name."""
     groups: dict[str, dict[str, str]] = {}
     for name in run.curves:
         if run.scored_alone(name):
@@ -539,7 +537,7 @@ def _time_shares(run: Run) -> list[report_chart.Series]:
 
 
 def base_names(names: Sequence[str]) -> list[str]:
-    """Return names without the split: "validation/glue_rte/accuracy" -> "glue_rte/accuracy"."""
+    """Return metric names without the split, such as "accuracy" for "validation/accuracy"."""
     return [name.partition("/")[2] for name in names]
 
 
@@ -595,7 +593,7 @@ def words_of(name: str) -> str:
 
 
 def title_of(base: str) -> str:
-    """Return the title of a metric's chart, with the task of a mixture: "glue_rte: accuracy"."""
+    """Return the title of a metric's chart, such as "glue_rte: accuracy"."""
     if base in TITLES:
         return TITLES[base]
     task, slash, metric = base.rpartition("/")

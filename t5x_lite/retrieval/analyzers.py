@@ -159,7 +159,6 @@ def _mended(word: str) -> str:
 
 
 def _replaced(word: str, rules: dict[str, str]) -> str:
-    """Replace the longest suffix in `rules`, if Porter's measure m of the stem is above 0."""
     for size in range(min(7, len(word)), 2, -1):
         suffix = word[-size:]
         if suffix in rules:
@@ -278,7 +277,7 @@ _MARKS = frozenset(["Mn", "Me", "Mc"])
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text, in order and unchanged."""
+    """Return the words of a text, in order, without lowercasing or stemming."""
     pattern = _ascii() if text.isascii() else _unicode()
     found = pattern.findall(text)
     if any(len(word) > MOST_CHARACTERS for word in found):
@@ -319,10 +318,10 @@ def _unicode() -> re.Pattern[str]:
 
 
 def _classes() -> list[str]:
-    """Return the class of each Unicode character, by code point, as a letter; "" for no class.
+    """Return the word-break class of each Unicode character, by code point, as a letter.
 
     L letter, H Hebrew, D digit, E joiner, X extending, K katakana, C single, S script without
-    spaces.
+    spaces, "" no class.
     """
     by_category = dict.fromkeys(_LETTERS, "L") | dict.fromkeys(_MARKS, "X")
     by_category |= {"Nd": "D", "Pc": "E", "Cf": "X"}
@@ -447,7 +446,6 @@ _stem = functools.lru_cache(maxsize=1 << 18)(stem)
 
 
 def _of_language(language: str) -> Analyzer:
-    """Return an analyzer that splits words and applies the Snowball stemmer of a language."""
     try:
         stemmers = importlib.import_module("Stemmer")
     except ImportError as error:

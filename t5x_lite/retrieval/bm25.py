@@ -75,12 +75,12 @@ _SHOWN_AT_A_TIME = 1000
 
 
 class InvertedIndex(NamedTuple):
-    """Inverted index with memory-mapped arrays.
+    """Inverted index of documents for BM25 search, with memory-mapped arrays.
 
     Attributes:
       settings: content of index.json: analyzer, documents, terms, postings, total_length.
       ids: ids of the documents.
-      terms: terms, by term number.
+      terms: all terms; the index of a term is its term number.
       sorted: term numbers sorted by the bytes of the terms.
       ends: end offset of each term's postings.
       documents: document numbers of all postings.
@@ -99,7 +99,7 @@ class InvertedIndex(NamedTuple):
 
     @classmethod
     def open(cls, directory: str | Path) -> "InvertedIndex":
-        """Open an index that `build` wrote.
+        """Open the directory of a BM25 index that `build` wrote.
 
         Raises:
           InputError: if the directory is not an index, or a file is missing or damaged.
@@ -179,7 +179,6 @@ def _check_range(numbers: np.ndarray, limit: int, *, where: str | Path) -> None:
 
 @contextlib.contextmanager
 def _naming_the_command() -> Iterator[None]:
-    """Context that adds the command for building an index to errors about index files."""
     try:
         yield
     except InputError as error:
@@ -397,7 +396,7 @@ class BM25:
         return self._best(documents, scores, depth)
 
     def _candidates(self, terms: Sequence[_Term], depth: int) -> np.ndarray:
-        """Return numbers of candidate documents, which include the best `depth` documents.
+        """Return the numbers of some documents, which include the best `depth` documents.
 
         A term adds at most its weight to a score; rare terms weigh more, so they are processed
         first. Once the depth-th score is above the sum of the remaining weights, no new document
@@ -461,7 +460,7 @@ def _kth(scores: np.ndarray, k: int) -> np.floating:
 
 
 def in_one_byte(lengths: np.ndarray) -> np.ndarray:
-    """Round lengths as Lucene does to store each length in one byte.
+    """Round document lengths to values that Lucene can store in one byte.
 
     Source: Lucene SmallFloat.intToByte4.
     """

@@ -76,11 +76,11 @@ def better(
     count: int,
     first: int,
 ) -> tuple[Float[np.ndarray, "Q depth"], Int[np.ndarray, "Q depth"]]:
-    """Return the scores and numbers of the best documents after searching a new chunk.
+    """Merge the documents of a new chunk into each query's best documents so far.
 
     Args:
       scores: scores of the best documents so far, descending; -inf for missing documents.
-      rows: document numbers of these scores; -1 for missing documents.
+      rows: document numbers of the best documents so far; -1 for missing documents.
       product: dot products of queries and the chunk's documents; this array is modified.
       own: for each query, index in the chunk of the document to skip, or a negative number.
       count: number of documents in the chunk; later rows are padding.
@@ -127,7 +127,6 @@ def _better_on_cpu(
 
 
 def _kth_of_groups(product: np.ndarray, depth: int) -> np.ndarray:
-    """Return a lower bound on each query's depth-th largest score, from maxima of groups."""
     num, size = product.shape
     width = max(1, min(_WIDTH, size // (2 * depth)))
     groups = size // width
@@ -175,8 +174,8 @@ class ExactSearch:
     Args:
       queries: vectors of the queries.
       depth: maximum number of documents per query.
-      names: ids of the queries; a document with the id of a query is skipped for this query. None,
-        for one query or for all, skips no document.
+      names: ids of the queries; a document with the id of a query is skipped for this query. None
+        skips no document.
       mesh: device mesh that divides the documents; None uses the first device.
       start: best documents of an earlier search that this search resumes.
       first: document number of the first document, if `start` is not given.
@@ -276,14 +275,14 @@ class ExactSearch:
         jax.block_until_ready((self._scores, self._rows))
 
     def best(self) -> Best:
-        """Return scores and document numbers of the best documents so far."""
+        """Return scores and document numbers of each query's best documents so far."""
         scores, rows = jax.device_get((self._scores, self._rows))
         return Best(
             np.concatenate(scores)[: self._num], np.concatenate(rows)[: self._num], self._seen
         )
 
     def results(self) -> list[list[tuple[str, float]]]:
-        """Return (document id, score) of each query's best documents; all documents need ids."""
+        """Return (document id, score) of each query's best documents, if all documents have ids."""
         scores, rows, _ = self.best()
         return [
             [
@@ -295,7 +294,6 @@ class ExactSearch:
         ]
 
     def _own_rows(self, documents: Sequence[str]) -> np.ndarray:
-        """Return for each query the index in the chunk of the document with its id, or -1."""
         own = np.full(len(self._blocks) * self._size, _NONE, np.int32)
         for place, name in enumerate(documents if self._own else ()):
             if name in self._own:
@@ -303,7 +301,6 @@ class ExactSearch:
         return own
 
     def _keep_names(self, documents: Sequence[str]) -> None:
-        """Store the ids of the best documents so far, and drop all other ids."""
         rows = jax.device_get(self._rows)
         best = {row for block in rows for row in np.unique(block).tolist() if row != _NONE}
         new = dict(enumerate(documents, start=self._seen))
@@ -401,14 +398,14 @@ def search_shards(
     state: str | None = None,
     identity: Mapping[str, Any] | None = None,
 ) -> Best:
-    """Return the best documents of a corpus in files for each query, by document number.
+    """Search a corpus in vector files, and return each query's best documents.
 
     Args:
       shards: vector files of the corpus.
       queries: vectors of the queries.
       depth: maximum number of documents per query.
-      names: ids of the queries; a document with the id of a query is skipped for this query. None,
-        for one query or for all, skips no document.
+      names: ids of the queries; a document with the id of a query is skipped for this query. None
+        skips no document.
       mesh: device mesh that divides the corpus.
       part: shard of the corpus to search; None searches the complete corpus.
       state: file that saves the best documents so far, for resuming; None saves nothing.
@@ -468,7 +465,7 @@ def _add(search: ExactSearch, block: Block, names: Sequence[str] | None) -> None
 
 
 def block_rows(size: int, *, queries: int) -> int:
-    """Return the number of documents in a block, which is searched at once.
+    """Return the number of documents that exact search compares with the queries at once.
 
     Args:
       size: number of dimensions of a vector.
@@ -481,7 +478,7 @@ def block_rows(size: int, *, queries: int) -> int:
 def rankings_of(
     best: Best, queries: Sequence[str], name: Callable[[int], str]
 ) -> Iterator[Ranking]:
-    """Yield the ranking of each query, with document ids from `name`."""
+    """Yield each query's ranking as document ids; `name` maps a document number to an id."""
     for query, scores, rows in zip(queries, best.scores, best.rows, strict=True):
         pairs = zip(rows.tolist(), scores.tolist(), strict=True)
         yield Ranking(query, ranked((name(row), score) for row, score in pairs if row >= 0))
@@ -490,7 +487,7 @@ def rankings_of(
 def rescored(
     best: Best, queries: Float[np.ndarray, "Q D"], shards: VectorShards, *, depth: int
 ) -> Best:
-    """Return the found documents, ranked again by dot products with more precise vectors.
+    """Rank the results of a search again, by dot products with full-precision vectors.
 
     Args:
       best: results of a search in compressed vectors.

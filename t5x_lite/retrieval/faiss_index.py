@@ -222,7 +222,7 @@ def _sample(shards: VectorShards, num: int, *, seed: int) -> Float[np.ndarray, "
 
 
 class FaissIndex:
-    """Faiss index that `build` wrote.
+    """Faiss index of document vectors, as written by `build`.
 
     Attributes:
       settings: content of index.json.
@@ -280,7 +280,7 @@ class FaissIndex:
         return int(self._index.ntotal)
 
     def name(self, row: int) -> str:
-        """Return the id of the document with this number."""
+        """Return the id of the document with a given number."""
         return str(row) if self._ids is None else self._ids[row]
 
     def search(
@@ -352,7 +352,6 @@ _LIST_CODES = {"Flat": b"IwFl", "PQ": b"IwPQ", "SQ": b"IwSq"}
 
 
 def _fourcc(kind: str, path: Path) -> bytes:
-    """Return the four bytes with which faiss begins a file of this index type."""
     match = _KIND.fullmatch(kind)
     has_lists = match is not None and match[1] is not None
     codec, table = kind, _PLAIN_CODES
@@ -500,7 +499,7 @@ def library() -> Any:
 
 
 class _threads:
-    """Context that sets the number of faiss threads and restores it at the end."""
+    """Context manager that temporarily sets the number of faiss threads."""
 
     def __init__(self, faiss: Any, number: int):
         self._faiss, self._number, self._before = faiss, number, faiss.omp_get_max_threads()

@@ -74,7 +74,7 @@ def fuse(
     k: int = 1000,
     rrf_k: int = RRF_K,
 ) -> Iterator[Ranking]:
-    """Yield the fused ranking of each query in at least one of the runs.
+    """Yield one ranking per query, which combines the rankings of several retrieval runs.
 
     Args:
       runs: runs to combine, at least one.
@@ -131,7 +131,6 @@ def _merged(query: str, runs: Sequence[Run], depth: int) -> list[tuple[str, floa
 def _values(
     query: str, documents: Sequence[Ranked], method: Method, rrf_k: int
 ) -> dict[str, float]:
-    """Return the number that each document of one run's ranking adds to its fused score."""
     if method == "rrf":
         return {one.document: 1 / (rrf_k + one.rank) for one in documents}
     scores = {one.document: one.score for one in documents if one.score is not None}
@@ -197,13 +196,13 @@ Scored = list[tuple[int, float]]
 
 @runtime_checkable
 class Corpus(Protocol):
-    """Protocol of a document collection with the outputs of BGE-M3's heads, such as `M3Texts`."""
+    """Protocol of a document collection that holds the outputs of BGE-M3's heads."""
 
     ids: list[str]
     dense: np.ndarray | None
 
     def has(self, way: str) -> bool:
-        """Return True if the documents have outputs of the head `way`, such as "lexical"."""
+        """Return True if the documents have the outputs of a head, such as "lexical"."""
         ...
 
     def terms(self) -> Iterable[Mapping[int, float]]:
@@ -216,11 +215,11 @@ class Corpus(Protocol):
 
 
 class Finder:
-    """Ranker of the documents of a corpus by the heads of a BGE-M3.
+    """Ranker of the documents of a corpus by the heads of a BGE-M3 model.
 
     Args:
       corpus: outputs of the heads for the documents.
-      ways: names and weights of the rankings.
+      ways: names of the rankings to compute, with the weights of the heads.
 
     Raises:
       InputError: if the corpus lacks the output of a head.
@@ -278,7 +277,6 @@ def _scored(numbers: Sequence[int] | np.ndarray, scores: np.ndarray) -> Scored:
 
 
 def _with_rest(first: Scored, rest: Sequence[int]) -> Scored:
-    """Append documents to a ranking, with scores that decrease by one from the lowest score."""
     lowest = first[-1][1] if first else 0.0
     return [*first, *((number, lowest - place) for place, number in enumerate(rest, 1))]
 

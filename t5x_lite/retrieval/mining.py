@@ -120,7 +120,7 @@ class Rules:
 
 
 class Candidate(NamedTuple):
-    """Passage in the ranking of a query.
+    """Passage in the ranking of a query, which may become a negative.
 
     Attributes:
       number: index of the passage among all passages.
@@ -132,7 +132,7 @@ class Candidate(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Positives and words of a query, which its negatives must not match.
+    """Positives and words of a query, to exclude candidates that match them from the negatives.
 
     Attributes:
       numbers: indices of the positives among all passages.
@@ -229,7 +229,6 @@ def _part_rule(number: int, known: Known, pool: "Pool") -> str:
 
 
 def _score_rule(score: float | None, lowest: float | None, rules: Rules) -> str:
-    """Return the name of the score rule that drops a candidate, or "" to keep it."""
     if not rules.scored:
         return ""
     assert score is not None
@@ -259,7 +258,6 @@ def _sampled(query: str, kept: list[Candidate], pool: "Pool", rules: Rules) -> l
 def _filling(
     query: str, num: int, ranked: set[int], known: Known, pool: "Pool", rules: Rules
 ) -> list[int]:
-    """Return indices of random passages that are not in the ranking and that no rule drops."""
     import numpy as np
 
     from t5x_lite.data.mixing import order
@@ -332,7 +330,7 @@ class QueryEncoder:
     trust_project: bool = False
 
     def named(self) -> str:
-        """Return the checkpoint's directory; raise InputError if no checkpoint was given."""
+        """Return the directory of the checkpoint; raise InputError if `checkpoint` is not set."""
         if self.checkpoint is None:
             raise InputError("this command needs a checkpoint; give --checkpoint DIR")
         return self.checkpoint
@@ -433,7 +431,7 @@ class PairEncoder:
     trust_project: bool = False
 
     def identity(self, checkpoint: str, vectors: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the JSON-compatible identity of a search, by which a killed search is resumed."""
+        """Return JSON values that must be unchanged to resume an interrupted search."""
         from t5x_lite.data.formats.vectors import identity_of
         from t5x_lite.inference.loading import find_step
 
@@ -449,14 +447,14 @@ class PairEncoder:
 
 
 class EncoderSearch:
-    """Search for the nearest passages of each query; its vectors and results are kept in a folder.
+    """Search for the nearest passages of each query, with vectors and results kept in a folder.
 
     Args:
       checkpoint: work directory or checkpoint directory.
       inputs: queries and passages.
       options: options of the encoder.
       vectors: vector files of the passages, in order; () encodes the passages by the checkpoint.
-      folder: directory that only this command uses.
+      folder: directory that holds only these vectors and results.
     """
 
     def __init__(
@@ -497,7 +495,7 @@ class EncoderSearch:
         )
 
     def scores_of_answers(self) -> list[list[float]]:
-        """Return the scores of all positives of each query, found or not."""
+        """Return the scores of all positives of each query, even of those not found."""
         import numpy as np
 
         absent = [
@@ -551,7 +549,6 @@ class EncoderSearch:
         return shards
 
     def _embed(self) -> None:
-        """Encode the passages into passages.npy, resuming after the last complete chunk."""
         from t5x_lite.core.jobs import ResumableArray
 
         pool, chunk = self._inputs.pool, _CHUNK_BATCHES * self._options.batch_size
@@ -572,7 +569,6 @@ class EncoderSearch:
 
 
 def _cut_former(path: Path) -> None:
-    """Truncate passages.npy of an earlier version to the row count in passages.done."""
     import numpy as np
 
     count = path.with_suffix(".done")

@@ -39,10 +39,10 @@ _ARCHIVES = (".warc", ".wet")
 
 
 class PairReader:
-    """Iterator over documents of files, each with the pairs that a rule makes from it.
+    """Iterator over the documents of files, with the query-passage pairs made from each document.
 
     Args:
-      inputs: files, directories, patterns and data sets, as in `t5x-lite pairs`.
+      inputs: files, directories, file patterns and data sets to read.
       rule: name of the rule, a key of `pair_rules.RULES`.
       languages: languages of two aligned files or of the two texts of *.tsv; for other inputs, one
         language for documents that do not have a language.
@@ -122,7 +122,7 @@ class PairReader:
             yield document, raws
 
     def fields(self) -> str:
-        """Return the first document's fields as text, for the end of an error message."""
+        """Return an end for an error message, which lists the first document's fields."""
         if not self._fields:
             return ""
         listed = ", ".join(self._fields)
@@ -169,7 +169,6 @@ class PairReader:
 
 
 def _kind(name: str) -> Literal["archive", "documents", "tfds"]:
-    """Return the kind of an input: (lists of) WARC archives, documents, or a TFDS data set."""
     if is_named(name):
         return "tfds" if name.startswith(TFDS) else "documents"
     if plain_name(name).endswith((*_ARCHIVES, ".paths")):

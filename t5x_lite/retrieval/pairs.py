@@ -133,7 +133,7 @@ def _alone(record: Mapping[str, Any], query: str, passage: str) -> Iterator[Raw]
 
 
 def title_body(document: Document) -> Iterator[Raw]:
-    """Return a pair of the title and the rest of the document."""
+    """Return a pair of the title and the remaining text of a document."""
     record = document.record
     title, body = _text(record, "title"), _text(record, *_BODIES)
     if not title.strip():
@@ -142,13 +142,13 @@ def title_body(document: Document) -> Iterator[Raw]:
 
 
 def title_abstract(document: Document) -> Iterator[Raw]:
-    """Return a pair of the title and the abstract of an article."""
+    """Return a pair of the title and the abstract of a document."""
     record = document.record
     return _alone(record, _text(record, "title"), _text(record, "abstract"))
 
 
 def question_answer(document: Document) -> Iterator[Raw]:
-    """Yield pairs of the question and each of its answers."""
+    """Yield pairs of a document's question and each of its answers."""
     record = document.record
     answers = record.get("answers", record.get("answer"))
     if isinstance(answers, Mapping):  # SQuAD's form
@@ -159,7 +159,7 @@ def question_answer(document: Document) -> Iterator[Raw]:
 
 
 def instruction_output(document: Document) -> Iterator[Raw]:
-    """Return a pair of an instruction with its input, and the output."""
+    """Return a pair of an instruction (with its input) and its output."""
     record = document.record
     asked = [_text(record, "instruction", "inputs"), _text(record, "input")]
     query = "\n".join(part for part in asked if part.strip())
@@ -167,7 +167,7 @@ def instruction_output(document: Document) -> Iterator[Raw]:
 
 
 def heading_section(document: Document) -> Iterator[Raw]:
-    """Yield pairs of a heading and the text up to the next heading."""
+    """Yield pairs of a heading and the text below it, up to the next heading."""
     record = document.record
     sections = record.get("sections")
     if isinstance(sections, list):
@@ -187,7 +187,7 @@ def heading_section(document: Document) -> Iterator[Raw]:
 
 
 def sentences(document: Document) -> Iterator[Raw]:
-    """Yield a pair of two random sentences of each paragraph, not necessarily adjacent."""
+    """Yield a pair of two random sentences of each paragraph; they need not be adjacent."""
     record = document.record
     for number, paragraph in enumerate(_text(record, *_BODIES).split("\n")):
         found = [each for each in _SENTENCE.split(paragraph) if each.strip()]
@@ -201,7 +201,7 @@ def sentences(document: Document) -> Iterator[Raw]:
 
 
 def ict(document: Document) -> Iterator[Raw]:
-    """Yield pairs of a sentence of each passage and the rest of the passage, after the title.
+    """Yield pairs of a random sentence of each passage, and the title with the passage's rest.
 
     The sampled sentence depends only on the seed and the passage.
     """
@@ -219,10 +219,6 @@ def ict(document: Document) -> Iterator[Raw]:
 
 
 def _passages(text: str) -> Iterator[list[str]]:
-    """Yield passages of a text: lists of sentences with up to `BLOCK_WORDS` words in total.
-
-    A sentence includes the space before the next sentence, if any.
-    """
     passage, size = list[str](), 0
     parts = [*_WITH_SPACE.split(text), ""]
     for sentence, space in zip(parts[::2], parts[1::2], strict=True):
@@ -360,7 +356,7 @@ class Sieve:
         return pair
 
     def drop(self, pair: Raw, why: str) -> None:
-        """Count a pair as dropped by the filter `why`."""
+        """Count a query-passage pair as dropped by a filter, and keep it as a sample."""
         self.dropped[why] += 1
         samples = self.samples.setdefault(why, [])
         if len(samples) < SAMPLES:
@@ -465,13 +461,13 @@ class Excerpts:
 
 
 def draw_of(article: str, seed: int) -> int:
-    """Return a 64-bit hash of the seed and the article's id."""
+    """Return a 64-bit hash of a seed and an article's id, for random sampling."""
     content = hashlib.blake2b(f"{seed}\0{article}".encode(), digest_size=8).digest()
     return int.from_bytes(content, "little")
 
 
 def excerpt(article: Article, excerpts: Excerpts) -> str:
-    """Return consecutive paragraphs from a random one on, or the start of a long paragraph.
+    """Return a random excerpt of an article: consecutive paragraphs, or the start of a long one.
 
     Returns:
       The text of the excerpt, or "" if the article is too short.
@@ -498,7 +494,7 @@ def _first_words(text: str, num: int) -> str:
 
 
 def request_of(article: Article, excerpts: Excerpts, template: str) -> dict[str, str] | None:
-    """Return the request for an article, or None if the article is too short."""
+    """Return a request to generate a question about an article; None for a short article."""
     text = excerpt(article, excerpts)
     if not text:
         return None
@@ -565,7 +561,7 @@ def read_articles(paths: Sequence[str]) -> Iterator[Article]:
 
 
 def sampled_ids(articles: Iterator[Article], excerpts: Excerpts) -> set[str] | None:
-    """Return the ids of randomly sampled articles, up to a number per language; None for all."""
+    """Return the ids of a random sample of articles, or None to use all articles."""
     if excerpts.number is None:
         return None
     heaps: dict[str, list[tuple[int, str]]] = {}

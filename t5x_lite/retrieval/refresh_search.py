@@ -75,13 +75,13 @@ def same_words(text: str) -> str:
 
 
 def digest(text: str) -> int:
-    """Return a 63-bit hash of the words of a text (`same_words`)."""
+    """Return a 63-bit hash of the words of a text; it ignores case and punctuation."""
     content = hashlib.blake2b(same_words(text).encode(), digest_size=8).digest()
     return int.from_bytes(content, "little") >> 1
 
 
 class Pool:
-    """Passages from which negatives are selected, in memory.
+    """Collection of passages from which hard negatives are selected, in memory.
 
     Args:
       names: ids of the passages, all different.
@@ -138,7 +138,7 @@ class Pool:
         return self._numbers.get(name)
 
     def find(self, text: str) -> int | None:
-        """Return the index of the first passage with this text or title and text, or None."""
+        """Return the index of the first passage with the same words as a text, or None."""
         if self._by_digest is None:
             numbers = range(len(self) - 1, -1, -1)
             self._by_digest = {each: k for k in numbers for each in self._digests[k].tolist()}
@@ -161,7 +161,7 @@ class Pool:
         return same_words(self.text(number)[start:]) if start else self.words(number)
 
     def digests(self, number: int) -> set[int]:
-        """Return the digests of a passage with its title and without it."""
+        """Return the hashes of a passage's words, with its title and without it."""
         return {*self._digests[number].tolist()}
 
     def identity(self) -> str:
@@ -180,8 +180,8 @@ class Asked(NamedTuple):
       id: id of the query, or its line number from 0.
       query: text of the query, without a prompt.
       prompted: text of the query, with its prompt.
-      positives: index of each positive among all passages, found by id or words; None if it is
-        missing.
+      positives: index of each positive among all passages, found by its id or words; None for a
+        missing passage.
       names: id of each positive, or of the passage with the same words; None if unknown.
       texts: texts of the positives.
       scores: scores of the positives in the input.
@@ -287,10 +287,6 @@ def read_inputs(path: str, *, passages: Sequence[str] = (), split: str = "train"
 
 
 def _of_directory(path: str, split: str, pool: Pool) -> Iterator[Line]:
-    """Yield the queries of a BEIR directory as lines of pairs.
-
-    A positive that is not in corpus.jsonl gets its text from the passages, or is skipped.
-    """
     there = retrieval_sets.beir_splits(path, field="--input")
     if split not in there:
         raise InputError(
@@ -395,13 +391,13 @@ _LEAST_TOKENS = 8
 
 
 def needed_steps(rule: Refresh, steps: int) -> list[int]:
-    """Return the steps of a run at which hard negatives are searched with the checkpoint."""
+    """Return the training steps at which hard negatives are searched with the run's checkpoint."""
     batches = range(0, steps, rule.period)
     return sorted({step for number in batches if (step := rule.searched_by(number))})
 
 
 def wait_for(workdir: str, step: int, *, once: bool) -> bool:
-    """Wait for a step's checkpoint; return False if it is missing and `once` is True.
+    """Wait for a step's checkpoint; if `once`, return False immediately when it is missing.
 
     Raises:
       InputError: if the checkpoint was deleted.
@@ -430,7 +426,7 @@ def tokenized_passages(
 ) -> refreshes.Passages:
     """Return the token ids of all passages; the first call stores them in files.
 
-    Rows begin with [CLS] like the rows of the cache, even if the model's rows do not.
+    Passages begin with [CLS], as in the training cache, even if the model's inputs do not.
     """
     directory = data.refresh.directory
     if not refreshes.Passages.has_keys(directory):
@@ -459,7 +455,7 @@ def tokenized_passages(
 
 
 class CachedQueries:
-    """Distinct queries of a cache, and the passages that are their positives.
+    """Distinct queries of a cached training set, and the passages that are their positives.
 
     A passage is a positive if it has the id of a positive, or the tokens of a positive with or
     without the title. Among the candidates of a search, a passage also counts as a positive if it
@@ -565,7 +561,6 @@ def _inner(row: np.ndarray) -> bytes:
 
 
 def _contains(outer: bytes, inner: bytes, *, full: int) -> bool:
-    """Return True if `outer` contains `inner`, or the start of `inner` if `outer` is truncated."""
     head = inner[: 4 * _LEAST_TOKENS]
     if len(head) < 4 * _LEAST_TOKENS:
         return False
@@ -592,7 +587,7 @@ def search(
     *,
     batch_size: int,
 ) -> np.ndarray:
-    """Return the nearest passages of each example, by the checkpoint of a step.
+    """Search the nearest passages of each training example with the checkpoint of a step.
 
     Returns:
       Passage numbers of each example, nearest first, int32 [n, top]; -1 for missing passages.

@@ -168,7 +168,7 @@ PAGE_HEADERS = {
 
 
 def page(title: str, examples: Mapping[str, Mapping[str, Any]], *, needs_token: bool) -> str:
-    """Return the HTML of the web page with a form for each endpoint."""
+    """Return the HTML of the server's web page, with a form for each endpoint."""
     tabs = "".join(
         f'<button type="button" role="tab" data-name="{_text(name)}">{_text(name)}</button>'
         for name in examples
@@ -229,7 +229,7 @@ _CLOSED = 499
 
 @runtime_checkable
 class LiveAdapters(Protocol):
-    """Protocol of the adapters that requests may select by name."""
+    """Protocol of a set of adapters that HTTP requests may select by name."""
 
     def states(self) -> Mapping[str, str]: ...
     def add(self, name: str, directory: str | None) -> bool: ...
@@ -251,7 +251,7 @@ class Endpoint(Protocol):
     def example(self) -> Mapping[str, Any]: ...
 
     def rows(self, record: Mapping[str, Any]) -> list[Row]:
-        """Check a request, and return its texts as rows of a batch."""
+        """Check a request, and return its texts as separate rows for batches."""
         ...
 
     def answer(
@@ -261,7 +261,7 @@ class Endpoint(Protocol):
         ...
 
     def results(self, record: Mapping[str, Any], outcomes: Sequence[Any]) -> list[Any]:
-        """Return the JSON results of a request from the results of its rows."""
+        """Combine the results of a request's texts into the JSON results of the request."""
         ...
 
 
@@ -468,7 +468,6 @@ class Service:
         return bytes(body)
 
     async def _outcomes(self, name: str, rows: Sequence[Row], request: Request) -> list[Any]:
-        """Return the results of a request's texts."""
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[list[Any]] = loop.create_future()
 
@@ -491,7 +490,6 @@ class Service:
                 self._batcher.drop(ticket)
 
     async def _not_served(self, request: Request, error: Exception) -> Response:
-        """Return the JSON error for an unknown path (404) or method (405)."""
         assert isinstance(error, HTTPException)
         known = ", ".join(f"POST /{name}" for name in self._endpoints)
         sentence = f"{error.detail}; this server has {known}, GET /health, /ready, /metrics and /."

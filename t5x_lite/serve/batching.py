@@ -98,7 +98,7 @@ class Limits:
 
 
 def check_address(host: str, token: str | None) -> None:
-    """Raise InputError if a public host has no access token, or a short one."""
+    """Raise InputError if the host is public, and the access token is missing or short."""
     if token is not None and len(token) < SHORTEST_TOKEN:
         raise InputError(
             f"the access token has {len(token)} characters, but needs at least {SHORTEST_TOKEN}; "
@@ -125,7 +125,7 @@ def is_loopback(host: str) -> bool:
 
 
 def parse(body: bytes, *, fields: Collection[str]) -> dict[str, Any]:
-    """Parse a request body as a JSON object with known fields."""
+    """Parse a request body as a JSON object; reject other fields than `fields`."""
     try:
         record = json.loads(body.decode(), parse_constant=_no_number, parse_float=_finite)
     except UnicodeDecodeError as error:
@@ -148,7 +148,7 @@ def parse(body: bytes, *, fields: Collection[str]) -> dict[str, Any]:
 
 
 def texts(record: Mapping[str, Any], name: str, *, most: int) -> list[str]:
-    """Return the texts of a request field that is a string or a list of strings."""
+    """Return the texts of a request field, which is a string or a list of strings."""
     if name not in record:
         raise Refused(400, f'The request must have "{name}", a string or a list of strings.')
     value = record[name]
@@ -166,7 +166,7 @@ def texts(record: Mapping[str, Any], name: str, *, most: int) -> list[str]:
 
 
 def check_rows(number: int, *, most: int) -> None:
-    """Raise `Refused` with status 413 if a request has too many texts."""
+    """Raise `Refused` with HTTP status 413 if a request has too many texts."""
     if number > most:
         raise Refused(
             413, f"A request may have at most {most} texts, got {number}; send several requests."
@@ -174,7 +174,7 @@ def check_rows(number: int, *, most: int) -> None:
 
 
 def check_text(text: str, where: str) -> None:
-    """Raise `Refused` with status 400 if a text is not valid Unicode."""
+    """Raise `Refused` with HTTP status 400 if a text is not valid Unicode."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -223,7 +223,7 @@ SHORTEST = 16
 
 
 def sizes(largest: int) -> tuple[int, ...]:
-    """Return the batch sizes to compile: powers of four, and the largest batch size."""
+    """Return the batch sizes to compile programs for: powers of four, and `largest`."""
     result = [1]
     while result[-1] * 4 < largest:
         result.append(result[-1] * 4)
@@ -231,7 +231,7 @@ def sizes(largest: int) -> tuple[int, ...]:
 
 
 def lengths(longest: int) -> tuple[int, ...]:
-    """Return the lengths to compile, in tokens; each is four times the previous length."""
+    """Return the input lengths for which a server compiles programs, each 4 times the last."""
     result = [1 << (max(longest, SHORTEST) - 1).bit_length()]
     while result[0] // 4 >= SHORTEST:
         result.insert(0, result[0] // 4)
@@ -239,7 +239,7 @@ def lengths(longest: int) -> tuple[int, ...]:
 
 
 def fit(choices: Sequence[int], needed: int) -> int:
-    """Return the smallest length that is sufficient, or the largest length."""
+    """Return the smallest of some ascending lengths that is at least `needed`, else the largest."""
     return next((choice for choice in choices if choice >= needed), choices[-1])
 
 
@@ -248,7 +248,7 @@ class Row(NamedTuple):
 
     Attributes:
       lengths: padded lengths of the text, such as the lengths of input and target.
-      payload: value to pass to the endpoint's function.
+      payload: value that the endpoint's function gets for this text.
     """
 
     lengths: tuple[int, ...]
@@ -267,7 +267,7 @@ Done = Callable[[list[Outcome]], object]
 
 @runtime_checkable
 class Observer(Protocol):
-    """Listener that is called after every batch, for metrics."""
+    """Listener that the batcher calls after every batch, to record metrics."""
 
     def batch(self, kind: str, *, rows: int, size: int, seconds: float) -> None: ...
 
@@ -300,9 +300,9 @@ class Batcher:
     """Queue of texts with a thread that runs them in batches.
 
     Args:
-      functions: functions that run a batch, by endpoint name.
-      sizes: static batch sizes, ascending.
-      queue: maximum number of waiting rows.
+      functions: functions that run the model on a batch, by endpoint name.
+      sizes: batch sizes for which programs are compiled, ascending.
+      queue: maximum number of waiting texts.
       wait: maximum seconds that a text waits for a fuller batch while the device is idle.
       observer: listener that is called after every batch.
     """
@@ -348,7 +348,7 @@ class Batcher:
             self._thread.join()
 
     def learn(self, kind: str, lengths: tuple[int, ...], *, size: int, seconds: float) -> None:
-        """Record the run time of a batch, to select the size of later batches."""
+        """Record the run time of a batch, from which later batch sizes are selected."""
         key = kind, lengths, size
         with self._changed:
             self._seconds[key] = 0.8 * self._seconds.get(key, seconds) + 0.2 * seconds
@@ -361,7 +361,7 @@ class Batcher:
             return frozenset(kind for kind, _, _ in self._seconds)
 
     def compiling(self, under_way: bool) -> None:
-        """Set whether compilation is under way; if so, batches use only compiled shapes."""
+        """Set whether programs are being compiled; meanwhile, batches use only compiled shapes."""
         with self._changed:
             self._compiling = under_way
             self._changed.notify_all()

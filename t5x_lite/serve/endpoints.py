@@ -29,7 +29,7 @@ from t5x_lite.serve.batching import Refused, Row, fit, lengths
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Options of all endpoints of a server; every combination of options needs compiled programs.
+    """Options of the endpoints of a server, for which programs are compiled.
 
     Attributes:
       decoding: options for decoding predictions.
@@ -60,7 +60,7 @@ class Asked:
     adapters: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def adapter_id(self, record: Mapping[str, Any]) -> int:
-        """Return the number of the adapter that a request selects; 0 is the server's default."""
+        """Return the id of the adapter that a request names; 0 if it names no adapter."""
         name = batching.optional_text(record, "adapter")
         if not name:
             return 0
@@ -73,7 +73,7 @@ class Asked:
         return found
 
     def static_lengths(self, longest: int) -> tuple[int, ...]:
-        """Return the static lengths to compile for inputs of up to `longest` tokens."""
+        """Return the input lengths to compile programs for, up to about `longest` tokens."""
         if self.lengths is None:
             return lengths(longest)
         shorter = [one for one in self.lengths if one < longest]
@@ -263,7 +263,7 @@ class PredictByHead:
 
 
 class Score:
-    """Endpoint `score`, which returns the log-likelihood of a target or the likeliest candidate."""
+    """Endpoint `score`, which returns a target's log-likelihood, or ranks several candidates."""
 
     fields = frozenset({"inputs", "targets", "candidates", "adapter"})
 
@@ -483,7 +483,7 @@ class Rerank:
 
 
 def predict(model: Checkpoint, asked: Asked) -> "Predict | PredictByHead":
-    """Return the endpoint `predict` for a model."""
+    """Return the endpoint `predict` of a model, by an encoder head or by generation."""
     by_head = asked.head is not None or answering_heads(model.members[0].experiment)
     return PredictByHead(model, asked) if by_head else Predict(model, asked)
 
@@ -503,7 +503,7 @@ ENDPOINTS: dict[str, Callable[[Checkpoint, Asked], Any]] = {
 
 
 class _BySize:
-    """Cache with one object, such as a text generator, for each batch size."""
+    """Cache that holds one object, such as a text generator, for each batch size."""
 
     def __init__(self, make: Callable[[int], Any]):
         self._make, self._made = make, {}
@@ -532,7 +532,6 @@ def _check_cut(cut: Sequence[int], asked: Asked, *, length: int) -> None:
 
 
 def _filled(rows: Sequence[np.ndarray], length: int) -> list[np.ndarray]:
-    """Pad the first text of a batch to a static length."""
     first, *others = rows
     return [np.pad(first, (0, length - len(first))), *others]
 
@@ -550,6 +549,6 @@ def _finite(result: dict[str, Any], *values: float) -> dict[str, Any] | Refused:
 
 
 def sentence(error: Exception) -> str:
-    """Return the message of an error with a capital letter and a full stop."""
+    """Return an error message with a capital letter and a full stop."""
     message = str(error)
     return f"{message[:1].upper()}{message[1:]}."

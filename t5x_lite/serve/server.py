@@ -69,13 +69,13 @@ _TOO_MANY = "Too many connections are open."
 
 
 class GuardedConnection(H11Protocol):
-    """HTTP connection with time limits.
+    """HTTP connection of a server that limits times and the number of connections.
 
     Attributes:
       header_seconds: maximum seconds to receive the headers of a request.
       request_seconds: maximum seconds from the headers of a request to the end of the response.
       most: maximum number of connections.
-      reserve: additional connections, which may only read /health and /ready.
+      reserve: number of additional connections, which may only read /health and /ready.
     """
 
     header_seconds: float
@@ -186,7 +186,6 @@ class _HealthOnly:
 
 
 async def _answer(send: Any, status: int, sentence: str) -> None:
-    """Send a JSON error and close the connection."""
     body = json.dumps({"error": sentence}).encode()
     headers = [
         (b"content-type", b"application/json"),
@@ -246,7 +245,7 @@ class _Server(uvicorn.Server):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket bound to a host and port; raise InputError if the port is taken."""
+    """Return a socket that is bound to a host and port; raise InputError if the port is in use."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         found = socket.socket(family, socket.SOCK_STREAM)
@@ -469,7 +468,7 @@ class LiveAdapters:
       grow: function that compiles a new model, and then replaces the served model.
 
     Args:
-      model: the checkpoint to serve.
+      model: checkpoint to serve.
       by_row: True if requests may select the checkpoint's own adapters by name.
       directory: directory with the adapters that may be added; None disables adding.
       seconds: maximum seconds until a request is answered.
@@ -490,19 +489,19 @@ class LiveAdapters:
             self.model, self._held = self._with_spare(self._held)
 
     def states(self) -> dict[str, str]:
-        """Return the state of each adapter by name: "ready" or "compiling"."""
+        """Return the state of each adapter, "ready" or "compiling", by adapter name."""
         compiling = {self._compiling: "compiling"} if self._compiling else {}
         return dict.fromkeys(sorted(self.ids.copy()), "ready") | compiling
 
     def add(self, name: str, directory: str | None) -> bool:
-        """Add an adapter; return True if it is ready, or False if programs are compiled first.
+        """Add an adapter; return True if it is ready, or False if it must be compiled first.
 
         Args:
           name: name of the adapter in requests.
           directory: checkpoint directory of the adapter; None uses the adapter's name.
 
         Raises:
-          Refused: if no adapter may be added, or the adapter is wrong.
+          Refused: if adapters may not be added, or the adapter is missing or unsuitable.
         """
         path = self._path(name if directory is None else directory)
         with self._lock:
@@ -534,7 +533,7 @@ class LiveAdapters:
         """Remove an adapter; requests that were already accepted are still answered.
 
         Raises:
-          Refused: if the adapter is unknown, or none may be removed.
+          Refused: if the adapter is unknown, or adapters may not be removed.
         """
         self._path("")
         with self._lock:
@@ -566,7 +565,6 @@ class LiveAdapters:
         return number not in self.ids.values() and removed <= time.monotonic()
 
     def _with_spare(self, held: Mapping[int, _Held]) -> tuple[Checkpoint, dict[int, _Held]]:
-        """Return a model with the adapters and free space for more adapters."""
         held, modules = dict(held), self._plain.modules
         assert modules is not None
         last = [*held.values()][-1:]
@@ -665,7 +663,7 @@ class _Answering:
         ).app
 
     def replace(self, table: Mapping[str, Any]) -> None:
-        """Replace the endpoints after compiling the programs of the new endpoints."""
+        """Compile the programs of new endpoints, and then replace the old endpoints."""
         self._warming.join()
         start = time.monotonic()
         for name, shape, size in self._programs():
@@ -695,7 +693,6 @@ class _Answering:
         return self._batcher.answerable >= set(self._table)
 
     def _programs(self) -> Iterator[tuple[str, tuple[int, ...], int]]:
-        """Yield endpoint, lengths and batch size of each program to compile, most urgent first."""
         first = [(name, each.shapes[-1], self._sizes[0]) for name, each in self._table.items()]
         yield from first
         for name, endpoint in self._table.items():

@@ -100,8 +100,8 @@ class Task:
       folder: directory of the task's files.
       files: names of the training and validation files.
       epochs: passes over the training data; None uses the benchmark's default.
-      choices: True if an encoder reads one row for each answer choice.
-      measured: names of tasks to evaluate; () evaluates the task itself.
+      choices: True for multiple choice, in which an encoder reads one row for each answer choice.
+      measured: names of the tasks to evaluate after training; () evaluates the task itself.
       diagnostics: names of tasks with only a test split, to predict.
     """
 
@@ -116,13 +116,13 @@ class Task:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Suite:
-    """Benchmark with its fine-tuning settings.
+    """Benchmark, such as GLUE, with its fine-tuning settings.
 
     Attributes:
       title: official name of the benchmark.
-      module: Python module of the tasks.
-      mixture: mixture of all tasks, for training a T5 with --together.
-      average: tasks that the benchmark's average score includes.
+      module: name of the Python module that defines the tasks.
+      mixture: name of the mixture of all tasks, to train a T5 on all tasks together.
+      average: names of the tasks that the benchmark's average score includes.
       tasks: tasks of the benchmark.
       epochs: passes over the training data of a task.
       batch_size: rows per batch.
@@ -218,7 +218,7 @@ SUITES = {
 
 
 def check_options(options: Sequence[str], epochs: float | None) -> None:
-    """Raise InputError for config options that the command sets itself, such as --data.task."""
+    """Raise InputError for config options that `t5x-lite glue` sets itself, such as --data.task."""
     given = given_options(options)
     for option, own in _OWN.items():
         if option in given:
@@ -260,7 +260,6 @@ def check_files(suite: Suite, tasks: Sequence[Task], directory: str) -> None:
 
 
 def _missing(root: Path, task: Task) -> list[str]:
-    """Return the missing files of a task, in the directory or in the task's subdirectory."""
     for place in (root / task.folder, root):
         if files_among(data_path(str(place)), task.files):
             return [f"{task.folder}/{file}" for file in task.files if not (place / file).is_file()]
@@ -281,13 +280,13 @@ class Recipe:
 
     Attributes:
       suite: benchmark.
-      checkpoint: value of --init.
+      checkpoint: checkpoint to fine-tune.
       directory: directory of the benchmark's files.
-      epochs: value of --epochs, or None.
-      options: config options of the command.
+      epochs: passes over the training data; None uses the benchmark's default.
+      options: additional config options, such as --optimizer.clip-norm 1.
       model: model config of the checkpoint.
       kind: kind of an encoder's classification heads; None for a T5.
-      kept: names of the checkpoint's heads.
+      kept: names of the heads that the checkpoint already has.
       data: data config that all tasks share.
     """
 
@@ -501,7 +500,6 @@ def _options_of(beginning: str, options: Sequence[str]) -> list[str]:
 
 
 def _answered(task: Task) -> tuple[str, ...]:
-    """Return the names of tasks to evaluate or predict after training on `task`."""
     return (*(task.measured or (task.name,)), *task.diagnostics)
 
 

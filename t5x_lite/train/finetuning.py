@@ -63,7 +63,7 @@ _NO_END = 10**9
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Statistics of the training rows.
+    """Statistics of the training rows of a table, to choose a task and row lengths.
 
     Attributes:
       rows: number of training rows.
@@ -117,7 +117,7 @@ def experiment_for(
     epochs: int = 3,
     options: Sequence[str] = (),
 ) -> Experiment:
-    """Return the config that `finetune` trains; the log explains the choices."""
+    """Return the experiment config for fine-tuning a checkpoint on a table of examples."""
     try:
         step = find_step(checkpoint, step=None)
     except InputError:
@@ -274,7 +274,7 @@ def _tell_lengths(found: Measured) -> None:
 
 
 def _lengths(found: Measured, model: ModelConfig) -> dict[str, int]:
-    """Return the config's inputs_length and targets_length; log the fraction of truncated rows."""
+    """Return values for inputs_length and targets_length; log the fraction of truncated rows."""
     sizes = {}
     for name, share in (("inputs", 99), ("targets", 100)):
         lengths = found.lengths[name]
@@ -289,7 +289,7 @@ def _lengths(found: Measured, model: ModelConfig) -> dict[str, int]:
 
 
 def _chosen_task(asked: Experiment, found: Measured, task: Task, *, is_encoder: bool) -> str:
-    """Return the name of the chosen task in the module `tasks.files`, and log the reason."""
+    """Return the task for fine-tuning, such as "classify", and log the reason."""
     if task != "auto":
         if is_encoder and task not in ("classify", "regress"):
             raise InputError(
@@ -376,7 +376,7 @@ def model_of(model: ModelConfig, *, where: str) -> ModelConfig:
 
 
 def optimizer_for(model: Any, steps: int, *, adapted: bool) -> Optimizer:
-    """Return the usual optimizer and schedule to fine-tune a model, or adapters if `adapted`."""
+    """Return the default optimizer for fine-tuning a model, or its adapters if `adapted`."""
     narrow, is_encoder = model.d_model < _NARROW, encoders.is_encoder(model)
     warmup = steps // 10 if steps < _NO_END else 0
     if adapted:

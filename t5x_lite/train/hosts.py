@@ -54,7 +54,7 @@ _PORT = 80
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """Response of the metadata server.
+    """Response of Google Cloud's metadata server to a request.
 
     Attributes:
       value: content without surrounding white space.
@@ -74,7 +74,7 @@ class Metadata:
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def get(self, path: str, *, seconds: float) -> Answer:
-        """Request the value at a path below computeMetadata/v1/."""
+        """Request a value by its path below computeMetadata/v1/ of the metadata server."""
         request = urllib.request.Request(
             f"http://{self._host}/computeMetadata/v1/{path}", headers={"Metadata-Flavor": "Google"}
         )
@@ -154,7 +154,7 @@ _PEER_FAILED = (
 
 
 def join(hosts: Hosts) -> None:
-    """Connect the processes of a run, if there are several."""
+    """Connect the processes of a distributed run, and start JAX's devices."""
     _join(hosts)
     failed = f"the devices of this host did not start within {hosts.timeout} s"
     with quiet_without_tpu(), _giving_up(hosts.timeout, failed):
@@ -264,7 +264,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _launcher(environment: Mapping[str, str]) -> str | None:
-    """Return the launcher of several processes, such as SLURM; None for a single process."""
+    """Return the launcher that started this process, such as SLURM; None for a single process."""
     for name, variables in _LAUNCHERS.items():
         size = environment.get(variables[0], "1")
         if all(variable in environment for variable in variables) and size != "1":
@@ -322,7 +322,7 @@ def _gpus(environment: Mapping[str, str]) -> list[int] | None:
 
 @contextlib.contextmanager
 def ending_together(*agreed: type[BaseException]) -> Iterator[None]:
-    """End this process at once with a one-line message if a run of several processes fails.
+    """End this process at once if the `with` block fails in a run of several processes.
 
     Normal cleanup would wait for the other processes, which wait for this process. The other
     processes end when they lose the connection: on CPU at once, elsewhere after hosts.heartbeat

@@ -131,7 +131,7 @@ class Save(Protocol):
         *,
         hurried: bool = False,
     ) -> None:
-        """Start to save a checkpoint; set `hurried` if a signal ends the run."""
+        """Start to save a checkpoint; `hurried` is True if a signal ends the run."""
         ...
 
 
@@ -191,8 +191,7 @@ def fit(
       patience: early stopping, with the evaluations of earlier steps.
       capture: profiler of chosen steps.
       owed: function that saves the metrics of an interrupted evaluation after `fit` repeats it;
-        None
-        if no evaluation was interrupted.
+        None if no evaluation was interrupted.
       spent: timer of time lost outside of steps; None logs no times.
       watchdog: watchdog that ends a run with hanging steps; None disables it.
 

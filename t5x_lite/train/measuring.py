@@ -315,7 +315,7 @@ def _evaluate(
 
 
 def as_configured(model: Checkpoint, experiment: Experiment) -> Checkpoint:
-    """Return the loaded models with the data, evaluation and dtype settings of a config.
+    """Return loaded models with the data, evaluation and dtype settings of another config.
 
     If only retrieval is evaluated, the checkpoint's data settings are kept, because they set row
     lengths.
@@ -357,7 +357,7 @@ def _tell_other_words(member: Loaded, data: Data) -> None:
 
 
 def is_there(path: str) -> bool:
-    """Return True if a path exists; False if its bucket cannot be accessed."""
+    """Return True if a path exists and is accessible."""
     try:
         return data_path(path).exists()
     except (InputError, BucketError):

@@ -74,7 +74,7 @@ _MODEL = "model/"
 
 
 def scores_of_base(experiment: Experiment, adapter: SparseTuning, sizes: Mapping[str, int]) -> Lazy:
-    """Return path -> function that scores each entry of the model's initial array."""
+    """Return functions that score each entry of a base model's arrays, by path of the array."""
     if adapter.select == "random":
         shapes = trees.flatten(learner_of(experiment).shapes["model"])
         seed = experiment.seed
@@ -125,7 +125,7 @@ Run = Callable[[Experiment, "Start | None"], Any]
 
 
 def prepared(experiment: Experiment, run: Run) -> tuple[Experiment, Start | None]:
-    """Run all training phases except the last; return its config and initial arrays."""
+    """Run all training phases of an adapter except the last, and prepare the last phase."""
     experiment = with_steps(experiment)
     phased = [each for each in experiment.adapters.added.values() if _is_open(each)]
     if not phased or not experiment.workdir:
@@ -197,7 +197,6 @@ def _earlier(workdir: AnyPath) -> Experiment | None:
 
 
 def _as_before(experiment: Experiment, adapter: _Phased, earlier: Experiment) -> Experiment:
-    """Restore the array entries that an earlier start of this run selected."""
     theirs = earlier.adapters.added.get(adapter.name)
     has_places = isinstance(theirs, SparseTuning | Diff)
     if has_places and dataclasses.replace(theirs, entries=()) == adapter:
@@ -214,7 +213,7 @@ def _refuse(workdir: Path) -> dict[str, np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class _Phases:
-    """Phases of training for one adapter.
+    """Training phases of an adapter that trains in several phases.
 
     Attributes:
       experiment: config of the last phase.
@@ -297,7 +296,7 @@ class _Phases:
 
 @dataclasses.dataclass(frozen=True)
 class _Trained:
-    """Last checkpoint of a phase.
+    """Last checkpoint of one training phase of an adapter.
 
     Attributes:
       experiment: config of the phase.
@@ -327,8 +326,6 @@ class _Trained:
 def _start_of(
     name: str, places: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray]
 ) -> Start:
-    """Return a function that creates the initial arrays from selected entries."""
-
     def start() -> dict[str, np.ndarray]:
         arrays = {}
         for path, indices in places.items():
@@ -392,7 +389,6 @@ def _dense_start(
     places: Mapping[str, np.ndarray],
     values: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """Return initial arrays to train all entries, given the values of the selected entries."""
     shapes = trees.flatten(learner_of(phases.bare).shapes["model"])
     arrays = {}
     for path, indices in places.items():
@@ -422,7 +418,7 @@ def _score(
 
 
 def _diff(phases: _Phases, adapter: Diff) -> tuple[Diff, Start]:
-    """Select the array entries that a `diff` adapter trains; return their initial values."""
+    """Select the array entries that a `diff` adapter trains, and their initial values."""
     numbers = numbers_of(phases.sizes, adapter.density, scope=adapter.scope)
     relaxed = phases.trained("relaxed", adapter, adapter.relaxed_steps)
     own = {p: x.read() for p, x in relaxed.arrays.items() if p.startswith(relaxed.prefix)}
@@ -483,7 +479,6 @@ def _prune(phases: _Phases, adapter: Prune) -> Start:
 def _left(
     trained: _Trained, path: str, adapter: Prune, other: np.ndarray | None, *, is_first: bool
 ) -> np.ndarray:
-    """Return the pruning score of each weight: its magnitude, or the magnitude of its change."""
     difference = trained.own(path if is_first else f"{path}/difference")
     if adapter.criterion == "change":
         return np.abs(difference)

@@ -110,7 +110,7 @@ def make_sheets(
     hbm: float | None = None,
     operations: int = 0,
 ) -> Sheets:
-    """Compile the train step for each batch shape; return the time and memory that each needs."""
+    """Compile the train step for each batch shape, and report its time and memory."""
     experiment = with_classes(experiment, reads_task=False)
     # Choices depend on the longest rows, as in `train`, and not on each shape.
     experiment, _ = with_choices(experiment, devices[0].device_kind)
@@ -170,7 +170,7 @@ def with_microbatches(experiment: Experiment, *, earlier: Experiment | None) -> 
 def make_sheet(
     experiment: Experiment, devices: Sequence[Any], *, asked: str, hbm: float | None = None
 ) -> Sheet:
-    """Compile the train step for data.batch_size rows; return the time and memory that it needs."""
+    """Compile the train step for one batch shape, and report its time and memory."""
     mesh = sharding.make_mesh(experiment.mesh, devices=devices)
     experiment, _ = with_choices(experiment, devices[0].device_kind)
     check_batch(experiment, mesh)
@@ -302,7 +302,6 @@ def _batch(experiment: Experiment, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct
 def _remedies(
     experiment: Experiment, learner: Learner, mesh: Mesh, state: TrainState, chip: accelerators.Chip
 ) -> list[str]:
-    """Return unused options that reduce memory, cheapest first."""
     found = []
     fsdp, shared = mesh.shape["fsdp"], sharding.data_parallelism(mesh)
     inside = shared // mesh.shape["replica"]
@@ -456,7 +455,7 @@ def _label(name: str, value: np.ndarray) -> str:
 
 
 def _text(tokens: np.ndarray, segments: np.ndarray | None, vocabulary: Vocabulary) -> str:
-    """Decode a row to text, with " | " between packed examples."""
+    """Decode a row of token ids to text, with " | " between packed examples."""
     if segments is None:
         return _cut(vocabulary.decode(tokens[tokens != 0].tolist()))
     numbers = [number for number in np.unique(segments) if number]

@@ -87,8 +87,8 @@ class WorkDirectory:
     """Work directory of a run.
 
     Attributes:
-      path: directory of --workdir, local or in a bucket.
-      local: local directory of the files; equal to `path` if `path` is local.
+      path: the work directory, a local path or a path in a bucket.
+      local: local directory with the files of the run; equal to `path` if `path` is local.
       sizes: file name -> size in bytes when the local file was last copied to the bucket.
       locks: file descriptors of the lock that excludes other runs.
     """
@@ -126,7 +126,7 @@ class WorkDirectory:
             found.copy(last=True)
 
     def copy(self, *, last: bool = False) -> None:
-        """Copy changed files to the bucket; do nothing for a local work directory.
+        """Copy changed files of the work directory to its bucket; do nothing if it is local.
 
         If a file cannot be written, a warning is logged, and the file is copied again at the next
         checkpoint.
@@ -264,7 +264,6 @@ def holds_another(directory: AnyPath, vocabulary: Vocabulary) -> bool:
 
 
 def _reading(content: bytes) -> object:
-    """Return the content of special_tokens.json without its field "layout"."""
     try:
         return {name: value for name, value in json.loads(content).items() if name != "layout"}
     except (ValueError, AttributeError, RecursionError):
@@ -277,7 +276,7 @@ _POSITION = "data/position"
 
 
 def check_init(experiment: Experiment, vocabulary: Vocabulary) -> AnyPath:
-    """Return the checkpoint directory of `init`; raise InputError if the vocabularies differ."""
+    """Return the initial checkpoint of a run; raise InputError if its vocabulary differs."""
     step = find_step(experiment.init.checkpoint, step=experiment.init.step)
     trained = read_experiment(step, checkpointing.step_files(step))
     _check_family(experiment, trained.model, where=step)
@@ -325,7 +324,7 @@ def with_initial(
     step: AnyPath | None = None,
     steps: AnyPath | None = None,
 ) -> tuple[TrainState, Base | None]:
-    """Return the state with weights of the checkpoint `init`, and a record of untrained arrays."""
+    """Return the train state with the initial checkpoint's weights, and a record of frozen ones."""
     step = check_init(experiment, vocabulary) if step is None else step
     saved = learner_of(with_float32_base(read_experiment(step, checkpointing.step_files(step))))
     bare = [HEADS + name for one in (saved, learner) for name in one.heads if not one.head(name)]
@@ -353,7 +352,7 @@ def with_initial(
 
 
 def with_arrays(state: TrainState, arrays: Mapping[str, Any]) -> TrainState:
-    """Return a state with some parameters replaced; the new arrays get the old shardings."""
+    """Return a train state with some parameters replaced, but with their old shardings."""
     flat = trees.flatten(state.params)
     placed = {
         path: jax.device_put(np.asarray(array, flat[path].dtype), flat[path].sharding)
@@ -386,7 +385,7 @@ def _tell(
 def with_kept_heads(
     experiment: Experiment, workdir: WorkDirectory, *, step: AnyPath | None
 ) -> Experiment:
-    """Add the heads that only the run's checkpoint has to the experiment's heads."""
+    """Return the experiment with the additional heads of its earlier run or initial checkpoint."""
     if (earlier := workdir.earlier()) is not None:
         return dataclasses.replace(experiment, heads=as_before(experiment.heads, earlier.heads))
     if step is None:
@@ -465,7 +464,7 @@ def _placed(shapes: Params, places: Mapping[str, Any], own: Mapping[str, Any]) -
 def resume(
     checkpoints: Checkpoints, experiment: Experiment, start: TrainState, batches: Any
 ) -> tuple[TrainState | None, Base | None]:
-    """Load the newest complete checkpoint, and move the batches to its position in the data.
+    """Load the newest complete checkpoint, and continue the batches at its position in the data.
 
     Newer incomplete checkpoints are set aside with a warning.
     """

@@ -139,7 +139,7 @@ class StopSignals:
         return self._look()
 
     def after_step(self, mesh: Mesh, results: Any, *, waited: float = 0.0) -> int | None:
-        """Return the signal that stops the run, or None, after a train step."""
+        """Return the signal that stops the run after a train step, or None to continue."""
         self._stepped = True
         if jax.process_count() == 1:
             return self._alone()
@@ -269,12 +269,12 @@ class _Answer:
 
 @dataclasses.dataclass
 class _Work:
-    """Timing of this host's steps since the last query to all processes.
+    """Timing of this host's steps since all processes last exchanged their timings.
 
     Attributes:
-      since: time of the query, in seconds.
+      since: time of this exchange, in seconds.
       waited: total seconds that the host had waited for devices at that time.
-      steps: number of steps since the query.
+      steps: number of steps since the exchange.
     """
 
     since: float
@@ -392,7 +392,7 @@ class Watchdog:
             faulthandler.cancel_dump_traceback_later()
 
     def finished(self, step: int) -> None:
-        """Record that step `step` was dispatched, so earlier steps have finished."""
+        """Record that a step was dispatched, which shows that earlier steps have finished."""
         now = self._clock()
         self._took.append(now - self._finished)  # the first step includes compilation
         self._step, self._finished = step, now
@@ -478,7 +478,6 @@ def watched(stop: StopSignals) -> Iterator[None]:
 
 
 def _watch(path: str, tell: Callable[[bytes], None], left: threading.Event) -> None:
-    """Call `tell` with each new value at a path of the metadata server, until `left` is set."""
     metadata = Metadata()
     wait, before = "", b""  # the first answer is the current value
     while not left.is_set():

@@ -112,7 +112,7 @@ def arms_of(
     *,
     other_options: Iterable[str] = (),
 ) -> tuple[Experiment, list[Arm]]:
-    """Return the base config, and one `Arm` for each combination of the grid's values.
+    """Return the base config of a sweep, and one `Arm` for each combination of settings.
 
     Args:
       config: config without the options.
@@ -166,7 +166,6 @@ def _check_name(name: str, base: Experiment, options: Sequence[str]) -> None:
 
 
 def _option(name: str, value: str, base: Experiment) -> list[str]:
-    """Return an option and its values as words of a command line."""
     if isinstance(_leaf(base, name), tuple):
         return [f"--{name}", *filter(None, shlex.split(value))]
     quoted = value[0] in ("'", '"')
@@ -181,14 +180,13 @@ def _leaf(config: Any, name: str) -> Any:
 
 
 def _text(value: Any, given: str) -> str:
-    """Return a field's value as text, such as 0.001 for 1e-3."""
     if isinstance(value, tuple):
         return " ".join(map(str, value))
     return given if dataclasses.is_dataclass(value) else str(value)
 
 
 def _short_names(names: Iterable[str]) -> dict[str, str]:
-    """Map dotted names to their last components, if these are unique."""
+    """Map dotted names of config fields to their last components, if these are unique."""
     last = [name.rpartition(".")[2] for name in names]
     return {
         name: name if last.count(short) > 1 else short
@@ -268,7 +266,7 @@ class Sweep:
                 os.close(descriptor)
 
     def _earlier(self) -> dict[tuple[str, int], dict[str, Any]]:
-        """Return the run records of an earlier start; {} for a new directory."""
+        """Return the run records in the sweep's directory; {} for a new directory."""
         file = self.directory / SWEEP_FILE
         if not file.exists():
             there = self.directory.iterdir() if self.directory.is_dir() else ()

@@ -105,7 +105,7 @@ class Window:
             self.restart()
 
     def restart(self) -> None:
-        """Reset the rates, so that they exclude an evaluation or a compilation."""
+        """Restart the measurement of speed, for example after an evaluation."""
         self._throughput.start()
         self._flops.clear()
 
@@ -131,7 +131,7 @@ class Window:
         self.waited += self._clock() - since
 
     def flush(self) -> dict[str, float]:
-        """Return the metrics of the last step, with the rates since the last flush.
+        """Return the last step's metrics, and the steps and tokens per second since the last log.
 
         The loss is not averaged, so that a resumed run logs the same values as an uninterrupted
         run.

@@ -401,7 +401,7 @@ class Goodput:
 
     @property
     def is_stepping(self) -> bool:
-        """True if the current time counts as "steps"."""
+        """True if time is currently counted as time in training steps."""
         return self._cause == _STEPS
 
     def to(self, cause: str) -> None:
@@ -423,12 +423,12 @@ class Goodput:
             self.to(before)
 
     def charge(self, cause: str, seconds: float) -> None:
-        """Move seconds of the current cause to another cause."""
+        """Count some seconds of the current cause for another cause instead."""
         self._add(cause, seconds)
         self._add(self._cause, -seconds)
 
     def paused(self) -> float:
-        """Return the seconds of this process outside of steps and data waits."""
+        """Return the seconds of this process that were neither train steps nor waits for data."""
         running = 0.0 if self._cause in (_STEPS, "data") else self._clock() - self._since
         return self._own + running
 
@@ -775,7 +775,7 @@ class Tracker:
             self._messages.close()
 
     def _seconds_left(self, step: int, training: Mapping[str, float]) -> float | None:
-        """Return the estimated seconds to the last step, or None without a rate."""
+        """Return the estimated seconds until the last step; None if the speed is unknown."""
         now = time.monotonic()
         first_step, first_time = self._first = self._first or (step, now)
         steps_left = self._total_steps - step
@@ -821,7 +821,7 @@ class Throughput:
         self._steps += 1
 
     def rates(self) -> dict[str, float]:
-        """Return the rates since the last start, and restart the measurement."""
+        """Return tokens and steps per second since the last start, and restart the measurement."""
         seconds = self._clock() - self._since
         tokens, steps, waited = self._tokens, self._steps, self._waited
         self.start()

@@ -151,7 +151,7 @@ def with_epochs(
 def with_classes(
     experiment: Experiment, *, earlier: Experiment | None = None, reads_task: bool = True
 ) -> Experiment:
-    """Return the experiment with the kind and classes of its classification head."""
+    """Return the experiment with a resolved kind and class count of its classification head."""
     objective = experiment.objective
     undecided = objective.undecided()
     if not undecided:
@@ -184,7 +184,6 @@ def with_classes(
 
 
 def _heads_of_init(experiment: Experiment) -> tuple[Head, ...]:
-    """Return the config's heads, followed by the initial checkpoint's other heads."""
     if not experiment.init.checkpoint:
         return experiment.heads
     step = find_step(experiment.init.checkpoint, step=experiment.init.step)
@@ -470,7 +469,7 @@ class Complete:
 
 
 def completed(experiment: Experiment, workdir: WorkDirectory) -> Complete:
-    """Resolve config fields that depend on data or checkpoints, such as fields with "auto".
+    """Return the config of a run with resolved fields, such as fields with the value "auto".
 
     Raises:
       InputError: if the work directory or the checkpoint of `init` belongs to another experiment.
@@ -499,7 +498,8 @@ def completed(experiment: Experiment, workdir: WorkDirectory) -> Complete:
 def check_memory(experiment: Experiment, learner: Learner, state: TrainState, mesh: Mesh) -> None:
     """Raise InputError if a train step certainly needs more memory than a device has.
 
-    The lower bound counts parameters, gradients of trained parameters, optimizer state, one batch,
+    The minimum memory counts parameters, gradients of trained parameters, optimizer state, one
+    batch,
     and the hidden states of one layer.
     """
     parameters = trees.flatten(state.params)
@@ -583,7 +583,7 @@ def _trained_part(learner: Learner, base: Base | None) -> list[str]:
 
 
 def _is_owed(experiment: Experiment, step: int, history: Mapping[int, object]) -> bool:
-    """Return True if a signal interrupted the evaluation of the saved step."""
+    """Return True if a signal interrupted the evaluation of a checkpoint's step."""
     due = step >= experiment.steps or step % experiment.evaluation.period == 0
     return step > 0 and due and step not in history
 
@@ -613,7 +613,7 @@ def _batches(experiment: Experiment, vocabulary: Vocabulary, *, part: tuple[int,
 def vocabulary_of(experiment: Experiment, workdir: WorkDirectory | None = None) -> Vocabulary:
     """Load the vocabulary of a config, and check that it fits the model.
 
-    If the vocabulary file is missing, the copy in the work directory is used.
+    If the vocabulary file of the config is missing, the copy in the work directory is used.
     """
     path = experiment.data.vocabulary
     if workdir is not None and path not in BYTES_NAMES and not is_there(path):
