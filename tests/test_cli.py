@@ -156,7 +156,8 @@ def test_the_step_may_be_the_best(line, capsys):
         ),
         (
             "export t5x a b",
-            "the command export is incomplete; give export hf or export adapter; "
+            "the command export is incomplete; give export hf or export adapter or "
+            "export stablehlo; "
             "see t5x-lite export hf --help",
         ),
         ("import hf a", "missing DST; see t5x-lite import hf --help"),

@@ -60,6 +60,7 @@ MISSING_FILE = {
     "import adapter": "./absent out --base absent",
     "export hf": "absent out",
     "export adapter": "absent out",
+    "export stablehlo": "absent out",
     "push": "absent name/model --dry-run",
     "compose": "a out --delta a=absent",
     "merge": "absent out",

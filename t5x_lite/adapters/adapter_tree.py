@@ -200,7 +200,9 @@ class KeyTree(SlotTree):
         pairs = [
             leaf.gated(x, seen) if isinstance(leaf, GatedKeySlot) else leaf() for leaf in leaves
         ]
-        rows = [tuple(jnp.broadcast_to(y, (len(x), *y.shape[-3:])) for y in pair) for pair in pairs]
+        rows = [
+            tuple(jnp.broadcast_to(y, (x.shape[0], *y.shape[-3:])) for y in pair) for pair in pairs
+        ]
         return _one_after_the_other(rows)
 
 

@@ -498,5 +498,5 @@ class PromptRows(nnx.Module):
         rows: Any = self.rows[...]
         if self.ids is not None:
             rows = rows + lookup(table, jnp.asarray(self.ids))
-        rows = jnp.broadcast_to(rows.astype(x.dtype), (len(x), *rows.shape))
+        rows = jnp.broadcast_to(rows.astype(x.dtype), (x.shape[0], *rows.shape))
         return jnp.concatenate([rows, x], axis=1)

@@ -67,6 +67,7 @@ _GROUPS = {
         "import adapter": "weights:import_adapter",
         "export hf": "weights:export_hf",
         "export adapter": "weights:export_adapter",
+        "export stablehlo": "weights:export_stablehlo",
         "push": "weights:push",
     },
     "weights and adapters": {

@@ -16,16 +16,20 @@ from typing import Any, Literal, get_args
 from t5x_lite.commands.command import command
 from t5x_lite.core.errors import InputError, install_command
 from t5x_lite.core.option_types import (
+    ALL_MODULES,
     AnyDirectory,
     AnyFile,
     Destination,
     Dtype,
+    Modules,
     Number,
+    OptionalDirectory,
     OptionalFeedForward,
     OptionalNatural,
     OptionalPooling,
     OptionalPositive,
     OptionalText,
+    Platforms,
     Repository,
     Source,
     Step,
@@ -432,6 +436,91 @@ def export_hf(
                 hf_export.write_sentences(directory, sentences, experiment, saved, dtype=dtype)
             write_card(directory, origin, experiment)
     _logger.info("%s: exported checkpoint %s, with a model card in README.md", destination, where)
+    return Path(destination)
+
+
+@command
+def export_stablehlo(
+    source: Source,
+    destination: Destination,
+    *,
+    step: Step = None,
+    base: OptionalDirectory = None,
+    adapters: Modules = ALL_MODULES,
+    inputs_length: OptionalPositive = None,
+    max_decode_length: OptionalPositive = None,
+    pooling: OptionalPooling = None,
+    normalize: bool | None = None,
+    dimensions: OptionalPositive = None,
+    compute_dtype: Literal["float32", "bfloat16"] | None = None,
+    platforms: Platforms = ("cpu", "cuda", "tpu"),
+    trust_project: bool = False,
+) -> Path:
+    """Write the functions of a model as StableHLO, which JAX runs without this package.
+
+    A model that generates text has the functions generate (greedy decoding) and score. An encoder
+    has a function for each head that predicts for texts. It also has embed without such a head,
+    with a head for vectors, or with one of the options --pooling, --normalize and --dimensions. The
+    directory also contains the weights, the tokenizer, and stablehlo.json, which describes inputs
+    and outputs.
+
+    Example:
+        t5x-lite export stablehlo work/encoder exported
+
+    Args:
+      source: work directory or checkpoint directory of the model.
+      destination: output directory, which must be new or empty.
+      step: step number of the checkpoint to load from a work directory, or "best" for the
+        checkpoint with the best evaluation result; default: the newest checkpoint.
+      base: directory of the base model, for a checkpoint that stores only its trained parameters;
+        default: the base directory recorded in the checkpoint.
+      adapters: adapters of the checkpoint to use; default: the adapters of its run.
+      inputs_length: maximum number of tokens of an input, and the number in each row of generate
+        and of a DeBERTa; default: the length used in training.
+      max_decode_length: maximum number of generated tokens; default: 64.
+      pooling: pooling of hidden states into a vector, cls or mean; default: the checkpoint's
+        setting, or mean with a warning.
+      normalize: scale vectors to length 1; default: the checkpoint's setting, or else True.
+      dimensions: number of leading dimensions to keep of each vector; default: all.
+      compute_dtype: data type of the activations; default: the data type used in training.
+      platforms: platforms to compile for: cpu, cuda, rocm or tpu; their devices are not needed.
+      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+
+    Returns:
+      The path of the written directory.
+
+    Raises:
+      InputError: if the checkpoint is damaged, the model does not support an option, or the
+        destination exists; no output is left behind then.
+    """
+    from t5x_lite.checkpoints.init import base_at
+    from t5x_lite.core.files import new_directory
+    from t5x_lite.inference.checkpoint import Checkpoint
+    from t5x_lite.interop import hf_export
+
+    if not platforms:
+        raise InputError("--platforms needs at least one platform, such as cpu")
+    with (
+        trusting_checkpoints(trust_project),
+        base_at(base),
+        new_directory(destination) as directory,
+    ):
+        model = Checkpoint.load(
+            [str(source)],
+            step=step,
+            use=adapters.use,
+            inputs_length=inputs_length,
+            compute_dtype=compute_dtype,
+        )
+        functions = hf_export.exported_functions(
+            model,
+            max_decode_length=max_decode_length,
+            pooling=pooling,
+            normalize=normalize,
+            dimensions=dimensions,
+        )
+        hf_export.export_stablehlo(model, functions, directory, platforms=platforms)
+    _logger.info("%s: exported the functions %s", destination, ", ".join(functions))
     return Path(destination)
 
 

@@ -107,6 +107,12 @@ LongInputs = Literal["cut", "refuse"]
 Dtype = Literal["keep", "float32", "bfloat16"]
 
 
+Platforms = Annotated[
+    Sequence[Literal["cpu", "cuda", "rocm", "tpu"]],
+    tyro.conf.arg(metavar="PLATFORM [PLATFORM ...]"),
+]
+
+
 OptionalPooling = Literal["cls", "mean"] | None
 
 

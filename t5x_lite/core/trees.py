@@ -298,6 +298,9 @@ Array: TypeAlias = jax.Array
 Key: TypeAlias = jax.Array
 """Typed random key, `jax.random.key(seed)`; None disables dropout and other randomness."""
 
+Size: TypeAlias = int | Any
+"""Number of rows or positions of an array: an int, or a symbolic dimension of jax.export."""
+
 Params: TypeAlias = Mapping[str, Any]
 """Parameter tree: a nested dict of arrays."""
 

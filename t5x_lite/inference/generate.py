@@ -461,6 +461,9 @@ def as_text(text: str, found: Any) -> str:
 class Scorer:
     """Scorer of log-likelihoods, which pads inputs and targets to lengths of powers of two.
 
+    Attributes:
+      score: compiled function (params, inputs [B, S], targets [B, T]) -> log-likelihoods [B].
+
     Args:
       bind: function that builds a module with the method `target_logits` from the parameters.
       batch_size: number of examples per batch.
@@ -472,7 +475,7 @@ class Scorer:
             loss, _ = cross_entropy(bind(params).target_logits(inputs, targets), targets)
             return -jnp.sum(loss * (targets > 0), axis=-1)
 
-        self._score = jit_rows(score, mesh)
+        self.score = jit_rows(score, mesh)
         self._batch_size = rounded_rows(batch_size, mesh)
 
     def run(
@@ -496,7 +499,7 @@ class Scorer:
         )
         scores = [0.0] * len(inputs)
         for rows in batched(order, self._batch_size):
-            values = self._score(
+            values = self.score(
                 with_adapter_ids(params, adapter_ids, rows, size=self._batch_size),
                 pad([inputs[row] for row in rows], rows=self._batch_size),
                 pad([targets[row] for row in rows], rows=self._batch_size),

@@ -172,6 +172,10 @@ _T = TypeVar("_T")
 class HeadAnswers(Generator):
     """Generator of predictions that applies an encoder's head to rows in batches of one size.
 
+    Attributes:
+      logits: compiled function (params, tokens [B, S], segment_ids [B, S], token_types [B, S]) ->
+        logits of the head.
+
     Args:
       bind: function that builds the module, with its heads, from the parameters.
       head: name of the head.
@@ -198,7 +202,7 @@ class HeadAnswers(Generator):
             hidden = learner.model(tokens, segment_ids=segment_ids, token_types=token_types)
             return self._read(learner.heads[head], hidden)
 
-        self._logits = jit_rows(logits, mesh)
+        self.logits = jit_rows(logits, mesh)
         self._batch_size = rounded_rows(batch_size, mesh)
         self._longest, self._pad_id, self._sep_id = longest, pad_id, sep_id
 
@@ -256,7 +260,7 @@ class HeadAnswers(Generator):
                 begins[: len(rows), 0] = [seconds[row] for row in rows]
                 types = ((np.arange(length) >= begins) & (segments > 0)).astype(np.int32)
             own = with_adapter_ids(params, adapter_ids, rows, size=self._batch_size)
-            logits = np.asarray(self._logits(own, tokens, segments, types))
+            logits = np.asarray(self.logits(own, tokens, segments, types))
             second = (types > 0) & ~ends
             for place, row in enumerate(rows):
                 found[row] = answers(logits[place], second[place])

@@ -86,6 +86,9 @@ _SHORTEST_NORM = 1e-12
 class Embedder:
     """Encoder of tokenized texts into vectors, in batches of one size and a few padded lengths.
 
+    Attributes:
+      vectors: compiled functions (params, tokens [B, S], lengths [B]) -> vectors [B, D], by role.
+
     Args:
       bind: function that builds a module with the method `encode` from the parameters.
       batch_size: number of rows per batch, rounded up to a multiple of the mesh's devices.
@@ -142,7 +145,7 @@ class Embedder:
         def states(params: Params, tokens: Array, lengths: Array, role: Role) -> Array:
             return encode(params, tokens, lengths, role)[0]
 
-        self._states, self._vectors = (
+        self._states, self.vectors = (
             {role: jit_rows(functools.partial(each, role=role), mesh) for role in get_args(Role)}
             for each in (states, vectors)
         )
@@ -169,7 +172,7 @@ class Embedder:
         rows = list(inputs) or [np.zeros(0, np.int32)]
         ids = adapter_ids if inputs or adapter_ids is None else [0]
         found: np.ndarray | None = None
-        for batch, vectors in self._results(self._vectors[role], params, rows, ids):
+        for batch, vectors in self._results(self.vectors[role], params, rows, ids):
             if found is None:
                 found = np.empty((len(rows), vectors.shape[1]), np.float32)
             found[batch] = vectors[: len(batch)]

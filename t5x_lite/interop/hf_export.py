@@ -1,4 +1,6 @@
-"""Export of checkpoints for transformers, with a model card (`t5x-lite export hf`).
+"""Export of checkpoints: for transformers (`export hf`), and as StableHLO (`export stablehlo`).
+
+Export for transformers, with a model card:
 
     config.json  generation_config.json  model.safetensors  tokenizer files  README.md
 
@@ -28,6 +30,17 @@ The model card README.md has the form that the Hugging Face Hub reads:
 The card lists the task, base model, metrics at the exported step, command and versions, if the
 checkpoint and its work directory have them. The user adds license and language. Each line of the
 YAML header has a JSON value, which is valid YAML.
+
+Export as StableHLO, by jax.export; the files need JAX, but not this package:
+
+    stablehlo.json  weights.npz  embed.jax_export  classifier.jax_export  tokenizer/
+
+`stablehlo.json` describes the functions. The first argument of each function is a dict with the
+arrays of `weights.npz`:
+
+    weights = dict(np.load("exported/weights.npz"))
+    embed = jax.export.deserialize(Path("exported/embed.jax_export").read_bytes())
+    vectors = embed.call(weights, input_ids, attention_mask)        # float32 [batch, D]
 """
 
 import dataclasses
@@ -35,12 +48,15 @@ import functools
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+from jax import export as jax_export
 
 from t5x_lite.adapters.base import ADAPTERS
 from t5x_lite.checkpoints import reading as checkpointing
@@ -51,20 +67,28 @@ from t5x_lite.core.remote import AnyPath
 from t5x_lite.core.tracking import Start, read_starts
 from t5x_lite.data.config import text_lengths
 from t5x_lite.data.vocabularies.byte_level import Bytes
+from t5x_lite.data.vocabularies.encoder_tokens import encoder_tokens
 from t5x_lite.data.vocabularies.loading import load_vocabulary
-from t5x_lite.inference.loading import learner_of, with_float32_base
-from t5x_lite.inference.text_encoder import trained_length
+from t5x_lite.data.vocabularies.tokenizer import Tokenizer
+from t5x_lite.decoding.generate import greedy
+from t5x_lite.decoding.sampling import Decoding
+from t5x_lite.decoding.search import prepared
+from t5x_lite.inference.answers import HeadLogits, answering_heads, kind_of
+from t5x_lite.inference.checkpoint import Checkpoint
+from t5x_lite.inference.generate import Scorer
+from t5x_lite.inference.loading import Loaded, learner_of, with_float32_base
+from t5x_lite.inference.text_encoder import check_encodes, dense_head, trained_length
 from t5x_lite.interop import encoder_checkpoints, hf
 from t5x_lite.interop.hf import CONFIG, common_dtype, read_json, their_tensors
 from t5x_lite.interop.hub import Found
 from t5x_lite.interop.retrievers import PROJECTION, flag_embedding, sentence_files
 from t5x_lite.interop.rules import LazyArray
 from t5x_lite.interop.tensor_files import write_safetensors, write_tensors, write_torch
-from t5x_lite.interop.tokenizers import write_tokenizer
+from t5x_lite.interop.tokenizers import tokenizer_files, write_tokenizer
 from t5x_lite.metrics.benchmarks import is_test
 from t5x_lite.models.encoder import is_encoder
-from t5x_lite.models.heads import HEADS
-from t5x_lite.models.vector_heads import Dense, Role, as_model, dense_of
+from t5x_lite.models.heads import HEADS, ClassHead
+from t5x_lite.models.vector_heads import Dense, Pooling, Role, as_model, dense_of
 from t5x_lite.objectives.learner import heads_of
 
 _logger = logging.getLogger(__name__)
@@ -542,3 +566,273 @@ def _command(origin: Origin) -> str:
     lines = ["## Training", "", "```", origin.start.command, "```"]
     lines += ["", f"On {origin.start.devices}; {versions}."] if versions else []
     return "\n".join(lines)
+
+
+STABLEHLO = "stablehlo.json"
+"""File that describes the functions of an export as StableHLO."""
+_WEIGHTS = "weights.npz"
+_TOKENIZER = "tokenizer"
+_IDS, _MASK, _TYPES = "input_ids", "attention_mask", "token_type_ids"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportedFunction:
+    """Function of a model that `export_stablehlo` writes.
+
+    Attributes:
+      run: function (params, *inputs) -> one output, or a tuple of outputs.
+      inputs: shape of each input by name, such as "batch, length"; all inputs are int32.
+      outputs: names of the outputs.
+      max_length: maximum of the axes "length" and "target_length"; None sets no limit.
+      about: further fields of the function in stablehlo.json.
+    """
+
+    run: Callable[..., Any]
+    inputs: Mapping[str, str]
+    outputs: tuple[str, ...]
+    max_length: int | None
+    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def exported_functions(
+    model: Checkpoint,
+    *,
+    max_decode_length: int | None = None,
+    pooling: Pooling | None = None,
+    normalize: bool | None = None,
+    dimensions: int | None = None,
+) -> dict[str, ExportedFunction]:
+    """Return the functions of a model by name.
+
+    Args:
+      model: loaded checkpoint; not an ensemble.
+      max_decode_length: maximum number of generated tokens; None is 64.
+      pooling: pooling of vectors; None uses the checkpoint's setting.
+      normalize: True to scale vectors to length 1; None uses the checkpoint's setting.
+      dimensions: number of leading dimensions to keep of each vector; None keeps all.
+
+    Returns:
+      "generate" and "score" for a model that generates text. For an encoder, one function for each
+        head that predicts for texts, by the name of the head. An encoder without such a head, with
+        a head for vectors, or with an option for vectors also has "embed"; with two encoders or
+        projections, "embed_query" and "embed_passage".
+
+    Raises:
+      InputError: if the model does not support an option, or has no such function.
+    """
+    loaded = _portable(model.members[0])
+    model = dataclasses.replace(model, members=(loaded,))
+    vectors = {"pooling": pooling, "normalize": normalize, "dimensions": dimensions}
+    given = [f"--{name}" for name, value in vectors.items() if value is not None]
+    if hasattr(loaded.learner.model_type, "prefill"):
+        if given:
+            raise InputError(
+                f"checkpoint {loaded.directory}: {loaded.learner.model_type.__name__} generates "
+                f"text, but {given[0]} is for vectors of encoders; remove {given[0]}"
+            )
+        return _text_functions(loaded, model.inputs_length, max_decode_length or 64)
+    check_encodes(loaded.learner, loaded.directory)
+    if max_decode_length is not None:
+        raise InputError(
+            f"checkpoint {loaded.directory}: {loaded.learner.model_type.__name__} is an encoder, "
+            "but --max-decode-length is for models that generate text; remove it"
+        )
+    heads = answering_heads(loaded.experiment)
+    found: dict[str, ExportedFunction] = {}
+    if given or not heads or dense_head(loaded.experiment) is not None:
+        found = _vector_functions(model, **vectors)
+    for name in heads:
+        length = model.answerer(head=name).length
+        found[name] = _head_function(loaded, name, length)
+    return found
+
+
+def _portable(loaded: Loaded) -> Loaded:
+    """Return the checkpoint with plain attention and without a scan, for every platform."""
+    model = loaded.experiment.model.unrolled()
+    if hasattr(model, "attention"):
+        model = model.replace(attention="plain")
+    experiment = dataclasses.replace(loaded.experiment, model=model)
+    learner = dataclasses.replace(learner_of(experiment), dtype=loaded.learner.dtype)
+    return dataclasses.replace(loaded, experiment=experiment, learner=learner)
+
+
+def _text_functions(
+    loaded: Loaded, length: int, max_decode_length: int
+) -> dict[str, ExportedFunction]:
+    bind, decoding = loaded.learner.bind_model, Decoding(max_decode_length=max_decode_length)
+    scorer = Scorer(bind, batch_size=1)
+
+    def generate(params: Any, input_ids: Any) -> Any:
+        return greedy(prepared(bind(params)), input_ids, decoding=decoding)
+
+    ending = loaded.experiment.data.layout.ending(loaded.vocabulary)
+    ids = {_IDS: f"batch, {length}"}  # the cache of decoding has blocks of a fixed size
+    both = {_IDS: "batch, length", "target_ids": "batch, target_length"}
+    return {
+        "generate": ExportedFunction(
+            run=generate,
+            inputs=ids,
+            outputs=("output_ids", "score"),
+            max_length=None,
+            about={"inputs_end": [*ending], "eos_id": decoding.eos_id},
+        ),
+        "score": ExportedFunction(
+            run=scorer.score, inputs=both, outputs=("log_likelihood",), max_length=None
+        ),
+    }
+
+
+def _vector_functions(model: Checkpoint, **options: Any) -> dict[str, ExportedFunction]:
+    encoder = model.encoder(**options)
+    embedder = encoder.embedder(batch_size=1)
+    experiment = encoder.loaded.experiment
+    head = dense_head(experiment) or Dense()
+    about = {
+        "pooling": encoder.vectors.pooling,
+        "normalize": encoder.vectors.normalize,
+        "prefix": encoder.begins_with(None, None),
+        "prompts": {prompt.name: prompt.text for prompt in head.prompts},
+    }
+
+    def of(role: Role) -> ExportedFunction:
+        def embed(params: Any, input_ids: Any, attention_mask: Any) -> Any:
+            return embedder.vectors[role](params, input_ids, jnp.sum(attention_mask, axis=1))
+
+        shape, longest = _row_shape(experiment, encoder.length)
+        return ExportedFunction(
+            run=embed,
+            inputs={_IDS: shape, _MASK: shape},
+            outputs=("vectors",),
+            max_length=longest,
+            about=about,
+        )
+
+    roles = roles_of(experiment, projections=True)
+    return {f"embed_{role}": of(role) for role in roles} if roles else {"embed": of("query")}
+
+
+def _head_function(loaded: Loaded, name: str, length: int) -> ExportedFunction:
+    head = answering_heads(loaded.experiment)[name]
+    logits = HeadLogits(
+        loaded.learner.bind,
+        head=name,
+        batch_size=1,
+        longest=length,
+        pad_id=loaded.vocabulary.pad_id,
+        sep_id=encoder_tokens(loaded.vocabulary).sep_id,
+    ).logits
+    shape, longest = _row_shape(loaded.experiment, length)
+    about: dict[str, Any] = {"kind": kind_of(head)}
+    if isinstance(head, ClassHead):
+        about["labels"] = [*head.labels]
+    return ExportedFunction(
+        run=logits,
+        inputs={_IDS: shape, _MASK: shape, _TYPES: shape},
+        outputs=("logits",),
+        max_length=longest,
+        about=about,
+    )
+
+
+def _row_shape(experiment: Experiment, length: int) -> tuple[str, int | None]:
+    """Return the shape of an encoder's rows, and the maximum of its symbolic length, or None."""
+    if getattr(experiment.model, "has_distances", False):
+        return f"batch, {length}", None  # disentangled attention needs the number of distances
+    return "batch, length", length
+
+
+def export_stablehlo(
+    model: Checkpoint,
+    functions: Mapping[str, ExportedFunction],
+    directory: Path,
+    *,
+    platforms: Sequence[str],
+) -> None:
+    """Write functions of a checkpoint by jax.export, with weights, tokenizer and stablehlo.json.
+
+    Args:
+      model: loaded checkpoint that the functions were made for.
+      functions: functions by name.
+      directory: existing directory to write into.
+      platforms: platforms to lower for, as JAX names them; no device is needed.
+
+    Raises:
+      InputError: if a function has an operation that needs the size of the batch.
+    """
+    loaded = model.members[0]
+    weights = trees.flatten(loaded.params)
+    shapes = {path: jax.ShapeDtypeStruct(x.shape, x.dtype) for path, x in weights.items()}
+    described = {}
+    for name, function in functions.items():
+        try:
+            exported = _exported(function, shapes, platforms)
+        except InputError:
+            raise
+        except Exception as error:  # whatever an operation raises for a symbolic size
+            raise InputError(
+                f"checkpoint {loaded.directory}: JAX cannot export {name} for any batch size "
+                f"({type(error).__name__}: {' '.join(str(error).split())[:200]}); write the "
+                "adapters into the weights by `t5x-lite merge`, or use `t5x-lite serve`"
+            ) from error
+        file = f"{name}.jax_export"
+        (directory / file).write_bytes(exported.serialize())
+        inputs = exported.in_avals[len(shapes) :]
+        described[name] = {
+            "file": file,
+            "inputs": [_described(*pair) for pair in zip(function.inputs, inputs, strict=True)],
+            "outputs": [
+                _described(*pair) for pair in zip(function.outputs, exported.out_avals, strict=True)
+            ],
+            **({} if function.max_length is None else {"max_length": function.max_length}),
+            **function.about,
+        }
+    arrays: Any = {path: np.asarray(array) for path, array in weights.items()}
+    np.savez(directory / _WEIGHTS, **arrays)
+    _write_tokenizer(loaded, directory / _TOKENIZER)
+    description = {
+        "functions": described,
+        "weights": _WEIGHTS,
+        "tokenizer": _TOKENIZER,
+        "pad_id": loaded.vocabulary.pad_id,
+        "platforms": [*platforms],
+        "compute_dtype": loaded.learner.dtype,
+        "jax": jax.__version__,
+    }
+    (directory / STABLEHLO).write_bytes(as_json(description))
+
+
+def _exported(
+    function: ExportedFunction, shapes: Mapping[str, Any], platforms: Sequence[str]
+) -> jax_export.Exported:
+    most = function.max_length
+    limits = () if most is None else (f"length <= {most}",)
+    scope = jax_export.SymbolicScope(limits)
+    inputs = [
+        jax.ShapeDtypeStruct(jax_export.symbolic_shape(shape, scope=scope), jnp.int32)
+        for shape in function.inputs.values()
+    ]
+
+    def run(weights: Mapping[str, Any], *arrays: Any) -> Any:
+        return function.run(trees.unflatten(weights), *arrays)
+
+    return jax_export.export(jax.jit(run), platforms=platforms)(dict(shapes), *inputs)
+
+
+def _described(name: str, array: Any) -> dict[str, Any]:
+    shape = [size if isinstance(size, int) else str(size) for size in array.shape]
+    return {"name": name, "shape": shape, "dtype": array.dtype.name}
+
+
+def _write_tokenizer(loaded: Loaded, directory: Path) -> None:
+    directory.mkdir()
+    vocabulary = loaded.vocabulary
+    if not isinstance(vocabulary, Tokenizer):
+        write_tokenizer(vocabulary, directory)
+        return
+    start = f"{HUGGINGFACE}/"
+    files = checkpointing.step_files(loaded.directory)
+    kept = {name.removeprefix(start): files[name] for name in files if name.startswith(start)}
+    longest = trained_length(loaded.experiment)
+    for name, content in tokenizer_files(vocabulary, kept, max_length=longest).items():
+        (directory / name).write_bytes(content)

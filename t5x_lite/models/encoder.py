@@ -28,7 +28,7 @@ from jaxtyping import Bool, Float, Int
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import Above, AtLeast, Count, Rate, Whole, check_bounds
 from t5x_lite.core.sharding import constrain
-from t5x_lite.core.trees import Array, Key
+from t5x_lite.core.trees import Array, Key, Size
 from t5x_lite.models.base import ModelConfig, RowShapes
 from t5x_lite.nn import fused_attention
 from t5x_lite.nn.attention_pattern import Pattern, RelativeBias, document_positions
@@ -487,7 +487,7 @@ class EncoderModel(nnx.Module):
 
     def _position_rows(
         self,
-        length: int,
+        length: Size,
         *,
         real: Bool[Array, "B S"] | None,
         positions: Int[Array, "B S"] | None,
@@ -618,7 +618,7 @@ class Bert(EncoderModel):
         running = self.config.running
         return scan_layers(self.layers, call, x, inputs=keys, running=running, part=part)[0]
 
-    def pattern(self, mask: Visibility, length: int) -> Pattern:
+    def pattern(self, mask: Visibility, length: Size) -> Pattern:
         """Return the mask and the relative bias of attention; the bias may be absent."""
         pattern = self.config.running.pattern(mask, length)
         return pattern.biased(self.relative_bias, bidirectional=True) if self.relative else pattern

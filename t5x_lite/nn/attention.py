@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.sharding import constrain, traced_kind
-from t5x_lite.core.trees import Array, Key
+from t5x_lite.core.trees import Array, Key, Size
 from t5x_lite.nn import fused_attention as cudnn
 from t5x_lite.nn.attention_pattern import EVERYTHING, Pattern
 from t5x_lite.nn.dense import (
@@ -273,7 +273,7 @@ def dot_product_attention(
     bias: Any = pattern.bias
     before = None
     if prefix is not None:
-        before = of_rows(prefix, len(value), dropout_rate, key=dropout_key)
+        before = of_rows(prefix, value.shape[0], dropout_rate, key=dropout_key)
     value, draws = dropped_values(value, dropout_rate, key=dropout_key, share=share_dropout)
     if isinstance(mask, Visibility) and mask.fused:
         if draws is None and before is None and cudnn.is_taken(traced_kind(), value.dtype):
@@ -315,7 +315,7 @@ def dot_product_attention(
 
 
 def of_rows(
-    prefix: Prefix, num: int, rate: float, *, key: Key | None
+    prefix: Prefix, num: Size, rate: float, *, key: Key | None
 ) -> tuple[Float[Array, "B P H K"], Float[Array, "B P H K"]]:
     """Broadcast a prefix's keys and values to all rows of a batch, with dropout of the values.
 

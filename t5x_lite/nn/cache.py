@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from t5x_lite.core.trees import Array
+from t5x_lite.core.trees import Array, Size
 from t5x_lite.nn import masks
 from t5x_lite.nn.attention_pattern import Positions
 from t5x_lite.nn.layers import KeysAndValuesByHead
@@ -253,7 +253,7 @@ class Prefix(NamedTuple):
     part: Any
 
 
-def align(*parts: Int[Array, "B _"], batch_size: int) -> Prefix:
+def align(*parts: Int[Array, "B _"], batch_size: Size) -> Prefix:
     """Concatenate the start token, inputs and prompt of each row, right-aligned.
 
     align([[5, 6, 0], [7, 8, 9]], [[3, 0], [4, 2]], batch_size=2)

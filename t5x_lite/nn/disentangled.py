@@ -206,7 +206,7 @@ class DisentangledAttention(Attention):
             position_query = self._written_out(projected, distances.index)
         before = self.own_prefix(x, mask)
         if before is not None:
-            before = of_rows(before, len(x), self.dropout_rate, key=weights_key)
+            before = of_rows(before, x.shape[0], self.dropout_rate, key=weights_key)
         values, draws = dropped_values(
             values, self.dropout_rate, key=weights_key, share=self.share_dropout
         )

@@ -15,7 +15,7 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Bool, Int
 
-from t5x_lite.core.trees import Array
+from t5x_lite.core.trees import Array, Size
 
 MASKED = -1e10
 """Value of a masked logit. A query without visible keys attends to all keys equally."""
@@ -26,7 +26,7 @@ def padding(keys: Int[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
     return (keys > 0)[:, None, None, :]
 
 
-def causal(length: int) -> Bool[Array, "1 1 T T"]:
+def causal(length: Size) -> Bool[Array, "1 1 T T"]:
     """Return the mask in which a query attends to itself and to earlier keys."""
     return jnp.tril(jnp.ones((length, length), bool))[None, None]
 
@@ -97,7 +97,7 @@ class Visibility:
         others = (self.both_ways, self.hidden)
         return self.one_text and self.itself and all(ids is None for ids in others)
 
-    def dense(self, num_queries: int) -> Bool[Array, "#B 1 #T S"] | None:
+    def dense(self, num_queries: Size) -> Bool[Array, "#B 1 #T S"] | None:
         """Return the full mask for `num_queries` queries, or None if all keys are allowed."""
         order = causal(num_queries) if self.causal else None
         if order is not None and self.both_ways is not None:
@@ -108,7 +108,7 @@ class Visibility:
         )
 
     def block(
-        self, num_queries: int, start: int | Int[Array, ""], size: int
+        self, num_queries: Size, start: int | Int[Array, ""], size: int
     ) -> Bool[Array, "#B 1 #T size"] | None:
         """Return `size` mask columns from `start` on; columns past the last key are undefined."""
         columns = start + jnp.arange(size)
@@ -132,7 +132,7 @@ class Visibility:
         )
 
     def _unhidden(
-        self, hidden: Bool[Array, "B P _"] | None, num_queries: int, columns: Int[Array, " _"]
+        self, hidden: Bool[Array, "B P _"] | None, num_queries: Size, columns: Int[Array, " _"]
     ) -> Bool[Array, "#B 1 T _"] | None:
         own = None
         if not self.itself:

@@ -31,7 +31,7 @@ from t5x_lite.core.accelerators import is_nvidia
 from t5x_lite.core.errors import InputError
 from t5x_lite.core.options import did_you_mean
 from t5x_lite.core.sharding import constrain
-from t5x_lite.core.trees import Array, Key
+from t5x_lite.core.trees import Array, Key, Size
 from t5x_lite.nn import cache as caching
 from t5x_lite.nn import experts
 from t5x_lite.nn.attention_pattern import Pattern
@@ -243,7 +243,7 @@ class Running:
             attention_by_head=attention == "heads",
         )
 
-    def pattern(self, mask: Array | Visibility | None, length: int) -> Pattern:
+    def pattern(self, mask: Array | Visibility | None, length: Size) -> Pattern:
         """Convert a mask to the pattern that the configured implementation of attention needs.
 
         Args:

@@ -3,6 +3,7 @@
 `TaskHeads` trains several tasks on one encoder, each with its own head.
 
     TaskHeads(tasks=("mnli=3", "stsb=1", "squad=span"))    # heads/mnli, heads/stsb, heads/squad
+    TaskHeads(tasks=("mnli=3", "stsb=1"), class_weights=("mnli=1,1,2",))
 
 Each row has the number of its task in `adapter_ids` (`data.adapter_of`), and only the loss of this
 task's head counts for the row. NAME=1 is regression by squared error, NAME=2 and more are classes,
@@ -52,6 +53,7 @@ data.layout Tokens().
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -62,7 +64,7 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import AtLeast, Count, Rate, Whole
+from t5x_lite.core.options import AtLeast, Count, Rate, Whole, did_you_mean
 from t5x_lite.core.trees import Array, Batch, Key
 from t5x_lite.layouts import Choices, Labelled, Layout, Tokens, Windows
 from t5x_lite.layouts.base import ADAPTER_IDS
@@ -400,6 +402,8 @@ class TaskHeads(Objective):
         class is regression, and "span" predicts first and last token of an answer. The head has the
         name NAME.
       scales: scale of each task's term in the loss; () is 1 for each.
+      class_weights: NAME=W1,W2,... for tasks with classes: weight of each class in the task's loss,
+        in the order of the task's labels. The weights of other tasks are 1.
       label_smoothing: total probability that smoothed targets spread over all classes of a task.
       head: kind of the heads of classes and scores: "bert", "roberta", "electra" or "deberta".
       dropout_rate: dropout rate of the heads of classes and scores; None is the model's rate.
@@ -408,6 +412,7 @@ class TaskHeads(Objective):
 
     tasks: tuple[str, ...] = ()
     scales: tuple[float, ...] = ()
+    class_weights: tuple[str, ...] = ()
     label_smoothing: Rate = 0.0
     head: ClassifierKind = "bert"
     dropout_rate: Rate | None = None
@@ -437,6 +442,38 @@ class TaskHeads(Objective):
             self.heads({})
         except InputError as error:
             raise InputError(f"objective.tasks: {error}") from error
+        self.weights_by_task()
+
+    def weights_by_task(self) -> dict[str, tuple[float, ...]]:
+        """Return the class weights of the tasks in `class_weights`.
+
+        Raises:
+          InputError: if a task is unknown, named twice or has no classes, or a weight is invalid.
+        """
+        kinds = dict(line.split("=") for line in self.tasks)
+        found: dict[str, tuple[float, ...]] = {}
+        for line in self.class_weights:
+            name, _, values = line.partition("=")
+            where = f"objective.class_weights {line!r}"
+            if name not in kinds:
+                raise InputError(f"{where}: no task is called {name!r}{did_you_mean(name, kinds)}")
+            if name in found:
+                raise InputError(f"{where}: the task {name} is named twice")
+            if kinds[name] in ("1", "span"):
+                raise InputError(f"{where}: the task {name}={kinds[name]} has no classes")
+            try:
+                weights = tuple(map(float, values.split(",")))
+            except ValueError as error:
+                raise InputError(f"{where} must be NAME=W1,W2,..., such as mnli=1,1,2") from error
+            if len(weights) != int(kinds[name]):
+                raise InputError(
+                    f"{where} must have one weight for each of {kinds[name]} classes: got "
+                    f"{len(weights)}"
+                )
+            if not (all(0 <= w < math.inf for w in weights) and any(weights)):
+                raise InputError(f"{where}: weights must be at least 0, and one of them above 0")
+            found[name] = weights
+        return found
 
     @property
     def num_tasks(self) -> int:
@@ -492,22 +529,37 @@ class TaskHeadsLoss(LossModule):
         terms: dict[str, Any] = {}
         metrics: dict[str, Any] = {}
         scales = self.config.scales or (1.0,) * self.config.num_tasks
+        weights = self.config.weights_by_task()
         for number, (line, scale) in enumerate(zip(self.config.tasks, scales, strict=True)):
             name, _, kind = line.partition("=")
             rows = _only(batch, ids == number)
-            loss = self._loss(heads[name], kind, hidden, rows, keys[number])
+            own = weights.get(name, ())
+            loss = self._loss(heads[name], kind, hidden, rows, keys[number], class_weights=own)
             terms |= {f"{name}/{k}": x._replace(scale=scale) for k, x in loss.terms.items()}
             metrics |= {f"{name}/{k}": x for k, x in loss.metrics.items()}
         return Loss(terms=terms, metrics=metrics)
 
-    def _loss(self, head: Any, kind: str, hidden: Array, rows: Batch, key: Key | None) -> Loss:
+    def _loss(
+        self,
+        head: Any,
+        kind: str,
+        hidden: Array,
+        rows: Batch,
+        key: Key | None,
+        *,
+        class_weights: tuple[float, ...],
+    ) -> Loss:
         if kind == "span":
             return loss_of_spans(head, hidden, rows)
         logits = head(hidden, key=key)
         if kind == "1":
             return squared_error(logits[:, 0], rows)
-        smoothing = self.config.label_smoothing
-        return loss_of_classes(logits, rows["labels"][:, 0], label_smoothing=smoothing)
+        return loss_of_classes(
+            logits,
+            rows["labels"][:, 0],
+            class_weights=class_weights,
+            label_smoothing=self.config.label_smoothing,
+        )
 
 
 def _only(batch: Batch, mine: Array) -> Batch:

@@ -148,3 +148,15 @@ def test_a_callback_ends_a_run(
     caplog.clear()
     assert train(dataclasses.replace(experiment, steps=5)).step == 4
     assert message in caplog.messages
+
+
+def test_stablehlo_runs_in_jax(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "work").mkdir()
+    write_checkpoint(tmp_path / "work", "bert").rename("work/encoder")
+    command, code, *_ = (b for b in guide("export") if b.language in ("bash", "python"))
+    run(command)
+    names: dict = {}
+    exec(code.text, names)
+    expected = t5x_lite.load("work/encoder").encode(["a b", "c"], normalize=True)
+    np.testing.assert_allclose(names["vectors"], expected, atol=1e-6)

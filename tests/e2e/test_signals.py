@@ -232,6 +232,7 @@ JOBS = {
     "report": Job("report tuned --output OUT.html", 3.0),
     "import adapter": Job("import adapter module OUT --base t5", 6.0),
     "export adapter": Job("export adapter tuned OUT", 6.0),
+    "export stablehlo": Job("export stablehlo t5 OUT", 15.0),
     "score-pairs": Job(
         "score-pairs --checkpoint r/ranker --input pairs.jsonl --output OUT", resumes=True
     ),

@@ -69,8 +69,23 @@ def test_each_term_is_that_of_a_head_alone():
     assert np.isfinite(float(found.value()))
 
 
+def test_class_weights_are_those_of_a_head_alone():
+    """Literals: the weights of the task's rows are summed up; other tasks do not change."""
+    weighted = dataclasses.replace(OBJECTIVE, class_weights=("three=0.5,2,1",), label_smoothing=0.1)
+    made = Learner.of(QUIET, weighted)
+    params = random(made.shapes)
+    loss = jax.jit(made.loss)(params, mixed())
+    alone = Classify(num_classes=3, class_weights=(0.5, 2.0, 1.0), label_smoothing=0.1)
+    own = {**params, "heads": {"classifier": params["heads"]["three"]}}
+    [found] = jax.jit(Learner.of(QUIET, alone).loss)(own, rows_of(mixed(), 0)).terms.values()
+    total, weight, _ = loss.terms["three/cross_entropy"]
+    np.testing.assert_allclose(total, found.total, rtol=1e-5)
+    assert float(weight) == float(found.weight) == 2.0 + 1.0  # labels 2 and 3
+    assert float(loss.terms["where/cross_entropy"].weight) == 1.0
+
+
 def test_parts_of_a_batch_are_the_batch():
-    made = Learner.of(QUIET, OBJECTIVE)
+    made = Learner.of(QUIET, dataclasses.replace(OBJECTIVE, class_weights=("three=1,5,2",)))
     params, batch = random(made.shapes), mixed()
 
     @jax.jit
@@ -106,12 +121,24 @@ def test_its_heads_and_what_is_refused():
     known = Classifier(name="three", num_classes=3, labels=labels)
     three, score, where = OBJECTIVE.heads({"three": known})
     assert (three, score.num_classes, where) == (known, 1, Span(name="where"))
-    assert from_json(to_json(OBJECTIVE), source="here") == OBJECTIVE
+    weighted = dataclasses.replace(OBJECTIVE, class_weights=("three=1,2,1",))
+    for objective in (OBJECTIVE, weighted):
+        assert from_json(to_json(objective), source="here") == objective
     for fields, match in (
         ({"tasks": ("mnli",)}, "must be NAME=CLASSES or NAME=span"),
         ({"tasks": ("a=2", "a=3")}, "names the task a twice"),
         ({"tasks": ("a=0",)}, "num_classes must be at least 1"),
         ({"tasks": ("a=2",), "scales": (1.0, 2.0)}, "one scale for each of 1 tasks"),
+        ({"tasks": ("abc=2",), "class_weights": ("abd=1,2",)}, "no task is called 'abd'.*abc"),
+        ({"tasks": ("a=2",), "class_weights": ("a=1,2", "a=1,2")}, "the task a is named twice"),
+        ({"tasks": ("a=1",), "class_weights": ("a=1",)}, "the task a=1 has no classes"),
+        ({"tasks": ("a=span",), "class_weights": ("a=1",)}, "the task a=span has no classes"),
+        ({"tasks": ("a=2",), "class_weights": ("a=balanced",)}, "must be NAME=W1,W2,..."),
+        ({"tasks": ("a=2",), "class_weights": ("a",)}, "must be NAME=W1,W2,..."),
+        ({"tasks": ("a=2",), "class_weights": ("a=1,2,3",)}, "each of 2 classes: got 3"),
+        ({"tasks": ("a=2",), "class_weights": ("a=-1,2",)}, "weights must be at least 0"),
+        ({"tasks": ("a=2",), "class_weights": ("a=0,0",)}, "one of them above 0"),
+        ({"tasks": ("a=2",), "class_weights": ("a=1,inf",)}, "weights must be at least 0"),
     ):
         with pytest.raises(InputError, match=match):
             TaskHeads(**fields)
