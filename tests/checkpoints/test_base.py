@@ -74,7 +74,7 @@ def test_a_base_and_its_file(base, tmp_path):
     [
         (b"{", "Expecting property name"),
         (b"[]", "list indices"),
-        (b'{"version": 2}', "version 2 is not supported, only 1"),
+        (b'{"version": 2}', "version 2 of base.json is not supported, only version 1"),
         (b'{"version": 1, "checkpoint": "x"}', "'arrays'"),
         (b'{"version": 1, "checkpoint": "x", "relative": "", "arrays": {"a": 3}}', "int"),
     ],

@@ -261,7 +261,7 @@ def test_places_of_documents(tmp_path):
     named = pa.table({"docid": ["x"], "title": ["T"], "text": ["words"], "n": [1]})
     pq.write_table(named, tmp_path / "named.parquet")
     assert read(tmp_path / "named.parquet") == [("x", "T words")]
-    with pytest.raises(InputError, match=r"no column 'body', but docid, title, text, n"):
+    with pytest.raises(InputError, match=r"no column 'body', but only docid, title, text, n"):
         read(tmp_path / "named.parquet", "{body}")
     with pytest.raises(InputError, match=r"none\.parquet: No such file"):
         read(tmp_path / "none.parquet")

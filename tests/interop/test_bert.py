@@ -243,8 +243,8 @@ def test_the_class_that_a_model_becomes(model, head, earlier, expected):
     ("model", "head", "message"),
     [
         (SMALL.replace(positions="relative_bias"), None, "relative positions"),
-        (SMALL.replace(position_offset=3), None, "begin at 3 .*, but .* needs 1"),
-        (SMALL.replace(position_offset=1), Rtd(kind="electra"), "begin at 1 .*, but .* needs 0"),
+        (SMALL.replace(position_offset=3), None, "begin at 3 .*, but must begin at 1"),
+        (SMALL.replace(position_offset=1), Rtd(kind="electra"), "begin at 1 .*, but must begin at 0"),
         (SMALL.replace(embedding_size=2, activation="relu"), Mlm(), "uses gelu"),
     ],
 )

@@ -81,7 +81,7 @@ def test_the_first_axis_runs_fastest_and_steps_add_up(tmp_path):
         (
             encoded([1, 2, 3]),
             THEIRS,
-            r"is damaged \(the indices have shape \(3,\), but the values \(2,\)",
+            r"is damaged \(the indices have shape \(3,\), but the values have shape \(2,\)",
         ),
         (encoded([1, 2], size=(8, 16)), THEIRS, r"has shape \(8, 16\), but the base has \(16, 8"),
         (encoded([1, 2]), "encoder.block.1.layer.1.DenseReluDense.wi_2.weight", "did you mean"),

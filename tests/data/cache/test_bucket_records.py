@@ -214,7 +214,7 @@ def test_what_is_wrong_with_a_cache_in_a_bucket(both, store, directory):  # noqa
         damaged[place] ^= 1
         (there / shard).write_bytes(damaged)
         with pytest.raises(
-            InputError, match=r"bucket/caches/spans is damaged \(example \d+ in train-00000"
+            InputError, match=r"bucket/caches/spans is damaged \(example \d+ in shard train-00000"
         ):
             Cache(where).split("train").read(np.arange(20))
     with pytest.raises(InputError, match=f"{shard} does not fit its checksum"):
