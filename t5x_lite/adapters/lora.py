@@ -19,6 +19,11 @@ DoRA (Liu et al. 2024, arXiv:2402.09353) trains the norm of each column apart fr
 m starts as |W|. It is stored as m - |W| (`magnitude`, 0 at first), so it fits the base of any
 checkpoint; its gradient is the gradient of m. The bias is not scaled, as in PEFT.
 
+Dropout (PEFT's lora_dropout) zeroes elements of the input of A in training: s (drop(x) A) B. The
+mask is sampled for each element, from the random key of the layer. With DoRA, the rescaling also
+reads this input, as in PEFT: y = x W + b + (c - 1) drop(x) W + c s (drop(x) A) B, where c is
+m / |W + s A B|. Merged weights and other commands than `train` have no dropout.
+
 A gate (`t5x_lite.adapters.composition`) weights the branch by the tokens of a row, as in UniPELT:
 y = x W + b + g s (x A) B. No kernel gives the same result. (In the library `adapters`, s has no
 effect with a gate.)
@@ -51,9 +56,9 @@ from t5x_lite.adapters.composition import Gate, check_stacks, gates_of, make_gat
 from t5x_lite.adapters.delta_parts import Dora, LowRank, Part, Scale
 from t5x_lite.adapters.whole_arrays import Leaf, table_of
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.options import Count
+from t5x_lite.core.options import Count, Rate
 from t5x_lite.core.trees import Array, Key
-from t5x_lite.nn.dense import Dense, einsum
+from t5x_lite.nn.dense import Dense, dropout, einsum
 
 EMBEDDING = "embedding"
 """Name in `Lora.sites` for the token embedding."""
@@ -68,6 +73,7 @@ class Lora(Adapter):
       alpha: numerator of the scale alpha / rank.
       rank_stabilised: True to use the scale alpha / sqrt(rank) (Kalajdzievski 2023,
         arXiv:2312.03732).
+      dropout: dropout rate of the input of A, in training only.
       dora: True to train the norm of each kernel column separately from its direction (DoRA).
       gate: gate of the LoRA output: "none", "real_tokens", or "all_tokens" (as in the library
         `adapters`, only for encoders).
@@ -78,6 +84,7 @@ class Lora(Adapter):
     rank: Count = 8
     alpha: float = 8.0
     rank_stabilised: bool = False
+    dropout: Rate = 0.0
     dora: bool = False
     gate: Gate = "none"
 
@@ -92,6 +99,11 @@ class Lora(Adapter):
             raise InputError(
                 f"LoRA with dora does not support the site {EMBEDDING!r}; use only one of them"
             )
+        if self.dropout and EMBEDDING in self.sites:
+            raise InputError(
+                f"LoRA with dropout does not support the site {EMBEDDING!r}, whose change is "
+                "merged into the token embedding; use only one of them"
+            )
 
     @property
     def scale(self) -> float:
@@ -99,14 +111,13 @@ class Lora(Adapter):
         return self.alpha / (math.sqrt(self.rank) if self.rank_stabilised else self.rank)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        module = DirectedBranch if self.dora else LowRankBranch
+        module: Any = DirectedBranch if self.dora else LowRankBranch
+        options: dict[str, Any] = {"rank": self.rank, "scale": self.scale, "rate": self.dropout}
+        if self.gate != "none":
+            module, options["gate"] = GatedBranch, self.gate
 
         def branch(site: Site, rngs: nnx.Rngs) -> Factors:
-            if self.gate != "none":
-                return GatedBranch(
-                    site.dense, rank=self.rank, scale=self.scale, gate=self.gate, rngs=rngs
-                )
-            return module(site.dense, rank=self.rank, scale=self.scale, rngs=rngs)
+            return module(site.dense, **options, rngs=rngs)
 
         layers = tuple(site for site in self.sites if site != EMBEDDING)
         found = self.at_sites(model, dense=branch, sites=layers, rngs=rngs) if layers else {}
@@ -126,10 +137,13 @@ class Factors(nnx.Module):
       host: dense layer that the product is added to.
       rank: rank of the product A B.
       scale: scale s of the product.
+      rate: dropout rate of the input of A.
       rngs: random streams; "params" is used.
     """
 
-    def __init__(self, host: Dense, *, rank: int, scale: float, rngs: nnx.Rngs):
+    dropout_key: nnx.Variable | None = None  # from `slots.with_dropout`
+
+    def __init__(self, host: Dense, *, rank: int, scale: float, rate: float = 0.0, rngs: nnx.Rngs):
         features_in, features_out = host.kernel.shape[-2:]
         axes = host.axes
         bound = features_in**-0.5
@@ -137,6 +151,15 @@ class Factors(nnx.Module):
         self.a = nnx.Param(a, logical=(axes[0], None))
         self.b = nnx.Param(jnp.zeros((rank, features_out), jnp.float32), logical=(None, axes[1]))
         self.scale = scale
+        self.dropout_rate = rate
+
+    def dropped(self, x: Float[Array, "*batch I"]) -> Float[Array, "*batch I"]:
+        """Return the input of A: x with dropout if the module has a random key."""
+        if self.dropout_key is None:
+            return x
+        # DeBERTa projects tokens and relative positions by one layer, with a mask for each.
+        key = jax.random.fold_in(self.dropout_key[...], x.ndim)
+        return dropout(x, self.dropout_rate, key=key)
 
     def branch(self, x: Float[Array, "*batch I"]) -> Float[Array, "*batch O"]:
         """Return the low-rank product s (x A) B in float32."""
@@ -156,10 +179,10 @@ class LowRankBranch(Factors):
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
         """Return y plus the low-rank product s (x A) B, in float32."""
-        return y + self.branch(x)
+        return y + self.branch(self.dropped(x))
 
     def kind(self) -> Hashable:
-        return (type(self), self.scale, self.a.shape, self.b.shape)
+        return (type(self), self.scale, self.dropout_rate, self.a.shape, self.b.shape)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
         """Return the merged kernel W + s A B, in the dtype of W."""
@@ -186,13 +209,23 @@ class GatedBranch(Factors):
       rank: rank of the product A B.
       scale: scale s of the product.
       gate: kind of the gate g.
+      rate: dropout rate of the input of A.
       rngs: random streams; "params" is used.
     """
 
     per_row = True
 
-    def __init__(self, host: Dense, *, rank: int, scale: float, gate: Gate, rngs: nnx.Rngs):
-        super().__init__(host, rank=rank, scale=scale, rngs=rngs)
+    def __init__(
+        self,
+        host: Dense,
+        *,
+        rank: int,
+        scale: float,
+        gate: Gate,
+        rate: float = 0.0,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(host, rank=rank, scale=scale, rate=rate, rngs=rngs)
         self.kind_of_gate: Gate = gate
         self.gate = make_gate(host.kernel.shape[-2], host.axes[0], rngs=rngs)
 
@@ -226,7 +259,8 @@ class GatedBranch(Factors):
                     "attention/value"
                 )
             seen = None
-        return y + gates_of(self.gate, x, seen, self.kind_of_gate) * self.branch(x)
+        gates = gates_of(self.gate, x, seen, self.kind_of_gate)
+        return y + gates * self.branch(self.dropped(x))
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
         raise InputError(
@@ -241,8 +275,8 @@ class GatedBranch(Factors):
 class DirectedBranch(LowRankBranch):
     """DoRA module: returns m / |W + s A B| (y + s (x A) B) for a dense layer's output y."""
 
-    def __init__(self, host: Dense, *, rank: int, scale: float, rngs: nnx.Rngs):
-        super().__init__(host, rank=rank, scale=scale, rngs=rngs)
+    def __init__(self, host: Dense, *, rank: int, scale: float, rate: float = 0.0, rngs: nnx.Rngs):
+        super().__init__(host, rank=rank, scale=scale, rate=rate, rngs=rngs)
         start = jnp.zeros(host.kernel.shape[-1:], jnp.float32)
         self.magnitude = nnx.Param(start, logical=host.axes[1:])
 
@@ -253,7 +287,13 @@ class DirectedBranch(LowRankBranch):
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
         """Return y + s (x A) B, rescaled to the column norms m, in float32."""
-        return self._sizes(kernel) * super().__call__(x, y, kernel)
+        sizes = self._sizes(kernel)
+        if self.dropout_key is None:
+            return sizes * super().__call__(x, y, kernel)
+        x = self.dropped(x).astype(kernel.dtype)
+        batch = "ABCE"[: x.ndim - 1]
+        own = einsum(f"{batch}I,IO->{batch}O", x, kernel)
+        return y + (sizes - 1.0) * own + sizes * self.branch(x)
 
     def kind(self) -> Hashable:
         return None

@@ -695,6 +695,7 @@ def _lora_files(
     whole = int(alpha) if float(alpha).is_integer() else alpha
     places = _lora_places(sites, hosts, said=said)
     said_of = {"r": adapter.rank, "alpha": whole, "use_gating": is_gated}
+    said_of["dropout"] = adapter.dropout
     return {**LORA, "architecture": "lora", **said_of, **places}, tensors
 
 

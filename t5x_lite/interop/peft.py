@@ -692,8 +692,7 @@ def _to_lora(
 ) -> tuple[Lora, dict[tuple[str, str, str], np.ndarray]]:
     config, where = file.config, file.config_file
     stabilised, dora = bool(config.get("use_rslora")), bool(config.get("use_dora"))
-    if config.get("lora_dropout"):
-        _logger.warning("%s: ignoring lora_dropout, which only affects training", where)
+    dropout = number_of(where, "lora_dropout", config.get("lora_dropout") or 0, least=0)
     rank = number_of(where, "r", config.get("r", 8), least=1)
     alpha = number_of(where, "lora_alpha", config.get("lora_alpha", 8), least=1e-6)
     ranks, alphas = {}, {}
@@ -710,6 +709,7 @@ def _to_lora(
         rank=int(whole),
         alpha=float(common),
         rank_stabilised=stabilised,
+        dropout=float(dropout),
         dora=dora,
         **_sites(hosts, by_layer, default=Lora().sites),
     )

@@ -493,7 +493,7 @@ def _lora(
         "bias": "none",
         "r": adapter.rank,
         "lora_alpha": int(adapter.alpha) if whole else adapter.alpha,
-        "lora_dropout": 0.0,
+        "lora_dropout": adapter.dropout,
         "target_modules": targets_of(chosen, hosts.places),
         "use_rslora": adapter.rank_stabilised,
         "use_dora": adapter.dora,

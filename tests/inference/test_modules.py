@@ -210,7 +210,10 @@ def test_a_module_that_trained_with_its_base(part, run, place):
         t5x_lite.load(place / "t5").add_adapter("t", norms)
     own = t5x_lite.load(norms)
     own.use("t")
-    with pytest.raises(InputError, match=r"norm/scale of the base model was trained together with the adapters t, so"):
+    with pytest.raises(
+        InputError,
+        match=r"norm/scale of the base model was trained together with the adapters t, so",
+    ):
         own.use("")
     whole = run("whole", 1, adapters=LORA, checkpoints=Checkpoints(period=5, whole=True))
     t5x_lite.load(place / "t5").add_adapter("lora", whole)

@@ -43,6 +43,14 @@ def test_lora_in_and_out(tmp_path):
     assert config["base_model_name_or_path"] == "some/base"
 
 
+def test_dropout_in_and_out(tmp_path):
+    made = module(write(tmp_path / "in", {**LORA, "lora_dropout": 0.1}, bert_lora()))
+    assert made.adapter == Lora(name="rte", rank=2, alpha=4.0, dropout=0.1)
+    assert written(tmp_path, made)[0]["lora_dropout"] == 0.1
+    with pytest.raises(InputError, match=r"lora_dropout must be a number of at least 0, got 'x'"):
+        module(write(tmp_path / "text", {**LORA, "lora_dropout": "x"}, bert_lora()))
+
+
 @pytest.mark.parametrize("start", ["", "bert.", "transformer.bert."])
 def test_any_beginning_of_names(tmp_path, start):
     made = module(write(tmp_path / "in", LORA, bert_lora(start=start)))

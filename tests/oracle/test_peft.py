@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from scripts import encoder_goldens, goldens
 from t5x_lite.adapters.config import Adapters
+from t5x_lite.adapters.lora import DirectedBranch, LowRankBranch
 from t5x_lite.checkpoints import items
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.cli import main
@@ -23,6 +25,8 @@ from t5x_lite.decoding.generate import decode
 from t5x_lite.decoding.sampling import Decoding
 from t5x_lite.inference.loading import Loaded, learner_of
 from t5x_lite.interop.tensor_files import read_safetensors
+from t5x_lite.nn.dense import Dense
+from t5x_lite.nn.slots import with_dropout
 from tests.adapters.delta_directories import write_step
 
 pytestmark = pytest.mark.oracle
@@ -443,3 +447,43 @@ def test_a_composition_of_loras_is_one_lora(t5, tmp_path, rank, capsys):
     else:
         assert 1e-5 < np.abs(found - expected).max() < 0.5 * np.abs(expected).max()
     assert 'library_name: "peft"' in (out / "README.md").read_text()
+
+
+class Fixed(torch.nn.Module):
+    """PEFT's dropout layer with a given mask."""
+
+    def __init__(self, mask):
+        super().__init__()
+        self.mask = torch.from_numpy(np.array(mask))
+
+    def forward(self, x):
+        return x * self.mask
+
+
+@pytest.mark.parametrize("dora", [False, True])
+def test_training_with_dropout_of_the_input(dora):
+    """Output, and gradient of A, of one layer in training with the same mask."""
+    config = peft.LoraConfig(r=2, target_modules=["0"], lora_dropout=0.5, use_dora=dora)
+    theirs = moved(peft.get_peft_model(torch.nn.Sequential(torch.nn.Linear(6, 4)), config)).train()
+    layer = theirs.base_model.model[0]
+    kernel, bias = (x.detach().numpy() for x in (layer.weight.T, layer.bias))
+    dense = Dense(6, 4, axes=("embed", "mlp"), bias=True, rngs=nnx.Rngs(0))
+    dense.kernel[...], dense.bias[...] = kernel, bias
+    branch = (DirectedBranch if dora else LowRankBranch)(
+        dense, rank=2, scale=4.0, rate=0.5, rngs=nnx.Rngs(0)
+    )
+    branch.a[...] = layer.lora_A["default"].weight.detach().numpy().T
+    branch.b[...] = layer.lora_B["default"].weight.detach().numpy().T
+    if dora:
+        lengths = layer.lora_magnitude_vector["default"].weight.detach().numpy()
+        branch.magnitude[...] = lengths - np.linalg.norm(kernel, axis=0)
+    dense.slot = with_dropout(branch, jax.random.key(0), "attention/query")
+    x = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)
+    layer.lora_dropout["default"] = Fixed(dense.slot.dropped(jnp.ones_like(x)))
+    expected = theirs(torch.from_numpy(x))
+    rows = jnp.asarray(x)
+    np.testing.assert_allclose(dense(rows), expected.detach().numpy(), rtol=1e-5, atol=1e-5)
+    expected.square().sum().backward()
+    grads = nnx.grad(lambda layer: jnp.sum(jnp.square(layer(rows))))(dense)
+    by_theirs = layer.lora_A["default"].weight.grad.numpy().T
+    np.testing.assert_allclose(grads.slot.a[...], by_theirs, rtol=1e-4, atol=1e-5)

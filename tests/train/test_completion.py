@@ -90,9 +90,7 @@ def test_packed_rows_and_several_shapes_are_counted_in_memory_alone(
     steps = [with_epochs(one, options=["--epochs", "3"]).steps for one in (packed, grouped)]
     assert all(0 < number < 1000 for number in steps)
     monkeypatch.setattr(Source, "fits_in_memory", lambda source, split: False)
-    message = (
-        "data.pack True needs a number of steps, because a streamed task does not give its"
-    )
+    message = "data.pack True needs a number of steps, because a streamed task does not give its"
     with pytest.raises(InputError, match=message):
         with_epochs(packed, options=["--epochs", "3"])
     stays = with_epochs(packed)
