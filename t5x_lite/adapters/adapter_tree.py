@@ -354,6 +354,13 @@ class Modules(nnx.Module):
           stacks: stacked layers of the model by name.
         """
 
+    def start(self, stacks: Mapping[str, Any]) -> None:
+        """Set new parameters that depend on the base model, such as PiSSA's factors, in place.
+
+        Args:
+          stacks: stacked layers of the model by name, with the weights of the base.
+        """
+
     def claims(self) -> tuple[str, ...]:
         """Return the layer positions that no other adapter may use, such as "encoder/mlp/out"."""
         return tuple(f"{stack}/{site}" for stack, site in self.places)

@@ -678,6 +678,12 @@ def _lora_files(
         raise InputError(f"{said}: DoRA cannot be exported to the library `adapters`")
     if adapter.gate == "real_tokens":
         raise InputError(f"{said}: the library `adapters` has no LoRA with gate='real_tokens'")
+    if adapter.rank_pattern or adapter.alpha_pattern:
+        raise InputError(
+            f"{said}: a LoRA of the library `adapters` has one rank and one alpha, so "
+            "rank_pattern and alpha_pattern cannot be exported"
+        )
+    adapter, own = adapter.plain(own)
     is_gated = adapter.gate != "none"  # the library then ignores the scale
     tensors: Tensors = {}
     sites = {path.removesuffix("/a") for path in own if path.endswith("/a")}

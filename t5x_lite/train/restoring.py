@@ -345,6 +345,18 @@ def with_initial(
     return dataclasses.replace(state, params=params), base
 
 
+def with_start(state: TrainState, learner: Learner) -> TrainState:
+    """Return the state of a new run with adapter parameters that depend on the base, as PiSSA's."""
+    if not any(adapter.has_frozen for adapter in learner.adapters):
+        return state
+    flat = trees.flatten(state.params)
+    shapes = jax.eval_shape(learner.start, state.params)
+    layout = {path: flat[path].sharding for path in shapes}
+    found = jax.jit(learner.start, out_shardings=layout)(state.params)
+    params = trees.overlaid(state.params, trees.unflatten(found))
+    return dataclasses.replace(state, params=params)
+
+
 def with_arrays(state: TrainState, arrays: Mapping[str, Any]) -> TrainState:
     """Return a state with some parameters replaced; the new arrays get the old shardings."""
     flat = trees.flatten(state.params)

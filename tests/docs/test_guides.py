@@ -88,3 +88,9 @@ def test_a_callback_ends_a_run(
     caplog.clear()
     assert train(dataclasses.replace(experiment, steps=5)).step == 4
     assert message in caplog.messages
+
+
+def test_the_options_of_lora():
+    page = ROOT / "docs" / "reference" / "adapter_methods.md"
+    [code] = [block.text for block in blocks(page) if "rank_at" in block.text]
+    exec(code, {})
