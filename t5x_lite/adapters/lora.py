@@ -138,8 +138,8 @@ class Lora(Adapter):
             )
         if self.dropout and EMBEDDING in self.sites:
             raise InputError(
-                f"LoRA with dropout does not support the site {EMBEDDING!r}, whose change is "
-                "merged into the token embedding; use only one of them"
+                f"LoRA with dropout does not support the site {EMBEDDING!r}, because its change "
+                "is merged into the token embedding; use only one of them"
             )
         if self.init == "pissa":
             for other, name in (
@@ -221,8 +221,8 @@ class Lora(Adapter):
             rank, scale = max(map(self.rank_at, paths)), self.scale_at(paths[0])
             if self.init == "pissa" and rank > (most := min(site.dense.kernel.shape[-2:])):
                 raise InputError(
-                    f"adapter {self.name!r}: init='pissa' needs a rank of at most {most} at the "
-                    f"site {site.name}, whose kernel has {most} singular values, got {rank}"
+                    f"adapter {self.name!r}: init='pissa' needs a rank of at most {most}, the "
+                    f"number of singular values of the kernel of {site.name}, got {rank}"
                 )
             return module(site.dense, rank=rank, scale=scale, **options, rngs=rngs)
 

@@ -218,21 +218,23 @@ def with_dropout(slot: Any, key: Key | None, name: str) -> Any:
     """
     if key is None or not isinstance(slot, DropoutSlot) or not slot.dropout_rate:
         return slot
-    made = nnx.clone(slot)
+    graphdef, params, _ = split(slot)  # pyright: ignore[reportArgumentType]
+    made = bind(graphdef, params)
     own = jax.random.fold_in(key, zlib.crc32(name.encode()))
     made.dropout_key = nnx.Variable(own, logical=())
     return made
 
 
-def seed_slots(layer: "Host", key: Key | None) -> None:
-    """Set the dropout keys of the adapters at a layer's dense layers, in place.
+def seeded(key: Key | None, layer: "Host") -> Key | None:
+    """Set the dropout keys of the adapters at a layer's dense layers, in place, and return `key`.
 
     Args:
-      layer: one layer of a stack, rebuilt for this call.
       key: random key of the layer in a training step; None changes nothing.
+      layer: one layer of a stack, rebuilt for this call.
     """
     for name, dense in layer.dense_sites().items() if key is not None else ():
         dense.slot = with_dropout(dense.slot, key, name)
+    return key
 
 
 @runtime_checkable

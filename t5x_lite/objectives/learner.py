@@ -257,21 +257,6 @@ class Learner:
         }
         return trees.overlaid(fresh, trees.unflatten(narrow)) if narrow else fresh
 
-    def start(self, params: Params) -> dict[str, Array]:
-        """Return the adapters' parameters by path, where new ones may depend on the base's weights.
-
-        Args:
-          params: stored parameters, with the weights of the base model.
-        """
-        seen, found = self.read(params), {}
-        for name in ("", *self._towers):
-            bound = self._bound(seen, name)
-            bound.adapters.set_starts(bound.model)
-            for path, array in trees.flatten(split(bound.adapters)[1]).items():
-                own = ADAPTERS + path
-                found[in_tower(own, name) if name else own] = array
-        return found
-
     def read(self, params: Params) -> Params:
         """Compute the module's parameters from stored parameters, without a change of dtype.
 
