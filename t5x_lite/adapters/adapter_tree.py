@@ -48,7 +48,7 @@ from t5x_lite.core.errors import InputError
 from t5x_lite.core.trees import Array, Key
 from t5x_lite.nn.attention import Prefix
 from t5x_lite.nn.dense import Dense
-from t5x_lite.nn.slots import Around, GatedKeySlot, is_per_row, stacked
+from t5x_lite.nn.slots import Around, DropoutSlot, GatedKeySlot, is_per_row, stacked
 
 REGULARISATION = 0.01
 """Loss weight of the term |I - Wv|^2, summed over all AdapterFusion layers."""
@@ -134,6 +134,16 @@ class BlockTree(SlotTree):
 class DenseTree(SlotTree):
     """Module that composes adapters at a dense layer, and adds the layer's bias."""
 
+    dropout_key: nnx.Variable | None = None  # from `slots.with_dropout`
+
+    @property
+    def dropout_rate(self) -> float:
+        """Largest dropout rate of the composed adapters."""
+        leaves = self.leaves.all().values()
+        return max(
+            (leaf.dropout_rate for leaf in leaves if isinstance(leaf, DropoutSlot)), default=0
+        )
+
     def with_bias(
         self,
         x: Float[Array, "*batch I"],
@@ -153,7 +163,8 @@ class DenseTree(SlotTree):
                 "but DeBERTa projects relative positions once for all rows; use other sites, such "
                 "as attention/value"
             )
-        state = self._run(DenseState(x, y, kernel, bias, self._ids(), seen))
+        key = None if self.dropout_key is None else self.dropout_key[...]
+        state = self._run(DenseState(x, y, kernel, bias, self._ids(), seen, key))
         return state.y if state.bias is None else state.y + state.bias.astype(jnp.float32)
 
     def __call__(
@@ -343,6 +354,13 @@ class Modules(nnx.Module):
 
         Args:
           stacks: stacked layers of the model by name.
+        """
+
+    def start(self, stacks: Mapping[str, Any]) -> None:
+        """Set new parameters that depend on the base model, such as PiSSA's factors, in place.
+
+        Args:
+          stacks: stacked layers of the model by name, with the weights of the base.
         """
 
     def claims(self) -> tuple[str, ...]:

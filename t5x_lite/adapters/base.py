@@ -133,6 +133,11 @@ class Adapter:
         """Reason why packed rows are not supported; "" if they are supported."""
         return ""
 
+    @property
+    def has_frozen(self) -> bool:
+        """True if some parameters of the adapter are not trained."""
+        return False
+
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
         """Return regular expressions for the parameter paths that this adapter trains.
 
@@ -325,6 +330,11 @@ class AdapterModules(nnx.Module):
                 if site in OF_MODEL:
                     host, slot = model, site
                 setattr(host, slot, self._slot(tree, stack, site, layers[stack]))
+
+    def set_starts(self, model: nnx.Module) -> None:
+        """Set new parameters that depend on the base model's weights, in place."""
+        for modules in self._modules().values():
+            modules.start(stacks_of(model))
 
     def attach_output(self, model: nnx.Module, head: Any) -> None:
         """Connect the model's invertible adapter to the output head, in place."""

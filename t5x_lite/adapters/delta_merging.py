@@ -192,6 +192,11 @@ class Union(Adapter):
         if any(isinstance(member, Union) for member in self.members):
             raise InputError("a union adapter must not contain another union adapter")
         for member in self.members:
+            if member.has_frozen:
+                raise InputError(
+                    f"method {type(member).__name__.lower()} with parameters that are not trained, "
+                    "such as init='pissa', cannot be part of a union; use it as a separate adapter"
+                )
             if isinstance(member, ArrayAdapter):
                 raise InputError(
                     f"method {type(member).__name__.lower()} changes whole arrays of the model and "

@@ -42,10 +42,11 @@ from t5x_lite.adapters.composition import (
     walk,
 )
 from t5x_lite.core.errors import InputError
-from t5x_lite.core.trees import Array
+from t5x_lite.core.trees import Array, Key
+from t5x_lite.nn.dense import split_key
 from t5x_lite.nn.experts import in_blocks, over_blocks
 from t5x_lite.nn.masks import Visibility
-from t5x_lite.nn.slots import Around, GatedSlot
+from t5x_lite.nn.slots import Around, GatedSlot, with_dropout
 
 
 def weighted_sum(arrays: Sequence[Array], weights: Sequence[float]) -> Array:
@@ -503,7 +504,8 @@ class DenseState(RowStates):
     """Output [B, ..., O] of a dense layer, without bias, while several adapters change it.
 
     `kernel` is the merged kernel that would give this output, or None if batch rows have different
-    kernels. `seen` is the attention mask, for gated adapters.
+    kernels. `seen` is the attention mask, for gated adapters; `key` is the
+    random key of dropout in training.
     """
 
     x: Array
@@ -512,12 +514,14 @@ class DenseState(RowStates):
     bias: Array | None
     ids: Array | None
     seen: Any = None
+    key: Key | None = None
 
     @property
     def num_rows(self) -> int:
         return self.y.shape[0]
 
     def after(self, module: Any, name: str) -> "DenseState":
+        module = with_dropout(module, self.key, name)
         if isinstance(module, GatedSlot):
             y = module.gated(self.x, self.y, self._kernel(), self.seen)
             return dataclasses.replace(self, y=y, kernel=None)
@@ -570,12 +574,13 @@ class DenseState(RowStates):
 
     def parts(self, sizes: Sequence[int]) -> list["DenseState"]:
         made = []
-        for rows in slices(sizes):
+        keys = split_key(self.key, len(sizes))
+        for rows, key in zip(slices(sizes), keys, strict=True):
             bias = self.bias
             bias = bias[rows] if bias is not None and bias.ndim > 1 else bias
             ids = None if self.ids is None else self.ids[rows]
             seen = rows_of(self.seen, rows)
-            made.append(DenseState(self.x[rows], self.y[rows], self.kernel, bias, ids, seen))
+            made.append(DenseState(self.x[rows], self.y[rows], self.kernel, bias, ids, seen, key))
         return made
 
     def joined(self, states: Sequence["DenseState"]) -> "DenseState":
@@ -597,12 +602,13 @@ class DenseState(RowStates):
 
     def gathered(self, modules: Sequence[Any], name: str) -> "DenseState":
         kernel = self._kernel()
+        keys = None if self.key is None else jax.random.split(self.key, self.num_rows)
 
         def of_row(module: Any, row: tuple) -> Array:
-            x, y = row
-            return module(x, y, kernel)
+            x, y, key = row
+            return with_dropout(module, key, name)(x, y, kernel)
 
-        y = by_row(modules, self.ids, of_row, (self.x, self.y))
+        y = by_row(modules, self.ids, of_row, (self.x, self.y, keys))
         bias = self.bias
         if any(module.of_bias(bias) is not bias for module in modules):
             rows = wide_bias(bias, self.y)
@@ -611,9 +617,9 @@ class DenseState(RowStates):
 
     @property
     def can_sort(self) -> bool:
-        """True if tokens can be sorted by adapter: on one device, with one bias for all rows."""
+        """True if tokens can be sorted by adapter: one device, one bias for all, no dropout."""
         alike = self.bias is None or self.bias.ndim == 1
-        return on_one_device() and self.y.ndim == 3 and alike
+        return on_one_device() and self.y.ndim == 3 and alike and self.key is None
 
     def sorted(self, modules: Sequence[Any], chosen: Array) -> "DenseState":
         kernel, bias = self._kernel(), self.bias

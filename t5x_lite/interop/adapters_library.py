@@ -691,6 +691,12 @@ def _lora_files(
         raise InputError(
             f"{said}: the library `adapters` does not support a LoRA with gate='real_tokens'"
         )
+    if adapter.rank_pattern or adapter.alpha_pattern:
+        raise InputError(
+            f"{said}: a LoRA of the library `adapters` has one rank and one alpha, so "
+            "rank_pattern and alpha_pattern cannot be exported"
+        )
+    adapter, own = adapter.plain(own)
     is_gated = adapter.gate != "none"  # the library then ignores the scale
     tensors: Tensors = {}
     sites = {path.removesuffix("/a") for path in own if path.endswith("/a")}
@@ -708,6 +714,7 @@ def _lora_files(
     whole = int(alpha) if float(alpha).is_integer() else alpha
     places = _lora_places(sites, hosts, said=said)
     said_of = {"r": adapter.rank, "alpha": whole, "use_gating": is_gated}
+    said_of["dropout"] = adapter.dropout
     return {**LORA, "architecture": "lora", **said_of, **places}, tensors
 
 

@@ -25,10 +25,9 @@ HOST is Hugging Face's name of a dense layer (`interop.module_hosts`). N is the 
 | ia3_l [1, in], of feedforward_modules | scale [N, in] of the layer's input, at mlp/hidden |
 | base_model.model.classifier.weight, of modules_to_save | heads/classifier/out/kernel |
 
-An adapter of t5x_lite has one rank, one scale, and the same sites in each layer and stack. A file
-may have other values in some layers (rank_pattern, alpha_pattern, layers_to_transform, a regular
-expression). Then A and B are padded with zeros, which have zero gradients, and B is rescaled; the
-outputs are equal.
+An adapter of t5x_lite has the same sites in each layer and stack. A file may lack some of them
+(layers_to_transform, a regular expression); there A and B are zeros, which have zero gradients.
+rank_pattern and alpha_pattern become the fields of these names, with the paths of t5x_lite.
 
 Unsupported settings raise an error: a bias, an initialization that changes the base (pissa, olora,
 corda, loftq), trained tokens, replicated layers. `interop.peft_prompts` converts prompts and
@@ -38,7 +37,6 @@ tuners/lora, tuners/ia3, utils/save_and_load.py.
 
 import dataclasses
 import logging
-import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -48,7 +46,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from t5x_lite.adapters.base import ADAPTERS, Adapter
-from t5x_lite.adapters.lora import Ia3, Lora
+from t5x_lite.adapters.lora import Ia3, Lora, layer_paths
 from t5x_lite.core import trees
 from t5x_lite.core import trees as patterns
 from t5x_lite.core.errors import InputError, shown
@@ -483,7 +481,7 @@ class Leaf:
       ours: name of the array in t5x_lite.
       theirs: suffix of the tensor name in PEFT.
       axes: names of the axes in PEFT; t5x_lite has them in reverse order.
-      scaled: True to scale the array if the layer has its own rank or alpha.
+      scaled: True if the array is 0 in a layer with alpha 0.
       less_norms: True to subtract the column norms of the base model's kernel.
     """
 
@@ -495,6 +493,10 @@ class Leaf:
 
     def shape(self, **sizes: int) -> tuple[int, ...]:
         return tuple(sizes[axis] for axis in self.axes)
+
+    def of_layer(self, layer: int, *, rank: int) -> tuple[int | slice, ...]:
+        """Return the index of a layer's values in a stacked array of t5x_lite."""
+        return (layer, *(slice(rank) if axis == "r" else slice(None) for axis in self.axes[::-1]))
 
     def to_ours(self, tensor: np.ndarray, *, factor: np.float32, norms: Any) -> np.ndarray:
         array = tensor.T * factor if self.scaled else tensor.T
@@ -697,8 +699,7 @@ def _to_lora(
 ) -> tuple[Lora, dict[tuple[str, str, str], np.ndarray]]:
     config, where = file.config, file.config_file
     stabilised, dora = bool(config.get("use_rslora")), bool(config.get("use_dora"))
-    if config.get("lora_dropout"):
-        _logger.warning("%s: ignoring lora_dropout, which only affects training", where)
+    dropout = number_of(where, "lora_dropout", config.get("lora_dropout") or 0, least=0)
     rank = number_of(where, "r", config.get("r", 8), least=1)
     alpha = number_of(where, "lora_alpha", config.get("lora_alpha", 8), least=1e-6)
     ranks, alphas = {}, {}
@@ -707,14 +708,18 @@ def _to_lora(
         ranks[written] = number_of(where, "rank_pattern", ranks[written], least=1)
         alphas[written] = of_pattern(where, config, "alpha_pattern", names[written], alpha)
         alphas[written] = number_of(where, "alpha_pattern", alphas[written], least=0)
-    whole = max(ranks.values())
     _check_lora(file, hosts, by_layer, ranks)
-    common = (alphas[min(by_layer)] if len({*alphas.values()}) == 1 else alpha) or alpha
+    ranks = {written: int(r) for written, r in ranks.items()}
+    used = {written: float(a) for written, a in alphas.items() if a}
+    common_rank, common = _common(ranks, int(rank)), _common(used, float(alpha))
     made = Lora(
         name=name,
-        rank=int(whole),
-        alpha=float(common),
+        rank=common_rank,
+        alpha=common,
+        rank_pattern=_patterns(ranks, common_rank, hosts),
+        alpha_pattern=_patterns(used, common, hosts),
         rank_stabilised=stabilised,
+        dropout=float(dropout),
         dora=dora,
         **_sites(hosts, by_layer, default=Lora().sites),
     )
@@ -722,17 +727,40 @@ def _to_lora(
     for site in _all_sites(hosts, by_layer):
         layers, features_in, features_out = hosts.kernels[site]
         for leaf in lora_leaves(dora=dora):
-            shape = leaf.shape(r=made.rank, **{"in": features_in, "out": features_out})[::-1]
+            r = max(map(made.rank_at, layer_paths(*site, layers)))
+            shape = leaf.shape(r=r, **{"in": features_in, "out": features_out})[::-1]
             arrays[*site, leaf.ours] = np.zeros((layers, *shape), np.float32)
     for written, tensors in by_layer.items():
-        place, r = hosts.places[written], int(ranks[written])
+        place, factor = hosts.places[written], np.float32(written in used)
         site = (place.stack, place.site)
-        factor = np.float32(alphas[written] / (math.sqrt(r) if stabilised else r) / made.scale)
         norm = norms(site)[place.layer] if dora else None
         for leaf in lora_leaves(dora=dora):
             array = leaf.to_ours(tensors[leaf.theirs], factor=factor, norms=norm)
             arrays[*site, leaf.ours][(place.layer, *map(slice, array.shape))] = array
     return made, arrays
+
+
+def _common(values: Mapping[str, Any], default: Any) -> Any:
+    """Return the value of all layers, or the default if the layers differ."""
+    [value, *others] = {*values.values()} or {default}
+    return default if others else value
+
+
+def _patterns(
+    values: Mapping[str, Any], default: float | int, hosts: Hosts
+) -> tuple[tuple[str, Any], ...]:
+    """Return the `rank_pattern` or `alpha_pattern` for the layers without the default value."""
+    layers: dict[tuple[str, str, Any], list[int]] = {}
+    for written, value in values.items():
+        if value != default:
+            place = hosts.places[written]
+            layers.setdefault((place.stack, place.site, value), []).append(place.layer)
+    made = []
+    for (stack, site, value), numbers in layers.items():
+        some = "|".join(map(str, sorted(numbers)))
+        which = ".*" if len(numbers) == hosts.kernels[stack, site][0] else f"({some})"
+        made.append((f"{stack}/{which}/{site}", value))
+    return tuple(made)
 
 
 def _check_lora(

@@ -388,6 +388,8 @@ def write_peft(
             f"checkpoint {where}: PEFT has no {type(adapter).__name__} (adapter "
             f"{adapter.name!r}); only lora, ia3, prompt and prefix can be exported"
         )
+    if isinstance(adapter, Lora):
+        adapter, arrays = adapter.plain(arrays)
     own = f"{ADAPTERS}{adapter.name}/"
     leaves: dict[Site, dict[str, np.ndarray]] = {}
     for path, array in arrays.items():
@@ -473,33 +475,51 @@ def _lora(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the PEFT config fields and tensors of a LoRA."""
     tensors: dict[str, np.ndarray] = {}
-    chosen, table = [], lora_leaves(dora=adapter.dora)
+    ranks: dict[str, int] = {}
+    alphas: dict[str, float] = {}
+    table = lora_leaves(dora=adapter.dora)
     for written, place in hosts.places.items():
         site = (place.stack, place.site)
         if site not in leaves:
             continue
-        arrays = {leaf: leaves[site][leaf.ours][place.layer] for leaf in table}
+        path = f"{place.stack}/{place.layer}/{place.site}"
+        rank = adapter.rank_at(path)
+        arrays = {
+            leaf: leaves[site][leaf.ours][leaf.of_layer(place.layer, rank=rank)] for leaf in table
+        }
         if not adapter.dora and not any(array.any() for array in arrays.values()):
             continue
-        chosen.append(written)
+        ranks[written], alphas[written] = rank, adapter.alpha_at(path)
         norm = norms(site)[place.layer] if adapter.dora else None
         for leaf, array in arrays.items():
             tensors[f"{written}.{leaf.theirs}"] = leaf.to_theirs(array, norms=norm)
-    whole = float(adapter.alpha).is_integer()
     said = {
         "peft_type": "LORA",
         "bias": "none",
         "r": adapter.rank,
-        "lora_alpha": int(adapter.alpha) if whole else adapter.alpha,
-        "lora_dropout": 0.0,
-        "target_modules": targets_of(chosen, hosts.places),
+        "lora_alpha": _number(adapter.alpha),
+        "lora_dropout": adapter.dropout,
+        "target_modules": targets_of(ranks, hosts.places),
         "use_rslora": adapter.rank_stabilised,
         "use_dora": adapter.dora,
-        "rank_pattern": {},
-        "alpha_pattern": {},
+        "rank_pattern": _pattern_of(ranks, adapter.rank, hosts),
+        "alpha_pattern": _pattern_of(alphas, adapter.alpha, hosts),
         "init_lora_weights": True,
     }
     return said, tensors
+
+
+def _number(value: float | int) -> float | int:
+    return int(value) if float(value).is_integer() else value
+
+
+def _pattern_of(values: Mapping[str, Any], default: float | int, hosts: Hosts) -> dict[str, Any]:
+    """Return PEFT's rank_pattern or alpha_pattern for the layers without the default value."""
+    layers: dict[float | int, list[str]] = {}
+    for written, value in values.items():
+        if value != default:
+            layers.setdefault(value, []).append(written)
+    return {expression_of(names, hosts.places): _number(value) for value, names in layers.items()}
 
 
 def _ia3(

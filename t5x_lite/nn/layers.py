@@ -46,7 +46,7 @@ from t5x_lite.nn.dense import (
     split_key,
     truncated_normal,
 )
-from t5x_lite.nn.slots import Around, BlockSlot, named
+from t5x_lite.nn.slots import Around, BlockSlot, named, seeded
 
 
 def residual(
@@ -195,7 +195,7 @@ class EncoderLayer(PreNormLayer):
           pattern: positions that each position attends to, and the relative bias of the logits.
           key: random key of dropout; None disables dropout.
         """
-        keys = split_key(key, 4)
+        keys = split_key(seeded(key, self), 4)
         if self.own_bias:
             pattern = pattern.biased(self.relative_bias, bidirectional=True)
         mask = pattern.mask
@@ -312,7 +312,7 @@ class DecoderLayer(PreNormLayer):
           Hidden states; keys and values of the self-attention; keys and values of the
             cross-attention, or None.
         """
-        keys = split_key(key, 6)
+        keys = split_key(seeded(key, self), 6)
         if self.own_bias:
             pattern = pattern.biased(self.relative_bias, bidirectional=self.bidirectional)
         normed = self.self_attention_norm(x)
@@ -457,7 +457,7 @@ class PostNormLayer(nnx.Module):
             without visible keys attends to all keys equally.
           key: random key of dropout; None disables dropout.
         """
-        attention_key, attended_key, mlp_key = split_key(key, 3)
+        attention_key, attended_key, mlp_key = split_key(seeded(key, self), 3)
         source = x if keys_from is None else keys_from
         attended = self.attention(x, source, pattern=pattern, key=attention_key)
         x = residual(

@@ -33,6 +33,7 @@ An adapter of stacked layers has stacked parameters; a scan over the layers slic
 """
 
 import dataclasses
+import zlib
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
@@ -198,6 +199,48 @@ class GatedSlot(Protocol):
           seen: mask of the positions that each position attends to.
         """
         ...
+
+
+@runtime_checkable
+class DropoutSlot(Protocol):
+    """Protocol of dense-layer adapters with dropout of the layer's input.
+
+    Attributes:
+      dropout_rate: dropout rate; 0 needs no random key.
+      dropout_key: random key of one call in training; None disables dropout.
+    """
+
+    dropout_rate: float
+    dropout_key: Any
+
+
+def with_dropout(slot: Any, key: Key | None, name: str) -> Any:
+    """Return a copy of an adapter with a random key for dropout, or the adapter if it has none.
+
+    Args:
+      slot: adapter at a dense layer, or None.
+      key: random key of the layer in a training step; None disables dropout.
+      name: name of the adapter or its site, folded into the key.
+    """
+    if key is None or not isinstance(slot, DropoutSlot) or not slot.dropout_rate:
+        return slot
+    graphdef, params, _ = split(slot)  # pyright: ignore[reportArgumentType]
+    made = bind(graphdef, params)
+    own = jax.random.fold_in(key, zlib.crc32(name.encode()))
+    made.dropout_key = nnx.Variable(own, logical=())
+    return made
+
+
+def seeded(key: Key | None, layer: "Host") -> Key | None:
+    """Set the dropout keys of the adapters at a layer's dense layers, in place, and return `key`.
+
+    Args:
+      key: random key of the layer in a training step; None changes nothing.
+      layer: one layer of a stack, rebuilt for this call.
+    """
+    for name, dense in layer.dense_sites().items() if key is not None else ():
+        dense.slot = with_dropout(dense.slot, key, name)
+    return key
 
 
 @runtime_checkable

@@ -63,6 +63,8 @@ from t5x_lite.inference.loading import find_step, learner_of, read_experiment, w
 from t5x_lite.models.base import ModelConfig
 from t5x_lite.models.encoder import is_encoder
 from t5x_lite.models.heads import HEADS, as_before, by_name
+from t5x_lite.models.vector_heads import TOWERS, as_model, in_tower
+from t5x_lite.nn.slots import bind, split
 from t5x_lite.objectives.learner import Learner
 from t5x_lite.train.step import TrainState
 
@@ -349,6 +351,29 @@ def with_initial(
     params = loading.with_loaded_params(params, experiment, whole)
     params = loading.in_dtypes_of(params, abstract)
     return dataclasses.replace(state, params=params), base
+
+
+def with_start(state: TrainState, learner: Learner) -> TrainState:
+    """Return the state of a new run with adapter parameters that depend on the base, as PiSSA's."""
+    if not any(adapter.has_frozen for adapter in learner.adapters):
+        return state
+
+    def start(params: Params) -> dict[str, Any]:
+        seen, found = trees.flatten(learner.read(params)), {}
+        towers = {path: array for path, array in seen.items() if path.startswith(TOWERS)}
+        for name in ("", *learner.objective.more_towers()):
+            own = trees.unflatten({**towers, **as_model(seen, name)})
+            bound = bind(learner.graphdef, own)
+            bound.adapters.set_starts(bound.model)
+            for path, array in trees.flatten({"adapters": split(bound.adapters)[1]}).items():
+                found[in_tower(path, name) if name else path] = array
+        return found
+
+    flat = trees.flatten(state.params)
+    layout = {path: flat[path].sharding for path in jax.eval_shape(start, state.params)}
+    found = jax.jit(start, out_shardings=layout)(state.params)
+    params = trees.overlaid(state.params, trees.unflatten(found))
+    return dataclasses.replace(state, params=params)
 
 
 def with_arrays(state: TrainState, arrays: Mapping[str, Any]) -> TrainState:

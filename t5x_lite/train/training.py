@@ -393,6 +393,7 @@ def _train(
                 )
             else:
                 loading.check_init(experiment)
+            state = restoring.with_start(state, learner)
             if start is not None:
                 state = restoring.with_arrays(state, start())
         workdir.write(experiment, vocabulary)

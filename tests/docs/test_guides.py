@@ -160,3 +160,9 @@ def test_stablehlo_runs_in_jax(tmp_path, monkeypatch):
     exec(code.text, names)
     expected = t5x_lite.load("work/encoder").encode(["a b", "c"], normalize=True)
     np.testing.assert_allclose(names["vectors"], expected, atol=1e-6)
+
+
+def test_the_options_of_lora():
+    page = ROOT / "docs" / "reference" / "adapter_methods.md"
+    [code] = [block.text for block in blocks(page) if "rank_at" in block.text]
+    exec(code, {})

@@ -71,6 +71,26 @@ def params(directory):
     return trees.flatten(Loaded.from_checkpoint(str(directory), step=None).params)
 
 
+def test_pissa_with_dropout_resumes_exactly(run, place):
+    """The start is computed once, from the weights of --init, and is saved with A and B."""
+    adapters = Adapters(add=("lora = lora(r=2, init='pissa', dropout=0.2)",))
+    once = params(run("once", 4, adapters=adapters))
+    first = params(run("pissa", 2, adapters=adapters))
+    twice = params(run("pissa", 4, adapters=adapters))
+    assert_equal_arrays(twice, once)
+    stem, base = "adapters/lora/encoder/attention/query/", params(place / "t5")
+    kernel = base["model/encoder/layers/attention/query/kernel"]
+    start = np.asarray(once[stem + "start_a"] @ once[stem + "start_b"])
+    values = np.linalg.svd(kernel - 4.0 * start, compute_uv=False)
+    expected = np.linalg.svd(kernel, compute_uv=False)[:, 2:]
+    np.testing.assert_allclose(values[:, :-2], expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(first[stem + "start_a"], once[stem + "start_a"])
+    assert np.abs(first[stem + "a"] - once[stem + "a"]).max() > 1e-5
+    assert not any(
+        name.startswith("model/") for name in saved(place / "pissa" / "checkpoints" / "4")
+    )
+
+
 @pytest.mark.exhaustive
 def test_a_loaded_module_stays_as_it_was(part, run, place, tiny_experiment):
     """Beside a new one that trains; the run goes on though the module's directory is gone."""

@@ -244,7 +244,11 @@ def test_the_class_that_a_model_becomes(model, head, earlier, expected):
     [
         (SMALL.replace(positions="relative_bias"), None, "relative positions"),
         (SMALL.replace(position_offset=3), None, "begin at 3 .*, but must begin at 1"),
-        (SMALL.replace(position_offset=1), Rtd(kind="electra"), "begin at 1 .*, but must begin at 0"),
+        (
+            SMALL.replace(position_offset=1),
+            Rtd(kind="electra"),
+            "begin at 1 .*, but must begin at 0",
+        ),
         (SMALL.replace(embedding_size=2, activation="relu"), Mlm(), "uses gelu"),
     ],
 )

@@ -257,7 +257,8 @@ def test_more_layers_than_tensors(release):
     _, directory = release("t5")
     change(directory, config={"num_decoder_layers": (1 << 31) - 1})
     with pytest.raises(
-        InputError, match=r"config\.json: config field num_decoder_layers is 2147483647, but the file has"
+        InputError,
+        match=r"config\.json: config field num_decoder_layers is 2147483647, but the file has",
     ):
         read_hf(directory)
 

@@ -43,13 +43,21 @@ def test_lora_in_and_out(tmp_path):
     assert config["base_model_name_or_path"] == "some/base"
 
 
+def test_dropout_in_and_out(tmp_path):
+    made = module(write(tmp_path / "in", {**LORA, "lora_dropout": 0.1}, bert_lora()))
+    assert made.adapter == Lora(name="rte", rank=2, alpha=4.0, dropout=0.1)
+    assert written(tmp_path, made)[0]["lora_dropout"] == 0.1
+    with pytest.raises(InputError, match=r"lora_dropout must be a number of at least 0, got 'x'"):
+        module(write(tmp_path / "text", {**LORA, "lora_dropout": "x"}, bert_lora()))
+
+
 @pytest.mark.parametrize("start", ["", "bert.", "transformer.bert."])
 def test_any_beginning_of_names(tmp_path, start):
     made = module(write(tmp_path / "in", LORA, bert_lora(start=start)))
     same(made.arrays, module(write(tmp_path / "other", LORA, bert_lora())).arrays)
 
 
-def test_patterns_become_zeros_and_factors(tmp_path):
+def test_patterns_in_and_out(tmp_path):
     """Layer 0 has rank 4 and alpha 12 at its query; the value is in layer 1 alone."""
     tensors = bert_lora(names=("query",)) | bert_lora(names=("value",), layers=(1,))
     wide = random({f"{QUERY}.lora_A.weight": (4, 8), f"{QUERY}.lora_B.weight": (8, 4)}, seed=1)
@@ -60,16 +68,30 @@ def test_patterns_become_zeros_and_factors(tmp_path):
         "alpha_pattern": {r"0\.attention\.self\.query": 12},
     }
     made = module(write(tmp_path / "in", config, tensors | wide))
-    assert (made.adapter.rank, made.adapter.scale) == (4, 1.0)
+    assert made.adapter == Lora(
+        name="rte",
+        rank=2,
+        alpha=4.0,
+        rank_pattern=(("encoder/(0)/attention/query", 4),),
+        alpha_pattern=(("encoder/(0)/attention/query", 12.0),),
+    )
     a, b = (made.arrays[f"adapters/rte/encoder/attention/query/{leaf}"] for leaf in "ab")
     for layer, scale in ((0, 12 / 4), (1, 4 / 2)):
         name = f"bert.encoder.layer.{layer}.attention.self.query"
         theirs = {**tensors, **wide}
         product = theirs[f"{name}.lora_B.weight"] @ theirs[f"{name}.lora_A.weight"]
-        np.testing.assert_allclose(a[layer] @ b[layer], scale * product.T, rtol=1e-5, atol=1e-5)
+        assert made.adapter.scale_at(f"encoder/{layer}/attention/query") == scale
+        np.testing.assert_allclose(a[layer] @ b[layer], product.T, rtol=1e-5, atol=1e-5)
     assert not made.arrays["adapters/rte/encoder/attention/value/b"][0].any()
+    assert a.shape == (2, 8, 4)
+    assert not a[1, :, 2:].any()
     config, back = written(tmp_path, made)
-    assert "bert.encoder.layer.0.attention.self.value.lora_A.weight" not in back
+    zero = "bert.encoder.layer.0.attention.self.value"
+    same(back, {n: x for n, x in {**tensors, **wide}.items() if not n.startswith(zero)})
+    pattern = r"(?:.*\.)?(?:encoder\.layer\.(?:0)\.attention\.self\.query)"
+    assert (config["rank_pattern"], config["alpha_pattern"]) == ({pattern: 4}, {pattern: 12})
+    assert (config["r"], config["lora_alpha"]) == (2, 4)
+    assert module(write(tmp_path / "again", config, back)).adapter == made.adapter
     assert config["target_modules"] == (
         r"(?:.*\.)?(?:encoder\.layer\.\d+\.attention\.self\.query|"
         r"encoder\.layer\.(?:1)\.attention\.self\.value)"

@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from scripts import encoder_goldens, goldens
 from t5x_lite.adapters.config import Adapters
+from t5x_lite.adapters.lora import DirectedBranch, LowRankBranch, PissaBranch
 from t5x_lite.checkpoints import items
 from t5x_lite.checkpoints.init import Init
 from t5x_lite.cli import main
@@ -23,6 +25,8 @@ from t5x_lite.decoding.generate import decode
 from t5x_lite.decoding.sampling import Decoding
 from t5x_lite.inference.loading import Loaded, learner_of
 from t5x_lite.interop.tensor_files import read_safetensors
+from t5x_lite.nn.dense import Dense
+from t5x_lite.nn.slots import stacked, with_dropout
 from tests.adapters.delta_directories import write_step
 
 pytestmark = pytest.mark.oracle
@@ -126,8 +130,7 @@ def test_t5_in_and_out(t5, tmp_path, name):
     found = our_logits(tmp_path / "ours", batch)
     np.testing.assert_allclose(found[real], theirs[real], rtol=1e-5, atol=1e-5)
     export_adapter(tmp_path / "ours", tmp_path / "back")
-    if name != "patterns":  # which have one rank and scale here
-        check_tensors(tmp_path / "back", tmp_path / "theirs", exact=name != "dora")
+    check_tensors(tmp_path / "back", tmp_path / "theirs", exact=name != "dora")
     there = peft.PeftModel.from_pretrained(goldens.load(t5 / "base"), tmp_path / "back").eval()
     np.testing.assert_allclose(t5_logits(there, batch)[real], theirs[real], rtol=1e-5, atol=1e-5)
 
@@ -197,12 +200,13 @@ def test_prefixes_in_and_out(t5, tmp_path, projection):
     np.testing.assert_allclose(t5_logits(there, batch)[real], theirs[real], rtol=1e-5, atol=1e-5)
 
 
-def test_a_module_of_ours_by_the_commands_of_the_guide(t5, tmp_path):
+@pytest.mark.parametrize("method", ["lora(r=8)", "lora(r=2, alpha=6, init='pissa')"])
+def test_a_module_of_ours_by_the_commands_of_the_guide(t5, tmp_path, method):
     """docs/guides/peft.md: the base by `export hf`, the module by `export adapter`."""
     base = Loaded.from_checkpoint(str(t5 / "ours"), step=None)
     start = Init(checkpoint=str(t5 / "ours"))
     config = dataclasses.replace(
-        base.experiment, init=start, adapters=Adapters(add=("rte = lora(r=8)",))
+        base.experiment, init=start, adapters=Adapters(add=(f"rte = {method}",))
     )
     theirs = {path: np.asarray(x) for path, x in trees.flatten(base.params).items()}
     rng = np.random.default_rng(0)
@@ -443,3 +447,89 @@ def test_a_composition_of_loras_is_one_lora(t5, tmp_path, rank, capsys):
     else:
         assert 1e-5 < np.abs(found - expected).max() < 0.5 * np.abs(expected).max()
     assert 'library_name: "peft"' in (out / "README.md").read_text()
+
+
+class Fixed(torch.nn.Module):
+    """PEFT's dropout layer with a given mask."""
+
+    def __init__(self, mask):
+        super().__init__()
+        self.mask = torch.from_numpy(np.array(mask))
+
+    def forward(self, x):
+        return x * self.mask
+
+
+@pytest.mark.parametrize("dora", [False, True])
+def test_training_with_dropout_of_the_input(dora):
+    """Output, and gradient of A, of one layer in training with the same mask."""
+    config = peft.LoraConfig(r=2, target_modules=["0"], lora_dropout=0.5, use_dora=dora)
+    theirs = moved(peft.get_peft_model(torch.nn.Sequential(torch.nn.Linear(6, 4)), config)).train()
+    layer = theirs.base_model.model[0]
+    kernel, bias = (x.detach().numpy() for x in (layer.weight.T, layer.bias))
+    dense = Dense(6, 4, axes=("embed", "mlp"), bias=True, rngs=nnx.Rngs(0))
+    dense.kernel[...], dense.bias[...] = kernel, bias
+    branch = (DirectedBranch if dora else LowRankBranch)(
+        dense, rank=2, scale=4.0, rate=0.5, rngs=nnx.Rngs(0)
+    )
+    branch.a[...] = layer.lora_A["default"].weight.detach().numpy().T
+    branch.b[...] = layer.lora_B["default"].weight.detach().numpy().T
+    if dora:
+        lengths = layer.lora_magnitude_vector["default"].weight.detach().numpy()
+        branch.magnitude[...] = lengths - np.linalg.norm(kernel, axis=0)
+    dense.slot = with_dropout(branch, jax.random.key(0), "attention/query")
+    x = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)
+    layer.lora_dropout["default"] = Fixed(dense.slot.dropped(jnp.ones_like(x)))
+    expected = theirs(torch.from_numpy(x))
+    rows = jnp.asarray(x)
+    np.testing.assert_allclose(dense(rows), expected.detach().numpy(), rtol=1e-5, atol=1e-5)
+    expected.square().sum().backward()
+    grads = nnx.grad(lambda layer: jnp.sum(jnp.square(layer(rows))))(dense)
+    by_theirs = layer.lora_A["default"].weight.grad.numpy().T
+    np.testing.assert_allclose(grads.slot.a[...], by_theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_the_start_of_pissa():
+    """A and B up to the signs of singular vectors, and what is left in the base."""
+    linear = torch.nn.Linear(6, 4)
+    kernel = jnp.asarray(linear.weight.detach().numpy().T.copy())[None]
+    config = peft.LoraConfig(r=2, lora_alpha=6, target_modules=["0"], init_lora_weights="pissa")
+    layer = peft.get_peft_model(torch.nn.Sequential(linear), config).base_model.model[0]
+    dense = stacked(lambda rngs: Dense(6, 4, axes=("embed", "mlp"), rngs=rngs), nnx.Rngs(0), num=1)
+    branch = stacked(
+        lambda rngs: PissaBranch(dense, rank=2, scale=3.0, rngs=rngs), nnx.Rngs(0), num=1
+    )
+    branch.set_layers((2,), (3.0,))
+    branch.start(kernel)
+    for ours, theirs in ((branch.a, layer.lora_A), (branch.b, layer.lora_B)):
+        expected = theirs["default"].weight.detach().numpy().T
+        np.testing.assert_allclose(np.abs(ours[...][0]), np.abs(expected), rtol=1e-4, atol=1e-5)
+    rest = kernel[0] - 3.0 * branch.start_a[...][0] @ branch.start_b[...][0]
+    np.testing.assert_allclose(rest, layer.weight.detach().numpy().T, rtol=1e-4, atol=1e-5)
+
+
+def test_pissa_that_peft_converted(t5, tmp_path):
+    """PEFT's conversion to a LoRA of twice the rank fits the original base."""
+    plain = goldens.load(t5 / "base")
+    batch = goldens.random_batch(plain.config.vocab_size)
+    real = batch["decoder_target_tokens"] > 0
+    before = t5_logits(plain, batch)
+    config = peft.LoraConfig(
+        r=2, target_modules=["q", "v"], init_lora_weights="pissa", rank_pattern={"v": 3}
+    )
+    model = peft.get_peft_model(plain, config)
+    model.peft_config["default"].init_lora_weights = True
+    model.save_pretrained(tmp_path / "start")
+    model.peft_config["default"].init_lora_weights = "pissa"
+    theirs = t5_logits(moved(model), batch)
+    assert np.abs(theirs - before)[real].max() > 1e-2
+    model.save_pretrained(tmp_path / "pissa")
+    with pytest.raises(InputError, match="init_lora_weights 'pissa' changes the base, so"):
+        import_adapter(tmp_path / "pissa", tmp_path / "refused", base=t5 / "ours")
+    model.save_pretrained(
+        tmp_path / "plain", path_initial_model_for_weight_conversion=str(tmp_path / "start")
+    )
+    import_adapter(tmp_path / "plain", tmp_path / "ours", base=t5 / "ours")
+    np.testing.assert_allclose(
+        our_logits(tmp_path / "ours", batch)[real], theirs[real], rtol=1e-4, atol=1e-4
+    )

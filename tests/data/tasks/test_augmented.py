@@ -254,7 +254,9 @@ def test_tasks_without_an_input_text(data, wordpiece, sentencepiece, tmp_path):
     with pytest.raises(InputError, match="are not a single text"):
         next(data_batches.train_batches(dataclasses.replace(data, **masked), wordpiece, seed=0))
     mixture = dataclasses.replace(data, task="tasks.mixtures:glue", columns=Columns())
-    with pytest.raises(InputError, match=r"data\.augment\.run contains the example ids of one task"):
+    with pytest.raises(
+        InputError, match=r"data\.augment\.run contains the example ids of one task"
+    ):
         next(data_batches.train_batches(mixture, sentencepiece, seed=0))
 
 
