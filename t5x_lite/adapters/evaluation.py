@@ -504,8 +504,8 @@ class DenseState(RowStates):
     """Output [B, ..., O] of a dense layer, without bias, while several adapters change it.
 
     `kernel` is the merged kernel that would give this output, or None if batch rows have different
-    kernels. `seen` is the attention mask, for gated adapters; `key` is the
-    random key of dropout in training.
+    kernels. `seen` is the attention mask, for gated adapters; `key` is the random key of
+    dropout in training.
     """
 
     x: Array

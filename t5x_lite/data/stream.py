@@ -448,8 +448,7 @@ def _layout_of(data: Data, sources: list[Source]) -> Layout:
     for source in others:
         if data.layout.of_task(source.recipe.outputs) != layout:
             raise InputError(
-                f"the caches {first.name} and {source.name} have different features; if one cache "
-                "is from an earlier version of t5x-lite, it may lack scores and must be written "
-                "again"
+                f"the caches {first.name} and {source.name} have different features; write a "
+                "cache of an earlier version of t5x-lite again, because it may lack scores"
             )
     return layout

@@ -191,9 +191,7 @@ class _Joined(Layout):
         named = f"data.layout.separator {self.separator!r}"
         if not found or vocabulary.pad_id in found:
             what = "contains the padding token" if found else "has no tokens in this vocabulary"
-            raise InputError(
-                f'{named} {what}; set data.layout.separator to words, such as " target:"'
-            )
+            raise InputError(f'{named} {what}; set it to words, such as " target:"')
         if length is not None and length <= len(found):
             raise InputError(
                 f"{named} has {len(found)} tokens, which leaves no room for text in inputs of at "

@@ -349,14 +349,14 @@ def _weighted(
     mask: Bool[Array, "#B 1 #T S"],
     kept: Bool[Array, "B H T S"] | None,
 ) -> Float[Array, "B T H K"]:
-    key, value = operands.prefix_key, operands.prefix_value
+    _, _, values, _, _, key, value = operands
     if key is None or value is None:
-        return masked_weighting(logits, operands.value, mask, kept)
+        return masked_weighting(logits, values, mask, kept)
     room = [(0, 0)] * 3 + [(key.shape[1], 0)]
     before = einsum("BTHK,BPHK->BHTP", operands.query, key)
     return masked_weighting(
         jnp.concatenate([before, logits], axis=-1),
-        jnp.concatenate([value, operands.value], axis=1),
+        jnp.concatenate([value, values], axis=1),
         jnp.pad(mask, room, constant_values=True),
         None if kept is None else jnp.pad(kept, room, constant_values=True),
     )

@@ -158,10 +158,7 @@ class Loss(NamedTuple):
         """Return this loss with the terms and metrics of another loss added, but without `rows`."""
         twice = {*self.terms, *self.metrics} & {*other.terms, *other.metrics}
         if twice:
-            raise ValueError(
-                f"the two stages of a loss both have terms or metrics named {sorted(twice)}; "
-                "rename them in one stage"
-            )
+            raise ValueError(f"both stages of a loss have terms named {sorted(twice)}; rename them")
         return self._replace(
             terms={**self.terms, **other.terms},
             metrics={**self.metrics, **other.metrics},
@@ -300,10 +297,7 @@ class Objective:
           batch: whole batch.
           step: step of the optimizer; None in evaluation.
         """
-        raise TypeError(
-            f"objective {type(self).__name__} returns rows, but does not define the method joint, "
-            "which compares these rows"
-        )
+        raise TypeError(f"objective {type(self).__name__} returns rows, but has no method joint")
 
     def forward_flops(self, model: ModelConfig, shapes: RowShapes) -> int | None:
         """Return the FLOPs of the loss for one row, or None if they are unknown.

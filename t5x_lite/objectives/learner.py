@@ -330,8 +330,7 @@ class Learner:
         """Return the adapters as changes of the model's parameters.
 
         Returns:
-          A dict from parameter path to the change of the array; and the adapters that have no such
-          form.
+          The change of each array, by parameter path; and the adapters that have no such form.
         """
         seen = trees.overlaid(self.seen, {"adapters": adapters})
         found: dict[str, Part] = {}
@@ -604,8 +603,7 @@ def _check_copied(modules: AdapterModules, its_views: Sequence[View]) -> None:
     for path in modules.copied():
         if any(view.mentions(f"model/{path}") for view in its_views):
             raise InputError(
-                f"the array model/{path} is shared with another array, so an adapter cannot have "
-                "a copy of this array"
+                f"the array model/{path} is shared with another array, so no adapter can copy it"
             )
 
 

@@ -57,7 +57,7 @@ def test_a_separator_without_words_is_refused(tiny_vocabulary):
         layouts.ConcatLM(separator=" ").ending(vocabulary)
     with pytest.raises(
         InputError,
-        match=r"separator 'a <pad>' contains the padding token; set data.layout.separator to words",
+        match=r"separator 'a <pad>' contains the padding token; set it to words",
     ):
         layouts.ConcatLM(separator="a <pad>").ending(load_vocabulary("bytes-hf"))
 

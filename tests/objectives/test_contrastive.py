@@ -295,9 +295,7 @@ def test_rows_need_a_second_stage():
         match=r"terms that compare the rows of a batch, \['passages', 'queries'\], but the",
     ):
         update.complete(loss, FOUR, 0)
-    with pytest.raises(
-        TypeError, match="Objective returns rows, but does not define the method joint"
-    ):
+    with pytest.raises(TypeError, match="Objective returns rows, but has no method joint"):
         Objective().joint({}, {}, step=None)
 
 
