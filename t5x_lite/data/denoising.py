@@ -161,7 +161,6 @@ def random_spans_lengths(
 
 
 def _random_segments(rng: np.random.Generator, total: int, *, parts: int) -> Int[np.ndarray, " n"]:
-    """Return `parts` random integers >= 1 with the sum `total`; all results are equally likely."""
     if parts == total:
         return np.ones(parts, np.int64)
     bounds = np.empty(parts + 1, np.int64)
@@ -294,7 +293,6 @@ def replace_spans(
 def _with_sentinels(
     tokens: np.ndarray, keep: np.ndarray, starts: np.ndarray, sentinel_start: int
 ) -> np.ndarray:
-    """Return the kept tokens, with one sentinel at the start of each removed span."""
     marked, kept = tokens.copy(), keep.copy()
     marked[starts] = np.arange(sentinel_start, sentinel_start - len(starts), -1)
     kept[starts] = True
@@ -373,7 +371,6 @@ def invert(
 
 
 def _split(side: np.ndarray, sentinel_start: int) -> tuple[list[np.ndarray], int]:
-    """Return the spans between sentinels in a row of token ids, and the number of sentinels."""
     spans, start, sentinel = [], 0, sentinel_start
     while len(found := np.flatnonzero(side[start:] == sentinel)):
         spans.append(side[start : start + found[0]])
@@ -388,7 +385,7 @@ MODES = {"R": "[NLU]", "X": "[NLG]", "S": "[S2S]"}
 
 @dataclass(frozen=True)
 class Denoiser:
-    """One of UL2's seven denoisers: its kind, and its noise density and mean span length.
+    """One of UL2's seven denoisers, given by its letter, noise density and mean span length.
 
     The mean span length of S (prefix language modelling) is 0.
     """
@@ -411,7 +408,7 @@ SEQUENTIAL_SHARE = 1 / len(DENOISERS)
 
 
 def chunk_lengths(denoiser: Denoiser, inputs_length: int) -> tuple[int, int]:
-    """Return the chunk length that fills a denoiser's inputs, and the maximum targets length.
+    """Return the chunk length that fills a UL2 denoiser's inputs, and the maximum targets length.
 
     Args:
       denoiser: one of `DENOISERS`.
@@ -438,7 +435,6 @@ def _draw(
     room: tuple[int, ...],
     sequential_share: float,
 ) -> tuple[Denoiser, int, int, int]:
-    """Sample a UL2 denoiser, and the start and length of its text."""
     which, where, suffix = example_rng(seed, epoch, index, stream=DENOISER).random(3)
     others = len(DENOISERS) - 1
     number = others
@@ -751,14 +747,14 @@ def span_corruption_lengths(
 
 
 def same_lengths(counts: Int[np.ndarray, " n"], **_: object) -> Int[np.ndarray, "n 2"]:
-    """Compute the lengths of inputs and targets for corruptions that keep the text's length."""
+    """Compute the lengths of inputs and targets that both have the length of the original text."""
     return np.stack([counts, counts], axis=1).astype(np.int64)
 
 
 def one_by_one(
     corruption: Callable[..., Mapping[str, np.ndarray]],
 ) -> Callable[..., Int[np.ndarray, "n 2"]]:
-    """Return a length function that runs a corruption on each chunk to measure the lengths.
+    """Return a function that measures result lengths by running a corruption on each chunk.
 
     Args:
       corruption: function of `CORRUPTIONS` with result lengths that do not depend on the token ids.

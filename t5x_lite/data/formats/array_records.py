@@ -72,8 +72,6 @@ def highway_hash(texts: Sequence[bytes], key: Sequence[int]) -> UInt64[np.ndarra
 
 
 class _State:
-    """State of the HighwayHash computation for several strings at once."""
-
     def __init__(self, count: int, key: Sequence[int]):
         keys = np.array(key, np.uint64)
         mul0, mul1 = np.array(_MUL0, np.uint64), np.array(_MUL1, np.uint64)
@@ -113,7 +111,6 @@ def _zipped(lanes: _Lanes) -> _Lanes:
 
 
 def _last_packet(rest: bytes) -> bytes:
-    """Return the 32-byte packet that HighwayHash makes of the last 1 to 31 bytes."""
     size = len(rest)
     packet = bytearray(_PACKET)
     packet[: size & ~3] = rest[: size & ~3]
@@ -134,7 +131,7 @@ class Shards(Protocol):
     def read(
         self, shards: Sequence[int], starts: Sequence[int], ends: Sequence[int]
     ) -> list[bytes]:
-        """Return bytes start to end, end excluded, of each given file."""
+        """Return the bytes [start, end) of each of the given files."""
         ...
 
 
@@ -233,7 +230,7 @@ def footer_range(size: int, last: bytes) -> tuple[int, int]:
 
 
 def record_starts(footer: bytes, start: int, *, examples: int) -> Int[np.ndarray, " n"]:
-    """Return the byte offsets of all records, and the end of the last record, int64 [n + 1]."""
+    """Return the byte offset of each record of an ArrayRecord file, and the last record's end."""
     most = _FOOTER_BYTES_A_RECORD * (examples + 2)
     [(sizes, values)] = _decoded([plain_chunk(footer, start, is_first=True)], most=most)
     ends = np.cumsum(_numbers(sizes))
@@ -281,7 +278,6 @@ def records(chunks: Sequence[bytes], sizes: Sequence[int]) -> list[bytes]:
 
 
 def _decoded(chunks: Sequence[bytes], *, most: int) -> list[tuple[bytes, bytes]]:
-    """Decompress chunks, check their hashes, and return their record sizes and records."""
     headers = [_HEADER.unpack_from(chunk) for chunk in chunks]
     said = [number for header in headers for number in (header[0], header[2])]
     parts = [p for c in chunks for p in (c[8 : _HEADER.size], c[_HEADER.size :])]
@@ -302,7 +298,6 @@ def _decoded(chunks: Sequence[bytes], *, most: int) -> list[tuple[bytes, bytes]]
 
 
 def _decompressor() -> Callable[[int, bytes, int], bytes]:
-    """Return a function that decompresses bytes, given a compression type and a maximum size."""
     try:
         import zstandard
     except ImportError as error:
@@ -337,7 +332,6 @@ def _decompressor() -> Callable[[int, bytes, int], bytes]:
 
 
 def _number(content: bytes, place: int) -> tuple[int, int]:
-    """Return the varint at an offset, and the offset after the varint."""
     found = shift = 0
     while True:
         if place >= len(content) or shift > 63:
@@ -349,7 +343,6 @@ def _number(content: bytes, place: int) -> tuple[int, int]:
 
 
 def _fields(message: bytes, wanted: Sequence[int]) -> list[int]:
-    """Return integer fields of a Protocol Buffers message of integers; -1 for a missing field."""
     found, place = {}, 0
     while place < len(message):
         tag, place = _number(message, place)
@@ -364,14 +357,12 @@ def _fields(message: bytes, wanted: Sequence[int]) -> list[int]:
 
 
 def _numbers(content: bytes) -> Int[np.ndarray, " n"]:
-    """Return all varints of a byte string."""
     ends = np.flatnonzero(np.frombuffer(content, np.uint8) < 0x80)
     starts = np.append(0, ends + 1)[: len(ends)]
     return _numbers_at(np.frombuffer(content + bytes(10), np.uint8), starts)
 
 
 def _numbers_at(content: np.ndarray, starts: np.ndarray) -> Int[np.ndarray, " n"]:
-    """Return the varints at the given offsets; ten bytes must follow the last offset."""
     found = np.zeros(len(starts), np.int64)
     goes_on = np.ones(len(starts), bool)
     for byte in range(9):

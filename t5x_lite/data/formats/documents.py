@@ -102,7 +102,7 @@ Shard: TypeAlias = DataPath | HubSplit
 
 
 class Document(NamedTuple):
-    """Text of a document and its location, "file:line" or "file: row 3"."""
+    """Text of a document and the location of the document, such as "file:line" or "file: row 3"."""
 
     where: str
     text: str
@@ -217,7 +217,7 @@ _PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 def as_template(text: str) -> str:
-    """Return an option's value as a template; the column name "content" becomes "{content}"."""
+    """Convert a column name or a template to a template; the name "content" becomes "{content}"."""
     if text and not _PLACE.search(text):
         return f"{{{text}}}"
     if not places(text):
@@ -284,7 +284,7 @@ Read = Callable[[Sequence[str]], Iterator[str]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """Files to sample text from, with one common weight.
+    """Files from which text is sampled with one common weight.
 
     Attributes:
       name: file or pattern as given in --input, without the weight.
@@ -386,7 +386,6 @@ def _bytes_of(source: Source, read: Read) -> int:
 
 
 def _split(text: str) -> tuple[str, str | None]:
-    """Split "FILE=WEIGHT" into FILE and WEIGHT, or None for a missing WEIGHT."""
     name, _, weight = text.rpartition("=")
     if name and not Path(text).exists() and _NUMBER.fullmatch(weight):
         return name, weight
@@ -394,7 +393,6 @@ def _split(text: str) -> tuple[str, str | None]:
 
 
 def _files(name: str) -> tuple[str, ...]:
-    """Return the paths that match a file name or a pattern."""
     if name == "-":
         raise InputError(
             "--input - is standard input, which can be read only once, but a weighted input is "
@@ -426,12 +424,12 @@ PART_BYTES = 1 << 16
 
 
 class Block(NamedTuple):
-    """Block of texts of one file.
+    """Block of consecutive texts of one file.
 
     Attributes:
       file: path of the file.
-      places: start of each text: a line number from 0, or -1 minus a byte offset if reading began
-        inside the file.
+      places: start of each text in the file: a line number from 0, or a negative number for a byte
+        offset.
       texts: texts in UTF-8.
     """
 
@@ -441,7 +439,7 @@ class Block(NamedTuple):
 
 
 class Files:
-    """Reader of text files and tables, block by block."""
+    """Reader of text files and tables that returns blocks of consecutive texts."""
 
     def __init__(
         self,
@@ -450,7 +448,7 @@ class Files:
         documents: Sequence[bool] | None = None,
         template: str = TEXT,
     ):
-        """Set up the readers without opening files.
+        """Create a reader of text files and tables; no file is opened yet.
 
         Args:
           paths: locations of the text files and tables.
@@ -525,7 +523,7 @@ class Files:
 
 
 def line_of(file: str, place: int) -> int:
-    """Convert a text's start in `Block.places` to a line number, from 1."""
+    """Convert a start of a text, as stored in `Block.places`, to a line number from 1."""
     if place >= 0:
         return place + 1
     line, rest = 1, -1 - place
@@ -536,7 +534,6 @@ def line_of(file: str, place: int) -> int:
 
 
 def _opened(path: str) -> BinaryIO:
-    """Open a plain file; a file in a bucket is read in ranges of about 64 KiB."""
     if not is_remote(path):
         return open(path, "rb")
     return open_stream(path, first=PART_BYTES + PART_BYTES // 4)
@@ -559,7 +556,6 @@ def _num_parts(path: str) -> int:
 
 
 def _block(path: str, numbered: Iterable[tuple[int, bytes]]) -> Block:
-    """Return a block of the nonblank texts; raise InputError if a text is not UTF-8."""
     pairs = [(place, text.strip()) for place, text in numbered]
     pairs = [(place, text) for place, text in pairs if text]
     places, texts = [place for place, _ in pairs], [text for _, text in pairs]
@@ -582,7 +578,6 @@ def _not_utf8(place: int, text: bytes) -> tuple[int, int] | None:
 
 
 def _joined(numbered: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """Join the lines between blank lines to one document."""
     stripped = ((place, line.strip()) for place, line in numbered)
     for blank, lines in itertools.groupby(stripped, key=lambda pair: not pair[1]):
         if not blank:
@@ -591,8 +586,6 @@ def _joined(numbered: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]
 
 
 class _Stream:
-    """Reader of a text file from its start, block by block."""
-
     def __init__(self, path: str, *, documents: bool):
         self._path, self._documents = path, documents
         self._file = decompressed(path)
@@ -622,8 +615,6 @@ class _Stream:
 
 
 class _Rows:
-    """Reader of the texts of a table, block by block."""
-
     def __init__(self, path: str, texts: Iterator[bytes]):
         self._path, self._numbered = path, enumerate(texts)
 
@@ -635,7 +626,6 @@ class _Rows:
 
 
 def _lines_from(stream: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that begin at or after a byte offset."""
     offset = start
     if start:
         stream.seek(start - 1)
@@ -651,14 +641,12 @@ def _lines_from(stream: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _lines_of_part(lines: Iterator[tuple[int, bytes]], end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that begin before the byte offset `end`."""
     return itertools.takewhile(lambda pair: -1 - pair[0] < end, lines)
 
 
 def _documents_of_part(
     lines: Iterator[tuple[int, bytes]], end: int, *, begins: bool
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the documents that begin in one part of a file."""
     document: list[tuple[int, bytes]] = []
     for place, line in lines:
         is_blank, is_behind = not line.strip(), -1 - place >= end

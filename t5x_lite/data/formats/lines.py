@@ -93,7 +93,7 @@ def _named(path: str | os.PathLike[str], file: BinaryIO) -> Iterator[BinaryIO]:
 def decompressed(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a plain or compressed file as a stream of decompressed bytes.
 
-    Read the stream within `naming_damage`, which adds the path of the file to errors.
+    Use the stream in a `naming_damage` block, which converts read errors to InputError.
     """
     file = _opened(path)
     if os.fspath(path).endswith(".gz"):
@@ -107,7 +107,7 @@ def decompressed(path: str | os.PathLike[str]) -> BinaryIO:
 
 @contextlib.contextmanager
 def naming_damage(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Convert decompression errors within the block to InputError with the file's path."""
+    """Convert decompression errors in a `with` block to InputError with the path of the file."""
     try:
         yield
     except EOFError as error:
@@ -127,8 +127,6 @@ def _opened(path: str | os.PathLike[str]) -> Any:
 
 
 class _Gzip(gzip.GzipFile):
-    """Stream of the decompressed bytes of a .gz file."""
-
     def close(self) -> None:
         file: Any = self.fileobj
         super().close()
@@ -137,8 +135,6 @@ class _Gzip(gzip.GzipFile):
 
 
 class _Xz(io.RawIOBase):
-    """Stream of the decompressed bytes of an .xz file, with limited memory."""
-
     def __init__(self, file: BinaryIO):
         self._file, self._stream = file, _xz_stream()
 
@@ -183,8 +179,6 @@ class _ZstandardError(Exception):
 
 
 class _Zstandard(io.RawIOBase):
-    """Stream of the decompressed bytes of a .zst file."""
-
     def __init__(self, file: BinaryIO):
         try:
             import zstandard
@@ -231,7 +225,7 @@ NUMBER_LIMIT = 2**32
 
 
 class Line(NamedTuple):
-    """JSON object of one line, and its location, "file:line"."""
+    """JSON object from one line of a file, and the location of the line, "file:line"."""
 
     where: str
     record: dict[str, Any]
@@ -335,7 +329,7 @@ def parse_json(content: bytes, *, where: str) -> Any:
 
 
 def check_surrogates(found: Any, content: str | bytes, *, where: str) -> None:
-    """Raise InputError if parsed JSON has an unpaired surrogate, which is not valid text."""
+    """Raise InputError if parsed JSON has an unpaired surrogate, which is not valid Unicode."""
     if isinstance(content, bytes):
         escaped = b"\\u" in content and b"\\ud" in content.lower()
     else:
@@ -394,7 +388,7 @@ class Writer:
     """Writer of JSON objects, one per line, with non-ASCII characters unescaped.
 
     Attributes:
-      done: number of objects that an earlier process wrote, always 0.
+      done: number of objects written by an interrupted process; always 0.
     """
 
     done = 0

@@ -87,7 +87,6 @@ def _numbered_name(file: DataPath) -> tuple[int, str]:
 
 
 def _tables(directory: str, expected: str) -> Splits:
-    """Return the tables of each split, found by the file names of the Hub."""
     found = table_splits(directory) if directory else {}
     if not found:
         raise InputError(
@@ -115,7 +114,6 @@ def read_race(
 
 
 def _race_text(file: Any) -> Iterator[dict[str, Any]]:
-    """Yield the questions of one RACE article, each with an id such as "high/1.txt:0"."""
     where = str(file)
     record = parse_json(_whole(file), where=where)
     if not isinstance(record, dict):
@@ -174,7 +172,7 @@ def _race_question(
 
 
 def swag_splits(directory: str) -> Splits:
-    """Return the tables of each split of SWAG: train.csv, val.csv and test.csv, or the Hub's."""
+    """Return the files of each split of SWAG, from the release or from the Hugging Face Hub."""
     return _tables(directory, "SWAG's train.csv and val.csv")
 
 
@@ -245,7 +243,6 @@ def trivia_splits(directory: str, domains: Sequence[str]) -> dict[str, tuple[Dat
 
 
 def _first_file(folders: Sequence[Any], name: str) -> list[DataPath]:
-    """Return a list with the first file of a name, plain or compressed; [] if no file exists."""
     paths = [folder / f"{name}{end}" for folder in folders for end in ("", *COMPRESSED)]
     return next(([path] for path in paths if path.is_file()), [])
 
@@ -329,7 +326,6 @@ def _trivia(file: DataPath) -> Iterator[tuple[str, dict[str, Any]]]:
 def _trivia_answers(
     record: Mapping[str, Any], *, where: str
 ) -> tuple[str, list[str], Sequence[str]]:
-    """Return a TriviaQA question's answer, its aliases, and its normalized aliases."""
     answer = record.get("Answer")
     if answer is None:
         return "", [], ()
@@ -350,12 +346,6 @@ def _trivia_answers(
 
 
 class _Evidence:
-    """Documents of the questions in a TriviaQA file.
-
-    Args:
-      file: file of questions. The folder evidence is next to it, or next to its parent folder.
-    """
-
     def __init__(self, file: DataPath):
         folders = [file.parent / "evidence", file.parent.parent / "evidence"]
         root = next((folder for folder in folders if folder.is_dir()), None)
@@ -367,7 +357,6 @@ class _Evidence:
         self._missing: list[str] = []
 
     def documents(self, record: Mapping[str, Any], *, where: str) -> Iterator[tuple[str, str, str]]:
-        """Yield the filename, title and first words of each existing document of a question."""
         for kind, folder in _EVIDENCE.items():
             for page in record.get(kind) or ():
                 name = page.get("Filename") if isinstance(page, dict) else None
@@ -387,7 +376,6 @@ class _Evidence:
                 yield name, title.strip() if isinstance(title, str) else "", _first_words(path)
 
     def finish(self, *, kept: bool) -> None:
-        """Log a warning if documents are missing; raise InputError if all are missing."""
         missing = f"{len(self._missing)} documents are missing, such as {self._missing[:1]}"
         if not kept:
             why = f"; {missing}" if self._missing else ""
@@ -406,7 +394,6 @@ def _first_words(path: DataPath) -> str:
 
 
 def _find_answer(text: str, normalized: Sequence[str]) -> tuple[int, int] | None:
-    """Return the position of the first answer in `normalized` that a text contains, or None."""
     lower = text.lower()
     for alias in normalized:
         if len(lower) == len(text):
@@ -442,7 +429,6 @@ class PairFormat(NamedTuple):
 
 
 def _squad_files(directory: str) -> dict[str, tuple[DataPath, bool]]:
-    """Return SQuAD's file of each split, and True if questions may lack an answer."""
     root = data_path(directory)
     for version in ("v1.1", "v2.0") if directory else ():
         found = {
@@ -458,10 +444,6 @@ def _squad_files(directory: str) -> dict[str, tuple[DataPath, bool]]:
 
 
 def _read_squad_pairs(directory: str, split: str) -> Iterator[Pairs]:
-    """Yield SQuAD's questions, each with its paragraph as the positive passage.
-
-    Equal paragraphs have the same id.
-    """
     file, unanswerable = _squad_files(directory)[split]
     ids: dict[str, str] = {}
     num_left_out = 0
@@ -482,7 +464,6 @@ _PUBMED = ("ori_pqaa.json", "ori_pqal.json", "ori_pqau.json")
 
 
 def _pubmed_files(directory: str) -> dict[str, list[DataPath]]:
-    """Return the PubMedQA files of each split."""
     root = data_path(directory)
     places = [root, root / "data"] if directory else []
     whole = [file for name in _PUBMED for file in _first_file(places, name)]
@@ -493,7 +474,6 @@ def _pubmed_files(directory: str) -> dict[str, list[DataPath]]:
 
 
 def _read_pubmed_pairs(directory: str, split: str) -> Iterator[Pairs]:
-    """Yield PubMedQA's questions, each with its abstract as the positive passage."""
     count = 0
     for file in _pubmed_files(directory)[split]:
         for name, record in object_members(file):
@@ -549,7 +529,6 @@ def tevatron_pairs(files: Sequence[str | DataPath]) -> Iterator[Pairs]:
 
 
 def _tevatron_passages(line: Line, name: str) -> dict[str, str]:
-    """Return a dict from the texts of a query's passages to their ids; "" for a missing id."""
     found: dict[str, str] = {}
     passages = line.record.get(name) or []
     for passage in passages if isinstance(passages, list) else [None]:
@@ -583,7 +562,7 @@ class TydiFiles(NamedTuple):
     Attributes:
       rows: file of queries with their passages, as on the Hub; None if missing.
       topics: file of queries; None if missing.
-      qrels: file of judgments; None if missing.
+      qrels: file of relevance judgments; None if missing.
       corpus: file of passages; None if missing.
     """
 
@@ -598,7 +577,7 @@ class TydiFiles(NamedTuple):
 
 
 def tydi_files(directory: str, language: str, split: str) -> TydiFiles:
-    """Return Mr. TyDi's files of one language and split, from the release or from the Hub."""
+    """Return the Mr. TyDi files of one language and split, from the release or from the Hub."""
     root, name = data_path(directory), _TYDI_SPLITS[split]
     folders = [root / f"mrtydi-v1.{minor}-{language}" for minor in (1, 0)]
     places = [place for one in folders for place in (one, one / "ir-format-data")]
@@ -631,7 +610,6 @@ def _tydi_splits(directory: str) -> tuple[str, ...]:
 
 
 def _tydi_sources(directory: str, split: str) -> Iterator[TydiFiles]:
-    """Yield Mr. TyDi's files of a split, for each language with all required files."""
     for language in TYDI_LANGUAGES:
         files = tydi_files(directory, language, split)
         if files.rows is not None or files.is_judged:

@@ -74,7 +74,7 @@ from t5x_lite.data.formats.pairs import read_passages
 
 
 class StringTable:
-    """Compact list of strings in two arrays, accessed by index.
+    """List of strings stored in two arrays, with access by index.
 
     Args:
       content: concatenated UTF-8 bytes of the strings, uint8.
@@ -104,7 +104,7 @@ class StringTable:
         return cls(content, ends, str(path))
 
     def save(self, path: str | Path) -> None:
-        """Write the table to two files, PATH.bytes.npy and PATH.ends.npy."""
+        """Write the strings to the two files PATH.bytes.npy and PATH.ends.npy."""
         for file, values in zip(_files(path), (self._content, self._ends), strict=True):
             save_array(file, values)
 
@@ -186,10 +186,10 @@ def open_array(
 
 
 def create_array(path: str | Path, dtype: Any, shape: tuple[int, ...]) -> np.memmap:
-    """Create a .npy file and map it into memory for writing.
+    """Create a .npy file of a given shape, and map the file into memory for writing.
 
-    Disk space for the array is reserved at once, because writing to a map on a full disk would end
-    the process by SIGBUS.
+    Disk space is reserved at once, because writing to mapped memory on a full disk ends the
+    process.
     """
     array = np.lib.format.open_memmap(path, "w+", dtype, shape)
     with open(path, "rb+") as file:
@@ -211,7 +211,6 @@ _HEADERS = {
 
 
 def _read_header(file: BinaryIO, path: str | Path) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return the shape, the Fortran-order flag and the dtype of a .npy file."""
     try:
         shape, in_columns, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
         if all(type(size) is int and size >= 0 for size in shape):
@@ -224,7 +223,7 @@ def _read_header(file: BinaryIO, path: str | Path) -> tuple[tuple[int, ...], boo
 
 
 def check_ends(ends: np.ndarray, size: int, *, where: str | Path) -> None:
-    """Raise InputError unless the end offsets are ascending and the last one equals `size`."""
+    """Raise InputError unless end offsets of strings are ascending, and the last equals `size`."""
     rises = not len(ends) or (int(ends[0]) >= 0 and bool((ends[1:] >= ends[:-1]).all()))
     if not rises or (int(ends[-1]) if len(ends) else 0) != size:
         raise InputError(
@@ -245,7 +244,7 @@ _LARGEST_RECORD = 1 << 20
 def read_record(
     path: Path, fields: Mapping[str, type], *, kind: str = "index", made_by: str
 ) -> dict[str, Any]:
-    """Read the index.json of an index, and check the types of its fields."""
+    """Read index.json of a search index, and check that the fields have the expected types."""
     remedy = f"build the index again with t5x-lite {made_by}"
     try:
         with path.open("rb") as file:
@@ -318,7 +317,7 @@ def vector_writer(
     chunk: int = 1,
     precision: Precision = "float32",
 ) -> Iterator[VectorWriter]:
-    """Open a file of vectors for writing; it appears at its path when complete."""
+    """Open a file of vectors for writing; the file is moved to its path when complete."""
     check_vector_file(path)
     if precision != "float32" and Path(path).suffix != ".npy":
         raise InputError(f"--output {path}: must end in .npy to store vectors as {precision}")
@@ -348,7 +347,7 @@ def vector_writer(
 
 
 class NpyWriter:
-    """Writer of vectors to a .npy file, where the row number is the only id of a vector."""
+    """Writer of vectors to a .npy file without ids; row numbers serve as ids."""
 
     def __init__(self, array: ResumableArray, precision: Precision = "float32"):
         self._array = array
@@ -367,12 +366,12 @@ class NpyWriter:
 
 
 def stored(vectors: Float[np.ndarray, "n D"], precision: Precision) -> np.ndarray:
-    """Convert vectors to the precision of a file: [n, D], or for "binary" uint8 [n, D / 8].
+    """Convert vectors to the precision of a vector file, such as "float16" or "binary".
 
-    For "binary", a bit is 1 for a number above 0, and bits are packed as by np.packbits.
+    For "binary", each number becomes one bit, 1 if the number is positive, as by np.packbits.
 
     Raises:
-      InputError: if `precision` is "binary" and D is not a multiple of 8.
+      InputError: if `precision` is "binary" and the vector size is not a multiple of 8.
     """
     if precision == "binary":
         if vectors.shape[1] % 8:
@@ -387,7 +386,7 @@ class ParquetWriter:
     """Writer of vectors to a Parquet table with the columns id and vector.
 
     Args:
-      file: binary file open for writing, at its beginning.
+      file: file open for writing bytes, at its beginning.
       path: path of the file, for messages.
 
     Attributes:
@@ -432,7 +431,7 @@ _DTYPES = (np.float16, np.float32, np.float64)
 
 
 class Block(NamedTuple):
-    """Block of consecutive vectors of a corpus.
+    """Block of consecutive vectors from a corpus of vectors.
 
     Attributes:
       first: index of the block's first vector in the corpus.
@@ -457,17 +456,17 @@ class _Shard(abc.ABC):
 
 
 def identity_of(files: Sequence[str]) -> dict[str, Any]:
-    """Return the identity of a corpus: paths, sizes and modification times of its files."""
+    """Return the paths, sizes and modification times of vector files, to detect changes."""
     names, sizes, changed = zip(*map(identity_of_file, files), strict=True)
     return {"vectors": [*names], "sizes": [*sizes], "changed": [*changed]}
 
 
 class VectorShards:
-    """Vectors of a corpus in one or several files, which are read on demand.
+    """Corpus of vectors in one or several files, read on demand.
 
     Attributes:
       ids: ids of the vectors; None if the ids are row numbers.
-      size: number of dimensions D of each vector.
+      size: number of dimensions of each vector.
     """
 
     def __init__(self, shards: Sequence[_Shard], ids: StringTable | None):
@@ -505,7 +504,7 @@ class VectorShards:
         return self.ids.part(first, end)
 
     def rows(self, first: int, end: int) -> Float[np.ndarray, "n D"]:
-        """Return the vectors from row `first` to `end`, excluding `end`; a view if possible."""
+        """Return the vectors from row `first` to `end`, excluding `end`, as a view if possible."""
         end, pieces = min(end, len(self)), []
         while first < end:
             shard = int(np.searchsorted(self._ends, first, side="right"))
@@ -554,7 +553,6 @@ class _Npy(_Shard):
         return self._numbers(self._array[rows])
 
     def _numbers(self, stored: np.ndarray) -> np.ndarray:
-        """Return stored values as float32; the bits of binary vectors become -1 and 1."""
         if self._is_binary:
             return np.unpackbits(stored, axis=1).astype(np.float32) * 2 - 1
         return np.asarray(stored, np.float32)
@@ -591,7 +589,6 @@ class _Parquet(_Shard):
 
     @contextlib.contextmanager
     def _naming_damage(self) -> Iterator[None]:
-        """Convert errors of pyarrow, which have many types, to InputError with the file's path."""
         try:
             yield
         except InputError:
@@ -608,7 +605,6 @@ class _Parquet(_Shard):
         return InputError(f"{self._path}: not a Parquet file, or cut off ({what}): make it again")
 
     def _column(self, group: int, name: str) -> Any:
-        """Return a column of a row group, after checking that it is valid and has no nulls."""
         with self._naming_damage():
             column = self._file.read_row_group(group, columns=[name]).column(name)
             column = column.combine_chunks()
@@ -621,7 +617,6 @@ class _Parquet(_Shard):
             return column
 
     def _group(self, number: int) -> np.ndarray:
-        """Return the vectors of a row group."""
         if self._kept[0] != number:
             column = self._column(number, "vector")
             with self._naming_damage():
@@ -714,17 +709,17 @@ VECTORS, ENDS, SCALES = "multi_vector.npy", "multi_vector_ends.npy", "multi_vect
 
 
 class Writer:
-    """Writer of the outputs of dense, lexical and multi-vector heads to a directory.
+    """Writer of dense vectors, lexical weights and token vectors of texts to a directory.
 
-    A context manager: the directory is complete when the block ends without an error. If the
-    directory has outputs of an earlier process, writing resumes after those outputs.
+    A context manager: the directory is complete when the block ends without an error. If an earlier
+    process was interrupted, writing resumes after its last complete text.
 
     Args:
       directory: output directory, empty or from `jobs.resumable_directory`.
       numbers: dtype of the token vectors: "float16", "int8" or "float32".
 
     Attributes:
-      done: number of written texts, including texts that an earlier process wrote.
+      done: number of written texts, including texts that an interrupted process wrote.
     """
 
     def __init__(self, directory: Path, *, numbers: Numbers = "float16"):
@@ -750,7 +745,7 @@ class Writer:
         terms: Sequence[Mapping[int, float]] | None = None,
         vectors: Sequence[np.ndarray] | None = None,
     ) -> None:
-        """Append the outputs of the model's heads for some texts.
+        """Append the outputs of an encoder's heads for some texts.
 
         Args:
           ids: ids of the texts.
@@ -799,14 +794,14 @@ class Writer:
 
 
 class M3Texts:
-    """Reader of a model's dense, lexical and multi-vector outputs for texts; vectors stay on disk.
+    """Reader of the dense vectors, lexical weights and token vectors that `Writer` wrote.
 
     Args:
       directory: directory that `Writer` wrote.
 
     Attributes:
       ids: ids of the texts.
-      dense: dense vectors, float32 [N, D]; None if missing.
+      dense: dense vectors, float32 [texts, dimensions]; None if missing.
 
     Raises:
       InputError: if the directory has no ids, or a file does not have one entry per text.
