@@ -161,6 +161,7 @@ def random_spans_lengths(
 
 
 def _random_segments(rng: np.random.Generator, total: int, *, parts: int) -> Int[np.ndarray, " n"]:
+    """Return `parts` random integers >= 1 with the sum `total`; all results are equally likely."""
     if parts == total:
         return np.ones(parts, np.int64)
     bounds = np.empty(parts + 1, np.int64)
@@ -293,6 +294,7 @@ def replace_spans(
 def _with_sentinels(
     tokens: np.ndarray, keep: np.ndarray, starts: np.ndarray, sentinel_start: int
 ) -> np.ndarray:
+    """Return the kept tokens, with one sentinel at the start of each removed span."""
     marked, kept = tokens.copy(), keep.copy()
     marked[starts] = np.arange(sentinel_start, sentinel_start - len(starts), -1)
     kept[starts] = True
@@ -371,6 +373,7 @@ def invert(
 
 
 def _split(side: np.ndarray, sentinel_start: int) -> tuple[list[np.ndarray], int]:
+    """Return the spans between sentinels in a row of token ids, and the number of sentinels."""
     spans, start, sentinel = [], 0, sentinel_start
     while len(found := np.flatnonzero(side[start:] == sentinel)):
         spans.append(side[start : start + found[0]])
@@ -435,6 +438,7 @@ def _draw(
     room: tuple[int, ...],
     sequential_share: float,
 ) -> tuple[Denoiser, int, int, int]:
+    """Sample a UL2 denoiser, and the start and length of its text."""
     which, where, suffix = example_rng(seed, epoch, index, stream=DENOISER).random(3)
     others = len(DENOISERS) - 1
     number = others

@@ -84,7 +84,7 @@ class FewShot:
 
     @property
     def wordings(self) -> tuple[str, ...]:
-        """The templates, with line breaks in place of the two characters "\n"."""
+        """The templates, after replacing escape sequences by line breaks."""
         return tuple(_with_lines(each) for each in self.templates or (_TEMPLATE,))
 
     @property

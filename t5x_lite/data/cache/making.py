@@ -426,6 +426,7 @@ def progress_path(directory: Path, split: str) -> Path:
 
 
 def _opened(path: Path, size: int) -> BinaryIO:
+    """Open a file for appending after its first `size` bytes."""
     path.touch()
     os.truncate(path, size)
     return path.open("ab")
@@ -572,6 +573,7 @@ def _write(job: Job, run: _Run, split: str, *, directory: Path, shard_bytes: int
 
 
 def _telling(examples: Iterator[Any], *, split: str) -> Iterator[Any]:
+    """Yield the examples unchanged, and show their number as progress."""
     with counting(split, unit="examples") as advance:
         for example in examples:
             yield example
@@ -594,6 +596,7 @@ def _run(job: Job, split: str) -> Iterator[list[np.ndarray]]:
 
 
 def _run_in_workers(job: Job, split: str, *, num_workers: int) -> Iterator[list[np.ndarray]]:
+    """Yield the stored features of a split in order, computed by several processes."""
     from t5x_lite.data import elements
 
     raw = job.task.source.get_dataset(split=split, shuffle=False)
@@ -641,6 +644,10 @@ _worker: dict[str, Any] = {}
 
 @contextlib.contextmanager
 def _scratch(vocabulary: Vocabulary) -> Iterator[str]:
+    """Yield a temporary directory with the vocabulary, shared by all workers.
+
+    Only this process removes the directory, so a killed worker removes nothing.
+    """
     directory = tempfile.mkdtemp(prefix="t5x_lite_")
     try:
         with unfinished(directory):

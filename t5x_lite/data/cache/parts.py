@@ -144,6 +144,7 @@ def check_shards(job: Job, split: str, count: int) -> None:
 
 
 def _counting(dataset: Any, raw: Any, *, may_number: bool) -> set[str]:
+    """Return the names of preprocessors that cannot run on each shard separately."""
     found, numbered = set(), 0
     for node in _nodes(dataset, raw):
         name = type(node).__name__
@@ -157,6 +158,7 @@ def _counting(dataset: Any, raw: Any, *, may_number: bool) -> set[str]:
 
 
 def _nodes(dataset: Any, raw: Any) -> Iterator[Any]:
+    """Yield a dataset and, recursively, its input datasets, up to the dataset `raw`."""
     if dataset is raw:
         return
     yield dataset
@@ -328,6 +330,7 @@ def join(split: str, parts: Sequence[Part], *, where: Path, directory: Path) -> 
 
 
 def _there(where: Path, file: File) -> Path:
+    """Return the path of a worker's file; raise InputError if the file is incomplete."""
     path = where / file.name
     size = path.stat().st_size if path.is_file() else None
     if size != file.size:

@@ -72,6 +72,8 @@ def highway_hash(texts: Sequence[bytes], key: Sequence[int]) -> UInt64[np.ndarra
 
 
 class _State:
+    """State of the HighwayHash computation for several strings at once."""
+
     def __init__(self, count: int, key: Sequence[int]):
         keys = np.array(key, np.uint64)
         mul0, mul1 = np.array(_MUL0, np.uint64), np.array(_MUL1, np.uint64)
@@ -111,6 +113,7 @@ def _zipped(lanes: _Lanes) -> _Lanes:
 
 
 def _last_packet(rest: bytes) -> bytes:
+    """Return the 32-byte packet that HighwayHash makes of the last 1 to 31 bytes."""
     size = len(rest)
     packet = bytearray(_PACKET)
     packet[: size & ~3] = rest[: size & ~3]
@@ -278,6 +281,7 @@ def records(chunks: Sequence[bytes], sizes: Sequence[int]) -> list[bytes]:
 
 
 def _decoded(chunks: Sequence[bytes], *, most: int) -> list[tuple[bytes, bytes]]:
+    """Decompress chunks, check their hashes, and return their record sizes and records."""
     headers = [_HEADER.unpack_from(chunk) for chunk in chunks]
     said = [number for header in headers for number in (header[0], header[2])]
     parts = [p for c in chunks for p in (c[8 : _HEADER.size], c[_HEADER.size :])]
@@ -298,6 +302,7 @@ def _decoded(chunks: Sequence[bytes], *, most: int) -> list[tuple[bytes, bytes]]
 
 
 def _decompressor() -> Callable[[int, bytes, int], bytes]:
+    """Return a function that decompresses bytes, given a compression type and a maximum size."""
     try:
         import zstandard
     except ImportError as error:
@@ -332,6 +337,7 @@ def _decompressor() -> Callable[[int, bytes, int], bytes]:
 
 
 def _number(content: bytes, place: int) -> tuple[int, int]:
+    """Return the varint at an offset, and the offset after the varint."""
     found = shift = 0
     while True:
         if place >= len(content) or shift > 63:
@@ -343,6 +349,7 @@ def _number(content: bytes, place: int) -> tuple[int, int]:
 
 
 def _fields(message: bytes, wanted: Sequence[int]) -> list[int]:
+    """Return integer fields of a Protocol Buffers message of integers; -1 for a missing field."""
     found, place = {}, 0
     while place < len(message):
         tag, place = _number(message, place)
@@ -357,6 +364,7 @@ def _fields(message: bytes, wanted: Sequence[int]) -> list[int]:
 
 
 def _numbers(content: bytes) -> Int[np.ndarray, " n"]:
+    """Return all varints of a byte string."""
     ends = np.flatnonzero(np.frombuffer(content, np.uint8) < 0x80)
     starts = np.append(0, ends + 1)[: len(ends)]
     return _numbers_at(np.frombuffer(content + bytes(10), np.uint8), starts)

@@ -96,6 +96,7 @@ def read_tsv(
 
 
 def _bytes(file: DataPath) -> bytes:
+    """Return the content of a file without its byte-order mark."""
     try:
         return read_whole(file).removeprefix(codecs.BOM_UTF8)
     except OSError as error:
@@ -144,6 +145,7 @@ def read_csv(
 def _all_records(
     file: DataPath, *, separator: str, quoting: bool
 ) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line number and the entries of each record of a CSV file, read lazily."""
     try:
         with open_text(file) as stream:
             lines = without_bom(json_lines.lines_of(stream, name=str(file), longest=LONGEST_LINE))
@@ -165,6 +167,7 @@ def _all_records(
 def _whole_records(
     lines: Iterable[bytes], *, file: DataPath, quoting: bool
 ) -> Iterator[tuple[int, bytes]]:
+    """Yield blocks of complete CSV records, each with the number of its first line."""
     block, size, marks, first = [], 0, 0, 1
     for number, line in enumerate(lines, start=1):
         block.append(line)
@@ -185,6 +188,10 @@ def _whole_records(
 def _records(
     text: str, *, file: DataPath, separator: str, quoting: bool, first: int = 1
 ) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line number and the entries of each CSV record of a text.
+
+    The csv module is not used, because it does not report misplaced quotation marks.
+    """
     plain = re.escape(separator) + r"\r\n" + ('"' if quoting else "")
     quoted = r'"([^"]*(?:""[^"]*)*)"|' if quoting else "()(?!)|"
     entry = re.compile(rf"(?:{quoted}([^{plain}]*))({re.escape(separator)}|\r\n|\n|\r|\Z)")
@@ -267,6 +274,7 @@ def _check_impossible(fields: Mapping[str, Any], *, where: str) -> None:
 
 
 def _questions(file: DataPath, content: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each question with its location, such as "file: data[0].paragraphs[0].qas[0]"."""
     for article_place, article in _items(content, "data", where=f"{file}: "):
         title = article.get("title", "")
         for place, paragraph in _items(article, "paragraphs", where=f"{article_place}."):
@@ -310,6 +318,7 @@ def _items(node: Any, name: str, *, where: str) -> Iterator[tuple[str, dict[str,
 
 
 def _start(answer: Mapping[str, Any], *, where: str) -> int:
+    """Return the position of an answer in its context, in characters; -1 if it is not given."""
     start = answer.get("answer_start", -1)
     if type(start) is not int:
         raise InputError(f'{where}: "answer_start" must be a whole number, got {start!r}')
@@ -409,6 +418,7 @@ class Sentence:
     is_column: bool = True
 
     def where(self, place: int = 0) -> str:
+        """Return the location of a word, "file:line"."""
         return f"{self.file}:{self.line + place * self.is_column}"
 
 
@@ -469,6 +479,7 @@ def read_tagged_jsonl(file: DataPath, *, may_lack_tags: bool = False) -> Iterato
 
 
 def _checked(row: Row, tags: Any, number: int) -> tuple[str, ...]:
+    """Return the tags of a sentence as strings; raise InputError if a tag is invalid."""
     if not isinstance(tags, list):
         raise InputError(f"{row.where}: the tags must be a list, got {json.dumps(tags)[:40]}")
     if len(tags) != number:

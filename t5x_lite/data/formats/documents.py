@@ -386,6 +386,7 @@ def _bytes_of(source: Source, read: Read) -> int:
 
 
 def _split(text: str) -> tuple[str, str | None]:
+    """Split "FILE=WEIGHT" into FILE and WEIGHT, or None for a missing WEIGHT."""
     name, _, weight = text.rpartition("=")
     if name and not Path(text).exists() and _NUMBER.fullmatch(weight):
         return name, weight
@@ -393,6 +394,7 @@ def _split(text: str) -> tuple[str, str | None]:
 
 
 def _files(name: str) -> tuple[str, ...]:
+    """Return the paths that match a file name or a pattern."""
     if name == "-":
         raise InputError(
             "--input - is standard input, which can be read only once, but a weighted input is "
@@ -534,6 +536,7 @@ def line_of(file: str, place: int) -> int:
 
 
 def _opened(path: str) -> BinaryIO:
+    """Open a plain file; a file in a bucket is read in ranges of about 64 KiB."""
     if not is_remote(path):
         return open(path, "rb")
     return open_stream(path, first=PART_BYTES + PART_BYTES // 4)
@@ -578,6 +581,7 @@ def _not_utf8(place: int, text: bytes) -> tuple[int, int] | None:
 
 
 def _joined(numbered: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """Join the lines between blank lines to one document."""
     stripped = ((place, line.strip()) for place, line in numbered)
     for blank, lines in itertools.groupby(stripped, key=lambda pair: not pair[1]):
         if not blank:
@@ -586,6 +590,8 @@ def _joined(numbered: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]
 
 
 class _Stream:
+    """Reader of a text file from its start, block by block."""
+
     def __init__(self, path: str, *, documents: bool):
         self._path, self._documents = path, documents
         self._file = decompressed(path)
@@ -615,6 +621,8 @@ class _Stream:
 
 
 class _Rows:
+    """Reader of the texts of a table, block by block."""
+
     def __init__(self, path: str, texts: Iterator[bytes]):
         self._path, self._numbered = path, enumerate(texts)
 
@@ -626,6 +634,7 @@ class _Rows:
 
 
 def _lines_from(stream: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that begin at or after a byte offset."""
     offset = start
     if start:
         stream.seek(start - 1)
@@ -641,12 +650,14 @@ def _lines_from(stream: BinaryIO, start: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _lines_of_part(lines: Iterator[tuple[int, bytes]], end: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that begin before the byte offset `end`."""
     return itertools.takewhile(lambda pair: -1 - pair[0] < end, lines)
 
 
 def _documents_of_part(
     lines: Iterator[tuple[int, bytes]], end: int, *, begins: bool
 ) -> Iterator[tuple[int, bytes]]:
+    """Yield the documents that begin in one part of a file."""
     document: list[tuple[int, bytes]] = []
     for place, line in lines:
         is_blank, is_behind = not line.strip(), -1 - place >= end

@@ -127,6 +127,8 @@ def _opened(path: str | os.PathLike[str]) -> Any:
 
 
 class _Gzip(gzip.GzipFile):
+    """Stream of the decompressed bytes of a .gz file."""
+
     def close(self) -> None:
         file: Any = self.fileobj
         super().close()
@@ -135,6 +137,8 @@ class _Gzip(gzip.GzipFile):
 
 
 class _Xz(io.RawIOBase):
+    """Stream of the decompressed bytes of an .xz file, with limited memory."""
+
     def __init__(self, file: BinaryIO):
         self._file, self._stream = file, _xz_stream()
 
@@ -179,6 +183,8 @@ class _ZstandardError(Exception):
 
 
 class _Zstandard(io.RawIOBase):
+    """Stream of the decompressed bytes of a .zst file."""
+
     def __init__(self, file: BinaryIO):
         try:
             import zstandard

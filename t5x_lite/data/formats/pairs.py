@@ -341,6 +341,7 @@ def named_columns(line: str) -> Columns | None:
 
 
 def _fields(line: str) -> Sequence[str]:
+    """Return the fields of a tab-separated line with quotes, or () if a quote is not closed."""
     found, place = [], 0
     while True:
         match = _QUOTED.match(line, place)
@@ -609,6 +610,7 @@ def checked(record: Mapping[str, Any], where: str) -> str:
 def _checked_ids(
     record: Mapping[str, Any], name: str, texts: Sequence[str], where: str
 ) -> list[str] | None:
+    """Return the checked ids of the passages as strings, or None if the object has no ids."""
     found = record.get(name)
     if found is None:
         return None
@@ -627,6 +629,7 @@ def _checked_ids(
 def _checked_scores(
     record: Mapping[str, Any], name: str, texts: Sequence[str], where: str
 ) -> list[float] | None:
+    """Return the checked teacher's scores of the passages, or None if the object has no scores."""
     found = record.get(name)
     if found is None:
         return None

@@ -150,6 +150,7 @@ def read_run(path: str, *, format: RunFormat | None = None) -> Iterator[Ranking]
 
 
 def _stand_together(path: str) -> bool:
+    """Return True if the lines of each query are adjacent in a file of rankings."""
     seen: set[str] = set()
     last = ""
     for line in read_lines([path], longest=LONGEST_COLUMNS):

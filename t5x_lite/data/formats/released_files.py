@@ -114,6 +114,7 @@ def read_race(
 
 
 def _race_text(file: Any) -> Iterator[dict[str, Any]]:
+    """Yield the questions of one RACE article, each with an id such as "high/1.txt:0"."""
     where = str(file)
     record = parse_json(_whole(file), where=where)
     if not isinstance(record, dict):
@@ -243,6 +244,7 @@ def trivia_splits(directory: str, domains: Sequence[str]) -> dict[str, tuple[Dat
 
 
 def _first_file(folders: Sequence[Any], name: str) -> list[DataPath]:
+    """Return a list with the first file of a name, plain or compressed; [] if no file exists."""
     paths = [folder / f"{name}{end}" for folder in folders for end in ("", *COMPRESSED)]
     return next(([path] for path in paths if path.is_file()), [])
 
@@ -326,6 +328,7 @@ def _trivia(file: DataPath) -> Iterator[tuple[str, dict[str, Any]]]:
 def _trivia_answers(
     record: Mapping[str, Any], *, where: str
 ) -> tuple[str, list[str], Sequence[str]]:
+    """Return a TriviaQA question's answer, its aliases, and its normalized aliases."""
     answer = record.get("Answer")
     if answer is None:
         return "", [], ()
@@ -346,6 +349,12 @@ def _trivia_answers(
 
 
 class _Evidence:
+    """Documents of the questions in a TriviaQA file.
+
+    Args:
+      file: file of questions. The folder evidence is next to it, or next to its parent folder.
+    """
+
     def __init__(self, file: DataPath):
         folders = [file.parent / "evidence", file.parent.parent / "evidence"]
         root = next((folder for folder in folders if folder.is_dir()), None)
@@ -357,6 +366,7 @@ class _Evidence:
         self._missing: list[str] = []
 
     def documents(self, record: Mapping[str, Any], *, where: str) -> Iterator[tuple[str, str, str]]:
+        """Yield the filename, title and first words of each existing document of a question."""
         for kind, folder in _EVIDENCE.items():
             for page in record.get(kind) or ():
                 name = page.get("Filename") if isinstance(page, dict) else None
@@ -376,6 +386,7 @@ class _Evidence:
                 yield name, title.strip() if isinstance(title, str) else "", _first_words(path)
 
     def finish(self, *, kept: bool) -> None:
+        """Log a warning if documents are missing; raise InputError if all are missing."""
         missing = f"{len(self._missing)} documents are missing, such as {self._missing[:1]}"
         if not kept:
             why = f"; {missing}" if self._missing else ""
@@ -394,6 +405,7 @@ def _first_words(path: DataPath) -> str:
 
 
 def _find_answer(text: str, normalized: Sequence[str]) -> tuple[int, int] | None:
+    """Return the position of the first answer in `normalized` that a text contains, or None."""
     lower = text.lower()
     for alias in normalized:
         if len(lower) == len(text):
@@ -429,6 +441,7 @@ class PairFormat(NamedTuple):
 
 
 def _squad_files(directory: str) -> dict[str, tuple[DataPath, bool]]:
+    """Return SQuAD's file of each split, and True if questions may lack an answer."""
     root = data_path(directory)
     for version in ("v1.1", "v2.0") if directory else ():
         found = {
@@ -444,6 +457,10 @@ def _squad_files(directory: str) -> dict[str, tuple[DataPath, bool]]:
 
 
 def _read_squad_pairs(directory: str, split: str) -> Iterator[Pairs]:
+    """Yield SQuAD's questions, each with its paragraph as the positive passage.
+
+    Equal paragraphs have the same id.
+    """
     file, unanswerable = _squad_files(directory)[split]
     ids: dict[str, str] = {}
     num_left_out = 0
@@ -464,6 +481,7 @@ _PUBMED = ("ori_pqaa.json", "ori_pqal.json", "ori_pqau.json")
 
 
 def _pubmed_files(directory: str) -> dict[str, list[DataPath]]:
+    """Return the PubMedQA files of each split."""
     root = data_path(directory)
     places = [root, root / "data"] if directory else []
     whole = [file for name in _PUBMED for file in _first_file(places, name)]
@@ -474,6 +492,7 @@ def _pubmed_files(directory: str) -> dict[str, list[DataPath]]:
 
 
 def _read_pubmed_pairs(directory: str, split: str) -> Iterator[Pairs]:
+    """Yield PubMedQA's questions, each with its abstract as the positive passage."""
     count = 0
     for file in _pubmed_files(directory)[split]:
         for name, record in object_members(file):
@@ -529,6 +548,7 @@ def tevatron_pairs(files: Sequence[str | DataPath]) -> Iterator[Pairs]:
 
 
 def _tevatron_passages(line: Line, name: str) -> dict[str, str]:
+    """Return a dict from the texts of a query's passages to their ids; "" for a missing id."""
     found: dict[str, str] = {}
     passages = line.record.get(name) or []
     for passage in passages if isinstance(passages, list) else [None]:
@@ -610,6 +630,7 @@ def _tydi_splits(directory: str) -> tuple[str, ...]:
 
 
 def _tydi_sources(directory: str, split: str) -> Iterator[TydiFiles]:
+    """Yield Mr. TyDi's files of a split, for each language with all required files."""
     for language in TYDI_LANGUAGES:
         files = tydi_files(directory, language, split)
         if files.rows is not None or files.is_judged:

@@ -164,6 +164,7 @@ def object_members(file: DataPath) -> Iterator[tuple[str, dict[str, Any]]]:
 
 @contextlib.contextmanager
 def _read_by_parts(file: DataPath, *, kind: str = "object") -> Iterator["_Text"]:
+    """Open a JSON file for lazy parsing; raise InputError if text follows its JSON value."""
     try:
         with open_text(file) as stream:
             text = _Text(stream)
@@ -185,6 +186,7 @@ class _Text:
         self._text, self._at = "", 0
 
     def sign(self) -> str:
+        """Return the next character that is not white space, or "" at the end of the text."""
         while True:
             self._at = _SPACE.match(self._text, self._at).end()  # pyright: ignore
             if rest := self._text[self._at : self._at + 1]:
@@ -193,11 +195,13 @@ class _Text:
                 return ""
 
     def take(self, sign: str, *, where: str) -> None:
+        """Skip the next character; raise InputError if it is not `sign`."""
         if self.sign() != sign:
             raise InputError(f"{where}: expected {sign}, got {self.sign() or _END}")
         self._at += 1
 
     def elements(self, file: DataPath) -> Iterator[dict[str, Any]]:
+        """Yield the objects of a JSON array, after its opening bracket."""
         number = 0
         while self.sign() != "]" or number:
             number += 1
@@ -208,6 +212,7 @@ class _Text:
         self.take("]", where=f"{file}: after question {number}")
 
     def members(self, file: DataPath) -> Iterator[str]:
+        """Yield the member names of a JSON object; the caller parses each value in turn."""
         self.take("{", where=f"{file}: must be a JSON object")
         name = ""
         while self.sign() != "}" or name:
@@ -255,6 +260,7 @@ class _Text:
                 raise InputError(f"{where}: not JSON that can be read ({error})") from error
 
     def _more(self, size: int) -> bool:
+        """Read up to `size` more bytes of the stream; return False at its end."""
         found = self._stream.read(size)
         self._text = self._text[self._at :] + self._decoder.decode(found, final=not found)
         self._at = 0
@@ -262,6 +268,7 @@ class _Text:
 
 
 def _pairs(record: Mapping[str, Any], *, where: str) -> Pairs | None:
+    """Return a DPR question with its passages, or None if it has no positive passage."""
     question = record.get("question")
     if not isinstance(question, str) or not question.strip():
         raise InputError(f'{where}: must have "question", a text')
@@ -405,6 +412,7 @@ def read_miracl_pairs(directory: str, split: str) -> list[Pairs]:
 
 
 def _languages(directory: str, split: str) -> list[tuple[DataPath, DataPath, list[DataPath]]]:
+    """Return the paths of topics, judgments and corpus of each language that has all three."""
     root, found = data_path(directory), []
     for folder in sorted(root.glob(f"{_QUERIES}*")):
         language = folder.name.removeprefix(_QUERIES)
@@ -566,6 +574,7 @@ def read_beir_pairs(directory: str, split: str) -> list[Pairs]:
 
 
 def _is_twin(query: str, document: Mapping[str, Any]) -> bool:
+    """Return True if a query equals a document's text, with or without the document's title."""
     texts = (query, document["text"], titled_text(document))
     same, *others = (" ".join(text.split()) for text in texts)
     return same in others
@@ -580,6 +589,7 @@ def _check_queries(names: Collection[str], there: Mapping[str, str], *, path: Da
 
 
 def _missing(names: Collection[str], there: Mapping[str, str], *, path: DataPath) -> set[str]:
+    """Return the ids of judged documents that the corpus lacks."""
     missing = set(names) - set(there)
     if missing and not there:
         raise InputError(

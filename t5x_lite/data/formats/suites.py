@@ -327,6 +327,7 @@ _FIND: Mapping[Suite, Callable[[Path], list[Judged]]] = {
 
 
 def _asked(passages: Iterator[Passage], judged: Qrels, where: object) -> dict[str, str]:
+    """Return the texts of the queries that have judgments, by query id."""
     texts = {one.id: one.whole for one in passages if one.id in judged}
     if missing := judged.keys() - texts.keys():
         raise InputError(

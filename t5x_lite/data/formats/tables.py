@@ -104,6 +104,10 @@ def read_table(file: DataPath, *, columns: Sequence[str], quoting: bool = True) 
 
 
 def _file_groups(file: DataPath) -> int:
+    """Return the number of row groups of a Parquet file, or of record batches of an Arrow file.
+
+    An Arrow file without an index counts as one batch.
+    """
     pa = pyarrow(file)
     with _naming(file, pa), _opened(pa, file) as source:
         if _is_parquet(file):
@@ -120,6 +124,7 @@ def _file_groups(file: DataPath) -> int:
 def _read_file_columns(
     file: DataPath, *, columns: Sequence[str], group: int | None = None
 ) -> Iterator[Row]:
+    """Read some columns of a Parquet or Arrow file, or of one of its row groups."""
     pa = pyarrow(file)
     read = _parquet_batches if _is_parquet(file) else _arrow_batches
     with _naming(file, pa):
@@ -132,6 +137,7 @@ def _read_file_columns(
 
 
 def _file_columns(file: DataPath) -> list[str]:
+    """Return the column names of a Parquet or Arrow file, without reading rows."""
     pa = pyarrow(file)
     with _naming(file, pa), _opened(pa, file) as source:
         if _is_parquet(file):
@@ -207,6 +213,7 @@ def _rows_of_file(file: DataPath, read: Any, columns: Sequence[str]) -> Iterator
 
 @contextlib.contextmanager
 def _naming(file: DataPath, pa: Any) -> Iterator[None]:
+    """Convert errors in reading a table within the `with` block to InputError with the path."""
     kind = "Parquet" if _is_parquet(file) else "Arrow"
     try:
         yield
@@ -244,6 +251,7 @@ def pyarrow(what: object) -> Any:
 
 
 def _opened(pa: Any, file: DataPath) -> Any:
+    """Open a file for Arrow; a file in a bucket is read in byte ranges."""
     if isinstance(file, BucketPath):
         return pa.PythonFile(file.open(), mode="r")
     return pa.memory_map(str(file))
@@ -292,6 +300,7 @@ def _batch_size(metadata: Any, group: int, probed: Any, flat: Sequence[str]) -> 
 
 
 def _longest_entry(column: Any) -> int:
+    """Return the size in bytes of the longest text in an Arrow column."""
     compute: Any = importlib.import_module("pyarrow.compute")
     import pyarrow.types as types
 
@@ -353,6 +362,7 @@ def _check_columns(names: Sequence[str], columns: Sequence[str], *, name: str) -
 
 
 def _values(batch: Any, place: int, *, name: str, first: int) -> Iterator[Any]:
+    """Return an iterator over the values of an Arrow column in Python's types."""
     column, kind = batch.column(place), batch.schema.field(place).type
     if not _is_plain(kind):
         # Unused columns may hold any type; only their use raises an error.
@@ -378,6 +388,7 @@ def _values(batch: Any, place: int, *, name: str, first: int) -> Iterator[Any]:
 
 
 def _is_fast(column: Any) -> bool:
+    """Return True if NumPy can convert an Arrow column to Python values without changes."""
     import pyarrow.types as types
 
     kind = column.type
@@ -397,6 +408,7 @@ def _nests(kind: Any) -> bool:
 
 
 def _nested_values(column: Any, where: str, label: str, first: int) -> Iterator[Any]:
+    """Yield the values of a column of lists or structs."""
     for row, scalar in enumerate(column):
         if _expanded(column.slice(row, 1)) > LONGEST_LINE:
             raise InputError(
@@ -431,6 +443,7 @@ def _has_length(kind: Any) -> bool:
 
 
 def _validate(column: Any, label: str, *, name: str, first: int) -> None:
+    """Raise InputError if an Arrow column has invalid offsets, indices or UTF-8."""
     import pyarrow as pa
 
     try:
@@ -452,11 +465,14 @@ _NOT_UTF8 = re.compile(r"UTF8 sequence at string index (\d+)")
 
 
 class _Unreadable:
+    """Placeholder for a value that JSON cannot represent."""
+
     def __init__(self, kind: str):
         self.kind = kind
 
 
 def _is_plain(kind: Any) -> bool:
+    """Return True if JSON can represent the values of an Arrow type."""
     import pyarrow.types as types
 
     if types.is_dictionary(kind):
@@ -471,6 +487,7 @@ def _is_plain(kind: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
+    """Return a value, or None for NaN, which pandas writes for missing numbers."""
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
@@ -639,6 +656,7 @@ def table_splits(
 
 
 def _names(place: DataPath) -> list[str]:
+    """Return the names of the files directly in a directory; [] if it does not exist."""
     if isinstance(place, BucketPath):
         return [*files_in(place)]
     return sorted(path.name for path in place.glob("*") if path.is_file())
@@ -647,6 +665,8 @@ def _names(place: DataPath) -> list[str]:
 def _matching(
     place: DataPath, globs: Sequence[str], split: str, endings: tuple[str, ...] = ()
 ) -> tuple[DataPath, ...]:
+    """Return the files that match the patterns of a split, in the order of the patterns."""
+
     def fits(name: str) -> bool:
         return plain_name(name).endswith(endings) if endings else bool(ending_of(name))
 
@@ -718,6 +738,7 @@ def _saved_files(folder: DataPath) -> tuple[DataPath, ...]:
 
 
 def _is_name(name: str) -> bool:
+    """Return True if a name is a plain file name, without a folder."""
     return "/" not in name and "\0" not in name and name not in ("", ".", "..")
 
 
@@ -732,6 +753,7 @@ def _json(file: DataPath) -> dict[str, Any]:
 
 
 def _named_splits(place: DataPath, names: Sequence[str]) -> dict[str, tuple[DataPath, ...]]:
+    """Return the files of each split, found by split names in file or folder names."""
     found = {}
     for split, known in SPLITS.items():
         sets = [files for name in known if (files := _files_of(place, name, names))]
@@ -746,6 +768,7 @@ def _named_splits(place: DataPath, names: Sequence[str]) -> dict[str, tuple[Data
 
 
 def _files_of(place: DataPath, name: str, names: Sequence[str]) -> tuple[DataPath, ...]:
+    """Return the files "NAME.csv" or "NAME-00000-of-00002.csv", or all files in the folder NAME."""
     start = re.compile(rf"{name}([-_.]\d[\w-]*)?(?=\.[a-z])")
     own = [n for n in names if (m := start.match(n)) and n[m.end() :] == ending_of(n)]
     files = [place / n for n in own]
@@ -765,6 +788,7 @@ def _files_of(place: DataPath, name: str, names: Sequence[str]) -> tuple[DataPat
 
 
 def _check_numbers(place: DataPath, files: Sequence[DataPath]) -> None:
+    """Warn of missing shards "NUMBER-of-TOTAL"; raise InputError if the totals differ."""
     found = [(file.name, match) for file in files if (match := _NUMBERED.search(file.name))]
     totals = {int(match[2]): name for name, match in found}
     if len(totals) > 1:
@@ -787,6 +811,7 @@ def _tell_of_missing(place: str, name: str, missing: int, total: int) -> None:
 
 
 def _hub_name(name: str) -> tuple[str, str, str]:
+    """Split a Hub name into data set, configuration and split; "" if not given."""
     dataset, _, rest = name.partition(":")
     owner_and_name, config = dataset.split("/")[:2], "/".join(dataset.split("/")[2:])
     if config and not dataset.startswith(("/", ".")):
@@ -821,6 +846,7 @@ _hub: dict[tuple[str, str | None], Any] = {}
 
 
 def _loaded(name: str, config: str | None) -> Any:
+    """Load all splits of a Hub data set, once per process."""
     if (name, config) in _hub:
         return _hub[name, config]
     try:

@@ -211,6 +211,7 @@ _HEADERS = {
 
 
 def _read_header(file: BinaryIO, path: str | Path) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return the shape, the Fortran-order flag and the dtype of a .npy file."""
     try:
         shape, in_columns, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
         if all(type(size) is int and size >= 0 for size in shape):
@@ -553,6 +554,7 @@ class _Npy(_Shard):
         return self._numbers(self._array[rows])
 
     def _numbers(self, stored: np.ndarray) -> np.ndarray:
+        """Return stored values as float32; the bits of binary vectors become -1 and 1."""
         if self._is_binary:
             return np.unpackbits(stored, axis=1).astype(np.float32) * 2 - 1
         return np.asarray(stored, np.float32)
@@ -589,6 +591,7 @@ class _Parquet(_Shard):
 
     @contextlib.contextmanager
     def _naming_damage(self) -> Iterator[None]:
+        """Convert errors of pyarrow, which have many types, to InputError with the file's path."""
         try:
             yield
         except InputError:
@@ -605,6 +608,7 @@ class _Parquet(_Shard):
         return InputError(f"{self._path}: not a Parquet file, or cut off ({what}): make it again")
 
     def _column(self, group: int, name: str) -> Any:
+        """Return a column of a row group, after checking that it is valid and has no nulls."""
         with self._naming_damage():
             column = self._file.read_row_group(group, columns=[name]).column(name)
             column = column.combine_chunks()
@@ -617,6 +621,7 @@ class _Parquet(_Shard):
             return column
 
     def _group(self, number: int) -> np.ndarray:
+        """Return the vectors of a row group."""
         if self._kept[0] != number:
             column = self._column(number, "vector")
             with self._naming_damage():
