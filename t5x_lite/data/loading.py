@@ -223,6 +223,8 @@ def _first_tokens(data: Data, task: seqio.Task, number: int, *, seed: int) -> se
 
 
 def _no_more_tokens(dataset: tf.data.Dataset, names: Sequence[str], number: int) -> tf.data.Dataset:
+    """Return the first examples of a dataset, up to a total number of tokens."""
+
     @tf.autograph.experimental.do_not_convert
     def step(before: Any, example: Any) -> Any:
         tokens = tf.add_n([tf.size(example[name], tf.int64) for name in names])

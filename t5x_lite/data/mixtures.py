@@ -176,6 +176,7 @@ class Mixture:
         )
 
     def _named(self, name: str) -> list[Member]:
+        """Return the members to which a name refers; raise InputError for an unknown name."""
         named = [member for member in self.members if name in _labels(member)]
         if named:
             return named
@@ -239,6 +240,7 @@ class Mixture:
 
 
 def _labels(member: Member) -> tuple[str, ...]:
+    """Return the names with which data.mixing.leave_out may refer to a member."""
     of_cache = names_of(member.cache) if member.cache else ()
     return member.task, parts_of(member.task)[0], member.name, *of_cache
 

@@ -431,11 +431,13 @@ def _fitting(words: Sequence[str], hypothesis: Sequence[str]) -> int:
 
 
 def _without_beginning(candidate: str) -> str:
+    """Remove the words of a candidate before its last article (a, an, the)."""
     words = candidate.split(" ")
     return " ".join(words[max((words.index(a) for a in _ARTICLES if a in words), default=0) :])
 
 
 def _as_in(hypothesis: str, candidate: str) -> str | None:
+    """Return the candidate as the hypothesis spells it, without "'s"; None if it is absent."""
     words = (rf"{re.escape(word)}[.,?!]?" for word in candidate.split(" "))
     match = re.search(f"({' '.join(words)})", hypothesis, re.IGNORECASE)
     if match is None:

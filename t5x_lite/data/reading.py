@@ -333,6 +333,7 @@ def _whole(one: Present, recipe: Recipe, *, seed: int) -> Feed:
 
 
 def _first_marked(dataset: Any) -> Any:
+    """Set the feature `EPOCH` to 1 in the first example of a pass, to 0 in other examples."""
     if not isinstance(dataset.element_spec, Mapping):
         return dataset
     return dataset.enumerate().map(
@@ -341,6 +342,7 @@ def _first_marked(dataset: Any) -> Any:
 
 
 def _counted(dataset: Any) -> Any:
+    """Set the feature `EPOCH` of each example to the number of its pass, from 0."""
     spec = dataset.element_spec
     if not isinstance(spec, Mapping) or EPOCH not in spec:
         return dataset

@@ -102,7 +102,7 @@ def map_numpy(
 
 
 def stored(task: Any, split: str, *, seed: int) -> tf.data.Dataset:
-    """Return the examples of a split once, in order, as stored in a cache."""
+    """Return the examples of a task's split in order, as stored in a cache."""
     raw = task.source.get_dataset(split, shuffle=False)
     return task.preprocess_precache(raw, seed=seed)
 
@@ -186,12 +186,12 @@ def chunk_documents(
 
 
 def number(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Add the feature "index", int64: the position of the example in its pass."""
+    """Add the feature "index", int64: the position of the example in the dataset."""
     return dataset.enumerate().map(lambda index, example: {**example, "index": index})
 
 
 def count_epochs(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Add the feature "epoch", int64 from 0, which counts the passes over the data."""
+    """Add the feature "epoch", int64: the number of earlier passes over the data."""
 
     @tf.autograph.experimental.do_not_convert
     def step(state, example):
@@ -203,7 +203,7 @@ def count_epochs(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def corrupt(dataset: tf.data.Dataset, function: Corruption, *, seed: int) -> tf.data.Dataset:
-    """Replace "tokens" by corrupted "inputs" and "targets", at random by seed, epoch and index.
+    """Replace "tokens" by randomly corrupted "inputs" and "targets".
 
     Args:
       dataset: examples with "tokens", "epoch" and "index", and optional other scalars.
@@ -250,7 +250,7 @@ def corrupt(dataset: tf.data.Dataset, function: Corruption, *, seed: int) -> tf.
 
 
 def keyed(dataset: tf.data.Dataset, *, seed: int) -> tf.data.Dataset:
-    """Add the feature (seed, epoch, index), which seeds random choices of the layout."""
+    """Add a feature (seed, epoch, index), the random seed of an example."""
 
     @tf.autograph.experimental.do_not_convert
     def with_key(example):
@@ -267,7 +267,7 @@ def append_ending(
     *,
     ending: Sequence[int],
 ) -> tf.data.Dataset:
-    """Trim inputs, and append the given tokens instead of EOS.
+    """Truncate "inputs", and append the given token ids instead of EOS.
 
     Args:
       dataset: examples with "inputs", tokens without EOS.
@@ -304,7 +304,7 @@ def padded(sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def features(vocabulary: Vocabulary) -> dict[str, Any]:
-    """Return the output features of a text-to-text task: "inputs" and "targets", ended by EOS."""
+    """Return the output features of a text-to-text task: "inputs" and "targets", each with EOS."""
     feature = seqio.Feature(vocabulary=seqio_vocabulary(vocabulary), add_eos=True, dtype=tf.int32)
     return {"inputs": feature, "targets": feature}
 
@@ -324,11 +324,10 @@ def ended_by(task: Any, ending: Sequence[int]) -> Any:
 
 
 class Source(seqio.FunctionDataSource):
-    """Seqio source that reads each split by a function, in a fixed order.
+    """Seqio source that returns each split by calling a function, in a fixed order.
 
     Attributes:
-      one_to_one: True if a task makes one example of each raw example, so that the number of
-        examples is known.
+      one_to_one: True if a task makes exactly one example of each raw example.
     """
 
     def __init__(
@@ -345,8 +344,8 @@ class Source(seqio.FunctionDataSource):
           splits: names of the splits.
           dataset_of: function from a split to its raw examples.
           one_to_one: True if a task makes one example of each raw example.
-          made_of: function from a split to the dataset that the raw examples are made from; None
-            for `dataset_of`.
+          made_of: function from a split to the dataset from which the raw examples are made; None
+            if it is `dataset_of`.
         """
         self.one_to_one = one_to_one
         self._made_of = made_of or dataset_of
@@ -357,11 +356,10 @@ class Source(seqio.FunctionDataSource):
         super().__init__(dataset_fn, splits=splits)
 
     def fits_in_memory(self, split: str) -> bool:
-        """Return True if training may hold the examples of a split in memory."""
         return text_source.can_be_permuted(self._made_of(split))
 
     def passes(self, split: str, *, seed: int) -> text_source.Passes | None:
-        """Return passes over a streamed split, each in a new order.
+        """Return an iterator over passes through a streamed split, each in a new random order.
 
         Args:
           split: name of the split.
@@ -380,14 +378,14 @@ def source(
     one_to_one: bool = False,
     made_of: Callable[[str], tf.data.Dataset] | None = None,
 ) -> Source:
-    """Create a seqio source that reads each split by a function; see `Source`."""
+    """Create a seqio source that returns each split by calling a function."""
     return Source(splits, dataset_of, one_to_one=one_to_one, made_of=made_of)
 
 
 class FileSource(Source):
     """Seqio source of files that can be read one by one, in a fixed order.
 
-    `list_shards` does not list the files, because training processes divide the examples instead.
+    Training processes divide the examples, not the files, among each other.
 
     Attributes:
       language: language to read from multilingual text.
@@ -401,11 +399,11 @@ class FileSource(Source):
         *,
         shuffled: Callable[..., tf.data.Dataset] | None = None,
     ):
-        """Create a source from functions of the split.
+        """Create a source of files.
 
         Args:
           splits: names of the splits.
-          files_of: function from a split to its files, or to objects that represent them.
+          files_of: function from a split to its files.
           dataset_of: function from a split and a list of files to the examples in these files.
           shuffled: `dataset_of` with the argument `shuffle`, a `text_source.Shuffle` that
             determines the order; None if shuffling is not supported. It is called while tf.data
@@ -710,7 +708,6 @@ class _Room:
         return self._length - max(used)
 
     def fitted(self, write: Callable[[str], str], passages: str, *, room: int) -> str:
-        """Return `write(passages)` after truncating the passages to fit `room` tokens."""
         whole = write(passages)
         if not passages or self.counts([whole])[0] <= room:
             return whole
@@ -724,7 +721,6 @@ class _Room:
 
 
 def _compose(dataset: Any, *, augment: Augment, room: _Room) -> Any:
-    """Fill the template with inputs and passages."""
     spec = dict(dataset.element_spec)
     others = [name for name in ("second", "choices") if name in spec]
 
