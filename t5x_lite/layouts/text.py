@@ -158,7 +158,7 @@ class LM(Layout):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Joined(Layout):
-    """Base class of layouts that concatenate inputs and targets in one sequence.
+    """Base class of layouts with inputs and targets in one sequence.
 
     Attributes:
       separator: text at the end of the inputs instead of EOS, such as " target:"; "" is EOS. Long
@@ -330,7 +330,7 @@ class Spans(Layout):
         """Sample two spans of a document for one row.
 
         Args:
-          example: concatenated int32 tokens "spans", and the random key `base.KEY`.
+          example: concatenated int32 tokens "spans" of a document, and the random key `base.KEY`.
           length: maximum number of tokens of a span, including [CLS] and [SEP]; None for unlimited.
 
         Raises:
