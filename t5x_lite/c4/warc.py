@@ -316,7 +316,7 @@ class Damage:
 def read_records(
     events: Iterator[Event], *, max_bytes: int = MAX_RECORD_BYTES
 ) -> Iterator[Record | Damage]:
-    """Yield the records and the damaged places of a WARC file, given events of `read_members`."""
+    """Yield the records and the damaged parts of a WARC file, given the events of `read_members`."""
     stream = _Stream(events)
     while segment := stream.segment():
         yield from _Parser(segment, max_bytes).records()

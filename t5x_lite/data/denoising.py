@@ -605,8 +605,8 @@ def iid_replace_spans(
 ) -> dict[str, Int[np.ndarray, " _"]]:
     """Replace spans of i.i.d. noise by sentinels: the T5 paper's baseline objective ("u_u").
 
-    Arguments and results are the same as in `span_corruption`; noise_density is the probability
-    that a token is noise. If there are more spans than sentinels, ids of ordinary tokens are used.
+    The argument `noise_density` is the probability that a token is noise. If there are more spans
+    than sentinels, ids of ordinary tokens are used.
     """
     tokens = np.asarray(tokens, np.int32)
     mask = _iid_mask(len(tokens), seed, epoch, index, noise_density=noise_density)
@@ -616,10 +616,7 @@ def iid_replace_spans(
 def iid_drop_tokens(
     tokens: Int[np.ndarray, " n"], *, seed: int, epoch: int, index: int, noise_density: float = 0.15
 ) -> dict[str, Int[np.ndarray, " _"]]:
-    """Remove i.i.d. noise tokens from the inputs; the targets are the removed tokens ("d_d").
-
-    Arguments and results are the same as in `iid_replace_spans`, without sentinels.
-    """
+    """Remove i.i.d. noise tokens from the inputs; the targets are the removed tokens ("d_d")."""
     tokens = np.asarray(tokens, np.int32)
     return drop(tokens, _iid_mask(len(tokens), seed, epoch, index, noise_density=noise_density))
 
@@ -668,7 +665,7 @@ def mass_style(
 ) -> dict[str, Int[np.ndarray, " n"]]:
     """Replace each noise token of i.i.d. noise by the same sentinel ("m_f").
 
-    Arguments and results are the same as in `bert_style`, without random tokens.
+    The targets are the complete text.
     """
     tokens = np.asarray(tokens, np.int32)
     mask = _iid_mask(len(tokens), seed, epoch, index, noise_density=noise_density)
@@ -680,7 +677,7 @@ def deshuffling(
 ) -> dict[str, Int[np.ndarray, " n"]]:
     """Shuffle the tokens of the inputs; the targets keep the original order ("all_permute").
 
-    Arguments and results are the same as in `span_corruption`; every order is equally likely.
+    Every order of the tokens is equally likely.
     """
     tokens = np.asarray(tokens, np.int32)
     rng = example_rng(seed, epoch, index, stream=PERMUTATION)
@@ -692,8 +689,8 @@ def prefix_split(
 ) -> dict[str, Int[np.ndarray, " _"]]:
     """Split a chunk of text at a random position into inputs and targets (prefix language model).
 
-    Arguments and results are the same as in `span_corruption`. The length of the inputs is uniform
-    in [1, n - 1]; with fewer than two tokens, inputs are empty.
+    All splits of the tokens into two nonempty parts are equally likely. With fewer than two tokens,
+    inputs are empty.
     """
     tokens = np.asarray(tokens, np.int32)
     start = _split_place(len(tokens), seed=seed, epoch=epoch, index=index)

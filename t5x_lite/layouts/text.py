@@ -161,7 +161,7 @@ class _Joined(Layout):
     """Base class of layouts with inputs and targets in one sequence.
 
     Attributes:
-      separator: text at the end of the inputs instead of EOS, such as " target:"; "" is EOS. Long
+      separator: text at the end of the inputs, such as " target:"; if "", inputs end with EOS. Long
         inputs are truncated before the separator. A vocabulary that keeps spaces, such as bytes,
         needs " target: ".
     """
@@ -225,10 +225,10 @@ class _Joined(Layout):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConcatLM(_Joined):
-    """Layout for causal language models that concatenates inputs and targets and learns both.
+    """Layout for causal language models: inputs and targets in one sequence.
 
     Attributes:
-      separator: text at the end of the inputs instead of EOS, such as " target:"; "" is EOS.
+      separator: text at the end of the inputs, such as " target:"; if "", inputs end with EOS.
       loss_on_inputs: True to include the inputs in the loss, as in the T5 paper's language model.
     """
 
@@ -248,10 +248,10 @@ class ConcatLM(_Joined):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrefixLM(_Joined):
-    """Layout for prefix language models that concatenates inputs and targets; loss on targets only.
+    """Layout for prefix language models: inputs and targets in one sequence; loss only on targets.
 
     Attributes:
-      separator: text at the end of the inputs instead of EOS, such as " target:"; "" is EOS.
+      separator: text at the end of the inputs, such as " target:"; if "", inputs end with EOS.
     """
 
     name: ClassVar[str] = "prefix_lm"

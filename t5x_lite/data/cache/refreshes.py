@@ -186,7 +186,7 @@ class Refreshes:
         self.used: dict[str, str] = {}
 
     def left(self, number: int) -> int:
-        """Return the number of batches from batch `number` to the next hard negatives."""
+        """Return how many batches, from batch `number` on, use the same hard negatives."""
         return self._refresh.period - number % self._refresh.period
 
     def negatives(self, number: int) -> Negatives | None:

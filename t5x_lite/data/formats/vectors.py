@@ -109,7 +109,7 @@ class StringTable:
             save_array(file, values)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the two arrays of the table by name: "bytes" and "ends"."""
+        """Return the two arrays that store the strings, by name: "bytes" and "ends"."""
         return {"bytes": self._content, "ends": self._ends}
 
     def check_distinct(self, where: str) -> None:

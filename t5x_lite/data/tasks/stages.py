@@ -144,7 +144,7 @@ def chunk_documents(
     join: bool = True,
     eos: bool = False,
 ) -> tf.data.Dataset:
-    """Tokenize documents and split each concatenation of 128 documents into chunks.
+    """Tokenize documents, concatenate groups of 128 documents, and split each group into chunks.
 
     By default documents have no separator, as in T5. The last chunk is shorter than the other
     chunks. A chunk of a single token is dropped, because no objective can use it. T5 first

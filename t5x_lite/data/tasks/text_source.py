@@ -312,15 +312,15 @@ def text_documents(
     """Return a dataset of the documents of files; blank lines separate documents in text files.
 
     Args:
-      files: files, as in `text_lines`; the lines of a document are stripped and remain separate
-        lines.
+      files: paths of files in UTF-8, tables, or splits of the Hub. The lines of a document are
+        stripped and remain separate lines.
       keep: function from documents, string [n], to a mask [n] of the documents to keep; None for
         all.
-      shuffle: seed and epoch of the order, as in `text_lines`.
-      template: template of the text of a JSON object or a row, as in `text_lines`.
+      shuffle: seed and epoch of the order; None for the fixed order of the files.
+      template: template of the text of a JSON object or a row, with column names in braces.
 
     Returns:
-      Examples {"text": str}; see `text_lines`. Without `shuffle`, text files come first.
+      Examples {"text": str}. Without `shuffle`, text files come first.
     """
     ordered = sorted(files, key=lambda file: kind_of(file) != "text")
     divided = [kind_of(file) == "text" for file in ordered]
@@ -344,11 +344,10 @@ def json_objects(
 
     Args:
       files: files with one JSON object per line.
-      parse: pure function from an object and its location, "file:line", to a text; it may raise
-        InputError. The location is only for messages: in a shuffled file, the line number is filled
-        in when an error is shown.
+      parse: pure function from an object and its location, "file:line", to a text. The location is
+        only for error messages.
       keep: function from lines, string [n], to a mask [n] of the lines to keep; None for all.
-      shuffle: seed and epoch of the order, as in `text_lines`.
+      shuffle: seed and epoch of the order; None for the fixed order of the files.
     """
     return _made(_blocks(Files(files), keep, shuffle), partial(of_object, parse=parse))
 
@@ -356,10 +355,10 @@ def json_objects(
 def texts_of_files(
     files: Sequence[str | DataPath], make: Callable[[bytes, str], bytes]
 ) -> Iterator[str]:
-    """Yield the texts of `json_objects` or `parsed_lines`, in order, without TensorFlow.
+    """Yield the texts that a function makes of the lines of files, in order, without TensorFlow.
 
     Args:
-      files: files, as in `text_lines`.
+      files: paths of the files.
       make: function from a line and its location, "file:line", to a text; a line with the text ""
         is skipped.
     """
@@ -392,11 +391,11 @@ def parsed_lines(
     """Return a dataset of one text per nonempty line of text files.
 
     Args:
-      files: files, as in `text_lines`.
-      parse: function from a line and its location, "file:line", to a text, as in `json_objects`. A
-        line with the text "" is skipped.
-      keep: filter of lines, as in `json_objects`.
-      shuffle: seed and epoch of the order, as in `text_lines`.
+      files: paths of the files.
+      parse: pure function from a line and its location, "file:line", to a text. A line with the
+        text "" is skipped.
+      keep: function from lines, string [n], to a mask [n] of the lines to keep; None for all.
+      shuffle: seed and epoch of the order; None for the fixed order of the files.
     """
     return _not_empty(_made(_blocks(Files(files), keep, shuffle), partial(of_line, parse=parse)))
 
@@ -414,7 +413,7 @@ def passage_texts(
       files: files of passages, in a format of `data.formats.pairs`.
       write: pure function from a passage to a text; a passage with the text "" is skipped.
       keep: function from lines, string [n], to a mask [n] of the lines to keep; None for all.
-      shuffle: seed and epoch of the order, as in `text_lines`.
+      shuffle: seed and epoch of the order; None for the fixed order of the files.
     """
     readers = {str(file): line_reader(str(file)) for file in files}
 

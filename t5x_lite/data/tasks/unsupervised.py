@@ -546,10 +546,7 @@ def iid_replace_spans(arguments: TaskArguments, *, noise_density: float = 0.15) 
 
 
 def iid_drop_tokens(arguments: TaskArguments, *, noise_density: float = 0.15) -> Objective:
-    """Return the objective that drops i.i.d. noise tokens from the inputs and predicts them.
-
-    The arguments are as in `iid_replace_spans`.
-    """
+    """Return the objective that drops i.i.d. noise tokens from the inputs and predicts them."""
     _no_final_sentinel("dropping tokens", arguments)
     length = _whole_chunk("dropping tokens", arguments)
     deviation = math.sqrt(length * noise_density * (1 - noise_density))
@@ -588,8 +585,6 @@ def mass_style(arguments: TaskArguments, *, noise_density: float = 0.15) -> Obje
     """Return the objective that predicts the full text from inputs with masked tokens, as in MASS.
 
     Every token of i.i.d. noise becomes the same sentinel.
-
-    The arguments are as in `bert_style`.
     """
     _no_final_sentinel("MASS-style", arguments)
     function = partial(

@@ -569,7 +569,7 @@ _FREQUENT_SHARE, _FREQUENT_MINIMUM = 1e-5, 3
 
 
 def frequent_characters(lines: Iterable[str], *, limit: int) -> tuple[str, str]:
-    """Return the frequent characters of a text, each of which needs a token.
+    """Return the characters of a text that are so frequent that they need a token.
 
     A character is frequent if it occurs `FREQUENT` times. In a text of fewer than ten million
     characters, it is frequent if it occurs three times and is at least one in 100,000 characters.
