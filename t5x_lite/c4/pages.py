@@ -109,7 +109,7 @@ def url_number(url: str) -> int:
 
 
 def is_validation(url: str, *, modulus: int = 1000) -> bool:
-    """Return True if the page of a URL is in the validation split, as one page in `modulus` is."""
+    """Return True if a page belongs to the validation split, which has one page in `modulus`."""
     return bool(modulus) and url_number(url) % modulus == 0
 
 

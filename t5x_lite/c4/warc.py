@@ -316,7 +316,7 @@ class Damage:
 def read_records(
     events: Iterator[Event], *, max_bytes: int = MAX_RECORD_BYTES
 ) -> Iterator[Record | Damage]:
-    """Yield the records and the damaged parts of a WARC file, given the events of `read_members`."""
+    """Yield the records and the damaged parts of a WARC file, from events of `read_members`."""
     stream = _Stream(events)
     while segment := stream.segment():
         yield from _Parser(segment, max_bytes).records()
@@ -528,10 +528,7 @@ class _Parser:
                 return -1
 
     def _ends(self, length: int) -> bool:
-        """Return True if the data after a record fit its Content-Length.
-
-        An empty line is sufficient, because the data after it may be damaged.
-        """
+        """Return True if the data after a record fit its Content-Length."""
         segment = self._segment
         after = segment.after_newlines(length)
         if segment.slice(length, after).startswith((b"\r\n\r\n", b"\n\n")):

@@ -609,7 +609,7 @@ class TaskArguments:
       inputs_length: number of tokens of an encoder row, including EOS.
       targets_length: number of tokens of a decoder row, including EOS.
       seed: seed of all randomness within single examples, such as the choice of corrupted spans.
-      columns: columns of the user's own files.
+      columns: configuration of the columns of custom files.
       languages: value of data.languages; () for text that is not divided into languages.
       layout: layout of the examples. A task may return other examples for a layout with labels than
         for text-to-text.

@@ -246,7 +246,7 @@ def _labels(member: Member) -> tuple[str, ...]:
 
 
 def mixture_named(name: str) -> Mixture | None:
-    """Return the mixture "module:name" or "seqio:module:name", or None if a task has this name.
+    """Return the mixture with a name such as "module:name"; None if a task has this name.
 
     The module is imported.
     """

@@ -84,7 +84,7 @@ def unseal(kind: bytes, state: bytes) -> bytes:
 
 
 def share_of_batch(data: Data, process_count: int) -> int:
-    """Return the number of batch rows per process; raise InputError if the rows do not divide."""
+    """Return the number of batch rows per process; raise InputError if the number is not whole."""
     for shape in shapes_of(data):
         if shape.batch_size % process_count:
             raise InputError(

@@ -233,7 +233,7 @@ class Groups(Layout):
     def beside(
         self, rows: Sequence[int], examples: Sequence[Example], *, num_rows: int
     ) -> dict[str, Shaped[np.ndarray, "B *_"]]:
-        """Return the arrays of a batch without texts, such as teacher scores.
+        """Return the arrays of a batch that do not contain tokens, such as teacher scores.
 
         Args:
           rows: row index of each example.

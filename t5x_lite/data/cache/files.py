@@ -351,7 +351,7 @@ class Index:
       task: name of the task, "module:function".
       vocabulary: "digest", "extra_ids" and "size" of the vocabulary.
       dtype: dtype of the tokens, one of `DTYPES`.
-      recipe: conversion of stored features to examples.
+      recipe: description of how stored features become examples.
       splits: entries of the splits, by name.
       has_metrics: True if the task defines metrics, which need the task and seqio.
       baked: random seed of the corruption if examples were corrupted when the cache was written, or

@@ -127,7 +127,7 @@ def load_job(
 
 
 def stored_examples(job: Job, dataset: Any) -> Iterator[list[np.ndarray]]:
-    """Yield the features of each example that are stored in a cache."""
+    """Yield the features that a cache stores of each example."""
     from t5x_lite.data import elements
     from t5x_lite.data.tasks import stages
 
@@ -169,14 +169,14 @@ def features_of(dataset: Any, recipe: Recipe, task: str) -> tuple[str, ...]:
 
 
 def longest_of(recipe: Recipe, layout: Layout) -> Callable[[Sequence[np.ndarray]], int] | None:
-    """Return a function that computes the length of an example's longest text, or None."""
+    """Return a function for the length of an example's longest text; None if it is not needed."""
     if not layout.joined or recipe.corruption:
         return None
     return lambda features: longest_joined(layout, dict(zip(recipe.stored, features, strict=True)))
 
 
 def goes_without(job: Job, split: str, *, asked: bool) -> None:
-    """Skip a split without examples with a warning; raise InputError if the split is required."""
+    """Warn that a split without examples is skipped; raise InputError if the split is required."""
     if asked or split == "train":
         where = f" in {job.data.directory}" if job.data.directory else ""
         raise InputError(f"data.task {job.data.task!r} found no example for split {split!r}{where}")
@@ -268,7 +268,7 @@ def _new_in_bucket(target: BucketPath) -> Iterator[Path]:
 
 
 def is_about(error: OSError, directory: Path) -> bool:
-    """Return True if an error may have been caused by a directory or a file in it."""
+    """Return True if a directory, or a file in it, may have caused an error."""
     if error.filename is None:
         return True
     path = Path(os.path.abspath(os.fsdecode(error.filename)))

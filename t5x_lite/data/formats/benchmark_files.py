@@ -318,7 +318,7 @@ def _items(node: Any, name: str, *, where: str) -> Iterator[tuple[str, dict[str,
 
 
 def _start(answer: Mapping[str, Any], *, where: str) -> int:
-    """Return the position of an answer in its context, in characters; -1 if it is not given."""
+    """Return the position of an answer in its context, in characters; -1 if unknown."""
     start = answer.get("answer_start", -1)
     if type(start) is not int:
         raise InputError(f'{where}: "answer_start" must be a whole number, got {start!r}')

@@ -394,7 +394,7 @@ class Writer:
     """Writer of JSON objects, one per line, with non-ASCII characters unescaped.
 
     Attributes:
-      done: number of objects written by an interrupted process; always 0.
+      done: always 0, because JSON Lines files are always written from the beginning.
     """
 
     done = 0

@@ -354,7 +354,7 @@ def _fields(line: str) -> Sequence[str]:
 
 
 class TextRecord(NamedTuple):
-    """Text to encode, with its id, its location "file:line" and the name of its adapter."""
+    """Text to encode, with its id, its location "file:line", and the adapter to encode it with."""
 
     where: str
     id: str
@@ -610,7 +610,7 @@ def checked(record: Mapping[str, Any], where: str) -> str:
 def _checked_ids(
     record: Mapping[str, Any], name: str, texts: Sequence[str], where: str
 ) -> list[str] | None:
-    """Return the checked ids of the passages as strings, or None if the object has no ids."""
+    """Check and return the ids of passages in a JSON object; None if the object has no ids."""
     found = record.get(name)
     if found is None:
         return None
@@ -629,7 +629,7 @@ def _checked_ids(
 def _checked_scores(
     record: Mapping[str, Any], name: str, texts: Sequence[str], where: str
 ) -> list[float] | None:
-    """Return the checked teacher's scores of the passages, or None if the object has no scores."""
+    """Check and return a teacher's scores of passages; None if the object has no scores."""
     found = record.get(name)
     if found is None:
         return None

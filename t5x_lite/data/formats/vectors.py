@@ -87,7 +87,7 @@ class StringTable:
 
     @classmethod
     def of(cls, strings: Iterable[str]) -> "StringTable":
-        """Build a table from an iterable of strings."""
+        """Create a `StringTable` from an iterable of strings."""
         content, ends = bytearray(), array.array("q")
         for string in strings:
             content += string.encode()
@@ -96,7 +96,7 @@ class StringTable:
 
     @classmethod
     def open(cls, path: str | Path) -> "StringTable":
-        """Open a table that `save` wrote; the bytes of the strings are memory-mapped, not read."""
+        """Open the files that `save` wrote, without reading the strings."""
         content_file, ends_file = _files(path)
         content = open_array(content_file, dtypes=(np.uint8,), dims=1)
         ends = open_array(ends_file, dtypes=(np.int64,), dims=1)
@@ -799,7 +799,7 @@ class Writer:
 
 
 class M3Texts:
-    """Reader of the dense vectors, lexical weights and token vectors that `Writer` wrote.
+    """Reader of the dense vectors, lexical weights and token vectors of texts in a directory.
 
     Args:
       directory: directory that `Writer` wrote.

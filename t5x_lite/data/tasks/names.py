@@ -372,7 +372,7 @@ class RegisteredMixture:
 
 
 def find_registered(name: str) -> Callable[[TaskArguments], Any]:
-    """Return the task function of a registered task, or a `RegisteredMixture`.
+    """Return a function that builds a task or a mixture from seqio's registry.
 
     Args:
       name: "seqio:module:name". If a task and a mixture have the same name, the mixture is

@@ -451,13 +451,13 @@ class FileSource(Source):
 
 
 def text_documents(texts: Sequence[str]) -> tf.data.Dataset:
-    """Return a dataset of examples {"text"} in memory."""
+    """Return texts as an in-memory dataset of examples {"text"}."""
     encoded = tf.constant([text.encode() for text in texts], tf.string, shape=[len(texts)])
     return tf.data.Dataset.from_tensor_slices(encoded).map(lambda text: {"text": text})
 
 
 def text_pairs(inputs: Sequence[str], targets: Sequence[str]) -> tf.data.Dataset:
-    """Return a dataset of text examples {"inputs", "targets"} in memory."""
+    """Return pairs of texts as an in-memory dataset of examples {"inputs", "targets"}."""
     columns: Any = {
         name: tf.constant([text.encode() for text in texts], tf.string, shape=[len(texts)])
         for name, texts in (("inputs", inputs), ("targets", targets))
@@ -476,7 +476,7 @@ SUPERVISED_PREPROCESSORS = (
 def unsupervised_preprocessors(
     objective: Objective, *, seed: int
 ) -> list[Callable[..., tf.data.Dataset]]:
-    """Return all preprocessors of a seqio.Task, from "text" to the objective's examples.
+    """Return the preprocessors that turn texts into examples of an unsupervised objective.
 
     Args:
       objective: objective that defines the chunks and their corruption.

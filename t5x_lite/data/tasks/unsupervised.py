@@ -266,7 +266,7 @@ def _tell_of_others(directory: str, name: str, number: int) -> None:
 
 
 def template_of(columns: Columns) -> str:
-    """Return the template of the text of a table row, which names columns in braces."""
+    """Return the template of a table row's text, with column names in braces."""
     return as_template(columns.inputs) if columns.inputs else TEXT
 
 

@@ -141,7 +141,7 @@ def encoder_tokens(vocabulary: Vocabulary) -> EncoderTokens:
 
 
 def tokens_for(layout: Layout, vocabulary: Vocabulary) -> EncoderTokens | None:
-    """Return the special token ids if a layout is for encoders with [CLS], or None."""
+    """Return the special token ids for a layout of encoder rows; None for other layouts."""
     return encoder_tokens(vocabulary) if layout.of_encoder else None
 
 
@@ -154,7 +154,7 @@ def _surfaces(vocabulary: SentencePiece | Bytes) -> Iterable[str]:
 
 
 def _tokenizer_kinds(vocabulary: Tokenizer) -> UInt8[np.ndarray, " V"]:
-    """Return for each token id if the token begins a word, continues a word, or is a word."""
+    """Classify each token id: the token begins a word, continues a word, or is a word."""
     description, pieces = vocabulary.description(), vocabulary.pieces()
     special = set(vocabulary.special_ids) - {vocabulary.unk_id}
     model = description["model"]
@@ -224,7 +224,7 @@ def _with_special(
 
 
 def _kind(surface: str) -> int:
-    """Return if a token with this text begins a word, continues a word, or is a word."""
+    """Classify a token by its text: the token begins a word, continues a word, or is a word."""
     core = surface.strip()
     if core and all(_is_alone(character) for character in core):
         return ALONE

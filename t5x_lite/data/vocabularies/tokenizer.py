@@ -575,7 +575,7 @@ def add_tokens(tokenizer: Any, tokens: Iterable[AddedToken], *, where: DataPath)
 
 
 def add_stated(tokenizer: Any, stated: Stated, *, where: DataPath) -> None:
-    """Add the tokens to a tokenizers.Tokenizer that other JSON files of the tokenizer list."""
+    """Add tokens that are listed in other JSON files to a tokenizers.Tokenizer."""
     there = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     special = [token for token in stated.special if token.content not in there]
     add_tokens(tokenizer, [*stated.explicit, *special], where=where)
