@@ -89,7 +89,7 @@ class Plan:
       cleaning: cleaning rules.
       inputs: input files, in order.
       num_buckets: number of groups into which pages are divided by URL.
-      num_shards: number of output files of the training split.
+      num_shards: number of output shards of the training split.
       kinds: file formats of the output.
       max_record_bytes: maximum size of a WARC record in bytes.
     """

@@ -288,7 +288,7 @@ _TOO_LONG = "the record is longer than the limit"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """WARC record.
+    """Record of a WARC file, with headers and content.
 
     Attributes:
       offset: position of the record in the file; in a compressed file, position of its first gzip

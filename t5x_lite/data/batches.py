@@ -444,7 +444,7 @@ def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
 
 
 def has_task_metrics(data: Data) -> bool:
-    """Return True if the task in data.task computes metrics, without loading the task."""
+    """Return True if the task in data.task computes metrics, as recorded in its caches."""
     caches = [Cache(directory) for directory, _ in mixed_sources(data)]
     if not data.task or data.task in [c.index.task for c in caches]:
         return any(c.index.has_metrics for c in caches if c.index.task == data.task)

@@ -603,7 +603,7 @@ def iid_replace_spans(
     noise_density: float = 0.15,
     final_sentinel: bool = False,
 ) -> dict[str, Int[np.ndarray, " _"]]:
-    """Replace spans of i.i.d. noise by sentinels: the T5 paper's baseline objective ("u_u").
+    """Replace spans of i.i.d. noise by sentinels, as in the baseline objective of the T5 paper.
 
     The argument `noise_density` is the probability that a token is noise. If there are more spans
     than sentinels, ids of ordinary tokens are used.
@@ -616,7 +616,7 @@ def iid_replace_spans(
 def iid_drop_tokens(
     tokens: Int[np.ndarray, " n"], *, seed: int, epoch: int, index: int, noise_density: float = 0.15
 ) -> dict[str, Int[np.ndarray, " _"]]:
-    """Remove i.i.d. noise tokens from the inputs; the targets are the removed tokens ("d_d")."""
+    """Remove i.i.d. noise tokens from the inputs; the targets are the removed tokens."""
     tokens = np.asarray(tokens, np.int32)
     return drop(tokens, _iid_mask(len(tokens), seed, epoch, index, noise_density=noise_density))
 
@@ -631,7 +631,7 @@ def bert_style(
     noise_density: float = 0.15,
     random_share: float = 0.1,
 ) -> dict[str, Int[np.ndarray, " n"]]:
-    """Replace 10 % of i.i.d. noise tokens by random tokens, the rest by sentinels ("r10s90_f").
+    """Replace i.i.d. noise tokens by a sentinel or by random tokens, as in BERT.
 
     Args:
       tokens: token ids [n], which are the targets.
@@ -663,7 +663,7 @@ def mass_style(
     sentinel_start: int,
     noise_density: float = 0.15,
 ) -> dict[str, Int[np.ndarray, " n"]]:
-    """Replace each noise token of i.i.d. noise by the same sentinel ("m_f").
+    """Replace each token of i.i.d. noise by the same sentinel, as in MASS.
 
     The targets are the complete text.
     """
@@ -675,7 +675,7 @@ def mass_style(
 def deshuffling(
     tokens: Int[np.ndarray, " n"], *, seed: int, epoch: int, index: int
 ) -> dict[str, Int[np.ndarray, " n"]]:
-    """Shuffle the tokens of the inputs; the targets keep the original order ("all_permute").
+    """Shuffle the tokens of the inputs; the targets keep the original order.
 
     Every order of the tokens is equally likely.
     """

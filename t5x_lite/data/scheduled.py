@@ -69,7 +69,7 @@ class Made:
     Attributes:
       batch: features of the process's rows.
       position: data position of the next batch.
-      repeated: indices of the caches that were read more than once to fill the global batch.
+      repeated: indices of the caches with repeated examples in the global batch.
     """
 
     batch: dict[str, np.ndarray]

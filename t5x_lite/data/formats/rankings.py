@@ -456,7 +456,7 @@ def run_writer(
     format: RunFormat | None = None,
     tag: str = "t5x_lite",
 ) -> Iterator[RunWriter]:
-    """Open a file of rankings (a run) for writing; the file is moved to its path when complete."""
+    """Open a file of rankings (a run) for writing; the file appears at its path when complete."""
     check_tag(tag)
     kind = format_of(path, format)
     if not is_resumable(path):

@@ -318,7 +318,7 @@ def vector_writer(
     chunk: int = 1,
     precision: Precision = "float32",
 ) -> Iterator[VectorWriter]:
-    """Open a file of vectors for writing; the file is moved to its path when complete."""
+    """Open a file of vectors for writing; the file appears at its path when complete."""
     check_vector_file(path)
     if precision != "float32" and Path(path).suffix != ".npy":
         raise InputError(f"--output {path}: must end in .npy to store vectors as {precision}")
@@ -717,7 +717,7 @@ class Writer:
     """Writer of dense vectors, lexical weights and token vectors of texts to a directory.
 
     A context manager: the directory is complete when the block ends without an error. If an earlier
-    process was interrupted, writing resumes after its last complete text.
+    process was interrupted, writing resumes after the last stored text.
 
     Args:
       directory: output directory, empty or from `jobs.resumable_directory`.

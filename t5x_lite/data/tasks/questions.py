@@ -119,8 +119,8 @@ def questions(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
       rows: tokenized rows, one per candidate answer, in order.
 
     Yields:
-      The fields that a question's rows have in common; "inputs", int32 [_], the concatenation of
-        all its rows; and the question and its first answer as texts.
+      One example per question, with the concatenated rows as "inputs", and with the texts of the
+        question and of its first answer.
     """
     found: list[np.ndarray] = []
     for row in rows:

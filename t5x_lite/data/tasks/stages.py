@@ -69,8 +69,8 @@ def map_numpy(
 
     Args:
       dataset: examples as flat dicts.
-      function: pure function from an example to an example; a resumed iterator calls it again. An
-        InputError that the function raises reaches the user unchanged.
+      function: pure function from an example to an example. An InputError of the function reaches
+        the user unchanged.
       signature: names, shapes and dtypes of the results.
       parallel: True to process several examples at a time.
 
@@ -291,7 +291,7 @@ def append_ending(
 def padded(sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Pad sequences with 0 to equal lengths; return the array [n, longest] and the lengths [n].
 
-    There is at least one column, because tf.data's unbatch reads freed memory without columns.
+    There is at least one column, even if all sequences are empty.
     """
     sizes = np.array([len(sequence) for sequence in sequences], np.int32)
     dtype = sequences[0].dtype if sequences else np.int32
@@ -405,9 +405,8 @@ class FileSource(Source):
           splits: names of the splits.
           files_of: function from a split to its files.
           dataset_of: function from a split and a list of files to the examples in these files.
-          shuffled: `dataset_of` with the argument `shuffle`, a `text_source.Shuffle` that
-            determines the order; None if shuffling is not supported. It is called while tf.data
-            traces a function.
+          shuffled: function like `dataset_of` with another argument, `shuffle`, which determines
+            the order; None if shuffling is not supported.
         """
         self._files_of, self._of_files, self._shuffled = files_of, dataset_of, shuffled
         self.language = ""

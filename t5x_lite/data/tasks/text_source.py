@@ -102,8 +102,7 @@ def endless(
 ) -> Dataset:
     """Return an infinite dataset of passes over the data, each preprocessed separately.
 
-    `preprocess` is called while tf.data traces a function. It cannot iterate over the dataset or
-    read its length as a number.
+    The function `preprocess` is traced by tf.data, so it cannot iterate over the dataset.
 
     Args:
       passes: passes over the examples of a split.

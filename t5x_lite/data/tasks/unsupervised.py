@@ -99,7 +99,7 @@ _Splits = Mapping[str, Sequence[Any]]
 def split_files(directory: str, *, columns: Columns = _USUAL, language: str = "") -> _Splits:
     """Return the files of the splits "train" and "validation" in data.directory.
 
-    Both splits have the same list object if documents, not files, are divided between them.
+    If documents instead of files are divided between the splits, both splits have the same list.
 
     Args:
       directory: value of data.directory, other than TFDS.
@@ -194,7 +194,7 @@ def divided(train: Sequence[Any], directory: str) -> _Splits:
 def files_of_both(directory: str, *, suffixes: tuple[str, ...], shown: str = "") -> _Splits:
     """Return the sorted files of the splits "train" and "validation" in a directory.
 
-    Both splits have the same list object if lines, not files, are divided between them.
+    If lines instead of files are divided between the splits, both splits have the same list.
 
     Args:
       directory: directory with the files.
@@ -626,7 +626,7 @@ def prefix_lm(arguments: TaskArguments) -> Objective:
 
 
 def language_model(arguments: TaskArguments) -> Objective:
-    """Return the language-model objective: targets are chunks of text, and inputs are empty.
+    """Return the language-model objective: the targets are chunks of text, without inputs.
 
     The length of a chunk includes EOS.
     """

@@ -291,8 +291,8 @@ def read_spm(path: str | os.PathLike[str], *, compose: bool = True) -> Tokenizer
     Args:
       path: path of the model; tokenizer_config.json and added_tokens.json may be in the same
         directory.
-      compose: True to convert text to NFC before the model's normalization. This imitates the
-        `tokenizers` package (huggingface/tokenizers#2116).
+      compose: True to convert text to NFC before the model's normalization, so that decomposed text
+        has the same ids as in the SentencePiece library (huggingface/tokenizers#2116).
 
     Raises:
       InputError: if a file is unreadable, or the model is not a unigram model with [CLS] and [SEP].
