@@ -63,7 +63,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """Description of one output file.
+    """Description of one output file of a C4 build.
 
     Attributes:
       name: file name in the output directory.

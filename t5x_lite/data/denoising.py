@@ -216,7 +216,7 @@ def iid_noise_mask(
 def iid_targets_length(
     length: int, noise_density: float, *, final_sentinel: bool = False
 ) -> tuple[float, float]:
-    """Return the mean and standard deviation of the targets length of `iid_replace_spans`.
+    """Return the mean and standard deviation of the targets length for i.i.d. noise.
 
     A token of the chunk adds one token to the targets if it is noise, if it is kept and follows
     noise, or if it is the first token. 511 tokens at density 0.15 give 142.5 on average.

@@ -44,8 +44,8 @@ class FewShot:
       orders: number of orders in which the examples of each seed are shown; each order is
         evaluated.
       templates: templates of an example, such as "Q: {inputs} A: {targets}"; each template is
-        evaluated. The question uses the part before {targets}. If empty, the template has inputs
-        and targets on two lines.
+        evaluated. The question uses the part before {targets}. \n is a new line. If empty,
+        "{inputs}\n{targets}".
       separator: text between the examples; \n is a new line.
       split: split of the task from which the examples are sampled.
       pool: number of examples at the beginning of the split from which to sample; None uses all

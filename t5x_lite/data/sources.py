@@ -286,10 +286,10 @@ class Running:
     """
 
     def __init__(self, feed: Feed, features: Sequence[str], *, identity: str | None = None):
-        """Create the source without reading examples.
+        """Create a store of examples, which is empty until examples are needed.
 
         Args:
-          feed: source of the examples.
+          feed: reader of the examples.
           features: names of the stored features.
           identity: description of the data, such as file names and sizes; None if unknown.
         """

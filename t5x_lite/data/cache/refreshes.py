@@ -37,7 +37,7 @@ class Passages:
     Args:
       content: int32, concatenated tokens of all passages.
       ends: int64, end of each passage in `content`.
-      keys: value of the attribute `keys`; None for zeros.
+      keys: hashes that identify each passage; None if unknown.
 
     Attributes:
       keys: uint64 [passages, hashes], hashes of the id and of the text that identify each passage;

@@ -352,7 +352,7 @@ class _Evidence:
     """Documents of the questions in a TriviaQA file.
 
     Args:
-      file: file of questions. The folder evidence is next to it, or next to its parent folder.
+      file: file of questions. The folder "evidence" is next to this file or to the file's folder.
     """
 
     def __init__(self, file: DataPath):

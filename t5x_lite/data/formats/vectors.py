@@ -802,7 +802,7 @@ class M3Texts:
     """Reader of the dense vectors, lexical weights and token vectors of texts in a directory.
 
     Args:
-      directory: directory that `Writer` wrote.
+      directory: directory of the vectors and weights, as written by `Writer`.
 
     Attributes:
       ids: ids of the texts.

@@ -569,8 +569,8 @@ def examples_of_each(
       vocabulary: vocabulary of the tokens.
       tokens: special tokens of the vocabulary.
       lengths: maximum tokens of a query and of a passage, [CLS] and [SEP] included.
-      layout: layout that limits the passages of an example, and sets if each positive makes an
-        example.
+      layout: layout that limits the passages of an example, and determines if each positive makes
+        an example.
 
     Returns:
       For each query, a list of examples: int32 "query"; int32 "positives", "negatives" and `MORE`

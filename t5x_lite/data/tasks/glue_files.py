@@ -241,7 +241,7 @@ class SuperGlueTask:
         `labels`, or false and true for `YES_OR_NO`.
       columns: column in the files for each field of a record; empty if the names are equal.
       files: official file of each split.
-      tfds_splits: TFDS's name of each split that TFDS names differently.
+      tfds_splits: name of a split in TFDS, for each split with a different name in TFDS.
       metrics: functions (targets, predictions) -> {name: value} on class indices.
       texts: one or two texts that an encoder reads, as in `labelled.Labelled`; if empty, the two
         fields of the template in reverse order.
@@ -321,9 +321,9 @@ def labelled_form(
     """Describe how an encoder reads records with texts and a class index.
 
     Args:
-      texts: texts that the encoder reads, as in `Labelled`.
+      texts: one or two texts in the order of the row: names of fields, or templates.
       labels: word of each class.
-      clean: function applied to each text, as in `Labelled`.
+      clean: function applied to each text before it is encoded.
     """
     return Labelled(
         texts=texts,

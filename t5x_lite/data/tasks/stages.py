@@ -338,7 +338,7 @@ class Source(seqio.FunctionDataSource):
         one_to_one: bool = False,
         made_of: Callable[[str], tf.data.Dataset] | None = None,
     ):
-        """Create a source.
+        """Create a seqio source from a function that reads a split.
 
         Args:
           splits: names of the splits.
@@ -399,7 +399,7 @@ class FileSource(Source):
         *,
         shuffled: Callable[..., tf.data.Dataset] | None = None,
     ):
-        """Create a source of files.
+        """Create a seqio source of files that can be read one by one.
 
         Args:
           splits: names of the splits.

@@ -103,7 +103,7 @@ def split_files(directory: str, *, columns: Columns = _USUAL, language: str = ""
 
     Args:
       directory: value of data.directory, other than TFDS.
-      columns: options of data.columns; its train and validation may name files or patterns.
+      columns: options of data.columns, in which train and validation may name files or patterns.
       language: language of mC4; "" for all other data.
     """
     if columns.train or columns.validation:

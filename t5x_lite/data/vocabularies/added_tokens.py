@@ -117,7 +117,7 @@ def as_added(entry: Any, *, where: object, number: Any = None, special: bool = F
       entry: the token's text, or a dict with "content" and flags.
       where: path of the file for messages.
       number: id of the token; None if unknown.
-      special: value of the attribute `special` if the entry does not set it.
+      special: True for a control token, if the entry does not set this flag.
     """
     fields = {"content": entry} if isinstance(entry, str) else entry
     if not isinstance(fields, dict) or not isinstance(fields.get("content"), str):

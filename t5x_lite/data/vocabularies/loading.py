@@ -113,9 +113,9 @@ class SentencePiece:
           extra_ids: number of sentinels to append.
           layout: rule for finding special tokens in text, as in "seqio" or "hf" (transformers).
           added: added tokens, each with an id.
-          legacy: value of the attribute `legacy`.
-          add_prefix_space: value of the attribute `add_prefix_space`.
-          fast: value of the attribute `fast`.
+          legacy: True to insert a space piece after a special token.
+          add_prefix_space: True to begin a text with a space piece if `legacy` is False.
+          fast: content of a tokenizer.json that encodes the text; b"" if unused.
         """
         if extra_ids < 0:
             raise InputError(f"data.extra_ids must be at least 0, but is {extra_ids}")
