@@ -68,7 +68,7 @@ _SHIFT = np.uint64(64 - _BITS)
 
 
 class FirstBytes:
-    """Finder of listed words or phrases in a text, by a hash table of their first bytes.
+    """Fast search for listed words or phrases in a text, by their first bytes.
 
     Args:
       entries: ASCII words or phrases, which are normalized by the constructor.
@@ -95,7 +95,7 @@ class FirstBytes:
         self._table[_hash(np.frombuffer(b"".join(keys), "<u8"))] = True
 
     def candidates(self, text: bytes) -> list[str]:
-        """Return the listed words that a text contains as separate words, after normalization."""
+        """Return the listed words or phrases that occur in a text as separate words."""
         normal = b" " + text.translate(_NORMAL) + b"        "
         found = [entry for pattern, entry in self._short if pattern in normal]
         windows = np.ndarray((len(normal) - 8,), "<u8", normal, strides=(1,))
@@ -128,7 +128,7 @@ _FEW = 4
 
 
 class BadWords:
-    """Search for bad words in a text, with the same result as the regular expression of c4_utils.
+    """Search for bad words in a text, with the same results as Google's C4 code.
 
     Args:
       entries: words or phrases to find literally in lower-cased text.
@@ -201,14 +201,15 @@ class BadWords:
 
 
 class BadWordsFilter:
-    """Filter that drops pages with bad words, by one list or by one list per language.
+    """Filter that drops pages with bad words.
 
     Args:
-      cleaning: config; its field `bad_words` is the path of a list, or of a directory of lists.
+      cleaning: config; its field `bad_words` is the path of a list, or of a directory with one list
+        per language.
       entries: list of bad words, instead of the file `bad_words`.
 
     Raises:
-      InputError: if a list cannot be read, or there is only one list for several languages.
+      InputError: if a list cannot be read, or several languages have only one list.
     """
 
     def __init__(self, cleaning: Cleaning, *, entries: Sequence[str] = ()):
@@ -372,8 +373,8 @@ def load_domains(path: str | os.PathLike[str]) -> DomainList:
 class UrlList:
     """Filter that keeps only pages with listed URLs (webtextlike).
 
-    URLs are stored as sorted 64-bit hashes: 23 million URLs of OpenWebText need 0.2 GB, and an
-    unlisted page is kept with a probability of one in 10**12.
+    URLs are stored as 64-bit hashes: 23 million URLs of OpenWebText need 0.2 GB. An unlisted page
+    is kept with a probability of one in 10**12.
 
     Args:
       urls: listed URLs, which are normalized by the constructor.

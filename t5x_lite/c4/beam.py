@@ -75,8 +75,8 @@ def run(
 ) -> Tally:
     """Build C4 from WET or WARC files on a cluster, and return the counts of its pages.
 
-    If this process ends before the job, run the same command again after the job's end to write the
-    manifest. A failed job starts again from the beginning.
+    If this process ends before the cluster's job, run the command again when the job has finished.
+    A failed job starts again from the beginning.
     """
     if not inputs:
         raise InputError("no input was given; give WET or WARC files")
@@ -137,7 +137,7 @@ def build(
     kinds: tuple[Kind, ...] = ("json",),
     tally_every: int = 0,
 ) -> PValue:
-    """Add all stages to a Beam pipeline, and return its last stage."""
+    """Add the stages of the C4 build to a Beam pipeline, and return the last stage."""
     rules = CarriedRules(cleaning)
     tallies: list[PValue] = []
 
@@ -202,11 +202,11 @@ def _language(keyed: tuple[ShardKey, Page]) -> str:
 
 
 class _Stage(beam.DoFn):
-    """Beam stage that applies a processing step to each element.
+    """Beam stage that applies a step of the C4 build to each element.
 
     Args:
-      work: the step to run.
-      tally_every: number of elements per page count; 0 for one count per bundle.
+      work: the step to apply.
+      tally_every: number of elements after which page counts are output; 0 for once per bundle.
     """
 
     def __init__(self, work: Work, *, tally_every: int):

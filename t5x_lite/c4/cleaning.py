@@ -69,8 +69,7 @@ def keep_length(page: Page, cleaning: Cleaning, tally: Tally) -> Page | None:
 def keep_paragraphs(page: Page, cleaning: Cleaning, tally: Tally) -> Page | None:
     """Return the page, or None if fewer than `min_paragraphs` lines are long enough (mC4).
 
-    c4_utils.paragraph_filter always checks the three longest lines, for any `min_paragraphs`. This
-    function checks the `min_paragraphs` longest lines, which is the same for three.
+    Google's C4 code always checks the three longest lines, for any `min_paragraphs`.
     """
     tally.page_in("paragraphs", page)
     wanted = cleaning.min_paragraphs
@@ -87,7 +86,7 @@ PUNKT_TAB = "punkt_tab/english"
 
 
 class SentenceCounter:
-    """Counter of the sentences of a text, by NLTK's tokenizer punkt.
+    """Counter of the sentences of a text, which uses NLTK's sentence tokenizer punkt.
 
     Attributes:
       name: description of the parameters and the version of NLTK, for the manifest.
@@ -107,8 +106,7 @@ class SentenceCounter:
     def count(self, text: str, *, limit: int) -> int:
         """Count the sentences of a text, up to `limit`.
 
-        Punkt needs about 15 microseconds per sentence, so it is only called if simple bounds do not
-        give the result.
+        The slow tokenizer is only called if simple bounds do not give the result.
         """
         if limit <= 1 or _most_breaks(text) == 0:
             return int(limit > 0 and not text.isspace() and text != "")
@@ -145,7 +143,7 @@ def _most_breaks(text: str) -> int:
 
 @functools.cache
 def load_counter(*, installed: bool = True) -> SentenceCounter:
-    """Return a sentence counter with punkt's installed or built-in English parameters."""
+    """Return a sentence counter with NLTK's English parameters, installed or built in."""
     try:
         import nltk
         from nltk.tokenize import punkt
@@ -213,7 +211,7 @@ _Lines = dict[str, list[str]]
 def clean_page(
     page: Page, cleaning: Cleaning, counter: SentenceCounter, tally: Tally
 ) -> Page | None:
-    """Return the page with the lines that all rules keep, or None if too little remains."""
+    """Remove the lines of a page that a rule forbids; return None if too little text remains."""
     tally.page_in("clean", page)
     if not cleaning.clean_lines:
         tally.page_out("clean", page)
@@ -349,7 +347,7 @@ Guess = tuple[str, float, str]
 
 
 class LanguageIdentifier:
-    """Filter of pages by their identified language.
+    """Filter that keeps pages in the languages of the config.
 
     Raises:
       InputError: if the identifier's package is not installed.

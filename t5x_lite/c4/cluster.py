@@ -54,11 +54,10 @@ RESULT, _RUN = "result.json", "run.json"
 
 
 class CarriedRules:
-    """Picklable cleaning rules, with the contents of the small files that they need.
+    """Cleaning rules with the lists that they need, as one object that can be sent to workers.
 
-    A list of bad words is a local file, which other machines cannot read, so it is sent with the
-    rules. A file of more than 4 MiB, such as OpenWebText's URLs, is not sent, and must have the
-    same path on every worker.
+    Workers cannot read local files, so short lists are sent with the rules. A list of more than 4
+    MiB, such as OpenWebText's URLs, must have the same path on every worker.
     """
 
     def __init__(self, cleaning: Cleaning):
@@ -66,10 +65,7 @@ class CarriedRules:
         self._files = {name: _carried(name, getattr(cleaning, name)) for name in _LISTS}
 
     def unpack(self) -> Rules:
-        """Return the rules on a worker, with their files in a temporary directory.
-
-        The directory exists as long as this object.
-        """
+        """Return the rules on a worker, after writing their lists to a temporary directory."""
         self._directory = tempfile.TemporaryDirectory(prefix="t5x_lite-c4-")
         paths = {}
         for name, files in self._files.items():
@@ -104,10 +100,10 @@ def _carried(field: str, path: str) -> dict[str, bytes]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """Result of a Beam pipeline: counts and written files.
+    """Result of a C4 build on a cluster: page counts and written files.
 
     Attributes:
-      tally: counts of pages of the complete run, with at most the `DOMAINS_KEPT` largest domains.
+      tally: page counts of the complete build, with only the largest domains.
       shards: descriptions of all written files.
     """
 
@@ -121,7 +117,7 @@ class Result:
         shards: Iterable[Shard],
         domains: Iterable[tuple[int, Sequence[tuple[str, int]]]],
     ) -> "Result":
-        """Combine the partial results of a Beam pipeline, in any order."""
+        """Combine the partial results of a C4 build on a cluster."""
         total = Tally()
         for tally in tallies:
             total.merge(tally)
@@ -150,20 +146,20 @@ class Result:
 
 
 def largest(counts: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return the `DOMAINS_KEPT` domains with the most pages; ties are sorted by name."""
+    """Return the domains with the most pages, at most `DOMAINS_KEPT`; ties are sorted by name."""
     return sorted(counts, key=lambda item: (-item[1], item[0]))[:DOMAINS_KEPT]
 
 
 class Job:
-    """Output directory of a run on a cluster, in a shared file system or in a bucket.
+    """Output directory of a C4 build on a cluster, in a shared file system or in a bucket.
 
     Attributes:
-      output: path of the directory for workers.
-      complete: counts of pages if the output is already complete, otherwise None.
+      output: path of the directory, as workers see it.
+      complete: page counts if an earlier command completed the output, otherwise None.
     """
 
     def __init__(self, output: str | os.PathLike[str], run: Mapping[str, Any]):
-        """Reserve the output directory for a run."""
+        """Reserve an output directory for a C4 build."""
         given = os.fspath(output)
         self.output = given.rstrip("/") if is_remote(given) else os.path.abspath(given)
         self._run = run
@@ -182,18 +178,18 @@ class Job:
 
     @property
     def result(self) -> str:
-        """Path of the pipeline's result file."""
+        """Path of the file in which the pipeline writes its result."""
         return f"{self.output}/{WORK}/{RESULT}"
 
     def read_result(self) -> Result | None:
-        """Return the result of a finished pipeline, or None if it does not exist yet."""
+        """Return the result of a finished pipeline; None if the pipeline has not finished."""
         path = open_path(self.result)
         if not path.exists():
             return None
         return Result.from_json(json.loads(path.read_bytes()))
 
     def finish(self, result: Result) -> None:
-        """Write the manifest, and remove the work files."""
+        """Write the manifest of the output, and remove temporary files."""
         content = manifest(self._run, result.shards, result.tally)
         write_whole(self._path / MANIFEST_NAME, content)
         self._remove_work()
@@ -252,10 +248,10 @@ ShardKey = tuple[str, int]
 
 
 class Work:
-    """Base class of a C4 step: a picklable function that a cluster applies to each element.
+    """Base class of a step of the C4 build, applied to each element on a cluster.
 
     Args:
-      rules: cleaning rules of the run.
+      rules: cleaning rules of the build.
     """
 
     def __init__(self, rules: CarriedRules):
@@ -273,7 +269,7 @@ class Work:
         self._rules = self._carried.unpack()
 
     def __call__(self, element: Any, tally: Tally) -> Iterator[Any]:
-        """Yield the results for an element, and add them to the counts in `tally`."""
+        """Yield the step's results for an element; add page counts to `tally`."""
         raise NotImplementedError
 
 
@@ -304,7 +300,7 @@ class CleanNewest(Clean):
 
 
 class Finish(Work):
-    """Step that filters a page by its language and by bad words."""
+    """Step that drops pages with bad words or in other languages than the config's."""
 
     def __call__(self, element: Page, tally: Tally) -> Iterator[Page]:
         kept = self.rules.finish(element, tally)
@@ -313,11 +309,7 @@ class Finish(Work):
 
 
 class RemoveAndFinish(Finish):
-    """Step that removes duplicate text from a page, then filters it by language and bad words.
-
-    If URLs are not deduplicated, pages with the same URL, text and time may remain; only the first
-    of these pages keeps its text.
-    """
+    """Step that removes duplicate text from a page, then filters it by language and bad words."""
 
     def __call__(
         self, element: tuple[bytes, Mapping[str, Iterable[Any]]], tally: Tally
@@ -332,7 +324,7 @@ class RemoveAndFinish(Finish):
 
 
 class Keys(Work):
-    """Step that yields the deduplication key of each distinct line or span of a page."""
+    """Step that yields a key of each different line or span of a page, to find duplicates."""
 
     def __call__(self, element: Page, tally: Tally) -> Iterator[tuple[bytes, Owner]]:
         first: dict[bytes, int] = {}
@@ -344,7 +336,7 @@ class Keys(Work):
 
 
 def losers(element: tuple[bytes, Iterable[Owner]]) -> Iterator[Owner]:
-    """Yield the occurrences of a repeated line or span that are removed: all except one."""
+    """Yield the occurrences of a line or span to remove: all except one."""
     smallest: Owner | None = None
     for owner in element[1]:
         if smallest is None:
@@ -355,7 +347,7 @@ def losers(element: tuple[bytes, Iterable[Owner]]) -> Iterator[Owner]:
 
 
 class ByShard:
-    """Step that yields the pair (shard key, page), by which Beam groups the pages of a shard."""
+    """Step that yields a page with the key of its output shard."""
 
     def __init__(self, cleaning: Cleaning, num_shards: int):
         self._rules, self._num_shards = Rules(cleaning), num_shards
@@ -369,7 +361,7 @@ class ByShard:
 def empty_shards(
     language: str, validation_modulus: int, num_shards: int
 ) -> Iterator[tuple[ShardKey, None]]:
-    """Yield the keys of all shards of a language's splits, such as "fr" and "fr-validation"."""
+    """Yield the keys of all output shards of a language, so that empty shards are written too."""
     splits = [language or "train"]
     if validation_modulus:
         splits.append(f"{language}-validation" if language else "validation")
@@ -379,7 +371,7 @@ def empty_shards(
 
 
 class Write(Work):
-    """Step that writes the pages of a shard to files, and yields a description of each file."""
+    """Step that writes the pages of an output shard to files, and describes each file."""
 
     def __init__(
         self, rules: CarriedRules, *, output: str, num_shards: int, kinds: tuple[Kind, ...]

@@ -46,8 +46,8 @@ class Cleaning:
     """Configuration of C4's cleaning rules, in the order in which they are applied.
 
     Attributes:
-      metadata_prefixes: beginnings of lines that are removed from a record when it is read, such as
-        WARC headers.
+      metadata_prefixes: lines with one of these beginnings, such as WARC headers, are removed when
+        a page is read.
       max_chars: maximum number of characters of a page; 0 for no limit.
       domains: path of a JSON object {registered domain: true or a list of its subdomains}
         (RealNews); pages of other domains are dropped before URLs are deduplicated. "" disables the
@@ -166,8 +166,8 @@ def released() -> Cleaning:
 def paper() -> Cleaning:
     """Return the cleaning rules of the T5 paper (Raffel et al., section 2.2) as first published.
 
-    A page has at least 5 sentences, and a line at least 3 words. The paper's "end quotation mark"
-    can also be typographic. Pages with a curly bracket anywhere are dropped.
+    A page has at least 5 sentences, and a line at least 3 words. Lines may end in a typographic
+    quotation mark. Pages with a curly bracket are dropped.
     """
     return Cleaning(
         max_chars=0,
@@ -214,7 +214,7 @@ def preset(name: str = "released", variant: str = "en") -> Cleaning:
 def missing_lists(cleaning: Cleaning, variant: str) -> list[str]:
     """Return the names of the lists that a variant of C4 needs and that `cleaning` lacks.
 
-    A missing list of bad words should be reported, because the output is then C4 without this rule.
+    Without a list, such as the list of bad words, the output lacks one of C4's rules.
     """
     needed = {"realnewslike": ["domains"], "webtextlike": ["urls"]}.get(variant, [])
     if variant != "en.noclean":
@@ -311,6 +311,6 @@ OPTIONS: dict[str, dict[str, str]] = {
 
 
 def option(stage: str, rule: str) -> str:
-    """Return the command line option of a rule, such as "--cleaning.min-words", or ""."""
+    """Return the command line option of a cleaning rule, such as "--cleaning.min-words", or ""."""
     field = OPTIONS.get(stage, {}).get(rule)
     return "" if field is None else f"--cleaning.{field.replace('_', '-')}"

@@ -125,12 +125,12 @@ def _quoted(path: str | os.PathLike[str]) -> str:
 
 
 def owner_key(url_digest: bytes, page: int) -> bytes:
-    """Return a 16-byte sort key of a page: the MD5 of its URL, and its number."""
+    """Return 16 bytes that identify a page: a hash of the page's URL, and the page's number."""
     return url_digest[:12] + page.to_bytes(4, "big")
 
 
 def write_keys(path: Path, bucket: int, entries: Iterable[tuple[bytes, bytes, int, int]]) -> None:
-    """Write the deduplication keys of pages to a file; each key occurs once per page."""
+    """Write the deduplication keys of pages to a file."""
     rows = list(entries)
     keys = np.frombuffer(b"".join(row[0] for row in rows), ">u8").reshape(-1, 2)
     owners = np.frombuffer(b"".join(row[1] for row in rows), ">u8").reshape(-1, 2)
@@ -198,7 +198,7 @@ def find_losers(
 
 
 def read_losers(losers: Path, bucket: int) -> dict[int, list[int]]:
-    """Return the indices of the lines or spans to remove from each page of a bucket."""
+    """Return the indices of duplicate lines or spans to remove, by page."""
     with _connect(threads=1) as database:
         found = database.execute(
             f"SELECT page, position FROM read_parquet({_quoted(losers)}) WHERE bucket = ?",
@@ -211,7 +211,7 @@ def read_losers(losers: Path, bucket: int) -> dict[int, list[int]]:
 
 
 def page_lines(text: str) -> list[str]:
-    """Return the lines of a page; deduplication numbers lines by their index in this list."""
+    """Return the lines of a page, in the order in which deduplication numbers them."""
     return text.split("\n")
 
 
@@ -234,7 +234,7 @@ def remove_lines(
     counter: SentenceCounter,
     tally: Tally,
 ) -> Page | None:
-    """Return the page without duplicate lines, or None if too little text remains."""
+    """Remove duplicate lines from a page; return None if too little text remains."""
     tally.page_in("dedup", page)
     elsewhere: list[str] = []
     above: list[str] = []
@@ -259,7 +259,7 @@ def remove_lines(
 def finish_dedup(
     page: Page, text: str, cleaning: Cleaning, counter: SentenceCounter, tally: Tally
 ) -> Page | None:
-    """Return the page with its text after deduplication, or None if too little text remains."""
+    """Return a page with its deduplicated text, or None if too little text remains."""
     if not text:
         tally.drop_page("dedup", "empty", page)
         return None
@@ -277,7 +277,7 @@ def page_sentences(text: str, counter: SentenceCounter) -> list[str]:
 
 
 def span_keys(text: str, counter: SentenceCounter, *, n: int = 3) -> list[bytes]:
-    """Return the key of each window of `n` consecutive sentences, in order."""
+    """Return a key of each group of `n` consecutive sentences, by which duplicates are found."""
     return _keys(page_sentences(text, counter), n)
 
 
@@ -288,7 +288,7 @@ def remove_spans(
     counter: SentenceCounter,
     tally: Tally,
 ) -> Page | None:
-    """Return the page without duplicate spans, or None if too little text remains."""
+    """Remove duplicate groups of sentences from a page; return None if too little text remains."""
     tally.page_in("dedup", page)
     lines = page.text.split("\n")
     divided = [counter.sentences(line) for line in lines]
@@ -337,7 +337,7 @@ def _removed(keys: Sequence[bytes], lost: Collection[int], n: int) -> set[int]:
 
 
 class Rules:
-    """Cleaning rules of a config with their lists and models, which are loaded on first use.
+    """Cleaning rules of a config, with word lists and language models that are loaded on first use.
 
     Attributes:
       cleaning: config of the rules.
@@ -368,7 +368,7 @@ class Rules:
         return BadWordsFilter(self.cleaning)
 
     def load(self) -> None:
-        """Load all lists and models that the config needs, so that missing ones are found early."""
+        """Load all lists and models that the config needs, to find missing files early."""
         _ = self.counter
         if self.cleaning.domains:
             _ = self._domains
@@ -380,14 +380,14 @@ class Rules:
             _ = self._bad_words
 
     def before_urls(self, page: Page, tally: Tally) -> Page | None:
-        """Apply the length rule and the list of domains; return None for a dropped page."""
+        """Filter a page by length and domain; return None if the page is dropped."""
         kept = keep_length(page, self.cleaning, tally)
         if kept is not None and self.cleaning.domains:
             kept = self._domains.keep(kept, tally)
         return kept
 
     def newest(self, pages: Iterable[Page], tally: Tally) -> Page:
-        """Return the newest of several pages with the same normalized URL."""
+        """Return the newest page of one URL, and count the others as dropped."""
         kept = None
         for page in pages:
             kept = self.newer(kept, page, tally)
@@ -406,7 +406,7 @@ class Rules:
         return winner
 
     def after_urls(self, page: Page, tally: Tally) -> Page | None:
-        """Apply the list of URLs, and the rules about paragraphs and lines."""
+        """Filter a page by URL, paragraphs and lines; return None if the page is dropped."""
         kept: Page | None = page
         if self.cleaning.urls:
             kept = self._urls.keep(page, tally)
@@ -417,7 +417,7 @@ class Rules:
         return kept
 
     def keys(self, page: Page) -> list[bytes]:
-        """Return the deduplication keys of a page: one per line, or one per window of sentences."""
+        """Return the keys of a page's lines or groups of sentences, to find duplicates."""
         if self.cleaning.dedup == "lines":
             return line_keys(page.text)
         if self.cleaning.dedup == "spans":
@@ -425,7 +425,7 @@ class Rules:
         return []
 
     def remove(self, page: Page, lost: Collection[int], tally: Tally) -> Page | None:
-        """Remove the duplicate lines or spans with the indices `lost` from a page."""
+        """Remove the lines or groups of sentences with the indices `lost` from a page."""
         if self.cleaning.dedup == "lines":
             return remove_lines(page, lost, self.cleaning, self.counter, tally)
         if self.cleaning.dedup == "spans":
@@ -433,7 +433,7 @@ class Rules:
         return page
 
     def finish(self, page: Page, tally: Tally) -> Page | None:
-        """Apply the language filter and the bad-words filter; return None for a dropped page."""
+        """Filter a page by language and bad words; return None if the page is dropped."""
         kept: Page | None = page
         if self.cleaning.languages:
             kept = self._language.keep(page, tally)
@@ -442,9 +442,9 @@ class Rules:
         return kept
 
     def split(self, page: Page) -> str:
-        """Return the name of the split to which a page is written.
+        """Return the name of the split that contains a page, such as "train" or "fr-validation".
 
-        Source: c4.C4._split_generators: "train" and "validation", or "fr" and "fr-validation".
+        Source: c4.C4._split_generators.
         """
         validation = is_validation(page.url, modulus=self.cleaning.validation_modulus)
         if not self.cleaning.splits_by_language:

@@ -81,15 +81,15 @@ _DIGEST_SPACE = 1 << 32
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Settings that all tasks of a local run share.
+    """Settings of a C4 build on one machine.
 
     Attributes:
       output: directory of the shards.
       work: directory of the intermediate files.
       cleaning: cleaning rules.
       inputs: input files, in order.
-      num_buckets: number of groups into which pages are divided by the MD5 of their URL.
-      num_shards: number of shards of the training split.
+      num_buckets: number of groups into which pages are divided by URL.
+      num_shards: number of output shards of the training split.
       kinds: file formats of the output.
       max_record_bytes: maximum size of a WARC record in bytes.
     """
@@ -104,7 +104,7 @@ class Plan:
     max_record_bytes: int = MAX_RECORD_BYTES
 
     def part(self, stage: str, number: int) -> Path:
-        """Return the path of the intermediate file of one task."""
+        """Return the path of a temporary file that one task writes."""
         return self.work / stage / f"{number:06d}.part"
 
     @property
@@ -123,7 +123,7 @@ def _rules(cleaning: Cleaning) -> Rules:
 
 
 def read_file(plan: Plan, number: int) -> None:
-    """Read an input file, apply the length and domain filters, and write its pages by bucket."""
+    """Read the pages of an input file, filter them by length and domain, and divide them by URL."""
     path = plan.part("read", number)
     if path.exists():
         return
@@ -141,7 +141,7 @@ def read_file(plan: Plan, number: int) -> None:
 
 
 def clean_bucket(plan: Plan, bucket: int) -> None:
-    """Clean the pages of a bucket (a range of URLs); write them and their deduplication keys."""
+    """Clean the pages of one range of URLs, and write their deduplication keys."""
     path = plan.part("clean", bucket)
     if path.exists():
         return
@@ -203,7 +203,7 @@ def find_all(plan: Plan, *, threads: int, memory_limit: int) -> None:
 
 
 def filter_bucket(plan: Plan, bucket: int) -> None:
-    """Deduplicate and filter the pages of a bucket, and write its pages by shard."""
+    """Deduplicate and filter the pages of one range of URLs, and divide them by output shard."""
     path = plan.part("filter", bucket)
     if path.exists():
         return
@@ -227,7 +227,7 @@ def filter_bucket(plan: Plan, bucket: int) -> None:
 
 
 def write_one(plan: Plan, which: tuple[str, int]) -> None:
-    """Write the files of a shard."""
+    """Write the files of one output shard."""
     split, shard = which
     path = plan.shard(split, shard)
     if path.exists():
@@ -279,7 +279,7 @@ Result = TypeVar("Result")
 def run_tasks(
     function: Callable[[Task], Result], tasks: Sequence[Task], *, workers: int
 ) -> Iterator[Result]:
-    """Yield the result of a function for each task, computed in several processes."""
+    """Apply a function to each task in several processes, and yield the results."""
     if workers == 1:
         yield from map(function, tasks)
         return
@@ -340,7 +340,7 @@ def run(
     progress: Progress | None = None,
     report: Callable[[Tally], None] | None = None,
 ) -> Tally:
-    """Build C4 from WET or WARC files, or resume a killed run; return the counts of its pages."""
+    """Build C4 from WET or WARC files, or resume a killed build; return page counts."""
     directory = Path(os.path.abspath(local_path(output, what="--output")))
     if workers < 0 or num_shards < 1 or num_shards > 99_999:
         raise InputError("--workers must be at least 0, and --num-shards between 1 and 99999")
@@ -401,7 +401,7 @@ def _check(cleaning: Cleaning, inputs: Sequence[Input]) -> str:
 
 
 def bucket_count(inputs: Sequence[Input]) -> int:
-    """Return the number of buckets of URLs, a power of two that depends on the total input size."""
+    """Return the number of groups into which pages are divided by URL, given the input files."""
     size = sum(file.size * (_GZIP_RATIO if file.path.endswith(".gz") else 1) for file in inputs)
     wanted = max(_MIN_BUCKETS, min(MAX_BUCKETS, size // BUCKET_BYTES))
     return 1 << (wanted - 1).bit_length()
@@ -521,7 +521,7 @@ def show_progress() -> Iterator[Progress]:
 
 
 class Lines:
-    """Function object that logs the progress of a stage, at most every 10 s."""
+    """Function object that logs progress, at most every 10 s."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic):
         self._clock = clock

@@ -63,7 +63,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """Description of one output file.
+    """Description of one output file of a C4 build.
 
     Attributes:
       name: file name in the output directory.
@@ -81,7 +81,7 @@ class Shard:
 
 
 def order_key(page: Page) -> bytes:
-    """Return the 64-byte sort key of a page; its first 4 bytes determine the page's shard."""
+    """Return the 64-byte key by which pages are sorted and divided into output shards."""
     return url_digest(normalize_url(page.url)) + page_rank(page)
 
 
@@ -91,12 +91,12 @@ def shard_of(key: bytes, num_shards: int) -> int:
 
 
 def shards_in(split: str, num_shards: int) -> int:
-    """Return the number of shards of a split: `num_shards`, or 1/128 of it for validation."""
+    """Return the number of output shards of a split, fewer for validation than for training."""
     return max(1, num_shards // 128) if split.endswith("validation") else num_shards
 
 
 def shard_name(split: str, shard: int, num_shards: int, kind: Kind = "json") -> str:
-    """Return the file name of a shard, as in the release of C4 and in TensorFlow Datasets."""
+    """Return the file name of an output shard, as in TensorFlow Datasets."""
     number = f"{shard:05d}-of-{num_shards:05d}"
     return f"c4-{split}.{number}.json.gz" if kind == "json" else f"c4-{split}.array_record-{number}"
 
@@ -138,7 +138,7 @@ def _field(value: bytes, *, number: int = 1) -> bytes:
 
 
 class _Hashed(io.RawIOBase):
-    """File that computes the hash of its written content."""
+    """File that computes the SHA-256 of its written content."""
 
     def __init__(self, file: BinaryIO):
         self._file = file
@@ -167,7 +167,7 @@ def write_shard(
     *,
     kinds: Iterable[Kind] = ("json",),
 ) -> list[Shard]:
-    """Write a shard in all formats, and return the descriptions of its files."""
+    """Write the pages of an output shard in all formats, and return descriptions of the files."""
     wanted = tuple(kinds)
     if wanted == ("json",):
         return [_write_json(directory, split, shard_name(split, shard, num_shards), pages)]
@@ -220,7 +220,7 @@ def describe_run(
     num_shards: int,
     kinds: Iterable[Kind] = ("json",),
 ) -> dict[str, Any]:
-    """Return all settings that the output depends on, for the manifest and to resume a run."""
+    """Return all settings that the output of a C4 build depends on, as JSON data."""
     lists = {name: getattr(cleaning, name) for name in ("domains", "urls", "bad_words")}
     run = {
         "format": FORMAT,
@@ -293,11 +293,11 @@ _UNFINISHED = (".c4-*", ".manifest.json.*", ".stats.json.*", ".report.html.*")
 
 
 class Workdir:
-    """Output directory of a run, with its work files and a lock.
+    """Output directory of a C4 build, with temporary files and a lock.
 
     Attributes:
       output: directory of the shards.
-      work: directory of the work files.
+      work: directory of temporary files.
     """
 
     def __init__(self, output: Path):
@@ -306,7 +306,7 @@ class Workdir:
         self._lock: BinaryIO | None = None
 
     def open(self, run: Mapping[str, Any]) -> None:
-        """Lock the directory for a run, which may be new or unfinished."""
+        """Lock the output directory for a new or unfinished build."""
         self._refuse_strangers()
         self.work.mkdir(parents=True, exist_ok=True)
         self._take_lock()
@@ -357,19 +357,19 @@ class Workdir:
             ) from error
 
     def close(self) -> None:
-        """Release the lock; the run remains unfinished."""
+        """Release the lock of the output directory."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def directory(self, stage: str) -> Path:
-        """Create and return the directory of a stage's work files."""
+        """Create the directory of a stage's temporary files, and return its path."""
         path = self.work / stage
         path.mkdir(exist_ok=True)
         return path
 
     def finished(self, stage: str) -> Any | None:
-        """Return the data that `finish` stored for a stage, or None for an unfinished stage."""
+        """Return the data that a finished stage stored; None if the stage is unfinished."""
         try:
             return json.loads((self.work / f"{stage}.json").read_bytes())
         except FileNotFoundError:
@@ -381,17 +381,17 @@ class Workdir:
         write_atomically(self.work / f"{stage}.json", content)
 
     def discard(self, stage: str) -> None:
-        """Remove the work files of a stage."""
+        """Remove the temporary files of a stage."""
         shutil.rmtree(self.work / stage, ignore_errors=True)
 
     def remove(self) -> None:
-        """Remove all work files, and release the lock."""
+        """Remove all temporary files, and release the lock."""
         self.close()
         shutil.rmtree(self.work, ignore_errors=True)
 
 
 def refuse_other(output: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise InputError if a directory has the output of a run with other settings or inputs."""
+    """Raise InputError if a directory has the output of a build with other settings or inputs."""
     for name, was, wanted in differences(before, now):
         raise InputError(
             f"--output {output} has the output of another run, in which {name} was "
@@ -446,10 +446,10 @@ def check_installed() -> None:
 
 
 class PartWriter(contextlib.AbstractContextManager["PartWriter"]):
-    """Writer of an intermediate file with records in groups.
+    """Writer of a temporary file with records in groups.
 
     Attributes:
-      extra: additional data of dicts, lists, text and numbers to store in the file.
+      extra: additional JSON data to store in the file.
     """
 
     def __init__(self, path: Path, *, flush_bytes: int = FLUSH_BYTES):
@@ -507,14 +507,14 @@ class PartWriter(contextlib.AbstractContextManager["PartWriter"]):
 
 
 class Part:
-    """Reader of an intermediate file with records in groups.
+    """Reader of a temporary file that `PartWriter` wrote, with records in groups.
 
     Attributes:
       extra: additional data that the writer stored.
     """
 
     def __init__(self, path: Path):
-        """Open an intermediate file, and read its table of compressed blocks."""
+        """Open a temporary file, and read the positions of its records."""
         self._path = path
         self._decompress = _zstandard().ZstdDecompressor().decompress
         try:

@@ -82,7 +82,7 @@ _CAMPAIGN = re.compile(r"\?(utm_|ref|feed).*")
 
 
 def normalize_url(url: str) -> str:
-    """Return a URL without scheme, "www.", tails such as "?utm_source=x" and final slashes.
+    """Return a URL without scheme, "www.", final slashes and tails such as "?utm_source=x".
 
     As in Google's C4 code, a scheme is removed at any position ("a.com/?u=http://b.com" too).
     """
@@ -94,22 +94,22 @@ def normalize_url(url: str) -> str:
 
 
 def url_digest(url: str) -> bytes:
-    """Return the MD5 of an unchanged URL, 16 bytes (c4_utils._hash_text)."""
+    """Return the MD5 of a URL as 16 bytes, without normalizing the URL."""
     return hashlib.md5(url.encode("utf-8", "surrogatepass"), usedforsecurity=False).digest()
 
 
 def url_md5(url: str) -> str:
-    """Return the MD5 of an unchanged URL as 32 hexadecimal digits."""
+    """Return the MD5 of a URL as 32 hexadecimal digits, without normalizing the URL."""
     return url_digest(url).hex()
 
 
 def url_number(url: str) -> int:
-    """Return the MD5 of the normalized URL as an integer, which selects pages as in c4_utils."""
+    """Return the MD5 of a normalized URL as an integer."""
     return int.from_bytes(url_digest(normalize_url(url)), "big")
 
 
 def is_validation(url: str, *, modulus: int = 1000) -> bool:
-    """Return whether a page is in the validation split: one page in `modulus`, chosen by URL."""
+    """Return True if a page belongs to the validation split, which has one page in `modulus`."""
     return bool(modulus) and url_number(url) % modulus == 0
 
 
@@ -126,7 +126,7 @@ def host(url: str) -> str:
 
 
 def domain(url: str) -> str:
-    """Return the host of a URL without "www.", for the report."""
+    """Return the host of a URL without "www."."""
     return host(url).removeprefix("www.")
 
 
@@ -152,7 +152,7 @@ DAMAGED_NAMED = 1000
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    r"""Web page of a crawl (c4_utils.PageFeatures without the normalized URL).
+    r"""Web page with its URL, text and metadata.
 
     Attributes:
       url: WARC-Target-URI, unchanged from the record.
@@ -160,7 +160,7 @@ class Page:
       timestamp: WARC-Date, such as "2019-04-24T09:23:58Z", which is compared as text.
       content_length: Content-Length, unchanged from the record.
       content_type: Content-Type of the record.
-      language: language code; "" before the language stage.
+      language: language code; "" if the language is not identified yet.
     """
 
     url: str
@@ -183,18 +183,17 @@ class Page:
 
 
 def page_rank(page: Page) -> bytes:
-    """Return the 48-byte rank of a page; the page with the smallest rank keeps a repeated line.
+    """Return a hash by which pages are ranked; a repeated line is kept on the page ranked first.
 
-    The MD5 of the URL comes first (c4_utils.remove_duplicate_text: "Hash before comparison to avoid
-    biasing by domain"). It is followed by the MD5 of the text and the MD5 of the timestamp, for
-    several pages of one URL if URLs are not deduplicated.
+    The hash consists of the MD5 of the URL, of the text and of the timestamp. Source:
+    c4_utils.remove_duplicate_text: "Hash before comparison to avoid biasing by domain".
     """
     parts = (page.url, page.text, page.timestamp)
     return b"".join(hashlib.md5(_utf8(part)).digest() for part in parts)
 
 
 def newest(pages: Iterable[Page]) -> Page:
-    """Return the newest of the pages with the same normalized URL.
+    """Return the newest of several pages with the same normalized URL.
 
     Source: c4_utils.select_newest_page. If timestamps are equal, Google's code keeps the first
     page. This function keeps the page with the smallest MD5 of the text (then the smallest
@@ -225,7 +224,7 @@ _Sample = tuple[str, str, str]
 
 
 class Tally:
-    """Counts of pages, lines and bytes by stage and rule, and samples of dropped and kept pages.
+    """Counts of pages, lines and bytes by processing stage and rule, with samples of pages.
 
     Attributes:
       stages: {stage: Counter of pages_in, bytes_in, pages_out, bytes_out}.
@@ -266,7 +265,7 @@ class Tally:
         self.lengths[stage][len(page.text).bit_length()] += 1
 
     def drop_page(self, stage: str, rule: str, page: Page | None = None) -> None:
-        """Count a page that a rule drops; None counts a damaged record."""
+        """Count a page that a rule drops."""
         counts = self._rule(stage, rule)
         counts["pages"] += 1
         if page is not None:
@@ -296,17 +295,17 @@ class Tally:
         del self._damaged[DAMAGED_NAMED:]
 
     def samples(self, stage: str, rule: str) -> list[tuple[str, str]]:
-        """Return up to `SAMPLES` pairs (URL, truncated text) of pages that a rule dropped."""
+        """Return pairs (URL, truncated text) of some pages that a rule dropped."""
         return [(url, text) for _, url, text in self._samples.get((stage, rule), ())]
 
     @property
     def kept_samples(self) -> list[tuple[str, str]]:
-        """Return up to `SAMPLES` pairs (URL, truncated text) of written pages."""
+        """Return pairs (URL, truncated text) of some written pages."""
         return self.samples(*_KEPT)
 
     @property
     def damaged_records(self) -> list[tuple[str, int, str]]:
-        """Return up to `DAMAGED_NAMED` triples (path, offset, reason) of damaged records."""
+        """Return triples (path, offset, reason) of some damaged records."""
         return list(self._damaged)
 
     def merge(self, other: "Tally") -> "Tally":
@@ -493,7 +492,7 @@ def response_text(block: bytes, *, max_bytes: int) -> str:
 
 
 def html_text(html: str) -> str:
-    """Return the text of an HTML page, one line per block."""
+    """Return the text of an HTML page, with each block of text on a line."""
     extract = _resiliparse()[0]
     if len(html) > MAX_TAG_CHARS:
         for tag in _TAG.finditer(html):
@@ -578,7 +577,7 @@ _LONGEST_LINE = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """Input file of C4.
+    """Input file of a C4 build.
 
     Attributes:
       path: absolute path, or gs:// or s3:// URL.
@@ -800,7 +799,7 @@ def _page(
 
 
 def page_lines(text: str) -> list[str]:
-    """Return the stripped nonempty lines of a record's text."""
+    """Return the stripped nonempty lines of a text."""
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     return [line for line in map(str.strip, text.split("\n")) if line]

@@ -51,7 +51,7 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Event at the start of a compressed member of a WARC file.
+    """Event of the reader: a compressed member of a WARC file begins.
 
     Attributes:
       offset: position of the member's first byte in the file.
@@ -64,10 +64,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Event at the end of a compressed member of a WARC file.
+    """Event of the reader: a compressed member of a WARC file ends.
 
     Attributes:
-      reason: error that stopped reading the member; "" if the member is complete.
+      reason: error message if the member is damaged; "" if the member is complete.
       cut: True if the file ended inside the member; the bytes read so far are correct.
     """
 
@@ -156,7 +156,7 @@ def _gzip_members(file: _File, data: bytes) -> Iterator[Event]:
 
 
 class _Member:
-    """Reader of one gzip member.
+    """Reader of one gzip member of a file.
 
     Attributes:
       end: event at the end of the member, set after its bytes are read.
@@ -288,7 +288,7 @@ _TOO_LONG = "the record is longer than the limit"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """WARC record.
+    """Record of a WARC file, with headers and content.
 
     Attributes:
       offset: position of the record in the file; in a compressed file, position of its first gzip
@@ -307,7 +307,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Damage of a file: position and reason of data that cannot be read."""
+    """Position and reason of data in a WARC file that cannot be read."""
 
     offset: int
     reason: str
@@ -316,14 +316,14 @@ class Damage:
 def read_records(
     events: Iterator[Event], *, max_bytes: int = MAX_RECORD_BYTES
 ) -> Iterator[Record | Damage]:
-    """Yield the records and damages of a file, given the events of `read_members`."""
+    """Yield the records and the damaged parts of a WARC file, from events of `read_members`."""
     stream = _Stream(events)
     while segment := stream.segment():
         yield from _Parser(segment, max_bytes).records()
 
 
 class _Stream:
-    """Stream of the events of `read_members`, with one event of lookahead."""
+    """Sequence of the events of `read_members`, with one event of lookahead."""
 
     def __init__(self, events: Iterator[Event]):
         self._events = events
@@ -360,7 +360,7 @@ class _Stream:
 
 
 class _Segment:
-    """Buffer of the contiguous bytes of a gzip member, and of further members that continue it.
+    """Buffer of bytes from a gzip member and from later members that continue its record.
 
     Attributes:
       buffer: bytes that were read but not consumed.
@@ -528,10 +528,7 @@ class _Parser:
                 return -1
 
     def _ends(self, length: int) -> bool:
-        """Return whether a Content-Length is plausible: an empty line, a record or the end follows.
-
-        An empty line is sufficient, because the data after it may be damaged.
-        """
+        """Return True if the data after a record fit its Content-Length."""
         segment = self._segment
         after = segment.after_newlines(length)
         if segment.slice(length, after).startswith((b"\r\n\r\n", b"\n\n")):

@@ -64,7 +64,7 @@ _WINDOWS = 256
 
 
 class Batches(Iterator[dict[str, np.ndarray]]):
-    """Endless iterator over the rows of each global batch that one process reads."""
+    """Endless iterator over the training batches of one process."""
 
     def __init__(
         self,
@@ -126,9 +126,9 @@ class Batches(Iterator[dict[str, np.ndarray]]):
 
     @property
     def epoch(self) -> float | None:
-        """The number of passes over the data; in a mixture, over its most repeated source.
+        """The number of passes over the data; in a mixture, over its most repeated task or cache.
 
-        Only complete passes of a streamed task are counted. None if the number is unknown.
+        None if unknown. For a streamed task, only complete passes are counted.
         """
         return None if math.isnan(self._epoch) else self._epoch
 
@@ -152,8 +152,8 @@ class Batches(Iterator[dict[str, np.ndarray]]):
     def restore(self, state: bytes) -> None:
         """Continue from a data position that `state` returned; the number of processes may change.
 
-        Positions of streamed tasks from earlier versions cannot be used, because the order of the
-        data has changed. The batches then start at the beginning, with a warning.
+        If an earlier version of t5x-lite saved the position of a streamed task, the batches start
+        at the beginning, with a warning.
         """
         if self._kind == ON_THE_FLY and state.startswith(FORMER):
             check_identity(*former_identity(state, self._identity))
@@ -234,7 +234,7 @@ def _training_stream(
 def training_sources(
     data: Data, vocabulary: Vocabulary, *, seed: int, tells: bool = False
 ) -> list[Source]:
-    """Return the sources of training examples: caches of data.cache, or tasks of data.task."""
+    """Return the caches in data.cache, or the tasks in data.task, to read training examples."""
     if data.cache:
         return truncated(data, open_sources(data, vocabulary, split="train"))
     if data.refresh.period:
@@ -254,7 +254,6 @@ def training_sources(
 
 
 def _identity(data: Data, vocabulary: Vocabulary, sources: Sequence[Source]) -> Mapping[str, Any]:
-    """Return properties of caches or tasks that must be unchanged when a position is restored."""
     if data.cache:
         caches = [source.cache for source in sources if source.cache is not None]
         rates = [str(source.rate) for source in sources]
@@ -305,7 +304,7 @@ def _global_batches(stream: Stream, data: Data) -> OneShape | Grouped:
 def open_sources(
     data: Data, vocabulary: Vocabulary, *, split: str, pass_over: bool = False
 ) -> list[Source]:
-    """Open the caches that data.cache names, as sources of the examples of a split."""
+    """Open the caches in data.cache as sources of the examples of a split."""
     mixed = [(Cache(directory), rate) for directory, rate in mixed_sources(data)]
     for cache, _ in mixed:
         _check(cache, data, vocabulary)
@@ -382,7 +381,6 @@ def _check_final_sentinel(cache: Cache, data: Data) -> None:
 
 
 def _check_wording(cache: Cache, data: Data) -> None:
-    """Raise InputError if the inputs of a cache were written with another template or prefix."""
     here, there = words_of_inputs(data), dict(cache.index.wording)
     if (run := "augment.run") in here and run in there:
         there[run] = here[run]  # the path of a run depends on the machine
@@ -400,8 +398,8 @@ def _check_wording(cache: Cache, data: Data) -> None:
 def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
     """Return the number of examples and of batches in one pass over the training data.
 
-    For packed rows and for batches of several shapes, the batches are counted from the lengths of
-    the examples, in at most `_WINDOWS` windows that are evenly spread over the epoch.
+    For packed rows and for batches of several shapes, the number of batches is estimated from the
+    lengths of examples that are evenly spread over the epoch.
 
     Raises:
       UnknownSize: if a task is streamed.
@@ -446,7 +444,7 @@ def epoch_of(data: Data, vocabulary: Vocabulary, *, seed: int) -> Epoch:
 
 
 def has_task_metrics(data: Data) -> bool:
-    """Return whether data.task has metrics, according to its caches, without importing it."""
+    """Return True if the task in data.task computes metrics, as recorded in its caches."""
     caches = [Cache(directory) for directory, _ in mixed_sources(data)]
     if not data.task or data.task in [c.index.task for c in caches]:
         return any(c.index.has_metrics for c in caches if c.index.task == data.task)
@@ -460,7 +458,7 @@ def eval_batches(
     split: str = "validation",
     max_batches: int | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Return the batches of one ordered pass over a split, for a held-out loss.
+    """Return the batches of one ordered pass over a split, for computing an evaluation loss.
 
     The last batch of each shape is filled with padding rows, which have loss weights of 0. Tasks of
     a mixture are mixed at the mixture's rates until the first task has no more examples. Caches and

@@ -89,8 +89,8 @@ class Refresh:
     Attributes:
       period: number of steps between two searches; 0 disables searches. Checkpoints must be saved
         at these steps.
-      lag: delay of new negatives: number of periods from the checkpoint that searches to the steps
-        that use the result. With 0, training waits for each search.
+      lag: number of periods from a checkpoint to the steps that use the negatives found with the
+        checkpoint. With 0, training waits for each search.
       top: number of passages kept per query, from which data.layout.negatives are sampled.
       directory: directory of the search results, usually WORKDIR/refresh.
     """
@@ -110,7 +110,7 @@ class Refresh:
             )
 
     def searched_by(self, number: int) -> int:
-        """Return the step of the checkpoint that searched a batch's negatives; 0 without a search.
+        """Return the step of the checkpoint that found a batch's hard negatives; 0 for none.
 
         Args:
           number: index of the batch, from 0.
@@ -118,7 +118,6 @@ class Refresh:
         return max(0, (number // self.period - self.lag) * self.period)
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that a saved data position depends on, as a JSON object."""
         return {"refresh": [self.period, self.lag, self.top]} if self.period else {}
 
 
@@ -165,20 +164,18 @@ class Augment:
                 )
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that a saved data position depends on, as a JSON object."""
         return {"augment": dataclasses.asdict(self)} if self.run else {}
 
 
 @dataclasses.dataclass(frozen=True)
 class Batches:
-    """Configuration of the division of rows into batches, such as `Fixed()` or `Bucketed(...)`."""
+    """Configuration for dividing rows into batches, such as `Fixed()` or `Bucketed(...)`."""
 
     def buckets(self) -> tuple[tuple[int, int], ...]:
-        """Return the static shapes (row length, rows), shortest first, or () for a single shape."""
+        """Return the static shapes (row length, rows), shortest first; () for a single shape."""
         return ()
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that a saved data position depends on, as a JSON object."""
         return {}
 
 
@@ -204,10 +201,10 @@ class Bucketed(Batches):
     shapes: tuple[tuple[int, int], ...]
 
     def __init__(self, shapes: Mapping[int, int] | Iterable[tuple[int, int]]):
-        """Create the config from {row length: number of rows}, or from pairs of these.
+        """Create the config from {row length: number of rows}, or from pairs (row length, rows).
 
         Raises:
-          InputError: if shapes is empty, a value is below 1, or the lengths do not increase.
+          InputError: if shapes is empty, a value is below 1, or row lengths do not increase.
         """
         pairs = shapes.items() if isinstance(shapes, Mapping) else shapes
         object.__setattr__(self, "shapes", tuple((length, rows) for length, rows in pairs))
@@ -241,15 +238,15 @@ class Scheduled(Bucketed):
 
     Rows are grouped by length as in `Bucketed`. All examples of a batch come from the same cache
     and have similar lengths, so each cache has its own in-batch negatives. The order of batches is
-    a function of (seed, epoch). Examples that do not fill a batch are skipped in that epoch
-    (`data.scheduled`). With the layout Groups, the length of a row is the length of the longest
-    passage that may be sampled for the row.
+    a function of (seed, epoch). Examples that do not fill a batch are skipped in that epoch. With
+    the layout Groups, the length of a row is the length of the longest passage that may be sampled
+    for the row.
 
     Attributes:
-      small: minimum number of examples of a cache per shape; fewer examples are moved to the next
-        longer shape.
-      drop: minimum number of examples per cache and shape, after moving examples to longer shapes;
-        fewer examples, or too few for a batch, are never used.
+      small: minimum number of examples of a cache per shape; if there are fewer, these examples are
+        moved to the next longer shape.
+      drop: minimum number of examples per cache and shape, after moving examples; if there are
+        fewer, these examples are never used.
     """
 
     small: Whole
@@ -261,10 +258,10 @@ class Scheduled(Bucketed):
         small: int = 0,
         drop: int = 0,
     ):
-        """Create the config from {row length: number of rows}, or from pairs of these.
+        """Create the config from {row length: number of rows}, or from pairs (row length, rows).
 
         Raises:
-          InputError: as in `Bucketed`; or if a longer shape has more rows than a shorter shape, or
+          InputError: if shapes are invalid, a longer shape has more rows than a shorter shape, or
             `small` or `drop` is negative.
         """
         super().__init__(shapes)
@@ -431,10 +428,10 @@ class Data:
 
 
 def adapter_numbers(data: Data) -> dict[str, int]:
-    """Return {cache name: index of its adapter in MultiTask}, as given in `adapter_of`.
+    """Return the number of the adapter that each cache trains, by cache name.
 
     Raises:
-      InputError: if an entry is not NAME=NUMBER, or a cache has two different numbers.
+      InputError: if an entry of data.adapter_of is not NAME=NUMBER, or a cache has two numbers.
     """
     found: dict[str, int] = {}
     for line in data.adapter_of:
@@ -481,7 +478,7 @@ def own_negative_caches(data: Data) -> list[str]:
 
 
 def names_of(directory: str) -> tuple[str, str]:
-    """Return the names of a cache in options: its directory, and the last component of its path."""
+    """Return the names by which options may refer to a cache: its path and the path's last part."""
     return directory, directory.rstrip("/").rpartition("/")[2]
 
 
@@ -517,7 +514,7 @@ def _check_batches(data: Data) -> None:
 
 
 def _check_refresh(data: Data) -> None:
-    """Raise InputError if data.refresh is set and the layout or the batches do not support it."""
+    """Raise InputError if data.refresh is set but the layout or the batches do not support it."""
     if not data.refresh.period:
         return
     if "negatives" not in data.layout.features:
@@ -540,7 +537,7 @@ def _check_refresh(data: Data) -> None:
 
 
 def shapes_of(data: Data) -> tuple[Data, ...]:
-    """Return one copy of the config per batch shape, with `Fixed()` batches, shortest first."""
+    """Return one config per static batch shape, shortest shape first."""
     if not data.batches.buckets():
         return (data,)
     return tuple(
@@ -550,13 +547,13 @@ def shapes_of(data: Data) -> tuple[Data, ...]:
 
 
 def truncation_of(data: Data) -> dict[str, int]:
-    """Return the fields that limit training to the first examples, by name; {} if none is set."""
+    """Return the fields of a config that limit the number of training examples, by name."""
     values = {name: getattr(data, name) for name in TRUNCATIONS}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def rows_named(data: Data, shape: Data) -> str:
-    """Return a description of the rows of one static shape for error messages.
+    """Describe the rows of one static batch shape, for error messages.
 
     Args:
       data: the config.
@@ -569,13 +566,13 @@ def rows_named(data: Data, shape: Data) -> str:
 
 
 def wording_of(data: Data) -> dict[str, str]:
-    """Return the fields "template" and "prefix" of a config that are set, by name."""
+    """Return the config's fields "template" and "prefix" by name, if they are set."""
     template = {"template": data.template} if data.template else {}
     return template if data.prefix is None else {**template, "prefix": data.prefix}
 
 
 def words_of_inputs(data: Data) -> dict[str, str]:
-    """Return the settings of the input text that a cache stores: `wording_of` and data.augment."""
+    """Return the options that change the input text: template, prefix and augmentation, by name."""
     augment = data.augment
     if not augment.run:
         return wording_of(data)
@@ -584,20 +581,20 @@ def words_of_inputs(data: Data) -> dict[str, str]:
 
 
 def lengths_of(data: Data) -> dict[str, int]:
-    """Return the maximum tokens of each feature of the layout, by the feature's name.
+    """Return the maximum number of tokens of each feature of the layout, by the feature's name.
 
-    For features with several texts in a row, this is the maximum of each text.
+    If a row has several texts of a feature, the maximum applies to each text.
     """
     return data.layout.lengths(inputs=data.inputs_length, targets=data.targets_length)
 
 
 def text_lengths(data: Data) -> dict[str, int]:
-    """Return the maximum tokens of a "query" and a "document", or {} if the layout has neither."""
+    """Return the maximum tokens of a "query" and a "document"; {} for layouts without retrieval."""
     return data.layout.text_lengths(inputs=data.inputs_length, targets=data.targets_length)
 
 
 def trimmed_lengths(data: Data) -> dict[str, int]:
-    """Return the length to which seqio trims each feature, by the feature's name."""
+    """Return the number of tokens to which seqio trims each feature, by the feature's name."""
     lengths = {"inputs": data.inputs_length, "targets": data.targets_length, **lengths_of(data)}
     return {name: size for name, size in lengths.items() if name not in data.layout.joined}
 
@@ -612,7 +609,7 @@ class TaskArguments:
       inputs_length: number of tokens of an encoder row, including EOS.
       targets_length: number of tokens of a decoder row, including EOS.
       seed: seed of all randomness within single examples, such as the choice of corrupted spans.
-      columns: columns of the user's own files.
+      columns: configuration of the columns of custom files.
       languages: value of data.languages; () for text that is not divided into languages.
       layout: layout of the examples. A task may return other examples for a layout with labels than
         for text-to-text.

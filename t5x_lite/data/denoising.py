@@ -216,7 +216,7 @@ def iid_noise_mask(
 def iid_targets_length(
     length: int, noise_density: float, *, final_sentinel: bool = False
 ) -> tuple[float, float]:
-    """Return the mean and standard deviation of the targets length of `iid_replace_spans`.
+    """Return the mean and standard deviation of the targets length for i.i.d. noise.
 
     A token of the chunk adds one token to the targets if it is noise, if it is kept and follows
     noise, or if it is the first token. 511 tokens at density 0.15 give 142.5 on average.
@@ -388,7 +388,7 @@ MODES = {"R": "[NLU]", "X": "[NLG]", "S": "[S2S]"}
 
 @dataclass(frozen=True)
 class Denoiser:
-    """One of UL2's seven denoisers: its kind, and its noise density and mean span length.
+    """One of UL2's seven denoisers, given by its letter, noise density and mean span length.
 
     The mean span length of S (prefix language modelling) is 0.
     """
@@ -411,7 +411,7 @@ SEQUENTIAL_SHARE = 1 / len(DENOISERS)
 
 
 def chunk_lengths(denoiser: Denoiser, inputs_length: int) -> tuple[int, int]:
-    """Return the chunk length that fills a denoiser's inputs, and the maximum targets length.
+    """Return the chunk length that fills a UL2 denoiser's inputs, and the maximum targets length.
 
     Args:
       denoiser: one of `DENOISERS`.
@@ -603,10 +603,10 @@ def iid_replace_spans(
     noise_density: float = 0.15,
     final_sentinel: bool = False,
 ) -> dict[str, Int[np.ndarray, " _"]]:
-    """Replace spans of i.i.d. noise by sentinels: the T5 paper's baseline objective ("u_u").
+    """Replace spans of i.i.d. noise by sentinels, as in the baseline objective of the T5 paper.
 
-    Arguments and results are the same as in `span_corruption`; noise_density is the probability
-    that a token is noise. If there are more spans than sentinels, ids of ordinary tokens are used.
+    The argument `noise_density` is the probability that a token is noise. If there are more spans
+    than sentinels, ids of ordinary tokens are used.
     """
     tokens = np.asarray(tokens, np.int32)
     mask = _iid_mask(len(tokens), seed, epoch, index, noise_density=noise_density)
@@ -616,10 +616,7 @@ def iid_replace_spans(
 def iid_drop_tokens(
     tokens: Int[np.ndarray, " n"], *, seed: int, epoch: int, index: int, noise_density: float = 0.15
 ) -> dict[str, Int[np.ndarray, " _"]]:
-    """Remove i.i.d. noise tokens from the inputs; the targets are the removed tokens ("d_d").
-
-    Arguments and results are the same as in `iid_replace_spans`, without sentinels.
-    """
+    """Remove i.i.d. noise tokens from the inputs; the targets are the removed tokens."""
     tokens = np.asarray(tokens, np.int32)
     return drop(tokens, _iid_mask(len(tokens), seed, epoch, index, noise_density=noise_density))
 
@@ -634,7 +631,7 @@ def bert_style(
     noise_density: float = 0.15,
     random_share: float = 0.1,
 ) -> dict[str, Int[np.ndarray, " n"]]:
-    """Replace 10 % of i.i.d. noise tokens by random tokens, the rest by sentinels ("r10s90_f").
+    """Replace i.i.d. noise tokens by a sentinel or by random tokens, as in BERT.
 
     Args:
       tokens: token ids [n], which are the targets.
@@ -666,9 +663,9 @@ def mass_style(
     sentinel_start: int,
     noise_density: float = 0.15,
 ) -> dict[str, Int[np.ndarray, " n"]]:
-    """Replace each noise token of i.i.d. noise by the same sentinel ("m_f").
+    """Replace each token of i.i.d. noise by the same sentinel, as in MASS.
 
-    Arguments and results are the same as in `bert_style`, without random tokens.
+    The targets are the complete text.
     """
     tokens = np.asarray(tokens, np.int32)
     mask = _iid_mask(len(tokens), seed, epoch, index, noise_density=noise_density)
@@ -678,9 +675,9 @@ def mass_style(
 def deshuffling(
     tokens: Int[np.ndarray, " n"], *, seed: int, epoch: int, index: int
 ) -> dict[str, Int[np.ndarray, " n"]]:
-    """Shuffle the tokens of the inputs; the targets keep the original order ("all_permute").
+    """Shuffle the tokens of the inputs; the targets keep the original order.
 
-    Arguments and results are the same as in `span_corruption`; every order is equally likely.
+    Every order of the tokens is equally likely.
     """
     tokens = np.asarray(tokens, np.int32)
     rng = example_rng(seed, epoch, index, stream=PERMUTATION)
@@ -692,8 +689,8 @@ def prefix_split(
 ) -> dict[str, Int[np.ndarray, " _"]]:
     """Split a chunk of text at a random position into inputs and targets (prefix language model).
 
-    Arguments and results are the same as in `span_corruption`. The length of the inputs is uniform
-    in [1, n - 1]; with fewer than two tokens, inputs are empty.
+    All splits of the tokens into two nonempty parts are equally likely. With fewer than two tokens,
+    inputs are empty.
     """
     tokens = np.asarray(tokens, np.int32)
     start = _split_place(len(tokens), seed=seed, epoch=epoch, index=index)
@@ -751,14 +748,14 @@ def span_corruption_lengths(
 
 
 def same_lengths(counts: Int[np.ndarray, " n"], **_: object) -> Int[np.ndarray, "n 2"]:
-    """Compute the lengths of inputs and targets for corruptions that keep the text's length."""
+    """Compute the lengths of inputs and targets that both have the length of the original text."""
     return np.stack([counts, counts], axis=1).astype(np.int64)
 
 
 def one_by_one(
     corruption: Callable[..., Mapping[str, np.ndarray]],
 ) -> Callable[..., Int[np.ndarray, "n 2"]]:
-    """Return a length function that runs a corruption on each chunk to measure the lengths.
+    """Return a function that measures result lengths by running a corruption on each chunk.
 
     Args:
       corruption: function of `CORRUPTIONS` with result lengths that do not depend on the token ids.

@@ -71,7 +71,7 @@ _open: "weakref.WeakSet[_Closes]" = weakref.WeakSet()
 
 
 def closed_at_exit(iterator: _T) -> _T:
-    """Return the same iterator, and close the iterator when the program ends."""
+    """Register an iterator to be closed when the program ends, and return the iterator."""
     _open.add(iterator)
     return iterator
 
@@ -94,7 +94,7 @@ BEGIN_BUCKET = "<bucket error>"
 
 
 def input_error(error: Exception) -> Exception:
-    """Return the InputError or BucketError inside an error of tf.data, otherwise the error."""
+    """Return the InputError or BucketError that caused a tf.data error; else the tf.data error."""
     message = str(getattr(error, "message", error))
     if BEGIN in message:
         return InputError(message.split(BEGIN, 1)[1].split(END, 1)[0])
@@ -114,10 +114,10 @@ def input_error(error: Exception) -> Exception:
 
 
 def let_go(error: Exception) -> Exception:
-    """Return the InputError or BucketError inside an error of tf.data, otherwise the error.
+    """Return the InputError or BucketError that caused a tf.data error; else the tf.data error.
 
-    For a BucketError, clear the traceback's frames. Otherwise a program could hang at its end: an
-    iterator in these frames waits for threads of tf.data, which wait for the interpreter.
+    The traceback of a BucketError is cleared, because a reference to a tf.data iterator could make
+    the program hang when it ends.
     """
     found = input_error(error)
     if isinstance(found, BucketError):
@@ -140,7 +140,7 @@ def _as_numpy(dataset: tf.data.Dataset) -> Generator[dict[str, Any]]:
 
 
 def deterministic(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Return the dataset with its elements in the same order in every run."""
+    """Return a tf.data.Dataset with its elements in the same order in every run."""
     options = tf.data.Options()
     options.deterministic = True
     return dataset.with_options(options)

@@ -44,7 +44,7 @@ class FewShot:
       orders: number of orders in which the examples of each seed are shown; each order is
         evaluated.
       templates: templates of an example, such as "Q: {inputs} A: {targets}"; each template is
-        evaluated. The question uses the part before {targets}. \n is a new line. () is
+        evaluated. The question uses the part before {targets}. \n is a new line. If empty,
         "{inputs}\n{targets}".
       separator: text between the examples; \n is a new line.
       split: split of the task from which the examples are sampled.
@@ -79,12 +79,12 @@ class FewShot:
 
     @property
     def is_on(self) -> bool:
-        """True if prompts differ from the task's own inputs."""
+        """True if the config changes the prompts of a task."""
         return self.examples > 0 or bool(self.templates)
 
     @property
     def wordings(self) -> tuple[str, ...]:
-        """The templates, with line breaks instead of the escape sequence for a new line."""
+        """The templates, after replacing escape sequences by line breaks."""
         return tuple(_with_lines(each) for each in self.templates or (_TEMPLATE,))
 
     @property
@@ -116,7 +116,7 @@ class Trial:
 
 @runtime_checkable
 class Shown(Protocol):
-    """Interface of an example that a prompt can show, such as `data.reading.Demonstration`."""
+    """Protocol of an example that a few-shot prompt can show."""
 
     @property
     def inputs(self) -> str: ...
@@ -126,7 +126,7 @@ class Shown(Protocol):
 
 @runtime_checkable
 class Encodes(Protocol):
-    """Interface of a vocabulary that encodes prompts."""
+    """Protocol of a vocabulary that encodes few-shot prompts."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
 
@@ -181,16 +181,16 @@ class Prompts:
         self._drawn: dict[int, list[int]] = {}
 
     def check(self, questions: Sequence[str]) -> None:
-        """Raise InputError if a question has too few examples to sample from."""
+        """Raise InputError if the task has too few examples for a prompt of any question."""
         if len(self._pool) <= self.config.examples:
             for question in dict.fromkeys(questions):
                 self._shown(Trial(seed=self.config.seeds[0]), question)
 
     def of(self, trial: Trial, questions: Sequence[str]) -> list[Prompt]:
-        """Return the prompt of each question, with the examples and the template of a trial.
+        """Return the prompt of each question, with few-shot examples.
 
         Args:
-          trial: one of `config.trials`.
+          trial: seed, order and template of the few-shot examples; one of `config.trials`.
           questions: texts of the questions, in the form of the task's inputs.
         """
         shown = [self._written(trial, question) for question in questions]
@@ -239,7 +239,6 @@ class Prompts:
         return [drawn[place] for place in self._order(trial)]
 
     def _order(self, trial: Trial) -> list[int]:
-        """Return the indices of the examples in the trial's order; all orders of a seed differ."""
         number, found = self.config.examples, [[*range(self.config.examples)]]
         attempt = 0
         while len(found) <= trial.order:

@@ -95,7 +95,6 @@ def load_task(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> seqio.Tas
 
 
 def _ending(data: Data, vocabulary: Vocabulary) -> tuple[int, ...]:
-    """Return the token ids that the layout puts after inputs instead of EOS; () to keep EOS."""
     ending = data.layout.ending(vocabulary, length=data.inputs_length)
     return () if ending == (vocabulary.eos_id,) else ending
 
@@ -108,8 +107,7 @@ def task_metrics(task: seqio.Task) -> tuple[Callable[..., Any], list[Callable[..
 def task_labels(task: seqio.Task) -> tuple[str, ...] | None:
     """Return all possible answers of a task for rank classification, or None for free text.
 
-    The answers are the attribute `labels` of the task's postprocess_fn, such as
-    `postprocess.ClassIndex`.
+    The possible answers are the attribute `labels` of the task's postprocess_fn.
     """
     labels = getattr(task.postprocessor, "labels", None)
     return None if labels is None else tuple(labels)
@@ -137,7 +135,7 @@ def check_split(data: Data, task: seqio.Task, *, split: str) -> None:
 
 
 def no_example(data: Data, *, split: str) -> InputError:
-    """Return the error for a split without examples."""
+    """Return the error to raise for a split without examples."""
     where = f" in {data.directory}" if data.directory else ""
     hint = (
         ""
@@ -150,7 +148,7 @@ def no_example(data: Data, *, split: str) -> InputError:
 
 
 def examples_of(data: Data, task: seqio.Task, *, split: str) -> Iterator[dict[str, Any]]:
-    """Return a split's examples in order, as NumPy values; raise InputError if it is empty."""
+    """Return the examples of a split in order, as NumPy values; raise InputError if none exist."""
     check_split(data, task, split=split)
     dataset = deterministic(dataset_of(data, task, split=split, shuffle=False))
     examples = as_numpy(dataset)
@@ -242,11 +240,11 @@ _counted: dict[str, int] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class Present:
-    """Loaded task of a mixture; only tasks with available data are loaded.
+    """Task of a mixture, loaded because its data are available.
 
     Attributes:
-      member: the task's entry in the mixture.
-      data: the config that reads only this task.
+      member: entry of the task in the mixture, with its rate.
+      data: config that reads only this task.
       task: the seqio.Task.
     """
 
@@ -257,12 +255,12 @@ class Present:
 
 @dataclass(frozen=True, kw_only=True)
 class Members:
-    """Tasks of a mixture: loaded tasks, and the names of tasks without data.
+    """Tasks of a mixture, divided into tasks with data and tasks without data.
 
     Attributes:
       mixture: the mixture with all tasks.
       present: tasks with available data, in the mixture's order.
-      absent: reasons for missing data of the other tasks, by task name.
+      absent: reason why data are missing, by name of each task without data.
     """
 
     mixture: Mixture
@@ -271,7 +269,7 @@ class Members:
 
 
 def members(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> Members:
-    """Load the tasks of the mixture in data.task that have data; list the tasks without data."""
+    """Load the tasks of the mixture in data.task, and note the tasks without data."""
     mixture = find_mixture(data)
     if mixture is None:
         raise InputError(f"data.task {data.task!r} is a single task, but must be a mixture")
@@ -299,7 +297,7 @@ def members(data: Data, vocabulary: Vocabulary, *, seed: int = 0) -> Members:
 
 
 def is_absent(error: BaseException | None) -> bool:
-    """Return whether a missing file caused an error."""
+    """Return True if the cause of an error is a missing file."""
     missing = (FileNotFoundError, tf.errors.NotFoundError)
     while error is not None and not isinstance(error, missing):
         error = error.__cause__
@@ -313,7 +311,7 @@ def trained_members(
     seed: int = 0,
     tells: bool = False,
 ) -> list[Present]:
-    """Return the tasks to train on; raise InputError if one of these tasks has no data."""
+    """Load the tasks to train on; raise InputError if data of a task are missing."""
     if find_mixture(data) is None:
         task = truncated(data, load_task(data, vocabulary, seed=seed), seed=seed)
         told = vocabulary if tells else None
@@ -353,7 +351,7 @@ def _without_data(data: Data, names: Sequence[str], *, reason: str) -> str:
 def held_out_members(
     data: Data, vocabulary: Vocabulary, *, split: str
 ) -> tuple[list[Present], list[float]]:
-    """Return the trained tasks that have data for a split, with their rates."""
+    """Load the mixture's tasks that have data for a split; return them with their mixture rates."""
     if find_mixture(data) is None:
         task = load_task(data, vocabulary)
         check_split(data, task, split=split)
@@ -383,7 +381,7 @@ def _is_there(one: Present, split: str) -> bool:
 def rates_of(
     data: Data, trained: Sequence[Present], *, anew: bool, tells: bool = False
 ) -> list[float]:
-    """Return the mixture rate of each task."""
+    """Return the sampling rate of each task that a mixture trains on."""
     mixture = find_mixture(data)
     if mixture is None:
         return [1.0]

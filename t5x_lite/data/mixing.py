@@ -103,14 +103,14 @@ def _parse(text: str, *, alone: bool) -> tuple[str, Fraction]:
 
 
 class Schedule:
-    """Rule that computes the source of each example of a mixture from the sources' rates.
+    """Rule for the order in which the examples of several sources are mixed, given their rates.
 
     Attributes:
-      period: number of examples after which the order of the sources repeats.
+      period: number of examples after which the sequence of sources repeats.
     """
 
     def __init__(self, rates: Sequence[Fraction]):
-        """Compute the order of the sources in one period.
+        """Compute the sequence of sources for the given rates.
 
         Args:
           rates: positive rates of the sources; they must add up to 1.
@@ -134,7 +134,7 @@ class Schedule:
     def at(
         self, places: Int[np.ndarray, " n"]
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """Return the source and the index of the example at each position of the mixture.
+        """Return the source, and the index in this source, of each example of the mixture.
 
         Args:
           places: positions in the mixture, >= 0.
@@ -228,7 +228,7 @@ _By = Literal["examples", "equal"]
 
 @dataclass(frozen=True, kw_only=True)
 class Mixing:
-    """Configuration of the rates of a mixture's tasks, or of several caches without rates.
+    """Configuration of the sampling rates of a mixture's tasks, or of several caches.
 
     Attributes:
       by: "examples" samples tasks in proportion to their numbers of training examples; "equal"
@@ -277,7 +277,7 @@ def rate_num_examples(
     temperature: float = 1.0,
     scale: float = 1.0,
 ) -> float:
-    """Return the rate of a task with n training examples: min(scale * n, K) ** (1 / T).
+    """Return the sampling rate of a task with n training examples: min(scale * n, K) ** (1 / T).
 
     Args:
       num_examples: number of examples in the training split.
@@ -294,7 +294,7 @@ def rate_num_examples(
 
 
 def rate_unsupervised(value: float | int = 1e6) -> float:
-    """Return the constant rate of the unsupervised task in multi-task pretraining."""
+    """Return the constant sampling rate of unlabelled text in T5's multi-task pretraining."""
     return float(value)
 
 
@@ -324,7 +324,7 @@ class UnknownSize(InputError):
 
 @dataclass(frozen=True)
 class Epoch:
-    """Number of examples and batches in one pass over the training data.
+    """Numbers of examples and batches in one pass over the training data.
 
     Attributes:
       examples: number of examples.

@@ -88,7 +88,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """The task's name in metrics, such as "glue_cola" for "tasks.glue:cola".
+        """Name of the task in metrics, such as "glue_cola" for "tasks.glue:cola".
 
         A task of seqio's registry keeps its name.
         """
@@ -102,7 +102,7 @@ class Member:
 
     @property
     def named_task(self) -> str:
-        """The name of the task, followed by the language in brackets if there is one."""
+        """Name of the task; for one language of a task, such as "module:task[fr]"."""
         return f"{self.task}[{self.language}]" if self.language else self.task
 
     @property
@@ -132,7 +132,6 @@ class Mixture:
             raise InputError("a mixture has no task with a rate above 0")
 
     def __call__(self, arguments: TaskArguments) -> list[Any]:
-        """Build all tasks of the mixture, as a task function builds a single task."""
         return [find_task(member.task)(arguments) for member in self.members]
 
     def unanswered(self, member: Member) -> str:
@@ -148,7 +147,7 @@ class Mixture:
         )
 
     def without(self, names: Sequence[str]) -> "Mixture":
-        """Return the mixture without the named tasks (leave-one-out, T5 paper, section 3.5.3)."""
+        """Return the mixture without some of its tasks (leave-one-out, T5 paper, section 3.5.3)."""
         gone = {member.name for name in names for member in self._named(name)}
         left = tuple(member for member in self.members if member.name not in gone)
         if not any(member.is_trained for member in left):
@@ -158,7 +157,7 @@ class Mixture:
         return Mixture(members=left)
 
     def with_unlabelled(self, examples: int | None) -> "Mixture":
-        """Return the mixture with `examples` as rate of unlabelled text; None keeps the rate."""
+        """Return the mixture with another sampling rate of unlabelled text; None keeps the rate."""
         if examples is None:
             return self
         if not any(member.unlabelled and member.is_trained for member in self.members):
@@ -196,7 +195,7 @@ class Mixture:
         raise InputError(f"data.mixing.leave_out: the mixture has no task {name!r}{hint}")
 
     def rates(self, mixing: Mixing, *, count: Callable[[Member], int]) -> list[float]:
-        """Return the relative rate of each task, in the order of `members`.
+        """Return the relative sampling rate of each task, in the order of `members`.
 
         Members with the same `shared_examples` share the rate of a single task. If data.mixing.by
         is "equal", each of these members has the full rate.
@@ -221,7 +220,7 @@ class Mixture:
         ]
 
     def constants(self, mixing: Mixing) -> list[Member]:
-        """Return the tasks with constant rates, which a limit or temperature does not change."""
+        """Return the tasks with constant sampling rates, which no limit or temperature changes."""
         if mixing.maximum is None and mixing.temperature == 1.0:
             return []
         return [m for m in self.members if m.is_trained and m.rate is not None]
@@ -247,7 +246,7 @@ def _labels(member: Member) -> tuple[str, ...]:
 
 
 def mixture_named(name: str) -> Mixture | None:
-    """Return the mixture "module:name" or "seqio:module:name", or None if a task has this name.
+    """Return the mixture with a name such as "module:name"; None if a task has this name.
 
     The module is imported.
     """
@@ -308,8 +307,8 @@ def find_mixture(data: Data) -> Mixture | None:
 def of_languages(data: Data) -> Mixture:
     """Return a mixture of the languages in data.languages; each language is one member.
 
-    The rate of a language is computed by data.mixing (q ~ p^(1/T)) from its size: its number of
-    examples in TFDS, or the number of bytes of its files.
+    data.mixing computes the sampling rate of a language from the size of the language's data: the
+    number of examples in TFDS, or of bytes in files.
     """
     from t5x_lite.data.tasks.text_source import language_sizes
     from t5x_lite.data.tasks.unsupervised import check_language
@@ -326,7 +325,7 @@ def of_languages(data: Data) -> Mixture:
 
 
 def member_data(data: Data, member: Member) -> Data:
-    """Return the config that reads one task of a mixture without a cache."""
+    """Return a config that reads only one task of a mixture."""
     directory = data.directory
     if member.directory and directory and (not is_remote(directory) or can_read(directory)):
         inside = data_path(directory) / member.directory

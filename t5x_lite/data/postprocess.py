@@ -31,7 +31,7 @@ DETERMINERS = frozenset(_DETERMINERS.split())
 
 
 def class_index(text: str, labels: Sequence[str]) -> int:
-    """Return the index of a text among the labels, or -1, which all metrics count as wrong.
+    """Return the index of the label that equals a text, or -1 if no label does.
 
     White space around texts is ignored.
     """
@@ -92,9 +92,9 @@ any_number, similarity = Number(), Similarity()
 
 
 def is_answer(postprocess: Any, text: str) -> bool | None:
-    """Return whether a prediction is a valid answer; None if a task accepts any text.
+    """Return True if a text is a valid answer of a task; None if every text is valid.
 
-    Valid answers are the texts that the postprocessor's `is_answer` accepts, or its `labels`.
+    `postprocess` defines valid answers by its method `is_answer` or its attribute `labels`.
     """
     own = getattr(postprocess, "is_answer", None)
     if own is not None:
@@ -104,7 +104,7 @@ def is_answer(postprocess: Any, text: str) -> bool | None:
 
 
 def is_known(text: str, target: Any) -> bool:
-    """Return whether a target is known, in contrast to the placeholder of unlabelled test splits.
+    """Return False if a target is a placeholder, as in test splits without labels.
 
     Args:
       text: text of the target; "<unk>" is a placeholder.
@@ -123,7 +123,7 @@ def lower_text(text: str, **_: Any) -> str:
 
 @dataclass(frozen=True)
 class MultiRc:
-    """Postprocessor for MultiRC, which returns the label index and the question's number.
+    """Postprocessor for MultiRC, which converts an answer to a label index.
 
     Attributes:
       labels: texts of both labels.
@@ -134,7 +134,7 @@ class MultiRc:
     def __call__(
         self, text: str, example: Mapping[str, Any] | None = None, is_target: bool = False
     ) -> dict[str, Any]:
-        """Return {"value": label index}, and for a target also "group": number of the question."""
+        """Return {"value": label index}; targets also have "group", the number of the question."""
         value: dict[str, Any] = {"value": class_index(text, self.labels)}
         if is_target:
             assert example is not None
@@ -148,7 +148,7 @@ multirc = MultiRc()
 def record(
     text: str, example: Mapping[str, Any] | None = None, is_target: bool = False
 ) -> dict[str, Any]:
-    """Return {"value": prediction} for ReCoRD; for a target, all answers and the query's id."""
+    """Return {"value": prediction} for ReCoRD; for targets, "value" has all answers."""
     if not is_target:
         return {"value": text}
     assert example is not None
@@ -167,7 +167,7 @@ def qa(
 
 
 def wsc_simple(text: str, example: Mapping[str, Any] | None = None, is_target: bool = False) -> int:
-    """Return for WSC and WNLI whether the prediction is the example's noun: 1, 0, or -1 if empty.
+    """Return 1 if a WSC or WNLI prediction is the example's noun, 0 if not, -1 if it is empty.
 
     For a target, return the label: whether the example's noun is the referent of the pronoun. Upper
     case and determiners are ignored. The words of one noun phrase must be a subset of the other's

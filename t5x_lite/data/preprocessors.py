@@ -360,7 +360,7 @@ class _Match(NamedTuple):
 
 
 def wnli_simple(record: Mapping[str, Any], *, inputs: str = "wsc: {text}") -> dict[str, Any]:
-    """Format a record of WNLI like `wsc_simple`; only for evaluation.
+    """Format a record of WNLI like a record of WSC; only for evaluation.
 
     The pronoun of the premise ("sentence1") with the longest context in common with the hypothesis
     ("sentence2") is marked. The words that replace this pronoun in the hypothesis are the target.
@@ -423,7 +423,6 @@ def _match(premise: Sequence[str], hypothesis: Sequence[str], index: int) -> _Ma
 
 
 def _fitting(words: Sequence[str], hypothesis: Sequence[str]) -> int:
-    """Return how many words, from the first on, occur in the hypothesis as one phrase."""
     text = " ".join(hypothesis)
     for count in range(len(words)):
         if " ".join(words[: count + 1]) not in text:
@@ -482,7 +481,7 @@ MOST_LABELS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Configuration of the text that is built from the columns of a table's rows.
+    """Configuration of how columns of a table become inputs and targets of a task.
 
     Attributes:
       inputs: input text with column names in braces, such as "review: {text}". For unlabelled text,
@@ -588,12 +587,12 @@ class Columns:
             }
 
     def held_out(self, example: dict[str, Any]) -> bool:
-        """Return whether an example of the training files is held out for validation."""
+        """Return True if an example of the training files is used for validation instead."""
         text = f"{example['inputs']}\n{example.get('second', '')}"
         return zlib.crc32(text.encode("utf-8", "surrogatepass")) % self.hold_out == 0
 
     def known_labels(self, sources: Sequence[Table]) -> tuple[str, ...]:
-        """Return `labels`, or if `labels` is empty, all different targets in the tables."""
+        """Return `labels`, or all different targets in the tables if `labels` is empty."""
         if self.labels:
             return self.labels
         found: set[str] = set()
@@ -611,7 +610,7 @@ class Columns:
         return self.sorted_labels(found)
 
     def check_labels(self, labels: Collection[str], sources: Sequence[Table]) -> None:
-        """Raise InputError if a training row has an empty label; warn if there is only one."""
+        """Raise InputError if a training row has an empty label; warn if all labels are equal."""
         if any(not label.strip() for label in labels):
             names = places(self.targets)
             for row in (r for table in sources for r in read_rows(table, columns=names)):
@@ -628,7 +627,7 @@ class Columns:
 
     @staticmethod
     def sorted_labels(labels: Iterable[str]) -> tuple[str, ...]:
-        """Sort labels that were found in the data: ascending numbers first, then texts."""
+        """Sort labels: numbers in ascending order, then other texts in alphabetical order."""
         found = sorted(labels, key=_order)
         divided = [label for label in found if "=" in label]
         if divided:

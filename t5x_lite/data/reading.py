@@ -71,7 +71,7 @@ Dataset = tf.data.Dataset
 def training_sources(
     data: Data, vocabulary: Vocabulary, *, seed: int, tells: bool = False
 ) -> list[Source]:
-    """Return endless sources of training examples: one for each task of a mixture.
+    """Return endless sources of training examples: one source for each task of a mixture.
 
     Args:
       data: the data config.
@@ -88,7 +88,7 @@ def training_sources(
 
 
 def held_out_sources(data: Data, vocabulary: Vocabulary, *, split: str) -> list[Source]:
-    """Return sources of one ordered pass over a split: one for each task that has the split."""
+    """Return sources for one ordered pass over a split: one source for each task with the split."""
     chosen, rates = held_out_members(data, vocabulary, split=split)
     found = []
     for one, rate in zip(chosen, _fractions(chosen, rates), strict=True):
@@ -110,8 +110,8 @@ def held_out_sources(data: Data, vocabulary: Vocabulary, *, split: str) -> list[
 def num_examples(data: Data, vocabulary: Vocabulary, *, seed: int) -> int:
     """Count the training examples of data.task, which may be a mixture.
 
-    If a task makes exactly one example of each raw example, the raw examples are counted. Other
-    tasks are tokenized.
+    The raw examples are counted if each becomes one training example. Otherwise all examples are
+    tokenized.
 
     Raises:
       UnknownSize: if a task is streamed and makes several examples of a raw example.
@@ -179,7 +179,6 @@ def _recipe(one: Present, vocabulary: Vocabulary, *, split: str) -> tuple[Recipe
 
 
 def _held(one: Present, recipe: Recipe, *, seed: int) -> Held | None:
-    """Return all tokenized training examples in memory, or None if there are too many."""
     source, cut_off = one.task.source, truncation_of(one.data)
     if not cut_off and not (isinstance(source, stages.Source) and source.fits_in_memory("train")):
         return None
@@ -214,7 +213,7 @@ _AT_A_TIME = 64
 
 
 class Feed:
-    """Reader of a task's examples in blocks, with a position that can be saved."""
+    """Reader of the examples of a task, with a position that can be saved and restored."""
 
     def __init__(self, blocks: Dataset, names: Sequence[str]):
         """Create a reader that begins at the first example.
@@ -284,7 +283,6 @@ def _files(one: Present, *, seed: int) -> str | None:
 
 
 def _stored(one: Present, recipe: Recipe, *, seed: int) -> Feed | Shuffled:
-    """Return an endless stream of training examples before corruption."""
     data, task = one.data, one.task
     names = recipe.stored
 
@@ -304,7 +302,6 @@ def _stored(one: Present, recipe: Recipe, *, seed: int) -> Feed | Shuffled:
 
 
 def _whole(one: Present, recipe: Recipe, *, seed: int) -> Feed:
-    """Return an endless stream of training examples after all preprocessors of the task."""
     data, task = one.data, one.task
     source = task.source
     permuted = data.shuffle and isinstance(source, stages.Source) and source.fits_in_memory("train")
@@ -419,7 +416,7 @@ def text_of(name: str, raw: dict[str, Any], vocabulary: Vocabulary) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """Example that a few-shot prompt can show: the texts of inputs and targets."""
+    """Inputs and targets of an example that a few-shot prompt can show."""
 
     inputs: str
     targets: str
@@ -428,7 +425,7 @@ class Demonstration:
 def demonstrations(
     data: Data, vocabulary: Vocabulary, *, split: str, pool: int | None
 ) -> list[Demonstration]:
-    """Return the examples of a split that have known answers, in order, without equal inputs."""
+    """Return the examples of a split that few-shot prompts can show, each with different inputs."""
     task = load_task(data, vocabulary)
     examples = examples_of(data, task, split=split)
     found: dict[str, Demonstration] = {}

@@ -64,11 +64,11 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """Rows of a global batch that one process reads, and the next data position.
+    """Part of a global batch that one process reads, and the data position after the batch.
 
     Attributes:
-      batch: features of the rows.
-      position: position of the next batch.
+      batch: features of the process's rows.
+      position: data position of the next batch.
       repeated: indices of the caches with repeated examples in the global batch.
     """
 
@@ -78,10 +78,10 @@ class Made:
 
 
 class OneShape:
-    """Division of a stream's rows into consecutive batches of one shape.
+    """Division of a sequence of rows into consecutive batches of one shape.
 
     Attributes:
-      stream: stream of the rows.
+      stream: rows of the training data.
     """
 
     def __init__(self, stream: Stream, *, batch_size: int):
@@ -94,7 +94,7 @@ class OneShape:
         return self.stream.repeated(position)
 
     def make(self, position: Position, *, part: int, parts: int) -> Made | None:
-        """Return the batch at a position, padded at the end of the data, or None after the end."""
+        """Return the batch at a data position, or None after the last batch."""
         spans = self.stream.spans(position, self._batch_size)
         if not spans:
             return None
@@ -106,15 +106,14 @@ class OneShape:
         )
 
     def regrouped(self, position: Position) -> Position:
-        """Return the position unchanged, because batches of one shape have no buckets."""
         return position
 
 
 class Grouped:
-    """Division of a stream's examples into batches of several shapes by length.
+    """Division of a sequence of examples into batches of several shapes, by example length.
 
     Attributes:
-      stream: stream of the examples, one per row.
+      stream: examples of the training data, one per row.
     """
 
     def __init__(self, stream: Stream, data: Data):
@@ -130,7 +129,7 @@ class Grouped:
         return self.stream.repeated(position)
 
     def make(self, position: Position, *, part: int, parts: int) -> Made | None:
-        """Return the batch at a position; at the end of the data, remaining rows are padded."""
+        """Return the batch at a data position, or None after the last batch."""
         bucket, numbers, after = self._next(position)
         if not numbers:
             return None
@@ -143,7 +142,6 @@ class Grouped:
         )
 
     def regrouped(self, position: Position) -> Position:
-        """Assign the waiting examples of a position to length buckets again."""
         self._looked_at = None
         numbers = np.array(sorted(n for bucket in position.waiting for n in bucket), np.int64)
         if not len(numbers):
@@ -153,7 +151,6 @@ class Grouped:
         return dataclasses.replace(position, waiting=tuple(waiting))
 
     def _next(self, position: Position) -> tuple[int, list[int], Position]:
-        """Return the next batch's length bucket and examples, and the following position."""
         waiting = [list(numbers) for numbers in position.waiting] or [[] for _ in self._buckets]
         window, first = position.window, position.row
         for bucket, (_, rows) in enumerate(self._buckets):
@@ -180,13 +177,11 @@ class Grouped:
         return bucket, taken, Position(*where, tuple(left))
 
     def share_of_batches(self, window: int) -> float:
-        """Return the number of batches, as a fraction, that the examples of a window fill."""
         counts = np.bincount(self._buckets_of(window), minlength=len(self._buckets))
         rows = [rows for _, rows in self._buckets]
         return float(sum(count / size for count, size in zip(counts, rows, strict=True)))
 
     def _buckets_of(self, window: int) -> Int[np.ndarray, " n"]:
-        """Return the length bucket of each example of a window; empty after the end of the data."""
         if self._looked_at is None or self._looked_at[0] != window:
             size = len(self.stream.window(window).sources)
             lengths = self.stream.longest_texts(window * WINDOW + np.arange(size))
@@ -222,16 +217,16 @@ class Group:
         return len(self.members) // self.rows
 
     def before(self, epoch: int) -> int:
-        """Return the number of batches of this group in all epochs before the given epoch."""
+        """Return the number of batches that earlier epochs take from this group."""
         return int(epoch * self.repeats * self.full)
 
 
 class Scheduled:
-    """Division of examples into batches of one cache and shape, in random order per epoch.
+    """Division of examples into batches of one cache and one shape, in a random order per epoch.
 
     Attributes:
-      stream: stream of the examples.
-      groups: groups with at least one batch.
+      stream: examples of the training data.
+      groups: groups of examples, each with at least one batch.
     """
 
     def __init__(self, stream: Stream, data: Data, *, seed: int, natural: bool = True):
@@ -253,7 +248,7 @@ class Scheduled:
             )
 
     def make(self, position: Position, *, part: int, parts: int) -> Made | None:
-        """Return the batch at a position (epoch and batch number)."""
+        """Return the batch at a data position, which is an epoch and a batch number."""
         epoch, number = position.window, position.row
         starts = self._starts(epoch)
         while not starts[-1]:
@@ -282,22 +277,21 @@ class Scheduled:
         )
 
     def regrouped(self, position: Position) -> Position:
-        """Return the position unchanged; `data.refresh` is not supported with `Scheduled`."""
         return position
 
     def epochs(self, position: Position) -> list[float]:
-        """Return the approximate number of passes over each cache before a position."""
+        """Return the approximate number of passes over each cache before a data position."""
         share = position.row / max(1, int(self._starts(position.window)[-1]))
         repeats = {group.source: group.repeats for group in self.groups}
         sources = range(len(self.stream.sources))
         return [float(repeats.get(k, Fraction(0))) * (position.window + share) for k in sources]
 
     def repeated(self, position: Position) -> set[int]:
-        """Return the indices of the caches with repeated examples before a position."""
+        """Return the indices of the caches that are read more than once before a data position."""
         return {group.source for group in self.groups if group.before(position.window) > group.full}
 
     def report(self) -> list[str]:
-        """Return log lines about the number of batches and the padding of each group."""
+        """Return log lines with the number of batches and the padding of each group of examples."""
         lines = []
         for group in self.groups:
             where = self.stream.sources[group.source].name
@@ -314,7 +308,6 @@ class Scheduled:
         return lines
 
     def _groups_of(self, k: int, repeats: Fraction) -> list[Group]:
-        """Return the groups of one cache by length; log groups that are merged or dropped."""
         lengths = self.stream.longest_of_all(k)
         buckets = bucket_of(lengths, self._buckets)
         where = self.stream.sources[k].name
@@ -369,7 +362,7 @@ class Scheduled:
 
 
 def each_cache(data: Data, *, split: str) -> dict[str, Data]:
-    """Return a config for each cache that has a split, by the name of the cache's directory."""
+    """Return one config for each cache that has a split, by the last part of the cache's path."""
     texts = [data.cache] if isinstance(data.cache, str) else list(data.cache)
     if not data.cache:
         raise InputError(
@@ -423,7 +416,6 @@ def mixed_sources(data: Data) -> list[tuple[str, Fraction]]:
 
 
 def _members(data: Data, texts: Sequence[str], caches: Sequence[Cache]) -> tuple[Member, ...]:
-    """Return a mixture member for each cache, with settings of the mixture in data.task."""
     tasks = [cache.index.task for cache in caches]
     named = mixture_named(data.task) if data.task and data.task not in tasks else None
     known = {} if named is None else {m.task: m for m in named.members}

@@ -67,12 +67,12 @@ _SAYS = {
 
 
 def seal(kind: bytes, body: bytes) -> bytes:
-    """Return the bytes of a saved data position: kind, checksum and content."""
+    """Return a data position as bytes, with a checksum."""
     return kind + hashlib.sha256(body).digest() + body
 
 
 def unseal(kind: bytes, state: bytes) -> bytes:
-    """Return the content of a saved data position; raise InputError if it is damaged."""
+    """Return the data position that `seal` stored as bytes; raise InputError if it is damaged."""
     for other, says in _SAYS.items():
         if other != kind and state.startswith(other):
             raise InputError(f"the saved data position cannot be restored, because it is {says}")
@@ -84,7 +84,7 @@ def unseal(kind: bytes, state: bytes) -> bytes:
 
 
 def share_of_batch(data: Data, process_count: int) -> int:
-    """Return the number of batch rows per process; raise InputError if rows cannot be divided."""
+    """Return the number of batch rows per process; raise InputError if the number is not whole."""
     for shape in shapes_of(data):
         if shape.batch_size % process_count:
             raise InputError(
@@ -94,7 +94,7 @@ def share_of_batch(data: Data, process_count: int) -> int:
 
 
 def identity_of(data: Data, *, seed: int) -> dict[str, Any]:
-    """Return the settings of the config that a saved data position depends on."""
+    """Return the config's settings that must not change when a saved data position is restored."""
     names = ("batch_size", "inputs_length", "targets_length", "pack", "shuffle")
     own = {name: getattr(data, name) for name in names}
     if data.final_sentinel:  # positions of earlier versions lack this entry
@@ -117,7 +117,7 @@ def identity_of(data: Data, *, seed: int) -> dict[str, Any]:
 def former_identity(
     state: bytes, current: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the saved and the current settings for a data position of an earlier version."""
+    """Return the saved and the current settings for a position of an older t5x-lite version."""
     kind = next(kind for kind in FORMER if state.startswith(kind))
     header, _, _ = zlib.decompress(unseal(kind, state)).partition(b"\n")
     saved = json.loads(header)["identity"]
@@ -128,7 +128,7 @@ def former_identity(
 
 
 def check_identity(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
-    """Raise InputError if the saved and the current settings of a data position differ."""
+    """Raise InputError if settings changed after a data position was saved."""
     names = sorted({*saved, *current})
     differing = [name for name in names if saved.get(name) != current.get(name)]
     different = [f"{name} {saved.get(name)!r} (now {current.get(name)!r})" for name in differing]
@@ -140,7 +140,7 @@ def check_identity(saved: Mapping[str, Any], current: Mapping[str, Any]) -> None
 
 @runtime_checkable
 class Examples(Protocol):
-    """Interface of stored examples with random access by index."""
+    """Protocol of stored examples with random access by index."""
 
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
         """Return the number of tokens of each stored feature of the examples with these indices."""
@@ -156,7 +156,7 @@ class Examples(Protocol):
 
 
 class Held:
-    """Examples in memory with random access.
+    """Tokenized examples in memory, with random access by index.
 
     Attributes:
       size: number of examples.
@@ -181,7 +181,7 @@ class Held:
         return self._lengths[indices]
 
     def longest(self) -> None:
-        """Return None, because the lengths of single texts are not stored."""
+        """Return None, because the lengths of single texts are unknown."""
 
     def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
         found = []
@@ -195,10 +195,10 @@ class Held:
 
 @runtime_checkable
 class Feed(Protocol):
-    """Interface of a task's examples that are read in order, with a position that can be saved."""
+    """Protocol of a sequential reader of a task's examples, with a position that can be saved."""
 
     def __next__(self) -> "tuple[list[list[np.ndarray]], Int[np.ndarray, ' n'] | None]":
-        """Return the features of the next examples, and each example's number of earlier passes."""
+        """Return the features of the next examples, and the earlier passes over the data."""
         ...
 
     def state(self) -> bytes:
@@ -215,7 +215,7 @@ class Feed(Protocol):
 
 
 class Shuffled:
-    """Shuffle buffer, from which each next example is chosen at random."""
+    """Shuffle buffer, which returns a random one of its examples and then adds the next example."""
 
     def __init__(self, feed: Feed, *, size: int, seed: int):
         self._feed, self._size, self._seed = feed, size, seed
@@ -279,17 +279,17 @@ def _unpacked(saved: Mapping[str, np.ndarray]) -> list[list[np.ndarray]]:
 
 
 class Running:
-    """Examples of a streamed task, which are read in order and kept while a run may need them.
+    """Examples of a streamed task, which are read in order and kept while training may need them.
 
-    Examples are numbered in the order of reading, across epochs. One thread may read while another
-    thread saves.
+    Examples are numbered in the order of reading, across epochs. Reading and saving may run in
+    different threads.
     """
 
     def __init__(self, feed: Feed, features: Sequence[str], *, identity: str | None = None):
-        """Create the source without reading examples.
+        """Create a store of examples, which is empty until examples are needed.
 
         Args:
-          feed: source of the examples.
+          feed: reader of the examples.
           features: names of the stored features.
           identity: description of the data, such as file names and sizes; None if unknown.
         """
@@ -302,7 +302,7 @@ class Running:
         self._passes = [(0, 0.0)]  # (first number, number of epochs begun before it)
 
     def available(self, count: int) -> int:
-        """Read until `count` examples have been read, and return the number available."""
+        """Read ahead up to `count` examples, and return the number of examples read so far."""
         with self._lock:
             while self._read < count and not self._is_over:
                 try:
@@ -320,12 +320,12 @@ class Running:
             return min(count, self._read)
 
     def epochs(self, numbers: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """Return the number of complete passes before each example."""
+        """Return the number of complete passes over the data before each of the given examples."""
         self.available(int(numbers.max(initial=-1)) + 1)
         return np.array([self._epochs[number] for number in numbers.tolist()], np.int64)
 
     def epochs_before(self, count: int) -> float:
-        """Return the number of passes in the first `count` examples; NaN if unknown."""
+        """Return the number of passes in the first `count` examples of a task; NaN if unknown."""
         place = bisect.bisect_right(self._passes, (max(0, count - 1), math.inf)) - 1
         return self._passes[place][1]
 
@@ -338,10 +338,10 @@ class Running:
         return [dict(zip(self._features, parts, strict=True)) for parts in found]
 
     def longest(self) -> None:
-        """Return None, because the lengths of single texts are not stored."""
+        """Return None, because the lengths of single texts are unknown."""
 
     def forget(self, before: int, *, but: Collection[int] = ()) -> None:
-        """Delete the examples with a number below `before`, except the numbers in `but`."""
+        """Delete the examples with numbers below `before`, except the examples in `but`."""
         with self._lock:
             for number in [n for n in self._kept if n < before and n not in but]:
                 del self._kept[number], self._epochs[number]
@@ -349,7 +349,7 @@ class Running:
             del self._passes[:past]
 
     def state(self) -> bytes:
-        """Return the kept examples and the current position, which `restore` accepts."""
+        """Return the kept examples and the current position, as accepted by `restore`."""
         with self._lock:
             numbers = sorted(self._kept)
             buffer = io.BytesIO()
@@ -381,12 +381,12 @@ class Running:
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """One cache or one task of a mixture, with its rate.
+    """One cache or task from which training reads examples, with its sampling rate.
 
     Attributes:
       name: name for messages: the cache's directory, or the task's name.
-      recipe: conversion of stored features to examples.
-      split: stored examples of the split.
+      recipe: description of how stored features become examples.
+      split: tokenized examples of the split.
       rate: fraction of the mixture's examples that come from this source.
       size: number of examples in an epoch; None if the task is streamed.
       cache: the cache; None for a task.
@@ -414,7 +414,7 @@ class Source:
     def examples(
         self, counts: Int[np.ndarray, " n"], *, seed: int, shuffle: bool
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-        """Return the epoch and the index of examples, given their numbers in the training order.
+        """Return the epoch and the index of each example, given its number in the training order.
 
         Args:
           counts: numbers of the examples in the order of training, across epochs.
@@ -431,7 +431,7 @@ class Source:
 
     @property
     def identity(self) -> str | None:
-        """Description of a task's examples for a saved data position; None if unknown."""
+        """Description of a task's data that changes with the data; None if unknown."""
         if isinstance(self.split, Held):
             return f"{self.split.size} examples ({self.split.digest[:16]})"
         return self.split.identity if isinstance(self.split, Running) else None
@@ -444,7 +444,7 @@ class Source:
         return min(count, self.size)
 
     def epochs_before(self, count: float | int) -> float:
-        """Return the number of passes in the first `count` examples; NaN if unknown."""
+        """Return the number of passes in the first `count` examples of a task; NaN if unknown."""
         if isinstance(self.split, Running):
             return self.split.epochs_before(math.ceil(count))
         assert self.size is not None
@@ -452,7 +452,7 @@ class Source:
 
 
 def truncated(data: Data, sources: list[Source]) -> list[Source]:
-    """Limit a cache by data.first_documents or data.first_tokens, if one is set."""
+    """Limit a cache to its first examples if data.first_documents or data.first_tokens is set."""
     for name, number in truncation_of(data).items():
         if len(sources) > 1:
             raise InputError(
@@ -501,6 +501,5 @@ def _tokens(source: Source, number: int) -> int:
 
 
 def _longest(source: Source) -> int:
-    """Return the length in tokens of the longest of the first 1000 examples."""
     some = np.arange(min(source.size or 0, 1000))
     return int(source.split.counts(some).sum(1).max())

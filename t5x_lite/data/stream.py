@@ -55,13 +55,13 @@ _NO_LIMIT = 1 << 62
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """Consecutive examples of a run, with the rows into which they are packed.
+    """Consecutive training examples, and the rows into which they are packed.
 
     Attributes:
       number: index of the window.
-      sources: int64 [examples], index of each example's source.
-      epochs: int64 [examples], number of earlier passes over the source.
-      indices: int64 [examples], index of each example in its source.
+      sources: int64 [examples], index of the task or cache of each example.
+      epochs: int64 [examples], number of earlier passes over the example's task or cache.
+      indices: int64 [examples], index of each example in its task or cache.
       rows: int64 [examples], row of each example.
       num_rows: number of rows.
     """
@@ -76,10 +76,10 @@ class Window:
 
 @dataclass(frozen=True)
 class Position:
-    """Data position between two rows: the index of a window, and the index of a row in the window.
+    """Position in the training data, from which reading can resume.
 
     Attributes:
-      window: index of the window.
+      window: index of a window, which is a block of consecutive examples.
       row: index of the next row in the window.
       waiting: with batches of several shapes, the numbers of earlier examples that wait for a full
         batch, by shape.
@@ -92,7 +92,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Span:
-    """Rows [start, end) of a window of examples."""
+    """Consecutive rows of packed examples, from `start` to `end`, excluding `end`."""
 
     window: Window
     start: int
@@ -100,25 +100,25 @@ class Span:
 
     @property
     def after(self) -> Position:
-        """The position after the last row of the span."""
+        """The data position after the last row."""
         if self.end < self.window.num_rows:
             return Position(self.window.number, self.end)
         return Position(self.window.number + 1)
 
     @property
     def repeated(self) -> set[int]:
-        """The indices of the sources with repeated examples in this span."""
+        """The indices of the tasks or caches with repeated examples in these rows."""
         window = self.window
         inside = (window.rows >= self.start) & (window.rows < self.end)
         return set(window.sources[inside & (window.epochs > 0)].tolist())
 
 
 class Stream:
-    """Training rows of a run, at any data position.
+    """Training rows of a run, which can be read from any data position.
 
     Attributes:
-      sources: caches or tasks.
-      negatives: hard negatives that replace the cache's hard negatives; None for the cache's.
+      sources: tasks or caches of the mixture.
+      negatives: hard negatives found during training; None to use hard negatives from the cache.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Stream:
         self._planned: Window | None = None
 
     def window(self, number: int) -> Window:
-        """Return the examples of a window and their rows; the window is empty after the end."""
+        """Return a window of consecutive examples and their rows; empty after the last example."""
         if self._planned is None or self._planned.number != number:
             self._planned = self._plan(number)
         return self._planned
@@ -194,7 +194,6 @@ class Stream:
     def _example_lengths(
         self, k: int, epochs: Int[np.ndarray, " n"], indices: Int[np.ndarray, " n"]
     ) -> Int[np.ndarray, "n F"]:
-        """Return the number of tokens in each output feature of examples of a source."""
         source = self.sources[k]
         limits = {name: self._lengths.get(name, _NO_LIMIT) for name in source.recipe.outputs}
         return source.recipe.example_lengths(
@@ -206,11 +205,11 @@ class Stream:
         )
 
     def seed_of(self, k: int) -> int:
-        """Return the random seed of one source; each source has a different seed."""
+        """Return the random seed of a task or cache of the mixture; all seeds differ."""
         return self._seed + k * _SOURCE_SEED
 
     def spans(self, position: Position, num_rows: int) -> list[Span]:
-        """Return the next `num_rows` rows after a position; fewer only at the end of the data."""
+        """Return the next `num_rows` rows after a data position; fewer only at the end of data."""
         found: list[Span] = []
         while num_rows:
             window = self.window(position.window)
@@ -223,7 +222,7 @@ class Stream:
         return found
 
     def batch(self, spans: list[Span], *, first: int, num_rows: int) -> dict[str, np.ndarray]:
-        """Return the given rows as a batch, padded at the end of the data."""
+        """Return some rows as the arrays of a batch, padded at the end of the data."""
         examples: list[dict[str, np.ndarray]] = []
         read, placed = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         before = -first  # the row of the batch at which the span begins
@@ -265,7 +264,7 @@ class Stream:
     def rows(
         self, numbers: Int[np.ndarray, " n"], *, num_rows: int, lengths: Mapping[str, int]
     ) -> dict[str, np.ndarray]:
-        """Return one row per example, given the numbers of the examples in the run."""
+        """Return rows with one example each, given numbers of examples in the training order."""
         return self._laid_out(self._at(numbers), num_rows=num_rows, lengths=lengths)
 
     def rows_of(
@@ -277,7 +276,7 @@ class Stream:
         num_rows: int,
         lengths: Mapping[str, int],
     ) -> dict[str, np.ndarray]:
-        """Return one row per example, given the indices of examples in one source."""
+        """Return rows with one example each, given indices of examples in one task or cache."""
         where = np.full_like(indices, k), np.full_like(indices, epoch), indices
         return self._laid_out(where, num_rows=num_rows, lengths=lengths)
 
@@ -300,11 +299,7 @@ class Stream:
         return self._with_numbers(made, where[0], rows, num_rows=num_rows)
 
     def longest_of_all(self, k: int) -> Int[np.ndarray, " _"]:
-        """Return the length of the longest text of each example of one source.
-
-        If rows have one text, the length is computed from the stored lengths. Otherwise the cache
-        records the length; a cache of an earlier version is read completely.
-        """
+        """Return the number of tokens of the longest text of each example of one cache."""
         source = self.sources[k]
         if source.recipe.corruption:
             raise InputError(
@@ -330,11 +325,7 @@ class Stream:
         return self._layout.longest_stored(found, lengths)
 
     def longest_texts(self, numbers: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """Return the length of each example's longest text, given the examples' numbers in the run.
-
-        If rows have one text, the length is computed from the stored lengths. Otherwise the
-        examples are read.
-        """
+        """Return the number of tokens of the longest text of each of the given examples."""
         sources, epochs, indices = self._at(numbers)
         found = np.zeros(len(numbers), np.int64)
         if self._layout.joined:
@@ -350,7 +341,6 @@ class Stream:
         return found
 
     def repeated_of(self, numbers: Int[np.ndarray, " n"]) -> set[int]:
-        """Return the indices of the sources with repeated examples among the given examples."""
         sources, epochs, _ = self._at(numbers)
         return set(sources[epochs > 0].tolist())
 
@@ -360,7 +350,6 @@ class Stream:
         epochs: Int[np.ndarray, " n"],
         indices: Int[np.ndarray, " n"],
     ) -> list[dict[str, np.ndarray]]:
-        """Return corrupted and trimmed examples, given their source, epoch and index."""
         examples: list[dict[str, np.ndarray]] = [{} for _ in sources]
         for k, source in enumerate(self.sources):
             of = np.flatnonzero(sources == k)
@@ -376,12 +365,11 @@ class Stream:
         return examples
 
     def epochs(self, position: Position) -> list[float]:
-        """Return the number of passes over each source before a position; NaN if unknown."""
+        """Return the number of passes over each task or cache before a position; NaN if unknown."""
         counts = self._counts(position)
         return [s.epochs_before(count) for count, s in zip(counts, self.sources, strict=True)]
 
     def _counts(self, position: Position) -> list[float]:
-        """Return the approximate number of examples of each source before a position."""
         counts = [float(count) for count in self._schedule.counts(position.window * WINDOW)]
         if position.row:
             after = self._schedule.counts((position.window + 1) * WINDOW)
@@ -390,7 +378,7 @@ class Stream:
         return counts
 
     def repeated(self, position: Position) -> set[int]:
-        """Return the indices of the sources with repeated examples before a position."""
+        """Return the indices of the tasks or caches with repeated examples before a position."""
         counts = self._schedule.counts(position.window * WINDOW)
         earlier = {
             k
@@ -402,7 +390,7 @@ class Stream:
         return earlier | Span(self.window(position.window), 0, position.row).repeated
 
     def forget(self, position: Position) -> None:
-        """Delete examples of streamed tasks that are not needed after a position."""
+        """Delete the examples of streamed tasks that are not needed after a data position."""
         if not any(isinstance(source.split, Running) for source in self.sources):
             return
         before = self._schedule.counts(position.window * WINDOW)
@@ -414,7 +402,6 @@ class Stream:
 
 
 def _numbers_of(data: Data, sources: list[Source]) -> dict[str, Int[np.ndarray, " S"]]:
-    """Return arrays with one number per cache, such as adapter ids, by feature name."""
     directories = [source.name for source in sources]
     found: dict[str, Int[np.ndarray, " S"]] = {}
     if data.adapter_of:

@@ -100,7 +100,8 @@ class EncoderTokens:
       mask_id: id of [MASK], which replaces masked tokens.
       pad_id: id of the padding token.
       unk_id: id of the unknown token.
-      kinds: kind of each token id, such as SPECIAL or BEGINS (beginning of a word).
+      kinds: int array with the kind of each token id, such as SPECIAL or BEGINS (beginning of a
+        word).
       separators: number of [SEP] tokens between two texts; 2 for RoBERTa and XLM-R.
     """
 
@@ -123,7 +124,7 @@ class EncoderTokens:
 
 @runtime_checkable
 class Vocabulary(Protocol):
-    """Protocol of the vocabularies that layouts use (classes in `data.vocabularies`)."""
+    """Protocol of the vocabularies that layouts use."""
 
     @property
     def eos_id(self) -> int: ...
@@ -146,8 +147,8 @@ class Layout:
         truncated.
       of_encoder: True for rows of an encoder, which need [CLS], [SEP] and padding ids.
       packs: True if several examples may share a row.
-      draws: True if the layout samples at random.
-      ends: True if inputs end with EOS or with the words of a separator.
+      draws: True if rows contain a random sample of an example's texts.
+      ends: True if inputs of text-to-text tasks end with EOS or another separator.
       grouped: field of the data config with the maximum length of texts that are grouped by length;
         "" without grouping.
       task: example of a task with the required features, for error messages.
@@ -171,7 +172,7 @@ class Layout:
 
     @property
     def answered_by_head(self) -> bool:
-        """True if a head predicts labels; False if the model generates text."""
+        """True if a classification head answers tasks, False if the model generates text."""
         return "labels" in self.features
 
     def lengths(self, *, inputs: int, targets: int) -> dict[str, int]:
@@ -184,14 +185,14 @@ class Layout:
         return {"inputs": inputs, "targets": targets}
 
     def ending(self, vocabulary: Vocabulary, *, length: int | None = None) -> tuple[int, ...]:
-        """Return the token ids at the end of each input of a text-to-text task; default: EOS.
+        """Return the token ids at the end of each input of a text-to-text task, by default EOS.
 
         Args:
           vocabulary: vocabulary of the tokens.
           length: maximum number of tokens of inputs, including these end tokens; None if unknown.
 
         Raises:
-          InputError: if the words of the separator leave no room for text in `length`.
+          InputError: if the end tokens leave no room for text in `length`.
         """
         del length
         return (vocabulary.eos_id,) if self.ends else ()
@@ -207,7 +208,7 @@ class Layout:
         return {}
 
     def pair_lengths(self, *, inputs: int, targets: int) -> tuple[int, int | None]:
-        """Return the maximum number of tokens of a text pair, and of the pair's first text."""
+        """Return the maximum number of tokens of a text pair and of the pair's first text."""
         del targets
         return inputs, None
 
@@ -224,7 +225,7 @@ class Layout:
         return tuple(lengths[name] for name in self.features)
 
     def packed_lengths(self, lengths: Int[np.ndarray, "n F"]) -> Int[np.ndarray, "n G"]:
-        """Return the number of tokens of each example, for each packed feature."""
+        """Return the number of tokens of each example and packed feature."""
         return lengths
 
     def longest(self, example: Example) -> int:
@@ -234,10 +235,10 @@ class Layout:
     def longest_stored(
         self, joined: Int[np.ndarray, " n"], lengths: Mapping[str, Int[np.ndarray, " n"]]
     ) -> Int[np.ndarray, " n"]:
-        """Return the maximum number of tokens of a text for each cached example.
+        """Return the number of tokens of the longest text of each example in a cache.
 
         Args:
-          joined: number of tokens of the longest among the concatenated texts of each example.
+          joined: length of the longest of the concatenated texts of each example.
           lengths: number of tokens of each feature in the cache.
         """
         del lengths
@@ -272,11 +273,11 @@ class Layout:
         raise TypeError(f"layout {type(self).__name__} does not define the method lay_out")
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings, as JSON, that must not change between a run and its resumption."""
+        """Return the settings that must stay the same when training is resumed, as JSON data."""
         return {"layout": self.name, **dataclasses.asdict(self)}
 
     def check(self, there: Collection[str]) -> None:
-        """Raise InputError unless a task has exactly the features that this layout requires.
+        """Raise InputError unless a task has the features that this layout requires.
 
         Args:
           there: feature names of the task; names that are unknown to all layouts are ignored.
@@ -292,7 +293,7 @@ class Layout:
         )
 
     def of_task(self, there: Collection[str]) -> "Layout":
-        """Return this layout for a task's features; raise InputError if they do not fit."""
+        """Return the variant of this layout for a task with the given features."""
         self.check(there)
         return self
 
@@ -302,18 +303,18 @@ class Layout:
 
     @classmethod
     def fits(cls, there: Collection[str]) -> bool:
-        """Return True if a task has this layout's features, and no layout fits the task better."""
+        """Return True if this is the best layout for a task with the given features."""
         if not {*cls.features} <= {*there}:
             return False
         others = [other for other in _layouts() if {*cls.features} < {*other.features}]
         return not any({*other.features} <= {*there} for other in others)
 
     def fixed(self) -> dict[str, Any]:
-        """Return the settings, as JSON, that cannot change after a cache has been written."""
+        """Return the settings that cannot change after a cache has been written, as JSON data."""
         return {}
 
     def check_fixed(self, fixed: Mapping[str, Any]) -> None:
-        """Raise InputError if a cache was written with other settings."""
+        """Raise InputError if a cache was written with different settings of the layout."""
         own = self.fixed()
         fields = {field.name for field in dataclasses.fields(self)}
         for name in dict.fromkeys([*own, *fixed]):
@@ -331,7 +332,7 @@ class Layout:
             )
 
     def whole(self, examples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Merge examples that belong together, such as windows of one text, for metrics."""
+        """Merge the examples of one question, such as windows of one text, for metrics."""
         return examples
 
 
@@ -343,7 +344,7 @@ def separate(joined: Int[np.ndarray, " n"]) -> list[Int[np.ndarray, " _"]]:
 
 
 def longest_joined(layout: Layout, example: Example) -> int:
-    """Return the number of tokens of the longest text in an example's concatenated features."""
+    """Return the number of tokens of the longest text in an example that has several texts."""
     texts = [text for name in layout.joined for text in separate(example[name])]
     return max(map(len, texts), default=0)
 
@@ -369,7 +370,7 @@ ENCODER_FEATURES = (
 
 
 class Rows:
-    """Builder of batch arrays that concatenates the token sequences of each row's examples."""
+    """Builder of the arrays of a batch, which puts one or several examples into each row."""
 
     def __init__(self, rows: Int[np.ndarray, " n"], *, num_rows: int, pack: bool):
         self._rows, self._num_rows, self._pack = rows, num_rows, pack
@@ -386,7 +387,7 @@ class Rows:
         num_rows: int,
         pack: bool,
     ) -> "tuple[Rows, list[Mapping[str, np.ndarray]]]":
-        """Return a builder for examples in any order, and the examples sorted by row."""
+        """Return a builder for the given examples, and the examples sorted by row."""
         order = np.argsort(rows, kind="stable")
         return cls(rows[order], num_rows=num_rows, pack=pack), [examples[i] for i in order]
 
@@ -402,7 +403,7 @@ class Rows:
     def encoder_alone(
         self, parts: Sequence[np.ndarray], length: int, special: EncoderTokens | None
     ) -> dict[str, Int32[np.ndarray, "B _"]]:
-        """Return the batch features of an encoder-only model, such as token and segment ids."""
+        """Return the batch features of an encoder-only model, such as token ids and segment ids."""
         tokens, _, positions = self._place(parts, length)
         segments, words = np.zeros_like(tokens), np.zeros_like(tokens)
         segments.flat[self._places] = np.repeat(self._segments, self._sizes)
@@ -467,10 +468,10 @@ class Rows:
 
 
 def first_fit(lengths: Int[np.ndarray, "n F"], *, capacity: Sequence[int]) -> Int[np.ndarray, " n"]:
-    """Pack examples into rows by first fit, and return the row of each example.
+    """Pack examples into rows: each example is put into the first row with enough room.
 
     Args:
-      lengths: lengths of the packed features of each example; each is at most its capacity.
+      lengths: number of tokens of each example and packed feature.
       capacity: number of tokens of a row, for each packed feature.
 
     Returns:

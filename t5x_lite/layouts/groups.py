@@ -87,12 +87,12 @@ class Groups(Layout):
 
     Attributes:
       negatives: number of negative passages per row.
-      negatives_top: number of a query's first negatives to sample from.
+      negatives_top: number of negatives to sample from, which are the first in the list of a query.
       positives: "each" for one example per positive passage; "sample" to sample one positive per
         query in each epoch.
       teacher: True to include teacher scores in the rows.
-      known_positives: maximum number of the query's other positives to recognize among the passages
-        of other rows; 0 disables the check.
+      known_positives: maximum number of a query's other positives to mask among the passages of
+        other rows; 0 disables masking.
       shuffle_segments: probability of splitting a positive passage of at least 25 tokens at word
         boundaries into three segments and shuffling them; BGE-M3 uses 0.002.
       begins_with_cls: True if each text begins with [CLS]; texts for a T5 encoder do not.
@@ -191,7 +191,7 @@ class Groups(Layout):
     def longest_stored(
         self, joined: Int[np.ndarray, " n"], lengths: Mapping[str, Int[np.ndarray, " n"]]
     ) -> Int[np.ndarray, " n"]:
-        """Return the number of tokens of the longest text of each cached example, query included.
+        """Return the number of tokens of each cached example's longest text: a query or a passage.
 
         Source: FlagEmbedding research/BGE_M3/split_data_by_length.py.
         """
@@ -233,7 +233,7 @@ class Groups(Layout):
     def beside(
         self, rows: Sequence[int], examples: Sequence[Example], *, num_rows: int
     ) -> dict[str, Shaped[np.ndarray, "B *_"]]:
-        """Return the features of a batch that are not texts: teacher scores and passage names.
+        """Return the arrays of a batch that do not contain tokens, such as teacher scores.
 
         Args:
           rows: row index of each example.
@@ -258,11 +258,11 @@ class Groups(Layout):
         }
 
     def drawn(self, example: Example) -> tuple[list[np.ndarray], np.ndarray]:
-        """Sample the passages of a row; return them, positive first, with their teacher scores.
+        """Sample the passages of a row, positive first, and return them with their teacher scores.
 
         Args:
-          example: concatenated int32 tokens "positives" and "negatives", the random key `base.KEY`,
-            and optionally float32 "scores".
+          example: concatenated int32 tokens "positives" and "negatives", optional teacher scores
+            "scores", and the random key `base.KEY`.
         """
         texts = [text for name in self.joined for text in separate(example[name])]
         places = self._places(example)

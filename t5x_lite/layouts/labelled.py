@@ -77,7 +77,7 @@ from t5x_lite.layouts.base import EncoderTokens, Example, Layout, Rows, separate
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tokens(Layout):
-    """Layout with a label for each token of a sentence, such as named entities."""
+    """Layout for token classification, such as named entity recognition: a label for each token."""
 
     name: ClassVar[str] = "tokens"
     task: ClassVar[str] = "tasks.tokens:conll"
@@ -136,12 +136,12 @@ WIDTH = 2
 
 
 def of_class(index: int) -> Label:
-    """Return the pair of integers that represents a class index; (0, 0) for the index -1."""
+    """Encode a class index as the pair of integers of a label; -1 becomes (0, 0)."""
     return (index + 1, 0)
 
 
 def of_span(first: int, last: int) -> Label:
-    """Return the pair of integers that represents an answer span, from its token positions."""
+    """Encode an answer span as the pair of integers of a label, given its first and last token."""
     return (first + 1, last + 1)
 
 
@@ -150,7 +150,7 @@ class Labelled(Layout):
     """Layout with one text or text pair per row, together with its class label or score.
 
     Attributes:
-      scores: True for regression scores, False for class labels; None depends on the task.
+      scores: True for regression scores, False for class labels; if None, the task determines this.
     """
 
     scores: bool | None = None
@@ -294,7 +294,7 @@ WINDOW = "window"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Windows(Layout):
-    """Layout for extractive question answering: a question and one window of a long text.
+    """Layout for extractive question answering: a question and a window of a long text per row.
 
     Attributes:
       doc_stride: number of tokens from the start of one window to the start of the next, as in

@@ -158,10 +158,10 @@ class LM(Layout):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Joined(Layout):
-    """Base class of layouts that concatenate inputs and targets in one sequence.
+    """Base class of layouts with inputs and targets in one sequence.
 
     Attributes:
-      separator: text at the end of the inputs instead of EOS, such as " target:"; "" is EOS. Long
+      separator: text at the end of the inputs, such as " target:"; if "", inputs end with EOS. Long
         inputs are truncated before the separator. A vocabulary that keeps spaces, such as bytes,
         needs " target: ".
     """
@@ -223,10 +223,10 @@ class _Joined(Layout):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConcatLM(_Joined):
-    """Layout for causal language models that concatenates inputs and targets and learns both.
+    """Layout for causal language models: inputs and targets in one sequence.
 
     Attributes:
-      separator: text at the end of the inputs instead of EOS, such as " target:"; "" is EOS.
+      separator: text at the end of the inputs, such as " target:"; if "", inputs end with EOS.
       loss_on_inputs: True to include the inputs in the loss, as in the T5 paper's language model.
     """
 
@@ -246,10 +246,10 @@ class ConcatLM(_Joined):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrefixLM(_Joined):
-    """Layout for prefix language models that concatenates inputs and targets; loss on targets only.
+    """Layout for prefix language models: inputs and targets in one sequence; loss only on targets.
 
     Attributes:
-      separator: text at the end of the inputs instead of EOS, such as " target:"; "" is EOS.
+      separator: text at the end of the inputs, such as " target:"; if "", inputs end with EOS.
     """
 
     name: ClassVar[str] = "prefix_lm"
@@ -328,7 +328,7 @@ class Spans(Layout):
         """Sample two spans of a document for one row.
 
         Args:
-          example: concatenated int32 tokens "spans", and the random key `base.KEY`.
+          example: concatenated int32 tokens "spans" of a document, and the random key `base.KEY`.
           length: maximum number of tokens of a span, including [CLS] and [SEP]; None for unlimited.
 
         Raises:

@@ -338,7 +338,7 @@ def test_rows_of_adapters_with_different_ranks():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rank_pattern": (("attention/query", 0),)}, "'attention/query' must be at least 1: got 0"),
+        ({"rank_pattern": (("attention/query", 0),)}, "query' must be at least 1: got 0"),
         ({"alpha_pattern": (("attention/query", 0.0),)}, "alpha must be finite and not 0, got 0.0"),
         ({"rank_pattern": (("(", 2),)}, "rank_pattern.*regular expression|rank_pattern: "),
         ({"alpha_pattern": (("mlp/in", 2.0),)},

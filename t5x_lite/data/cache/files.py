@@ -67,10 +67,9 @@ _held = [0]
 
 
 class Shards:
-    """Reader of byte ranges from the shard files of a split, which are opened on first use.
+    """Reader of byte ranges from the shard files of a split of a cache.
 
-    If all shards of a split in a bucket are small, they are kept in memory, up to `HELD_BYTES` per
-    process, and each block is read only once.
+    Files are opened on first use. Small files in a bucket are kept in memory.
 
     Args:
       paths: paths of the shard files.
@@ -182,12 +181,12 @@ def _release(total: int) -> None:
 
 
 class FlatExamples:
-    """Reader of a split's examples by index, for caches of format 2.
+    """Reader of the tokens of a cached split's examples, with random access by index.
 
     Args:
       shards: reader of the token files.
       counts: number of examples in each shard.
-      ends: uint32 [examples, features], end of each feature in the shard of its example.
+      ends: uint32 [examples, features], end of each feature of an example in the token file.
       checksums: uint32 [examples], CRC-32 of the tokens of each example.
       dtype: dtype of the tokens.
     """
@@ -224,7 +223,6 @@ class FlatExamples:
     def _find(
         self, indices: Int[np.ndarray, " n"]
     ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], Int[np.ndarray, "n F"]]:
-        """Return each example's shard, first token in this shard, and lengths of its features."""
         shards = np.searchsorted(self._before, indices, side="right") - 1
         ends = self._ends[indices].astype(np.int64)
         starts = self._ends[indices - 1, -1].astype(np.int64)
@@ -237,7 +235,7 @@ class FlatExamples:
         return shards, starts, counts
 
     def read(self, indices: Int[np.ndarray, " n"]) -> tuple[list[bytes], Int[np.ndarray, "n F"]]:
-        """Return each example's tokens as bytes, and the lengths of its features.
+        """Return each example's tokens as bytes, and the number of tokens of each feature.
 
         Raises:
           ValueError: if an example is damaged.
@@ -272,7 +270,7 @@ _noted: set[str] = set()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class File:
-    """Entry of one file in the index of a cache.
+    """Name, size and checksum of one file of a cache.
 
     Attributes:
       name: file name in the cache's directory.
@@ -297,14 +295,14 @@ class File:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SplitIndex:
-    """Entry of one split in the index of a cache.
+    """Description of one split of a cache: its files and numbers of examples and tokens.
 
     Attributes:
       examples: number of examples in all shards.
       tokens: number of tokens in all features.
       shards: token files, in the order of their examples.
-      ends: file with uint32 [examples, features], the end of each feature in the shard of its
-        example.
+      ends: file with uint32 [examples, features], the end of each feature of an example in the
+        token file.
       checksums: file with uint32 [examples], the CRC-32 of the tokens of each example.
       longest: file with uint32 [examples], the number of tokens of each example's longest text;
         None if not stored.
@@ -327,13 +325,11 @@ class SplitIndex:
         return (*self.shards, *(file for file in others if file is not None))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry as a JSON object; missing files are omitted."""
         node = dataclasses.asdict(self)
         return {name: value for name, value in node.items() if value is not None}
 
     @classmethod
     def from_json(cls, node: Mapping[str, Any]) -> "SplitIndex":
-        """Return the entry that `to_json` wrote."""
         names = ("ends", "checksums", "longest", "lengths")
         files = {name: File(**node[name]) for name in names if node.get(name) is not None}
         return cls(**{**node, "shards": tuple(File(**shard) for shard in node["shards"]), **files})
@@ -355,14 +351,14 @@ class Index:
       task: name of the task, "module:function".
       vocabulary: "digest", "extra_ids" and "size" of the vocabulary.
       dtype: dtype of the tokens, one of `DTYPES`.
-      recipe: conversion of stored features to examples.
+      recipe: description of how stored features become examples.
       splits: entries of the splits, by name.
       has_metrics: True if the task defines metrics, which need the task and seqio.
       baked: random seed of the corruption if examples were corrupted when the cache was written, or
         None.
-      documents: number of the task's first documents that were written; None for all documents.
-      wording: template, prefix and augmentation of the inputs, if they differ from the task's
-        (`config.words_of_inputs`).
+      documents: maximum number of the task's documents when the cache was written; None for all
+        documents.
+      wording: template, prefix and augmentation of the inputs if the config changed them.
       converted: digest of the version 0.1 cache from which this cache was converted, or "".
       format: number of the cache format.
     """
@@ -440,17 +436,17 @@ def file_digest(path: DataPath) -> str:
 
 
 class Cache:
-    """Offline cache of a task's tokens, on disk or in a bucket.
+    """Offline cache of a task's tokenized examples, on disk or in a bucket.
 
     Attributes:
       directory: path of the cache.
       index: content of cache.json.
-      digest: digest of the index, which covers all files: caches with equal digests have equal
-        examples. A converted cache keeps the digest of its source.
+      digest: hash of the index, which covers all files: caches with equal digests have equal
+        examples. A converted cache keeps the digest of the original cache.
     """
 
     def __init__(self, directory: str | os.PathLike[str]):
-        """Read the index, and check that all files exist with their complete size."""
+        """Read the index of a cache, and check that no file is missing or truncated."""
         self.directory = data_path(directory)
         content = self._index_content()
         try:
@@ -542,14 +538,14 @@ class Cache:
         return Split(self, self.index.splits[name])
 
     def unreadable(self, error: Exception) -> InputError:
-        """Return the InputError for an error that occurred while a shard was read."""
+        """Convert an error from reading a token file to an InputError."""
         return InputError(
             f"cache {self.directory} is damaged ({str(error).splitlines()[0]}); {_AGAIN}"
         )
 
 
 class Split:
-    """Reader of the tokens of a split's examples, with random access by index.
+    """Reader of the tokens of a cached split's examples, with random access by index.
 
     Attributes:
       size: number of examples.
@@ -587,7 +583,6 @@ class Split:
             raise cache.unreadable(error) from error
 
     def _array(self, file: File | None, *columns: int, verified: bool = True) -> np.ndarray:
-        """Return the memory-mapped array in a file with one row per example."""
         assert file is not None
         shape, path = (self.size, *columns), self._cache.directory / file.name
         if file.size != math.prod(shape) * NUMBERS_DTYPE.itemsize:
@@ -608,7 +603,7 @@ class Split:
         return np.asarray(np.memmap(path, NUMBERS_DTYPE, mode="r", shape=shape))
 
     def counts(self, indices: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n F"]:
-        """Return the number of tokens of each stored feature of the given examples, int64."""
+        """Return the number of stored tokens of each feature of the given examples, int64."""
         try:
             return self._examples.counts(indices)
         except ValueError as error:
@@ -629,7 +624,7 @@ class Split:
         return np.frombuffer(content, NUMBERS_DTYPE).astype(np.int64)
 
     def first_with(self, tokens: int, *, floats: Collection[str] = ()) -> int:
-        """Return the number of examples at the beginning with at most `tokens` tokens in total."""
+        """Return how many of the first examples have at most `tokens` tokens in total."""
         columns = [k for k, name in enumerate(self._features) if name not in floats]
         for start in range(0, self.size, _COUNTED_AT_A_TIME):
             some = np.arange(start, min(start + _COUNTED_AT_A_TIME, self.size))
@@ -641,7 +636,7 @@ class Split:
         return self.size
 
     def read(self, indices: Int[np.ndarray, " n"]) -> list[dict[str, np.ndarray]]:
-        """Return the stored features of the given examples, as int32 token ids."""
+        """Return the stored features of the given examples as int32 token ids."""
         if not len(indices):
             return []
         try:
@@ -662,7 +657,7 @@ class Split:
 
 
 def check_local(directory: str | os.PathLike[str], *, what: str) -> None:
-    """Raise InputError if a directory is in a bucket, where worker processes cannot write."""
+    """Raise InputError if a directory is in a bucket instead of on a local disk."""
     text = os.fspath(directory)
     if "://" in text:
         bucket = text.split("://", 1)[1].split("/", 1)[0]

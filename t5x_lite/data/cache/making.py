@@ -85,15 +85,15 @@ _READ_AT_A_TIME = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A loaded task, and the settings for writing its cache.
+    """Task of a config, loaded for writing its cache, and the settings of the cache.
 
     Attributes:
       data: the data config.
       vocabulary: vocabulary of inputs and targets.
       task: the seqio.Task.
-      recipe: conversion of stored features to examples.
+      recipe: description of how stored features become examples.
       seed: random seed of the preprocessors.
-      bake: True to write final examples, after corruption.
+      bake: True to store examples after random corruption instead of before.
     """
 
     data: Data
@@ -127,7 +127,7 @@ def load_job(
 
 
 def stored_examples(job: Job, dataset: Any) -> Iterator[list[np.ndarray]]:
-    """Yield the features to store of each example: before corruption, or if baked, after it."""
+    """Yield the features that a cache stores of each example."""
     from t5x_lite.data import elements
     from t5x_lite.data.tasks import stages
 
@@ -148,7 +148,7 @@ def stored_examples(job: Job, dataset: Any) -> Iterator[list[np.ndarray]]:
 
 
 def features_of(dataset: Any, recipe: Recipe, task: str) -> tuple[str, ...]:
-    """Return the names of the features to store; raise InputError if one is not token ids."""
+    """Check the features that a cache stores, which must be token ids, and return their names."""
     there = dataset.element_spec
     for name in recipe.stored:
         if name not in there:
@@ -169,14 +169,14 @@ def features_of(dataset: Any, recipe: Recipe, task: str) -> tuple[str, ...]:
 
 
 def longest_of(recipe: Recipe, layout: Layout) -> Callable[[Sequence[np.ndarray]], int] | None:
-    """Return a function that computes the length of an example's longest text, or None."""
+    """Return a function for the length of an example's longest text; None if it is not needed."""
     if not layout.joined or recipe.corruption:
         return None
     return lambda features: longest_joined(layout, dict(zip(recipe.stored, features, strict=True)))
 
 
 def goes_without(job: Job, split: str, *, asked: bool) -> None:
-    """Log that a split without examples is skipped; raise InputError if it was requested."""
+    """Warn that a split without examples is skipped; raise InputError if the split is required."""
     if asked or split == "train":
         where = f" in {job.data.directory}" if job.data.directory else ""
         raise InputError(f"data.task {job.data.task!r} found no example for split {split!r}{where}")
@@ -268,7 +268,7 @@ def _new_in_bucket(target: BucketPath) -> Iterator[Path]:
 
 
 def is_about(error: OSError, directory: Path) -> bool:
-    """Return whether an error concerns a directory or its content, or names no file."""
+    """Return True if a directory, or a file in it, may have caused an error."""
     if error.filename is None:
         return True
     path = Path(os.path.abspath(os.fsdecode(error.filename)))
@@ -276,13 +276,13 @@ def is_about(error: OSError, directory: Path) -> bool:
 
 
 def write_index(directory: Path, index: Index, vocabulary: Vocabulary) -> None:
-    """Write the vocabulary of a cache and, last, its index."""
+    """Write the vocabulary and then the index of a cache."""
     vocabulary.save(directory / VOCABULARY_DIRECTORY)
     write_atomically(directory / INDEX_NAME, index.to_json())
 
 
 class SplitWriter:
-    """Writer of the examples of one split of a cache.
+    """Writer of the token files of one split of a cache.
 
     Attributes:
       examples: number of examples written.
@@ -300,7 +300,7 @@ class SplitWriter:
         longest: Callable[[Sequence[np.ndarray]], int] | None = None,
         resumable: bool = False,
     ):
-        """Open the files of a split for writing.
+        """Open the token files of a split for writing.
 
         Args:
           directory: an existing directory.
@@ -308,8 +308,8 @@ class SplitWriter:
           num_features: number of stored features of an example.
           dtype: dtype of the tokens.
           shard_bytes: number of bytes of tokens after which a new shard begins.
-          longest: function that returns the length of an example's longest text; not with
-            `resumable`.
+          longest: function that returns the length of an example's longest text; only if
+            `resumable` is False.
           resumable: True to continue after the last complete shard in the directory.
         """
         self._directory, self._split = directory, split
@@ -376,7 +376,7 @@ class SplitWriter:
         self._shard, self._in_shard, self._tokens = None, 0, 0
 
     def finish(self) -> SplitIndex:
-        """Close the files, and return the split's entry in the index."""
+        """Close the files, and return a description of the split for the cache's index."""
         self._end_shard()
         self._ends.close()
         self._checksums.close()
@@ -528,7 +528,7 @@ def write_cache(
     num_workers: int = 1,
     shard_bytes: int = SHARD_BYTES,
 ) -> Index:
-    """Tokenize the task of a data config, write its cache, and return the index."""
+    """Tokenize the task in data.task, write the tokens to a cache, and return the cache's index."""
     if num_workers < 1 or (bake and num_workers > 1):
         raise InputError(
             f"--num-workers must be at least 1{', and with --bake 1' if bake else ''}, but is "

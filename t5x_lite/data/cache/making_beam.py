@@ -61,7 +61,7 @@ def write_cache(
     seed: int = 0,
     shard_bytes: int = SHARD_BYTES,
 ) -> Index:
-    """Tokenize a task on a Beam cluster, write its cache, and return the index."""
+    """Tokenize a task on a Beam cluster, write the tokens to a cache, and return its index."""
     found = pipeline_options(runner, options)
     try:
         check_local(output, what="--output")
@@ -136,7 +136,7 @@ def _run(
 def build(
     pipeline: beam.Pipeline, shards: Sequence[tuple[str, int]], work: PartWriter, *, result: str
 ) -> PValue:
-    """Add all stages to a Beam pipeline, and return its last stage."""
+    """Add the stages that write a cache to a Beam pipeline, and return the last stage."""
     return (
         pipeline
         | "shards" >> beam.Create(list(shards))
@@ -149,7 +149,7 @@ def build(
 
 
 class _Write(beam.DoFn):
-    """Beam stage that runs the task on one shard of the source and yields the result as JSON."""
+    """Beam stage that tokenizes one shard of a task's source and yields a summary as JSON."""
 
     def __init__(self, work: PartWriter):
         super().__init__()
@@ -164,7 +164,7 @@ class _Write(beam.DoFn):
 
 
 class _Collect(beam.DoFn):
-    """Beam stage that writes the results of all shards to a file and yields the file's path."""
+    """Beam stage that writes the summaries of all shards to a file and yields the file's path."""
 
     def __init__(self, path: str):
         super().__init__()

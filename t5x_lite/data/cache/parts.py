@@ -84,7 +84,7 @@ _NUMBERS = {"_RangeDataset", "_VariantDataset"}
 
 
 def shards_of(job: Job, split: str) -> Sequence[str]:
-    """Return the shards of a split, in the source's order; [] for a split without data."""
+    """Return the shards of a task's source for a split, in order; [] if the split has no data."""
     from t5x_lite.data import elements
     from t5x_lite.data.tasks import stages
 
@@ -105,7 +105,7 @@ def shards_of(job: Job, split: str) -> Sequence[str]:
 
 
 def shard_dataset(job: Job, split: str, number: int, count: int) -> Any:
-    """Return the examples to cache from one shard, as a tf.data.Dataset."""
+    """Return the examples from one shard of a task's source, ready to be cached."""
     return _from_raw(job, split, number, count)[1]
 
 
@@ -121,7 +121,7 @@ def _from_raw(job: Job, split: str, number: int, count: int) -> tuple[Any, Any]:
 
 
 def check_shards(job: Job, split: str, count: int) -> None:
-    """Raise InputError unless a task can run on each shard separately; no example is read."""
+    """Raise InputError unless a task can be tokenized shard by shard."""
     from t5x_lite.data.elements import seqio
     from t5x_lite.data.tasks import stages
 
@@ -176,12 +176,12 @@ class UnsharedError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Result of a worker for one shard of a task's source.
+    """Summary of a worker that tokenized one shard of a task's source.
 
     Attributes:
       split: split of the task.
       number: index of the shard.
-      written: index entry of the written files; None if nothing was written.
+      written: description of the written token files; None if nothing was written.
       error: message of an InputError; "" if there was no error.
     """
 
@@ -203,7 +203,7 @@ class Part:
 
 
 class PartWriter:
-    """Function object that runs a task on one shard of its source and writes tokens to files."""
+    """Function object that tokenizes one shard of a task's source and writes token files."""
 
     def __init__(
         self,
@@ -224,7 +224,6 @@ class PartWriter:
     def of(
         cls, job: Job, parts: Path, *, counts: Mapping[str, int], shard_bytes: int = SHARD_BYTES
     ) -> "PartWriter":
-        """Return a writer that can be pickled."""
         job.vocabulary.save(parts / _VOCABULARY)
         directory = job.data.directory
         if directory and not is_remote(directory):
@@ -300,7 +299,7 @@ class PartWriter:
 
 
 def join(split: str, parts: Sequence[Part], *, where: Path, directory: Path) -> SplitIndex | None:
-    """Combine the workers' files into one split of a cache, in the order of the shards."""
+    """Combine the token files of all workers into one split of a cache, in shard order."""
     ordered = sorted(parts, key=lambda part: part.number)
     for part in ordered:
         if part.error:

@@ -45,11 +45,11 @@ def _is_number(value: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Description of the conversion of stored features to an example, as JSON data.
+    """Description of how the stored features of a cache become an example, as JSON data.
 
     Attributes:
       stored: names of the stored features.
-      outputs: names of the features of an example, each with True if the feature ends in EOS.
+      outputs: names of the features of an example, each with True if EOS ends the feature.
       eos: time at which EOS is appended: after trimming, before trimming, or never.
       eos_id: EOS id of the vocabulary.
       corruption: name of a function in `CORRUPTIONS`; "" if the stored features are the outputs.
@@ -58,7 +58,7 @@ class Recipe:
         are not truncated, so that any lengths are possible.
       floats: names of the outputs with float32 values. Each value is stored as two integers, its
         lower and its upper 16 bits.
-      fixed: settings of the layout when the cache was written (`Layout.fixed`).
+      fixed: settings of the layout that cannot change after the cache was written.
       ending: token ids at the end of the inputs instead of EOS.
     """
 
@@ -139,7 +139,7 @@ class Recipe:
         epoch: int,
         index: int,
     ) -> dict[str, np.ndarray]:
-        """Convert stored features to an example; the result depends only on the arguments."""
+        """Convert stored features to the example of an epoch, depending only on the arguments."""
         found = stored
         if self.corruption:
             corrupt = CORRUPTIONS[self.corruption]
@@ -171,7 +171,7 @@ class Recipe:
         epochs: Int[np.ndarray, " n"],
         indices: Int[np.ndarray, " n"],
     ) -> Int[np.ndarray, "n G"]:
-        """Return the lengths of an example's features, given the lengths of the stored features."""
+        """Return the number of tokens of each feature of examples without building them."""
         found = counts.astype(np.int64)
         if self.corruption:
             keys = {"seed": seed, "epochs": epochs, "indices": indices}
@@ -200,12 +200,12 @@ class Recipe:
 
 
 def as_numbers(values: Float32[np.ndarray, " n"]) -> Int32[np.ndarray, " _"]:
-    """Return float32 values as they are stored: two integers below 2**16 for each value."""
+    """Return float32 values as integers below 2**16, two per value, for storage in a cache."""
     return values.astype("<f4").view("<u2").astype(np.int32)
 
 
 def as_stored(values: np.ndarray) -> np.ndarray:
-    """Return a feature as integers for a cache; a float32 value becomes two integers."""
+    """Return a feature as integers for a cache; each float32 value becomes two integers."""
     return as_numbers(values) if np.issubdtype(values.dtype, np.floating) else values
 
 
@@ -223,7 +223,7 @@ def as_floats(numbers: Int[np.ndarray, " n"]) -> Float32[np.ndarray, " _"]:
 
 
 def recipe_of(data: Data, vocabulary: Vocabulary, task: Any, *, bake: bool) -> Recipe:
-    """Return the recipe of a task; raise InputError if a preprocessor is not supported."""
+    """Return the `Recipe` of a task; raise InputError if the task cannot be cached."""
     from t5x_lite.data.elements import seqio
 
     known = {**trimmed_lengths(data), **lengths_of(data)}
@@ -305,7 +305,6 @@ def _name(step: Callable[..., Any]) -> str:
 
 
 def _is_free_of_lengths(step: Callable[..., Any]) -> bool:
-    """Return whether a preprocessor is known not to depend on the lengths of rows."""
     from t5x_lite.data.elements import seqio
 
     function = step.func if isinstance(step, partial) else step

@@ -32,17 +32,16 @@ _logger = logging.getLogger(__name__)
 
 
 class Passages:
-    """Tokens of passages by number, memory-mapped.
+    """Tokens of the passages of a collection, memory-mapped and numbered from 0.
 
     Args:
       content: int32, concatenated tokens of all passages.
       ends: int64, end of each passage in `content`.
-      keys: value of the attribute `keys`; None for zeros.
+      keys: hashes that identify each passage; None if unknown.
 
     Attributes:
-      keys: uint64 [passages, hashes], hashes that identify each passage: `tokens_key` of its tokens
-        without title, `name_key` of its id, and `tokens_key` of other forms of its text; 0 if
-        unknown.
+      keys: uint64 [passages, hashes], hashes of the id and of the text that identify each passage;
+        0 if unknown.
     """
 
     def __init__(self, content: np.ndarray, ends: np.ndarray, keys: np.ndarray | None = None):
@@ -63,7 +62,7 @@ class Passages:
 
     @classmethod
     def open(cls, directory: str | Path) -> "Passages":
-        """Open the passages that `write` wrote."""
+        """Open a directory of passages that `write` created."""
         folder = Path(directory) / _PASSAGES
         ends, path = _array(folder / "ends.npy"), folder / "keys.npy"
         keys = _array(path) if path.is_file() else None
@@ -75,7 +74,7 @@ class Passages:
 
     @staticmethod
     def has_keys(directory: str | Path) -> bool:
-        """Return whether a directory contains passages with their keys."""
+        """Return True if a directory contains passages and the hashes that identify them."""
         folder = Path(directory) / _PASSAGES
         return all((folder / name).is_file() for name in ("ends.npy", "keys.npy"))
 
@@ -86,7 +85,7 @@ class Passages:
         rows: Sequence[np.ndarray],
         keys: UInt64[np.ndarray, "n K"] | None = None,
     ) -> None:
-        """Write the tokens and keys of all passages; ends.npy is written last."""
+        """Write the tokens of all passages, and the hashes that identify them, to a directory."""
         folder = Path(directory) / _PASSAGES
         folder.mkdir(parents=True, exist_ok=True)
         content = np.concatenate([np.zeros(0, np.int32), *rows])
@@ -104,7 +103,7 @@ class Passages:
 
 
 def tokens_key(tokens: np.ndarray) -> int:
-    """Return a 64-bit hash of a row's tokens."""
+    """Return a 64-bit hash of token ids."""
     content = np.asarray(tokens, "<i4").tobytes()
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
@@ -115,23 +114,23 @@ def name_key(name: str) -> int:
 
 
 class Negatives:
-    """Hard negatives of all examples, found by one search.
+    """Hard negatives of all training examples, found by one search during training.
 
     Attributes:
-      digest: digest of the result.
+      digest: SHA-256 of the search results.
     """
 
     def __init__(self, numbers: np.ndarray, passages: Passages, digest: str):
         self._numbers, self._passages, self.digest = numbers, passages, digest
 
     def tokens(self, index: int) -> Int[np.ndarray, " _"]:
-        """Return the concatenated tokens of the hard negatives of one example."""
+        """Return the concatenated tokens of all hard negatives of one example."""
         numbers = self._numbers[index]
         return self._passages.joined(numbers[numbers >= 0].tolist())
 
 
 def is_whole(directory: str | Path, step: int) -> bool:
-    """Return whether the search results of a step are completely written."""
+    """Return True if the search for hard negatives at a training step is finished."""
     return (Path(directory) / str(step) / "refresh.json").is_file()
 
 
@@ -142,7 +141,7 @@ def write(
     *,
     settings: Mapping[str, Any],
 ) -> None:
-    """Write the hard negatives that the search of a step found; refresh.json is written last."""
+    """Write the hard negatives that were found with the checkpoint of a training step."""
     folder = Path(directory) / str(step)
     folder.mkdir(parents=True, exist_ok=True)
     _save(folder / "negatives.npy", numbers.astype(np.int32))
@@ -152,7 +151,7 @@ def write(
 
 
 def read(directory: str | Path, step: int, *, num_examples: int) -> Negatives:
-    """Read the hard negatives that the search of a step found."""
+    """Read the hard negatives that were found with the checkpoint of a training step."""
     folder = Path(directory) / str(step)
     try:
         digest = json.loads((folder / "refresh.json").read_text())["sha256"]
@@ -176,10 +175,10 @@ def read(directory: str | Path, step: int, *, num_examples: int) -> Negatives:
 
 
 class Refreshes:
-    """Hard negatives of all searches that a run uses.
+    """Hard negatives of a training run, which repeated searches replace during training.
 
     Attributes:
-      used: digests of the results used so far, by step.
+      used: SHA-256 of the search results used so far, by training step.
     """
 
     def __init__(self, refresh: Refresh, *, num_examples: int):
@@ -187,13 +186,13 @@ class Refreshes:
         self.used: dict[str, str] = {}
 
     def left(self, number: int) -> int:
-        """Return the number of batches, from batch `number` on, that use the same negatives."""
+        """Return how many batches, from batch `number` on, use the same hard negatives."""
         return self._refresh.period - number % self._refresh.period
 
     def negatives(self, number: int) -> Negatives | None:
-        """Return the hard negatives for a batch, or None to use the cache's hard negatives.
+        """Return the hard negatives for a training batch; None for the hard negatives in the cache.
 
-        If the search is not finished, wait for it.
+        If the search for these negatives is not finished, wait for it.
         """
         step, where = self._refresh.searched_by(number), self._refresh.directory
         if not step:

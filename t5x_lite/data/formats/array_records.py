@@ -134,7 +134,7 @@ class Shards(Protocol):
     def read(
         self, shards: Sequence[int], starts: Sequence[int], ends: Sequence[int]
     ) -> list[bytes]:
-        """Return bytes start to end, end excluded, of each given file."""
+        """Return the bytes [start, end) of each of the given files."""
         ...
 
 
@@ -233,7 +233,7 @@ def footer_range(size: int, last: bytes) -> tuple[int, int]:
 
 
 def record_starts(footer: bytes, start: int, *, examples: int) -> Int[np.ndarray, " n"]:
-    """Return the byte offsets of all records, and the end of the last record, int64 [n + 1]."""
+    """Return the byte offset of each record of an ArrayRecord file, and the last record's end."""
     most = _FOOTER_BYTES_A_RECORD * (examples + 2)
     [(sizes, values)] = _decoded([plain_chunk(footer, start, is_first=True)], most=most)
     ends = np.cumsum(_numbers(sizes))
@@ -371,7 +371,6 @@ def _numbers(content: bytes) -> Int[np.ndarray, " n"]:
 
 
 def _numbers_at(content: np.ndarray, starts: np.ndarray) -> Int[np.ndarray, " n"]:
-    """Return the varints at the given offsets; ten bytes must follow the last offset."""
     found = np.zeros(len(starts), np.int64)
     goes_on = np.ones(len(starts), bool)
     for byte in range(9):

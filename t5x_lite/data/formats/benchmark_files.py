@@ -318,7 +318,7 @@ def _items(node: Any, name: str, *, where: str) -> Iterator[tuple[str, dict[str,
 
 
 def _start(answer: Mapping[str, Any], *, where: str) -> int:
-    """Return the position of an answer in its context, in characters; -1 if it is not given."""
+    """Return the position of an answer in its context, in characters; -1 if unknown."""
     start = answer.get("answer_start", -1)
     if type(start) is not int:
         raise InputError(f'{where}: "answer_start" must be a whole number, got {start!r}')
@@ -361,7 +361,7 @@ def read_dpr(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
 
 
 def numbered(rows: Iterable[Row], *, column: str) -> Iterator[tuple[Row, int]]:
-    """Yield each row with the number in `column`, or with its index if the column is missing."""
+    """Yield each row with a unique number: the number in a column, or the index of the row."""
     seen: dict[int, str] = {}
     for count, row in enumerate(rows):
         number = count
@@ -381,7 +381,7 @@ def numbered(rows: Iterable[Row], *, column: str) -> Iterator[tuple[Row, int]]:
 
 
 def label_index(row: Row, column: str, labels: Sequence[str]) -> int:
-    """Return the index of a row's label in `labels`."""
+    """Return the index of a row's label in the list `labels`."""
     if column not in row.fields:
         raise InputError(
             f"{row.where}: the column {column} is missing; only a test split may lack it"
@@ -401,14 +401,14 @@ _TAGS = ("tags", "ner_tags")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sentence:
-    """Sentence of words, with a tag for each word if tags are known.
+    """Sentence of a tagging data set: its words, and a tag for each word if tags are known.
 
     Attributes:
       words: words, exactly as in the file.
       tags: one tag per word; None in a file without tags.
       file: path of the file.
       line: line number of the first word, from 1.
-      is_column: True if each word has a separate line.
+      is_column: True if the file has one word per line.
     """
 
     words: tuple[str, ...]

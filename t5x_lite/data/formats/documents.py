@@ -102,7 +102,7 @@ Shard: TypeAlias = DataPath | HubSplit
 
 
 class Document(NamedTuple):
-    """Text of a document and its location, "file:line" or "file: row 3"."""
+    """Text of a document and the location of the document, such as "file:line" or "file: row 3"."""
 
     where: str
     text: str
@@ -217,7 +217,7 @@ _PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 def as_template(text: str) -> str:
-    """Return an option's value as a template; the column name "content" becomes "{content}"."""
+    """Convert a column name or a template to a template; the name "content" becomes "{content}"."""
     if text and not _PLACE.search(text):
         return f"{{{text}}}"
     if not places(text):
@@ -284,7 +284,7 @@ Read = Callable[[Sequence[str]], Iterator[str]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """Files to sample text from, with one common weight.
+    """Files from which text is sampled with one common weight.
 
     Attributes:
       name: file or pattern as given in --input, without the weight.
@@ -426,12 +426,12 @@ PART_BYTES = 1 << 16
 
 
 class Block(NamedTuple):
-    """Block of texts of one file.
+    """Block of consecutive texts of one file.
 
     Attributes:
       file: path of the file.
-      places: start of each text: a line number from 0, or -1 minus a byte offset if reading began
-        inside the file.
+      places: start of each text in the file: a line number from 0, or a negative number for a byte
+        offset.
       texts: texts in UTF-8.
     """
 
@@ -441,7 +441,7 @@ class Block(NamedTuple):
 
 
 class Files:
-    """Reader of text files and tables, block by block."""
+    """Reader of text files and tables that returns blocks of consecutive texts."""
 
     def __init__(
         self,
@@ -450,7 +450,7 @@ class Files:
         documents: Sequence[bool] | None = None,
         template: str = TEXT,
     ):
-        """Set up the readers without opening files.
+        """Create a reader of text files and tables; no file is opened yet.
 
         Args:
           paths: locations of the text files and tables.
@@ -525,7 +525,7 @@ class Files:
 
 
 def line_of(file: str, place: int) -> int:
-    """Convert a text's start in `Block.places` to a line number, from 1."""
+    """Convert a start of a text, as stored in `Block.places`, to a line number from 1."""
     if place >= 0:
         return place + 1
     line, rest = 1, -1 - place
@@ -559,7 +559,6 @@ def _num_parts(path: str) -> int:
 
 
 def _block(path: str, numbered: Iterable[tuple[int, bytes]]) -> Block:
-    """Return a block of the nonblank texts; raise InputError if a text is not UTF-8."""
     pairs = [(place, text.strip()) for place, text in numbered]
     pairs = [(place, text) for place, text in pairs if text]
     places, texts = [place for place, _ in pairs], [text for _, text in pairs]

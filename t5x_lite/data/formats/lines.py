@@ -93,7 +93,7 @@ def _named(path: str | os.PathLike[str], file: BinaryIO) -> Iterator[BinaryIO]:
 def decompressed(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a plain or compressed file as a stream of decompressed bytes.
 
-    Read the stream within `naming_damage`, which adds the path of the file to errors.
+    Use the stream in a `naming_damage` block, which converts read errors to InputError.
     """
     file = _opened(path)
     if os.fspath(path).endswith(".gz"):
@@ -107,7 +107,7 @@ def decompressed(path: str | os.PathLike[str]) -> BinaryIO:
 
 @contextlib.contextmanager
 def naming_damage(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Convert decompression errors within the block to InputError with the file's path."""
+    """Convert decompression errors in a `with` block to InputError with the path of the file."""
     try:
         yield
     except EOFError as error:
@@ -231,7 +231,7 @@ NUMBER_LIMIT = 2**32
 
 
 class Line(NamedTuple):
-    """JSON object of one line, and its location, "file:line"."""
+    """JSON object from one line of a file, and the location of the line, "file:line"."""
 
     where: str
     record: dict[str, Any]
@@ -335,7 +335,7 @@ def parse_json(content: bytes, *, where: str) -> Any:
 
 
 def check_surrogates(found: Any, content: str | bytes, *, where: str) -> None:
-    """Raise InputError if parsed JSON has an unpaired surrogate, which is not valid text."""
+    """Raise InputError if parsed JSON has an unpaired surrogate, which is not valid Unicode."""
     if isinstance(content, bytes):
         escaped = b"\\u" in content and b"\\ud" in content.lower()
     else:
@@ -394,7 +394,7 @@ class Writer:
     """Writer of JSON objects, one per line, with non-ASCII characters unescaped.
 
     Attributes:
-      done: number of objects that an earlier process wrote, always 0.
+      done: always 0, because JSON Lines files are always written from the beginning.
     """
 
     done = 0

@@ -162,7 +162,7 @@ class Passage(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Columns of a tab-separated file of passages or queries.
+    """Columns of a tab-separated file of passages or queries, such as "id" and "text".
 
     Attributes:
       names: role of each column, in order: "id", "text", "title" or "url"; "" for an unused column.
@@ -308,7 +308,7 @@ def columns_of(first: str, *, where: str) -> Columns:
 
 
 def of_line(line: str, columns: Columns, *, where: str) -> Passage:
-    """Return the passage in one line of a tab-separated file."""
+    """Return the passage in one line of a tab-separated file, given the columns of the file."""
     fields = _fields(line) if columns.quoted and '"' in line else line.split("\t")
     if len(fields) == len(columns.names) - 1 and columns.names[-1] == "title":
         fields = [*fields, ""]
@@ -328,7 +328,7 @@ def titled_text(record: Mapping[str, Any]) -> str:
 
 
 def named_columns(line: str) -> Columns | None:
-    """Return the columns that a header line names, or None if the line is data.
+    """Return the columns of a tab-separated file if `line` is a header; None if `line` is data.
 
     A header names one id column, one text column, and at most one title and one url.
     """
@@ -354,7 +354,7 @@ def _fields(line: str) -> Sequence[str]:
 
 
 class TextRecord(NamedTuple):
-    """Text to encode, with its id, its location "file:line" and the name of its adapter."""
+    """Text to encode, with its id, its location "file:line", and the adapter to encode it with."""
 
     where: str
     id: str
@@ -388,7 +388,7 @@ def read_texts(
 
 
 class Share(NamedTuple):
-    """One shard of a file's records, as selected by --shard I/N.
+    """Range of records that a command processes, selected by --shard I/N.
 
     Attributes:
       number: number of the shard, from 1.
@@ -410,11 +410,11 @@ class Share(NamedTuple):
         return share
 
     def bounds(self, total: int, *, whole: int, what: str) -> tuple[int, int]:
-        """Return the range [first, end) of the records in this shard.
+        """Return the range [first, end) of the record numbers in this shard.
 
         Args:
           total: number of records of the file.
-          whole: number of records per block; a shard consists of complete blocks.
+          whole: number of records per block; blocks are not divided between shards.
           what: noun for the records in messages, such as "texts".
         """
         blocks = -(-total // whole)
@@ -491,7 +491,7 @@ def to_json(pairs: Pairs) -> str:
 
 
 class Answers:
-    """Index of all positive passages of each query in a file.
+    """Index of the positive passages of each query, collected from all lines of a file.
 
     The same query may be on several lines, and a negative on one line may be a positive on another
     line.
@@ -506,7 +506,7 @@ class Answers:
             known.update(_digest(f"id {name}") for name in one.positive_ids or ())
 
     def of(self, pairs: Pairs) -> Callable[[str, str | None], bool]:
-        """Return a function that tests if a passage is a positive of a query, by text or id."""
+        """Return a function that tests if a passage is a positive of a query, by its text or id."""
         known = self._known.get(_digest(_folded(pairs.query)), set())
 
         def is_answer(text: str, name: str | None) -> bool:
@@ -545,7 +545,7 @@ def without_answers(pairs: Pairs, answers: Answers | None = None) -> Pairs:
 
 
 def without_any_answers(lines: Iterable[Pairs]) -> list[Pairs]:
-    """Drop negatives that are positives of the same query on any line."""
+    """Drop negative passages that are positives of the same query on any line of a file."""
     lines = [*lines]
     answers = Answers(lines)
     return [without_answers(one, answers) for one in lines]
@@ -575,7 +575,7 @@ def same_text(text: str) -> Pairs:
 
 
 def checked(record: Mapping[str, Any], where: str) -> str:
-    """Check a JSON object of a file of pairs, and return it in the format of `to_json`."""
+    """Check an object from a JSON Lines file of queries with passages, and return it as JSON."""
     if not isinstance(record.get("query"), str):
         raise InputError(
             f'{where}: must have "query", a string; it has {sorted(record) or "nothing"}'
@@ -610,7 +610,7 @@ def checked(record: Mapping[str, Any], where: str) -> str:
 def _checked_ids(
     record: Mapping[str, Any], name: str, texts: Sequence[str], where: str
 ) -> list[str] | None:
-    """Return the checked ids of the passages as strings, or None if the object has no ids."""
+    """Check and return the ids of passages in a JSON object; None if the object has no ids."""
     found = record.get(name)
     if found is None:
         return None
@@ -629,7 +629,7 @@ def _checked_ids(
 def _checked_scores(
     record: Mapping[str, Any], name: str, texts: Sequence[str], where: str
 ) -> list[float] | None:
-    """Return the checked teacher's scores of the passages, or None if the object has no scores."""
+    """Check and return a teacher's scores of passages; None if the object has no scores."""
     found = record.get(name)
     if found is None:
         return None

@@ -164,7 +164,6 @@ def _stand_together(path: str) -> bool:
 
 
 def _once(found: Iterable[tuple[str, Ranking]]) -> Iterator[Ranking]:
-    """Yield the rankings; raise InputError if a query occurs twice."""
     seen: set[str] = set()
     for where, ranking in found:
         if ranking.query in seen:
@@ -272,7 +271,7 @@ def _is_score(value: object) -> bool:
 
 
 def run_lines(rankings: Iterable[Ranking], *, format: RunFormat, tag: str) -> Iterator[str]:
-    """Yield the lines of a file of rankings, each with its line end."""
+    """Yield the lines of a file of rankings, including line ends."""
     form: Callable[[Ranking], Iterator[str]]
     if format == "jsonl":
         form = _json_lines
@@ -326,7 +325,7 @@ def write_run(
     format: RunFormat | None = None,
     tag: str = "t5x_lite",
 ) -> None:
-    """Write rankings to a file atomically; "-" is standard output."""
+    """Write rankings to a file atomically; the path "-" is standard output."""
     check_tag(tag)
     with writer(path) as file:
         for line in run_lines(rankings, format=format_of(path, format), tag=tag):
@@ -423,7 +422,7 @@ class RunWriter:
     """Writer of rankings to a file of retrieval results (a run).
 
     Attributes:
-      done: number of written rankings, including rankings that an earlier process wrote.
+      done: number of written rankings, including rankings from an interrupted process.
     """
 
     def __init__(self, file: ResumableWriter | lines.Writer, form: tuple[RunFormat, str]):
@@ -457,7 +456,7 @@ def run_writer(
     format: RunFormat | None = None,
     tag: str = "t5x_lite",
 ) -> Iterator[RunWriter]:
-    """Open a file of rankings (a run) for writing; it appears at its path when complete."""
+    """Open a file of rankings (a run) for writing; the file appears at its path when complete."""
     check_tag(tag)
     kind = format_of(path, format)
     if not is_resumable(path):

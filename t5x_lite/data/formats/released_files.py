@@ -87,7 +87,6 @@ def _numbered_name(file: DataPath) -> tuple[int, str]:
 
 
 def _tables(directory: str, expected: str) -> Splits:
-    """Return the tables of each split, found by the file names of the Hub."""
     found = table_splits(directory) if directory else {}
     if not found:
         raise InputError(
@@ -174,7 +173,7 @@ def _race_question(
 
 
 def swag_splits(directory: str) -> Splits:
-    """Return the tables of each split of SWAG: train.csv, val.csv and test.csv, or the Hub's."""
+    """Return the files of each split of SWAG, from the release or from the Hugging Face Hub."""
     return _tables(directory, "SWAG's train.csv and val.csv")
 
 
@@ -353,7 +352,7 @@ class _Evidence:
     """Documents of the questions in a TriviaQA file.
 
     Args:
-      file: file of questions. The folder evidence is next to it, or next to its parent folder.
+      file: file of questions. The folder "evidence" is next to this file or to the file's folder.
     """
 
     def __init__(self, file: DataPath):
@@ -583,7 +582,7 @@ class TydiFiles(NamedTuple):
     Attributes:
       rows: file of queries with their passages, as on the Hub; None if missing.
       topics: file of queries; None if missing.
-      qrels: file of judgments; None if missing.
+      qrels: file of relevance judgments; None if missing.
       corpus: file of passages; None if missing.
     """
 
@@ -598,7 +597,7 @@ class TydiFiles(NamedTuple):
 
 
 def tydi_files(directory: str, language: str, split: str) -> TydiFiles:
-    """Return Mr. TyDi's files of one language and split, from the release or from the Hub."""
+    """Return the Mr. TyDi files of one language and split, from the release or from the Hub."""
     root, name = data_path(directory), _TYDI_SPLITS[split]
     folders = [root / f"mrtydi-v1.{minor}-{language}" for minor in (1, 0)]
     places = [place for one in folders for place in (one, one / "ir-format-data")]

@@ -156,7 +156,7 @@ def array_elements(file: DataPath, *, member: str = "") -> Iterator[dict[str, An
 
 
 def object_members(file: DataPath) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield name and value of each member of a JSON object of objects, one at a time."""
+    """Yield the name and value of each member of a JSON object, parsed one at a time."""
     with _read_by_parts(file) as text:
         for name in text.members(file):
             yield name, text.object_(where=f"{file}: {name!r}")
@@ -430,7 +430,7 @@ FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
 
 
 class Judged(NamedTuple):
-    """Queries and relevance judgments of a test set.
+    """Queries and relevance judgments of a retrieval test set.
 
     Attributes:
       queries: text of each query that has judgments, by query id.
@@ -482,7 +482,7 @@ def read_queries(directory: str) -> dict[str, str]:
 
 
 def read_documents(directory: str, wanted: Collection[str]) -> dict[str, str]:
-    """Return title and text of the wanted BEIR documents, joined by a space."""
+    """Return the texts of BEIR documents with the given ids: title and text, joined by a space."""
     records = (line.record for line in _corpus_lines(directory))
     return {record["_id"]: titled_text(record) for record in records if record["_id"] in wanted}
 
@@ -499,7 +499,7 @@ def _corpus_lines(directory: str) -> Iterator[Line]:
 
 
 def read_judged(directory: str, split: str) -> Judged:
-    """Return the judgments and queries of a BEIR split, checked against its corpus."""
+    """Return the judgments and queries of a BEIR split, after checking them against the corpus."""
     path = data_path(directory) / "qrels" / FILES[split]
     judgements = read_judgements(path)
     if not judgements:
@@ -536,7 +536,7 @@ def read_judged(directory: str, split: str) -> Judged:
 
 
 def read_beir_pairs(directory: str, split: str) -> list[Pairs]:
-    """Return the queries of a BEIR split that have a relevant document, with their documents.
+    """Return the queries of a BEIR split that have a relevant document, with all judged documents.
 
     Judged documents that the corpus lacks are skipped with a warning.
     """

@@ -122,7 +122,7 @@ _NEEDS: Mapping[Suite, str] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Judged:
-    """Test set with its queries, corpus, and judgments or answers.
+    """Retrieval test set: queries, a corpus, and relevance judgments or answers.
 
     Attributes:
       name: name of the set, such as "scifact" or "cqadupstack/gaming".
@@ -142,7 +142,7 @@ class Judged:
 
     @property
     def group(self) -> str:
-        """Group of the set, such as "cqadupstack"; a mean over sets counts a group as one set."""
+        """Group of the test set, such as "cqadupstack"; a mean counts each group as one set."""
         return self.name.partition("/")[0]
 
 
@@ -213,7 +213,7 @@ def mteb_results(
 
 
 def sets_of(suite: Suite, directory: str) -> list[Judged]:
-    """Return the test sets of a suite in a directory, in the suite's order."""
+    """Return the test sets of a benchmark suite in a directory, in the suite's order."""
     found = _FIND[suite](Path(directory))
     if not found:
         hint = f"; it needs {_NEEDS[suite]}" if suite in _NEEDS else ""
@@ -377,7 +377,6 @@ def _narrative_questions(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def _narrative_stories(file: Path) -> Iterator[Passage]:
-    """Yield the stories of NarrativeQA's test split, which download_stories.sh saves in tmp."""
     rows = read_csv(file, columns=("document_id", "set"))
     ids = [row.fields["document_id"] for row in rows if row.fields["set"] == "test"]
     paths = [file.parent / "tmp" / f"{name}.content" for name in ids]

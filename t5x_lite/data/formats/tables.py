@@ -163,7 +163,6 @@ def require_columns(names: Sequence[str], columns: Sequence[str], *, name: str) 
 
 
 def _rows_before(pa: Any, file: DataPath, group: int) -> int:
-    """Return the number of rows in the groups before `group`, for messages."""
     if not group:
         return 0
     with _opened(pa, file) as source:
@@ -183,9 +182,9 @@ def _is_parquet(file: DataPath) -> bool:
 def rows_of_batches(
     batches: Iterable[Any], *, name: str, columns: Sequence[str], before: int = 0
 ) -> Iterator[Row]:
-    """Yield the rows of Arrow record batches or tables, with values in Python's types.
+    """Yield the rows of Arrow record batches or tables as dicts of Python values.
 
-    Row numbers in locations start after `before`, the number of earlier rows in the file.
+    Row numbers in messages begin after `before`, the number of earlier rows in the file.
     """
     count = before
     for batch in batches:
@@ -292,7 +291,6 @@ def _parquet_batches(
 
 
 def _batch_size(metadata: Any, group: int, probed: Any, flat: Sequence[str]) -> int:
-    """Return the number of rows per batch for batches of about `_BATCH_BYTES`."""
     found = metadata.row_group(group)
     largest = found.total_byte_size // max(1, found.num_rows)
     if flat:
@@ -421,7 +419,6 @@ def _nested_values(column: Any, where: str, label: str, first: int) -> Iterator[
 
 
 def _expanded(array: Any) -> int:
-    """Return the bytes that an Arrow array would have without dictionary encoding."""
     compute: Any = importlib.import_module("pyarrow.compute")
     import pyarrow.types as types
 
@@ -504,7 +501,7 @@ def texts_of(row: Row) -> dict[str, str]:
 
 
 def check_row(row: Row, columns: Sequence[str]) -> None:
-    """Raise InputError if a column of a row is missing, empty or of an unsupported type."""
+    """Raise InputError if one of the columns of a row is missing, empty or of a wrong type."""
     for name in columns:
         value = row.fields.get(name)
         if isinstance(value, _Unreadable):
@@ -554,7 +551,7 @@ class HubSplit:
 
 
 class RowFile(abc.ABC):
-    """Base class of files in custom formats that are read as rows."""
+    """Base class of files in custom formats that are read as rows of a table."""
 
     @abc.abstractmethod
     def rows(self) -> Iterator[Row]:
@@ -588,7 +585,7 @@ _HUB_ROWS = 1024
 
 
 def column_names(table: Columnar) -> list[str]:
-    """Return the column names of a Parquet or Arrow file or of a split of the Hub."""
+    """Return the column names of a table: a Parquet or Arrow file, or a split of the Hub."""
     if not isinstance(table, HubSplit):
         return _file_columns(table)
     return [*_loaded(table.dataset, table.config)[table.split].column_names]

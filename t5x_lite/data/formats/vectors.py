@@ -82,7 +82,7 @@ _logger = logging.getLogger(__name__)
 
 
 class StringTable:
-    """Compact list of strings in two arrays, accessed by index.
+    """List of strings stored in two arrays, with access by index.
 
     Args:
       content: concatenated UTF-8 bytes of the strings, uint8.
@@ -95,7 +95,7 @@ class StringTable:
 
     @classmethod
     def of(cls, strings: Iterable[str]) -> "StringTable":
-        """Build a table from an iterable of strings."""
+        """Create a `StringTable` from an iterable of strings."""
         content, ends = bytearray(), array.array("q")
         for string in strings:
             content += string.encode()
@@ -104,7 +104,7 @@ class StringTable:
 
     @classmethod
     def open(cls, path: str | Path) -> "StringTable":
-        """Open a table that `save` wrote; the bytes of the strings are memory-mapped, not read."""
+        """Open the files that `save` wrote, without reading the strings."""
         content_file, ends_file = _files(path)
         content = open_array(content_file, dtypes=(np.uint8,), dims=1)
         ends = open_array(ends_file, dtypes=(np.int64,), dims=1)
@@ -112,12 +112,12 @@ class StringTable:
         return cls(content, ends, str(path))
 
     def save(self, path: str | Path) -> None:
-        """Write the table to two files, PATH.bytes.npy and PATH.ends.npy."""
+        """Write the strings to the two files PATH.bytes.npy and PATH.ends.npy."""
         for file, values in zip(_files(path), (self._content, self._ends), strict=True):
             save_array(file, values)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the two arrays of the table by name: "bytes" and "ends"."""
+        """Return the two arrays that store the strings, by name: "bytes" and "ends"."""
         return {"bytes": self._content, "ends": self._ends}
 
     def check_distinct(self, where: str) -> None:
@@ -194,10 +194,10 @@ def open_array(
 
 
 def create_array(path: str | Path, dtype: Any, shape: tuple[int, ...]) -> np.memmap:
-    """Create a .npy file and map it into memory for writing.
+    """Create a .npy file of a given shape, and map the file into memory for writing.
 
-    Disk space for the array is reserved at once, because writing to a map on a full disk would end
-    the process by SIGBUS.
+    Disk space is reserved at once, because writing to mapped memory on a full disk ends the
+    process.
     """
     array = np.lib.format.open_memmap(path, "w+", dtype, shape)
     with open(path, "rb+") as file:
@@ -232,7 +232,7 @@ def _read_header(file: BinaryIO, path: str | Path) -> tuple[tuple[int, ...], boo
 
 
 def check_ends(ends: np.ndarray, size: int, *, where: str | Path) -> None:
-    """Raise InputError unless the end offsets are ascending and the last one equals `size`."""
+    """Raise InputError unless end offsets of strings are ascending, and the last equals `size`."""
     rises = not len(ends) or (int(ends[0]) >= 0 and bool((ends[1:] >= ends[:-1]).all()))
     if not rises or (int(ends[-1]) if len(ends) else 0) != size:
         raise InputError(
@@ -253,7 +253,7 @@ _LARGEST_RECORD = 1 << 20
 def read_record(
     path: Path, fields: Mapping[str, type], *, kind: str = "index", made_by: str
 ) -> dict[str, Any]:
-    """Read the index.json of an index, and check the types of its fields."""
+    """Read index.json of a search index, and check that the fields have the expected types."""
     remedy = f"build the index again with t5x-lite {made_by}"
     try:
         with path.open("rb") as file:
@@ -327,19 +327,7 @@ def vector_writer(
     precision: Precision = "float32",
     ranges: Float[np.ndarray, "2 D"] | None = None,
 ) -> Iterator[VectorWriter]:
-    """Open a file of vectors for writing; it appears at its path when complete.
-
-    Args:
-      path: path of the file, ending in .npy or .parquet.
-      identity: JSON identity of the command; only the same command resumes a .npy file.
-      chunk: number of vectors per write.
-      precision: data type of the vectors in a .npy file.
-      ranges: minimum and maximum of each dimension for the precision int8, written to PATH.ranges;
-        None computes them from the vectors, which are stored as float32 until the file is complete.
-
-    Raises:
-      InputError: if the file cannot be written, or does not support the precision.
-    """
+    """Open a file of vectors for writing; the file appears at its path when complete."""
     check_vector_file(path)
     if precision != "float32" and Path(path).suffix != ".npy":
         raise InputError(f"--output {path}: must end in .npy to store vectors as {precision}")
@@ -399,7 +387,7 @@ def _file_writer(
 
 
 class NpyWriter:
-    """Writer of vectors to a .npy file, where the row number is the only id of a vector."""
+    """Writer of vectors to a .npy file without ids; row numbers serve as ids."""
 
     def __init__(
         self,
@@ -563,7 +551,7 @@ class ParquetWriter:
     """Writer of vectors to a Parquet table with the columns id and vector.
 
     Args:
-      file: binary file open for writing, at its beginning.
+      file: file open for writing bytes, at its beginning.
       path: path of the file, for messages.
 
     Attributes:
@@ -608,7 +596,7 @@ _DTYPES = (np.float16, np.float32, np.float64)
 
 
 class Block(NamedTuple):
-    """Block of consecutive vectors of a corpus.
+    """Block of consecutive vectors from a corpus of vectors.
 
     Attributes:
       first: index of the block's first vector in the corpus.
@@ -634,13 +622,13 @@ class _Shard(abc.ABC):
 
 
 def identity_of(files: Sequence[str]) -> dict[str, Any]:
-    """Return the identity of a corpus: paths, sizes and modification times of its files."""
+    """Return the paths, sizes and modification times of vector files, to detect changes."""
     names, sizes, changed = zip(*map(identity_of_file, files), strict=True)
     return {"vectors": [*names], "sizes": [*sizes], "changed": [*changed]}
 
 
 class VectorShards:
-    """Vectors of a corpus in one or several files, which are read on demand.
+    """Corpus of vectors in one or several files, read on demand.
 
     Attributes:
       ids: ids of the vectors; None if the ids are row numbers.
@@ -689,7 +677,7 @@ class VectorShards:
         return self.ids.part(first, end)
 
     def rows(self, first: int, end: int) -> Float[np.ndarray, "n D"]:
-        """Return the vectors from row `first` to `end`, excluding `end`; a view if possible."""
+        """Return the vectors from row `first` to `end`, excluding `end`, as a view if possible."""
         end, pieces = min(end, len(self)), []
         while first < end:
             shard = int(np.searchsorted(self._ends, first, side="right"))
@@ -924,10 +912,10 @@ VECTORS, ENDS, SCALES = "multi_vector.npy", "multi_vector_ends.npy", "multi_vect
 
 
 class Writer:
-    """Writer of the outputs of dense, lexical and multi-vector heads to a directory.
+    """Writer of dense vectors, lexical weights and token vectors of texts to a directory.
 
-    A context manager: the directory is complete when the block ends without an error. If the
-    directory has outputs of an earlier process, writing resumes after those outputs.
+    A context manager: the directory is complete when the block ends without an error. If an earlier
+    process was interrupted, writing resumes after the last stored text.
 
     Args:
       directory: output directory, empty or from `jobs.resumable_directory`.
@@ -937,7 +925,7 @@ class Writer:
         the dense vectors when the files are complete.
 
     Attributes:
-      done: number of written texts, including texts that an earlier process wrote.
+      done: number of written texts, including texts that an interrupted process wrote.
     """
 
     def __init__(
@@ -973,7 +961,7 @@ class Writer:
         terms: Sequence[Mapping[int, float]] | None = None,
         vectors: Sequence[np.ndarray] | None = None,
     ) -> None:
-        """Append the outputs of the model's heads for some texts.
+        """Append the outputs of an encoder's heads for some texts.
 
         Args:
           ids: ids of the texts.
@@ -1029,14 +1017,14 @@ class Writer:
 
 
 class M3Texts:
-    """Reader of a model's dense, lexical and multi-vector outputs for texts; vectors stay on disk.
+    """Reader of the dense vectors, lexical weights and token vectors of texts in a directory.
 
     Args:
-      directory: directory that `Writer` wrote.
+      directory: directory of the vectors and weights, as written by `Writer`.
 
     Attributes:
       ids: ids of the texts.
-      dense: dense vectors, float32 [N, D]; None if missing.
+      dense: dense vectors, float32 [texts, dimensions]; None if missing.
 
     Raises:
       InputError: if the directory has no ids, or a file does not have one entry per text.

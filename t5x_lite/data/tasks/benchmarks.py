@@ -55,11 +55,11 @@ _ENDED, _LINE = "files that have ended", "line"
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """Definition of one task of a benchmark, read from official files or TFDS.
+    """Definition of a benchmark task, with data from official files or TFDS.
 
     Attributes:
       name: name of the seqio task.
-      tfds: name in TFDS, "dataset/config"; "" if TFDS does not have the task.
+      tfds: name of the data set in TFDS, "dataset/config"; "" if TFDS does not have the task.
       folder: name of the task's folder among the official files.
       files: official file of each split. The keys are the names of the splits.
       read: function (file, split) that returns the records of a file, with the features of TFDS, as
@@ -68,7 +68,7 @@ class Benchmark:
         format.
       extras: types of an example's fields other than inputs and targets: int, str, or list for a
         list of str.
-      tfds_splits: TFDS's name of each split that TFDS names differently.
+      tfds_splits: name of a split in TFDS, for each split with a different name in TFDS.
       postprocess: function (text, example=, is_target=) that returns the value that metrics
         compare; None for the text itself.
       metrics: functions (targets, predictions) -> {name: value}.
@@ -91,7 +91,7 @@ class Benchmark:
 
 
 def task(benchmark: Benchmark, arguments: TaskArguments) -> Any:
-    """Return the seqio.Task of a benchmark for the given arguments.
+    """Build the seqio.Task of a benchmark, given the arguments of a task function.
 
     Errors in a file are raised when its split is read.
     """
@@ -114,7 +114,6 @@ def task(benchmark: Benchmark, arguments: TaskArguments) -> Any:
 
 
 def _reworded(benchmark: Benchmark, arguments: TaskArguments) -> Benchmark:
-    """Return the benchmark with the template or prefix of the config, if one is set."""
     own = benchmark.wording
     if own is None or (not arguments.template and arguments.prefix is None):
         return benchmark
@@ -123,7 +122,7 @@ def _reworded(benchmark: Benchmark, arguments: TaskArguments) -> Benchmark:
 
 
 def _labelled(benchmark: Benchmark, arguments: TaskArguments) -> Any:
-    """Return the seqio.Task of a benchmark for an encoder with a head, such as a classifier."""
+    """Return a benchmark's seqio.Task for an encoder with a head, such as a classifier."""
     form = benchmark.labelled
     if form is None:
         raise InputError(
@@ -195,7 +194,7 @@ def _from_file(benchmark: Benchmark, file: DataPath, split: str) -> Any:
 
 
 def official_folder(benchmark: Benchmark, directory: str) -> DataPath | None:
-    """Return the folder of a benchmark's official files; None if missing."""
+    """Return the folder with the official files of a benchmark; None if the folder is missing."""
     if not directory or (is_remote(directory) and not can_read(directory)):
         return None
     whole = data_path(directory)
@@ -206,7 +205,6 @@ def official_folder(benchmark: Benchmark, directory: str) -> DataPath | None:
 
 
 def _tfds_directory(benchmark: Benchmark, directory: str) -> str | None:
-    """Return TFDS's data_dir for data.directory; "" for the default, None if TFDS is not used."""
     if not benchmark.tfds:
         return None
     if directory == _TFDS or (not directory and os.environ.get("TFDS_DATA_DIR")):
@@ -226,7 +224,7 @@ def _tfds_directory(benchmark: Benchmark, directory: str) -> str | None:
 
 
 def in_memory(examples: Sequence[Example], extras: Mapping[str, type]) -> Any:
-    """Return a tf.data.Dataset of examples with "inputs", "targets" and the fields of `extras`."""
+    """Return examples with "inputs", "targets" and the fields `extras` as a tf.data.Dataset."""
     from t5x_lite.data.elements import tf
 
     kinds = {"inputs": str, "targets": str, **extras}
@@ -268,7 +266,7 @@ def _too_short(file: Any) -> InputError:
 
 
 def parallel_lines(files: Mapping[str, DataPath]) -> Any:
-    """Return a dataset of the lines of files that are translations of each other, read lazily.
+    """Return a dataset of the lines of files that are translations of each other.
 
     Args:
       files: file of each language.
@@ -306,7 +304,7 @@ def parallel_lines(files: Mapping[str, DataPath]) -> Any:
 
 
 def from_tfds(benchmark: Benchmark, split: str, *, data_dir: str) -> Any:
-    """Return the examples of a TFDS split; missing data are downloaded and prepared first.
+    """Return the examples of a benchmark's split from TFDS, after downloading missing data.
 
     Args:
       benchmark: benchmark that the split belongs to.
@@ -381,7 +379,7 @@ def map_records(
     *,
     extras: Mapping[str, type],
 ) -> Any:
-    """Return a dataset of the examples that a pure Python function makes of each record.
+    """Return a tf.data.Dataset of the examples that a Python function makes from each record.
 
     Args:
       dataset: records, possibly nested, with text in UTF-8.

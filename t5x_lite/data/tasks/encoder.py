@@ -107,7 +107,7 @@ def example_task(
     postprocess: Callable[..., Any] | None = None,
     metrics: Sequence[Callable[..., Any]] = (),
 ) -> Any:
-    r"""Make a seqio.Task of a source and a function from raw examples to examples.
+    r"""Make a seqio.Task from a source of raw examples and a function that makes examples of them.
 
     A custom encoder task is a source and such a function. Each row of this task has two neighboring
     lines of a dialogue:
@@ -193,7 +193,7 @@ def check_lengths(arguments: TaskArguments, fields: Sequence[str]) -> None:
 
 
 def row_options(arguments: TaskArguments) -> dict[str, Any]:
-    """Return the arguments of functions that make rows: vocabulary, special tokens and length."""
+    """Return the vocabulary, special tokens and row length that make the rows of an encoder."""
     return {
         "vocabulary": arguments.vocabulary,
         "tokens": encoder_tokens(arguments.vocabulary),
@@ -208,7 +208,7 @@ def make_examples(
     fields: Mapping[str, type],
     drop: Collection[str] | None = None,
 ) -> Any:
-    """Return a tf.data.Dataset of the examples that `make` returns for raw examples, in order."""
+    """Return a tf.data.Dataset of the examples that `make` returns for the given raw examples."""
     from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages
 
@@ -305,10 +305,9 @@ def pieces(
 ) -> list[list[int]]:
     """Tokenize documents, and divide each document into segments that begin with [CLS].
 
-    A sentence that is not a document's first is encoded with the space before it. Special tokens
-    that a text spells out become unknown tokens, so a row has one [CLS], one [SEP] and no [MASK]. A
-    segment has at most `length` - 1 tokens, where `length` is the row length, because [SEP]
-    follows.
+    A sentence that is not a document's first is encoded with the space before it. Special tokens in
+    the text of a document become unknown tokens. A segment has at most `length` - 1 tokens, where
+    `length` is the row length, because [SEP] follows.
     """
     documents = _filled(texts, vocabulary=vocabulary, tokens=tokens, length=length)
     return [[tokens.cls_id, *piece] for own in documents for piece in own]
@@ -337,7 +336,7 @@ _Tokens = Sequence[int]
 
 
 def span_task(name: str, arguments: TaskArguments, *, source: Any, listed: bool) -> Any:
-    """Make a seqio.Task of text spans of documents, for the layout `Spans`.
+    """Make a seqio.Task of text spans from documents, for the layout `Spans`.
 
     Args:
       name: name of the task, for messages of seqio.
@@ -399,7 +398,7 @@ def listed_spans(
 
 
 def checked(record: Mapping[str, Any], where: str) -> str:
-    """Return the list "spans" of a JSON object as JSON; raise InputError without valid spans."""
+    """Return the text spans of a JSON object as JSON; raise InputError if they are invalid."""
     spans = record.get("spans")
     if not isinstance(spans, list) or not all(isinstance(span, str) for span in spans):
         has = sorted(record) or "nothing"
@@ -469,7 +468,7 @@ MORE = "more_positives"
 def lines_of(
     files: Mapping[str, Sequence[Any]], make: Callable[[bytes, str], bytes]
 ) -> Callable[[], Iterable[Pairs]] | None:
-    """Return a function that reads all lines of all splits, or None if the files are too large."""
+    """Return a function that yields the queries in all files; None if the files are too large."""
     every = list(dict.fromkeys(path for paths in files.values() for path in paths))
     if not text_source.fit_in_memory(every):
         return None
@@ -485,7 +484,7 @@ def pair_task(
     one_to_one: bool = False,
     lines: Callable[[], Iterable[Pairs]] | None = None,
 ) -> Any:
-    """Make a seqio.Task of queries and passages.
+    """Make a seqio.Task of queries with positive and negative passages.
 
     Args:
       name: name of the task, for messages of seqio.
@@ -551,7 +550,7 @@ def _warn_of_unused_negatives() -> None:
 
 
 def examples(pairs: Sequence[Pairs], **options: Any) -> list[dict[str, np.ndarray]]:
-    """Return the examples of all queries, in order; options are as in `examples_of_each`."""
+    """Return the examples of all queries in one list, in order."""
     return [one for own in examples_of_each(pairs, **options) for one in own]
 
 
@@ -563,15 +562,15 @@ def examples_of_each(
     lengths: tuple[int, int],
     layout: Groups,
 ) -> list[list[dict[str, np.ndarray]]]:
-    """Return the examples of each query, with each text as tokens [CLS] ... [SEP].
+    """Return the examples of each query, with each query and passage as tokens [CLS] ... [SEP].
 
     Args:
       pairs: queries with their passages.
       vocabulary: vocabulary of the tokens.
       tokens: special tokens of the vocabulary.
       lengths: maximum tokens of a query and of a passage, [CLS] and [SEP] included.
-      layout: layout that limits the passages of an example, and sets if each positive makes an
-        example.
+      layout: layout that limits the passages of an example, and determines if each positive makes
+        an example.
 
     Returns:
       For each query, a list of examples: int32 "query"; int32 "positives", "negatives" and `MORE`

@@ -85,8 +85,7 @@ class GlueTask:
       name: name of the task and of its TFDS config.
       directory: official name of the folder.
       template: template with the fields of the text, in T5's order.
-      labels: word of each entry of the label column, in the order of the class indices; empty if
-        the label is a number (STS-B).
+      labels: word of each entry of the label column, in class order; empty if labels are numbers.
       prefix: first word of the text; None for the task's name.
       columns: column in the files for each field of a record; empty if the names are equal.
       label_column: column of the labels, which test files lack.
@@ -123,7 +122,7 @@ class GlueTask:
     texts: Sequence[str] = ()
 
     def benchmark(self) -> Benchmark:
-        """Return the task as a `Benchmark`, which reads the official files or TFDS."""
+        """Return the task as a `Benchmark`, with data from official files or TFDS."""
         words = tuple(self.labels.values())
         return Benchmark(
             name=f"glue_{self.name}",
@@ -141,14 +140,14 @@ class GlueTask:
         )
 
     def wording(self) -> Wording:
-        """Return the task's prefix and template, and the columns that a custom template may use."""
+        """Return the prompt of the task, and the columns that a custom template may use."""
         prefix = self.name if self.prefix is None else self.prefix
         shown = places(self.template)
         columns = tuple(dict.fromkeys([*shown, *self.columns]))
         return Wording(prefix=prefix, template=self.template, columns=columns)
 
     def labelled(self) -> Labelled | None:
-        """Return the texts and labels that an encoder reads for this task, if supported."""
+        """Describe how an encoder reads the task; return None if encoders are not supported."""
         shown = places(self.template)
         texts = tuple(self.texts) or shown
         if set(texts) - set(self.columns or shown):
@@ -169,10 +168,10 @@ class GlueTask:
         )
 
     def example(self, record: Mapping[str, Any], *, inputs: str | None = None) -> dict[str, Any]:
-        """Return the text-to-text example of a record with the features of TFDS.
+        """Convert a record to a text-to-text example with "inputs" and "targets".
 
         Args:
-          record: record of a file or of TFDS.
+          record: record of an official file or of TFDS.
           inputs: template to use instead of the task's default.
         """
         if inputs is None:
@@ -182,9 +181,9 @@ class GlueTask:
         return glue(record, inputs=inputs, labels=tuple(self.labels.values()))
 
     def records(self, file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-        """Yield the records of an official file, with the features of TFDS.
+        """Yield the records of an official file, with the field names of TFDS.
 
-        In a test split a label may be missing or unknown; it is then -1.
+        Missing or unknown labels of a test split are -1.
         """
         columns = self.columns or {name: name for name in places(self.template)}
         labelled = not split.startswith("test")
@@ -230,7 +229,7 @@ COPA_QUESTIONS = {"cause": "What was the cause of this?", "effect": "What happen
 
 @dataclass(frozen=True, kw_only=True)
 class SuperGlueTask:
-    """Definition of one task of SuperGLUE with one labelled record per line.
+    """Definition of a SuperGLUE task with one labelled record per line.
 
     Attributes:
       name: name of the task and of its TFDS config.
@@ -242,7 +241,7 @@ class SuperGlueTask:
         `labels`, or false and true for `YES_OR_NO`.
       columns: column in the files for each field of a record; empty if the names are equal.
       files: official file of each split.
-      tfds_splits: TFDS's name of each split that TFDS names differently.
+      tfds_splits: name of a split in TFDS, for each split with a different name in TFDS.
       metrics: functions (targets, predictions) -> {name: value} on class indices.
       texts: one or two texts that an encoder reads, as in `labelled.Labelled`; if empty, the two
         fields of the template in reverse order.
@@ -265,7 +264,7 @@ class SuperGlueTask:
     words: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def benchmark(self) -> Benchmark:
-        """Return the task as a `Benchmark`, which reads the official files or TFDS."""
+        """Return the task as a `Benchmark`, with data from official files or TFDS."""
         return Benchmark(
             name=f"super_glue_{self.name}",
             tfds=f"super_glue/{self.name}",
@@ -283,7 +282,7 @@ class SuperGlueTask:
         )
 
     def labelled(self) -> Labelled | None:
-        """Return the texts and labels that an encoder reads for this task, if supported."""
+        """Describe how an encoder reads the task; return None if encoders are not supported."""
         shown = places(self.template)
         texts = self.texts or (shown[::-1] if len(shown) == 2 else ())
         if not texts:
@@ -292,7 +291,7 @@ class SuperGlueTask:
         return replace(form, columns=self.columns, choices=self.choices, words=self.words)
 
     def example(self, record: Mapping[str, Any], *, inputs: str | None = None) -> dict[str, Any]:
-        """Return the text-to-text example of a record with the features of TFDS.
+        """Convert a record to a text-to-text example with "inputs" and "targets".
 
         Args:
           record: record, with the field names of TFDS or of the files.
@@ -304,7 +303,7 @@ class SuperGlueTask:
         return glue({**record, **own}, inputs=inputs, labels=self.labels)
 
     def records(self, file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-        """Yield the records of an official file, with the features of TFDS."""
+        """Yield the records of an official file, with the field names of TFDS."""
         columns = self.columns or {name: name for name in places(self.template)}
         entries = self.entries or self.labels
         rows = read_jsonl(file, fields=tuple(columns.values()), numbers=("idx",))
@@ -319,12 +318,12 @@ class SuperGlueTask:
 def labelled_form(
     texts: Sequence[Text], labels: Sequence[str], *, clean: Callable[[str], str] = str
 ) -> Labelled:
-    """Describe how an encoder reads records that have a class index as "label".
+    """Describe how an encoder reads records with texts and a class index.
 
     Args:
-      texts: texts that the encoder reads, as in `Labelled`.
+      texts: one or two texts in the order of the row: names of fields, or templates.
       labels: word of each class.
-      clean: function applied to each text, as in `Labelled`.
+      clean: function applied to each text before it is encoded.
     """
     return Labelled(
         texts=texts,
@@ -389,7 +388,7 @@ DPR_WORDS = Wording(prefix="wsc:", template="{sentence}")
 
 
 def read_label(row: Row, entries: Sequence[str], *, split: str) -> int:
-    """Return the index of a row's "label" in `entries`, or -1 if a test split lacks the label."""
+    """Return the class index of a row's label, or -1 if the label of a test split is missing."""
     label = row.fields.get("label")
     if label is None and split == "test":
         return -1
@@ -453,7 +452,7 @@ def record_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
 
 
 def wsc_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
-    """Yield the records of WSC with corrected spans, as in TFDS's "wsc.fixed"."""
+    """Yield the records of WSC, after correcting wrong text spans as TFDS's "wsc.fixed" does."""
     rows = read_jsonl(file, fields=("text",), numbers=("idx",))
     for row, number in numbered(rows, column="idx"):
         target = _object(row, row.fields, "target")
@@ -474,7 +473,6 @@ def wsc_records(file: DataPath, split: str) -> Iterator[dict[str, Any]]:
 
 
 def _repair(row: Row, record: dict[str, Any], span: str) -> None:
-    """Correct a span that is not in its text, as TFDS does: its case, a full stop, a line end."""
     text, found = record["text"], record[f"{span}_text"]
     # In the text, other words separate the names of these two spans.
     if found in text or found in ("Kamenev and Zinoviev", "Kamenev, Zinoviev, and Stalin"):
@@ -602,7 +600,7 @@ class XnliTask(GlueTask):
         return super().example({**record, **shown}, inputs=inputs)
 
     def text(self, name: str, record: Mapping[str, Any]) -> str:
-        """Return the text of a field in the task's language.
+        """Return the premise or the hypothesis of a record in the task's language.
 
         Args:
           name: "premise" or "hypothesis".

@@ -137,7 +137,7 @@ def offsets_of(
 
 
 def first_answer(record: Mapping[str, Any]) -> labelled.Label:
-    """Return the character span of a record's first answer, end excluded.
+    """Return the character span [start, end) of the first answer of a SQuAD record.
 
     The span is `IMPOSSIBLE` if "is_impossible" is true, and `NONE` if the answer is unknown.
     """
@@ -156,8 +156,8 @@ class SpanText:
 
     Attributes:
       vocabulary: vocabulary of the tokens.
-      nulls: True if a question may have no answer, which is the text "". A prediction is then
-        {"value": text, "null_odds": score of no answer minus score of the best answer}.
+      nulls: True if a question may have no answer; the text is then "". A prediction is a dict of
+        "value" (the text) and "null_odds" (the score of no answer minus the best answer's score).
     """
 
     vocabulary: Vocabulary
@@ -204,11 +204,11 @@ Encode = Callable[[Sequence[str], Sequence[str], np.ndarray], tuple[list[list[in
 
 @runtime_checkable
 class Form(Protocol):
-    """Protocol of a description of how an encoder reads the records of a task."""
+    """Protocol for descriptions of how an encoder reads the records of a task."""
 
     @property
     def head(self) -> str:
-        """Name of the model's head that predicts the answer."""
+        """Name of the model's head that predicts the label."""
         ...
 
     @property
@@ -239,9 +239,9 @@ class Labelled:
       choices: True if the label is the index of a choice, and a row has all choices.
       candidates: marker in the second text that candidate answers replace, in one row per
         candidate; "" for other tasks.
-      fields: function from a record to replacements of fields of the text-to-text example.
-      kinds: types of `fields` if an example has only these fields; None if it also has the fields
-        of the text-to-text example.
+      fields: function from a record to fields of the example that replace the text-to-text fields.
+      kinds: types of the values of `fields` if an example has only these fields; None if an example
+        also has the fields of the text-to-text example.
       postprocess: postprocessor for encoders; None for the postprocessor of the text-to-text task.
       clean: function applied to each text before it is encoded.
       columns: for each field, its name in records of the official files.
@@ -270,7 +270,7 @@ class Labelled:
         return "span" if self.spans else "classifier"
 
     def example(self, record: Record, others: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert a record to a raw example for `labelled_task`, with the fields `others` added."""
+        """Convert a record to the texts and labels that an encoder reads."""
         own = {name: record[old] for name, old in self.columns.items() if old in record}
         record = {**record, **own}
         record |= {
@@ -292,7 +292,7 @@ def _text(text: Text, record: Record) -> str:
 
 
 def extras(others: Mapping[str, type], form: Labelled) -> dict[str, type]:
-    """Return the types of a raw example's fields other than inputs and targets.
+    """Return the types of an example's fields other than inputs and targets.
 
     Args:
       others: types of the fields of the text-to-text example.
@@ -358,24 +358,24 @@ def labelled_task(
 
 
 def text_fields(raw: Mapping[str, Any]) -> dict[str, str]:
-    """Return the texts of a raw example for display."""
+    """Return the texts of an example for display."""
     texts = f"{raw['inputs']} {raw['second']}".strip(string.whitespace)
     return {"inputs_pretokenized": texts, "targets_pretokenized": raw["targets"]}
 
 
 def raw_labels(raw: Raw) -> np.ndarray:
-    """Return the labels of raw examples, two numbers each, int64 [n, 2]."""
+    """Return the labels of examples as integers [examples, 2], int64."""
     return np.array([(one["label"], one["label_end"]) for one in raw], np.int64)
 
 
 def with_form(task: Any, form: Form) -> Any:
-    """Attach a description of the encoder's texts and labels to a task, and return the task."""
+    """Attach a description of how an encoder reads the records to a task, and return the task."""
     setattr(task, _FORM, form)
     return task
 
 
 def task_form(task: Any) -> Form | None:
-    """Return the description attached by `with_form`, or None for a text-to-text task."""
+    """Return the description of how an encoder reads the records; None for a text-to-text task."""
     return getattr(task, _FORM, None)
 
 
@@ -390,7 +390,7 @@ def encode_texts(
     is_pair: bool,
     whole: bool = False,
 ) -> tuple[list[list[int]], np.ndarray]:
-    """Encode texts, or pairs of texts, as token rows; return the rows and the given labels."""
+    """Encode texts, or pairs of texts, as rows of token ids; return the rows and the labels."""
     encoded = vocabulary.encode_batch([*first, *(second if is_pair else ())])
     plain = [without_special(ids, tokens) for ids in encoded]
     parts = [plain[: len(first)], plain[len(first) :]] if is_pair else [plain]
@@ -427,9 +427,9 @@ def join(
 
 
 def cut_longest(first: int, second: int, *, room: int) -> tuple[int, int]:
-    """Return the truncated sizes of two texts that together fit into `room` tokens.
+    """Return the lengths to which two texts are truncated so that they fit into `room` tokens.
 
-    The longer text loses tokens first; if both are equally long, the second text does.
+    Tokens are removed from the longer text, or from the second text if both are equally long.
     """
     if first + second <= room:
         return first, second
@@ -453,7 +453,7 @@ Read = Callable[[DataPath, str], Iterable[Sentence]]
 
 @dataclass(frozen=True)
 class Tagged:
-    """Description of how an encoder reads sentences that have a tag for each word.
+    """Description of how an encoder reads sentences with a tag for each word.
 
     Attributes:
       head: name of the model's head that predicts the tags.
@@ -468,7 +468,7 @@ class Tagged:
 
 @dataclass(frozen=True)
 class WordTags:
-    """Postprocessor that selects the tags of words from the predicted tags of a row's tokens.
+    """Postprocessor that selects the tags of words from a row's predicted tags of tokens.
 
     Attributes:
       labels: all tags, in the order of the class indices.
@@ -479,9 +479,9 @@ class WordTags:
     def __call__(
         self, text: str, example: Mapping[str, Any] | None = None, is_target: bool = False
     ) -> str:
-        """Return the tags of the words, separated by spaces; targets stay unchanged.
+        """Return the tags of the words, separated by spaces.
 
-        A text without exactly one tag for each token is returned unchanged.
+        Targets, and predictions without exactly one tag for each token, are returned unchanged.
         """
         assert example is not None
         tags = text.split()
@@ -496,7 +496,7 @@ class WordTags:
 
 
 def words_of(example: Mapping[str, Any]) -> list[str]:
-    """Return the words of an example of a tagging task."""
+    """Return the words of a tagging example."""
     return example["words"].split(_BETWEEN)
 
 
@@ -505,8 +505,8 @@ def token_task(
 ) -> Any:
     """Make a seqio.Task of sentences with a tag for each word.
 
-    The tags are data.columns.labels if set, and otherwise the sorted tags of the training file. The
-    metric is F1 of entities, or accuracy if the tags are not tags of entities.
+    The tags are data.columns.labels, or the tags of the training file. The metric is F1 of
+    entities, or accuracy for other tags.
 
     Args:
       name: name of the task, for messages of seqio.
@@ -560,7 +560,7 @@ def token_task(
 
 
 def tags_of(files: Mapping[str, DataPath], read: Read) -> tuple[str, ...]:
-    """Return the sorted tags of the training file.
+    """Return the different tags in the training file, sorted.
 
     Raises:
       InputError: if the training file is missing, or its tags are numbers or fewer than two.
@@ -584,7 +584,7 @@ def tags_of(files: Mapping[str, DataPath], read: Read) -> tuple[str, ...]:
 
 
 def iob2(tags: Sequence[str]) -> list[str]:
-    """Convert tags to IOB2 with the same entities: an I that begins an entity becomes a B."""
+    """Convert tags of entities to IOB2 format, where every entity begins with a B tag."""
     found, before = [], OUTSIDE
     for tag in tags:
         goes_on = before[:2] in ("B-", "I-") and before[2:] == tag[2:]
@@ -594,10 +594,10 @@ def iob2(tags: Sequence[str]) -> list[str]:
 
 
 def example(sentence: Sentence, labels: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:
-    """Return a sentence as a raw example: "inputs" and "targets" for display, and "words".
+    """Convert a tagged sentence to a dict of texts: "inputs", "targets" and "words".
 
     Args:
-      sentence: sentence of a file.
+      sentence: sentence with words and tags.
       labels: all tags.
       names: replacement for each tag of the file; tags without a replacement are kept.
     """
@@ -624,7 +624,7 @@ def encode(
     tokens: EncoderTokens,
     length: int,
 ) -> list[tuple[list[int], list[int]]]:
-    """Return the token row of each sentence, and the index of each word's first token.
+    """Return each sentence as a row of token ids, with the index of each word's first token.
 
     Args:
       sentences: words of each sentence.

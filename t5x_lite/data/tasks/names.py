@@ -71,7 +71,7 @@ _logger = logging.getLogger(__name__)
 
 
 def seqio_vocabulary(vocabulary: Vocabulary) -> Any:
-    """Return a seqio.Vocabulary with the same ids as a vocabulary.
+    """Convert a vocabulary to a seqio.Vocabulary with the same ids.
 
     The EOS of a `Tokenizer` is [SEP].
     """
@@ -103,7 +103,7 @@ def _bytes_class() -> Any:
     from t5x_lite.data.elements import seqio, tf
 
     class ByteVocabulary(seqio.ByteVocabulary):
-        """Byte vocabulary that encodes several texts as a ragged tensor, unlike seqio's."""
+        """Byte vocabulary for seqio that encodes several texts as a ragged tensor."""
 
         def _encode_tf(self, s: Any) -> Any:
             if s.shape.rank == 0:
@@ -120,7 +120,7 @@ def _tokenizer_class() -> Any:
     from t5x_lite.data.elements import seqio, tf
 
     class Tokenized(seqio.Vocabulary):
-        """seqio vocabulary that encodes in pure Python, so that tf.data iterators can be saved."""
+        """Vocabulary for seqio that encodes in Python, so that tf.data iterators can be saved."""
 
         def __init__(self, tokenizer: Any):
             super().__init__()
@@ -181,7 +181,7 @@ SEQIO = "seqio"
 
 
 def parts_of(name: str) -> tuple[str, str]:
-    """Return the module and the name of a task "module:function" or "seqio:module:name"."""
+    """Split a task name, "module:function" or "seqio:module:name", into module and name."""
     module, _, rest = name.partition(":")
     if module == SEQIO:
         module, _, rest = rest.partition(":")
@@ -237,7 +237,7 @@ def task_names(module: ModuleType) -> list[str]:
 
 
 def other_tasks(name: str) -> str:
-    """Return a hint for a wrong task name: the most similar task of its module, or all tasks."""
+    """Return a hint for a wrong task name: the most similar task, or all tasks of the module."""
     if name.startswith(f"{SEQIO}:"):
         return ""
     module_name, _, function_name = name.partition(":")
@@ -301,12 +301,12 @@ _MARK = "t5x_lite_is_worded"
 
 @dataclass(frozen=True, kw_only=True)
 class Wording:
-    """Prompt of a task: the text around the columns of a record.
+    """Prompt of a task: a prefix and a template with the names of columns.
 
     Attributes:
       prefix: text before the template, separated by a space; "" for no prefix.
       template: text after the prefix, with column names in braces.
-      columns: columns that a user's template may name; () for the columns in `template`, None for
+      columns: columns that a custom template may name; () for the columns in `template`, None for
         any columns.
     """
 
@@ -316,14 +316,14 @@ class Wording:
 
     @property
     def inputs(self) -> str:
-        """Template of the complete inputs: the prefix, a space, and the template."""
+        """Template of the complete inputs: the prefix, a space and `template`."""
         if not self.prefix:
             return self.template
         literal = self.prefix.replace("{", "{{").replace("}", "}}")
         return f"{literal} {self.template}"
 
     def changed(self, arguments: TaskArguments) -> "Wording":
-        """Return the wording with the config's template and prefix, if they are set."""
+        """Return the prompt after replacing its template and prefix by custom values, if set."""
         known = places(self.template) if self.columns == () else self.columns
         prefix = self.prefix if arguments.prefix is None else arguments.prefix
         template = arguments.template or self.template
@@ -339,13 +339,13 @@ class Wording:
 
 
 def mark(task: Any) -> Any:
-    """Mark a seqio.Task as supporting data.template and data.prefix."""
+    """Mark a seqio.Task as supporting custom templates and prefixes."""
     setattr(task, _MARK, True)
     return task
 
 
 def is_marked(task: Any) -> bool:
-    """Return True if a task supports data.template and data.prefix."""
+    """Return True if a task supports custom templates and prefixes."""
     return getattr(task, _MARK, False)
 
 
@@ -353,7 +353,7 @@ _LISTED = 20
 
 
 class OtherVocabulary(InputError):
-    """Error of a registered seqio task that has a vocabulary other than data.vocabulary."""
+    """Error raised if a seqio task uses another vocabulary than the model."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -368,12 +368,11 @@ class RegisteredMixture:
     rates: Mapping[str, float]
 
     def __call__(self, arguments: TaskArguments) -> list[Any]:
-        """Return the tasks of the mixture for the given arguments."""
         return [find_registered(name)(arguments) for name in self.rates]
 
 
 def find_registered(name: str) -> Callable[[TaskArguments], Any]:
-    """Return the task function of a registered task, or a `RegisteredMixture`.
+    """Return a function that builds a task or a mixture from seqio's registry.
 
     Args:
       name: "seqio:module:name". If a task and a mixture have the same name, the mixture is
@@ -440,7 +439,7 @@ def _task(task: Any, arguments: TaskArguments) -> Any:
 
 
 def check_vocabularies(task: Any, vocabulary: Vocabulary) -> None:
-    """Raise OtherVocabulary if a feature of the task has a vocabulary other than the model's.
+    """Raise OtherVocabulary if the task and the model have different vocabularies.
 
     Features that hold only ids (`seqio.PassThroughVocabulary`) are not compared.
 
@@ -497,7 +496,6 @@ def _shown(vocabulary: Any) -> str:
 
 
 def _remedy(vocabulary: Any) -> str:
-    """Return a hint with the options that select a seqio vocabulary, or "" without such options."""
     from t5x_lite.data.elements import seqio
 
     if isinstance(vocabulary, seqio.SentencePieceVocabulary):
@@ -513,10 +511,6 @@ def _remedy(vocabulary: Any) -> str:
 
 
 def _measurable(task: Any) -> Any:
-    """Return a seqio.Task with its postprocess_fn and metrics adapted to this package.
-
-    Custom subclasses of seqio.Task are returned unchanged.
-    """
     from t5x_lite.data.elements import seqio
 
     if type(task) is not seqio.Task:
@@ -542,8 +536,6 @@ def _tell_of_others(name: str, number: int) -> None:
 
 
 def _of_bytes(postprocess: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a postprocess_fn that gets the texts of the example as bytes, as in seqio."""
-
     @functools.wraps(postprocess, assigned=())
     def wrapped(output: Any, *, example: Any = None, **options: Any) -> Any:
         if isinstance(example, Mapping):
@@ -557,8 +549,6 @@ def _of_bytes(postprocess: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _plain(metric: Callable[..., Mapping[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """Return a metric function that returns only the plain numbers of `metric`."""
-
     def measured(targets: Any, predictions: Any) -> dict[str, Any]:
         from t5x_lite.data.elements import seqio
 

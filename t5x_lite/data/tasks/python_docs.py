@@ -259,7 +259,7 @@ def labelled(
     min_chars: int = 60,
     max_chars: int = 400,
 ) -> list[tuple[str, str]]:
-    """Make a classification task of the corpus: predict the top-level package of a text.
+    """Make a classification task of documents: predict the top-level package of a text.
 
     The labels are the packages with the most documents. The names of all labels, and their usual
     abbreviations, are removed from every text, so that only the other words are evidence.

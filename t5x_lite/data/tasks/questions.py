@@ -70,7 +70,7 @@ KINDS: Mapping[str, type] = {"question": str, "candidates": list, "answers": lis
 
 
 def candidate_rows(example: Mapping[str, Any], *, mark: str) -> list[dict[str, Any]]:
-    """Return the fields of an example's rows, one row per candidate answer."""
+    """Return one row for each candidate answer of an example."""
     asked, candidates, answers = (example[name] for name in ("second", "candidates", "answers"))
     if not candidates or mark not in asked:
         raise InputError(
@@ -89,7 +89,7 @@ def candidate_rows(example: Mapping[str, Any], *, mark: str) -> list[dict[str, A
 
 
 def expanded(dataset: Any, *, mark: str) -> Any:
-    """Convert each example to one example per candidate answer.
+    """Convert each example to several examples, one for each candidate answer.
 
     Args:
       dataset: examples with the fields of `KINDS`, and with "second", a text that contains the
@@ -113,14 +113,14 @@ def expanded(dataset: Any, *, mark: str) -> Any:
 
 
 def questions(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Join the token rows of all candidate answers of a question to one example.
+    """Join the tokenized rows of each question's candidate answers to one example.
 
     Args:
-      rows: tokenized examples of `expanded`, in order.
+      rows: tokenized rows, one per candidate answer, in order.
 
     Yields:
-      The fields that a question's rows have in common; "inputs", int32 [_], the concatenation of
-        all its rows; and the question and its first answer as texts.
+      One example per question, with the concatenated rows as "inputs", and with the texts of the
+        question and of its first answer.
     """
     found: list[np.ndarray] = []
     for row in rows:
@@ -139,11 +139,11 @@ def questions(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class CandidateText:
-    """Postprocessor that converts the number of a candidate answer, "3", to the answer's text.
+    """Postprocessor that converts the index of a candidate answer, such as "3", to its text.
 
     Attributes:
       postprocess: postprocessor of the text, which returns the value that metrics compare.
-      labels: classes of a row.
+      labels: classes of a candidate: wrong or correct.
     """
 
     postprocess: Callable[..., Any]
@@ -152,7 +152,7 @@ class CandidateText:
     def __call__(
         self, text: str, example: Mapping[str, Any] | None = None, is_target: bool = False
     ) -> Any:
-        """Return the value that metrics compare, given the number or the text of a candidate."""
+        """Return the value for metrics, given the index or the text of a candidate answer."""
         assert example is not None
         candidates = example["candidates"]
         if not is_target and text.isdecimal() and int(text) < len(candidates):
@@ -161,7 +161,7 @@ class CandidateText:
         return self.postprocess(text, example=example, is_target=is_target)
 
     def is_answer(self, text: str) -> bool:
-        """Return True, because a candidate is always chosen."""
+        """Return True, because every prediction is a candidate."""
         del text
         return True
 
@@ -179,7 +179,7 @@ def choice_task(
     postprocess: Callable[..., Any] | None,
     metrics: Sequence[Callable[..., Any]],
 ) -> Any:
-    """Make a seqio.Task of questions with choices. The arguments are as in `labelled_task`."""
+    """Make a seqio.Task of questions with several choices, for an encoder."""
     options = row_options(arguments)
 
     def make(raw: Raw) -> Iterator[list[dict[str, Any]]]:
@@ -217,7 +217,7 @@ def choice_task(
 
 
 def choice_form(question: str, names: tuple[str, ...]) -> Labelled:
-    """Describe how an encoder reads records that have a field for each choice."""
+    """Describe how an encoder reads questions with one field for each choice."""
     return Labelled(
         texts=(question, *names),
         label=lambda record: of_class(record["label"]),
@@ -304,7 +304,7 @@ def _source(
 
 
 class Row(NamedTuple):
-    """Tokens and label of one window of a context, without the last [SEP]."""
+    """Row of tokens for one window of a long context, with the row's label."""
 
     tokens: list[int]
     label: labelled.Label
@@ -321,7 +321,7 @@ def window_task(
 ) -> Any:
     """Make a seqio.Task of questions with long contexts that are divided into windows.
 
-    The arguments are as in `labelled_task`; data.layout must be `Windows`.
+    The layout in data.layout must be `Windows`.
     """
     layout, options = arguments.layout, row_options(arguments)
     assert isinstance(layout, Windows)
@@ -407,7 +407,7 @@ def window_rows(
 
 
 def divided(size: int, *, room: int, stride: int) -> list[range]:
-    """Return windows that cover a text: ranges of its tokens that begin at equal steps.
+    """Return token ranges that cover a text: windows that begin at equal steps.
 
     Args:
       size: number of tokens of the text. An empty text has one empty window.
@@ -422,6 +422,5 @@ def divided(size: int, *, room: int, stride: int) -> list[range]:
 
 
 def _places(offsets: Sequence[tuple[int, int]], start: int, stop: int) -> tuple[int, int] | None:
-    """Return the first and last token of a character span, or None if the span has no token."""
     inside = [place for place, (a, b) in enumerate(offsets) if a < stop and b > start]
     return (inside[0], inside[-1]) if start < stop and inside else None

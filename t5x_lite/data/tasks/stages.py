@@ -69,8 +69,8 @@ def map_numpy(
 
     Args:
       dataset: examples as flat dicts.
-      function: pure function from an example to an example; a resumed iterator calls it again. An
-        InputError that the function raises reaches the user unchanged.
+      function: pure function from an example to an example. An InputError of the function reaches
+        the user unchanged.
       signature: names, shapes and dtypes of the results.
       parallel: True to process several examples at a time.
 
@@ -102,7 +102,7 @@ def map_numpy(
 
 
 def stored(task: Any, split: str, *, seed: int) -> tf.data.Dataset:
-    """Return the examples of a split once, in order, as stored in a cache."""
+    """Return the examples of a task's split in order, as stored in a cache."""
     raw = task.source.get_dataset(split, shuffle=False)
     return task.preprocess_precache(raw, seed=seed)
 
@@ -144,7 +144,7 @@ def chunk_documents(
     join: bool = True,
     eos: bool = False,
 ) -> tf.data.Dataset:
-    """Tokenize documents and split each concatenation of 128 documents into chunks.
+    """Tokenize documents, concatenate groups of 128 documents, and split each group into chunks.
 
     By default documents have no separator, as in T5. The last chunk is shorter than the other
     chunks. A chunk of a single token is dropped, because no objective can use it. T5 first
@@ -186,12 +186,12 @@ def chunk_documents(
 
 
 def number(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Add the feature "index", int64: the position of the example in its pass."""
+    """Add the feature "index", int64: the position of the example in the dataset."""
     return dataset.enumerate().map(lambda index, example: {**example, "index": index})
 
 
 def count_epochs(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Add the feature "epoch", int64 from 0, which counts the passes over the data."""
+    """Add the feature "epoch", int64: the number of earlier passes over the data."""
 
     @tf.autograph.experimental.do_not_convert
     def step(state, example):
@@ -203,7 +203,7 @@ def count_epochs(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def corrupt(dataset: tf.data.Dataset, function: Corruption, *, seed: int) -> tf.data.Dataset:
-    """Replace "tokens" by corrupted "inputs" and "targets", at random by seed, epoch and index.
+    """Replace "tokens" by randomly corrupted "inputs" and "targets".
 
     Args:
       dataset: examples with "tokens", "epoch" and "index", and optional other scalars.
@@ -250,7 +250,7 @@ def corrupt(dataset: tf.data.Dataset, function: Corruption, *, seed: int) -> tf.
 
 
 def keyed(dataset: tf.data.Dataset, *, seed: int) -> tf.data.Dataset:
-    """Add the feature (seed, epoch, index), which seeds random choices of the layout."""
+    """Add a feature (seed, epoch, index), the random seed of an example."""
 
     @tf.autograph.experimental.do_not_convert
     def with_key(example):
@@ -267,7 +267,7 @@ def append_ending(
     *,
     ending: Sequence[int],
 ) -> tf.data.Dataset:
-    """Trim inputs, and append the given tokens instead of EOS.
+    """Truncate "inputs", and append the given token ids instead of EOS.
 
     Args:
       dataset: examples with "inputs", tokens without EOS.
@@ -291,7 +291,7 @@ def append_ending(
 def padded(sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Pad sequences with 0 to equal lengths; return the array [n, longest] and the lengths [n].
 
-    There is at least one column, because tf.data's unbatch reads freed memory without columns.
+    There is at least one column, even if all sequences are empty.
     """
     sizes = np.array([len(sequence) for sequence in sequences], np.int32)
     dtype = sequences[0].dtype if sequences else np.int32
@@ -304,7 +304,7 @@ def padded(sequences: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def features(vocabulary: Vocabulary) -> dict[str, Any]:
-    """Return the output features of a text-to-text task: "inputs" and "targets", ended by EOS."""
+    """Return the output features of a text-to-text task: "inputs" and "targets", each with EOS."""
     feature = seqio.Feature(vocabulary=seqio_vocabulary(vocabulary), add_eos=True, dtype=tf.int32)
     return {"inputs": feature, "targets": feature}
 
@@ -324,11 +324,10 @@ def ended_by(task: Any, ending: Sequence[int]) -> Any:
 
 
 class Source(seqio.FunctionDataSource):
-    """Seqio source that reads each split by a function, in a fixed order.
+    """Seqio source that returns each split by calling a function, in a fixed order.
 
     Attributes:
-      one_to_one: True if a task makes one example of each raw example, so that the number of
-        examples is known.
+      one_to_one: True if a task makes exactly one example of each raw example.
     """
 
     def __init__(
@@ -339,14 +338,14 @@ class Source(seqio.FunctionDataSource):
         one_to_one: bool = False,
         made_of: Callable[[str], tf.data.Dataset] | None = None,
     ):
-        """Create a source.
+        """Create a seqio source from a function that reads a split.
 
         Args:
           splits: names of the splits.
           dataset_of: function from a split to its raw examples.
           one_to_one: True if a task makes one example of each raw example.
-          made_of: function from a split to the dataset that the raw examples are made from; None
-            for `dataset_of`.
+          made_of: function from a split to the dataset from which the raw examples are made; None
+            if it is `dataset_of`.
         """
         self.one_to_one = one_to_one
         self._made_of = made_of or dataset_of
@@ -357,11 +356,10 @@ class Source(seqio.FunctionDataSource):
         super().__init__(dataset_fn, splits=splits)
 
     def fits_in_memory(self, split: str) -> bool:
-        """Return True if training may hold the examples of a split in memory."""
         return text_source.can_be_permuted(self._made_of(split))
 
     def passes(self, split: str, *, seed: int) -> text_source.Passes | None:
-        """Return passes over a streamed split, each in a new order.
+        """Return an iterator over passes through a streamed split, each in a new random order.
 
         Args:
           split: name of the split.
@@ -380,14 +378,14 @@ def source(
     one_to_one: bool = False,
     made_of: Callable[[str], tf.data.Dataset] | None = None,
 ) -> Source:
-    """Create a seqio source that reads each split by a function; see `Source`."""
+    """Create a seqio source that returns each split by calling a function."""
     return Source(splits, dataset_of, one_to_one=one_to_one, made_of=made_of)
 
 
 class FileSource(Source):
     """Seqio source of files that can be read one by one, in a fixed order.
 
-    `list_shards` does not list the files, because training processes divide the examples instead.
+    Training processes divide the examples, not the files, among each other.
 
     Attributes:
       language: language to read from multilingual text.
@@ -401,15 +399,14 @@ class FileSource(Source):
         *,
         shuffled: Callable[..., tf.data.Dataset] | None = None,
     ):
-        """Create a source from functions of the split.
+        """Create a seqio source of files that can be read one by one.
 
         Args:
           splits: names of the splits.
-          files_of: function from a split to its files, or to objects that represent them.
+          files_of: function from a split to its files.
           dataset_of: function from a split and a list of files to the examples in these files.
-          shuffled: `dataset_of` with the argument `shuffle`, a `text_source.Shuffle` that
-            determines the order; None if shuffling is not supported. It is called while tf.data
-            traces a function.
+          shuffled: function like `dataset_of` with another argument, `shuffle`, which determines
+            the order; None if shuffling is not supported.
         """
         self._files_of, self._of_files, self._shuffled = files_of, dataset_of, shuffled
         self.language = ""
@@ -453,13 +450,13 @@ class FileSource(Source):
 
 
 def text_documents(texts: Sequence[str]) -> tf.data.Dataset:
-    """Return a dataset of examples {"text"} in memory."""
+    """Return texts as an in-memory dataset of examples {"text"}."""
     encoded = tf.constant([text.encode() for text in texts], tf.string, shape=[len(texts)])
     return tf.data.Dataset.from_tensor_slices(encoded).map(lambda text: {"text": text})
 
 
 def text_pairs(inputs: Sequence[str], targets: Sequence[str]) -> tf.data.Dataset:
-    """Return a dataset of text examples {"inputs", "targets"} in memory."""
+    """Return pairs of texts as an in-memory dataset of examples {"inputs", "targets"}."""
     columns: Any = {
         name: tf.constant([text.encode() for text in texts], tf.string, shape=[len(texts)])
         for name, texts in (("inputs", inputs), ("targets", targets))
@@ -478,7 +475,7 @@ SUPERVISED_PREPROCESSORS = (
 def unsupervised_preprocessors(
     objective: Objective, *, seed: int
 ) -> list[Callable[..., tf.data.Dataset]]:
-    """Return all preprocessors of a seqio.Task, from "text" to the objective's examples.
+    """Return the preprocessors that turn texts into examples of an unsupervised objective.
 
     Args:
       objective: objective that defines the chunks and their corruption.
@@ -710,7 +707,6 @@ class _Room:
         return self._length - max(used)
 
     def fitted(self, write: Callable[[str], str], passages: str, *, room: int) -> str:
-        """Return `write(passages)` after truncating the passages to fit `room` tokens."""
         whole = write(passages)
         if not passages or self.counts([whole])[0] <= room:
             return whole
@@ -724,7 +720,6 @@ class _Room:
 
 
 def _compose(dataset: Any, *, augment: Augment, room: _Room) -> Any:
-    """Fill the template with inputs and passages."""
     spec = dict(dataset.element_spec)
     others = [name for name in ("second", "choices") if name in spec]
 

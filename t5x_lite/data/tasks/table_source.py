@@ -45,13 +45,13 @@ def table_source(
     kinds: Mapping[str, type],
     example: Callable[[dict[str, Any]], Mapping[str, Any]] = dict,
 ) -> stages.Source:
-    """Return a seqio source of the examples in tables, held in memory or streamed.
+    """Return a seqio source of the rows of tables, held in memory or streamed.
 
     Args:
       columns: columns of the examples.
       splits: tables of each split.
       kinds: types of an example's fields other than inputs and targets.
-      example: function that converts the example of a row to an example of the task.
+      example: function that converts the inputs and targets of a row to an example of the task.
     """
     divided = bool(columns.hold_out) and splits.get("validation") == splits.get("train")
 
@@ -140,7 +140,6 @@ class _Reader:
         self._next = -1
 
     def block(self, number: int) -> list[Mapping[str, Any]]:
-        """Return the rows of block `number`; [] after the last row."""
         with self._lock:
             if number != self._next:
                 self._open = itertools.islice(self._rows(), number * _ROWS, None)
@@ -163,12 +162,11 @@ def tables_of(
     arguments: TaskArguments,
     find: Callable[[Columns], Mapping[str, tuple[Table, ...]]] | None = None,
 ) -> tuple[Columns, dict[str, tuple[Table, ...]]]:
-    """Return the columns, with the config's template and prefix, and the tables of each split.
+    """Return the columns and the tables of each split of a task.
 
     Args:
       arguments: arguments of the task function.
-      find: function from the columns to the tables of another format; None finds files with a
-        header.
+      find: function from the columns to the tables of each split; None finds tables with a header.
     """
     columns: Columns = arguments.columns
     if arguments.template or arguments.prefix is not None:
@@ -244,7 +242,7 @@ def table_task(
 
 
 def texts_of_encoder(columns: Columns) -> tuple[str, ...]:
-    """Return the names of the text columns that an encoder reads."""
+    """Return the names of the text columns that an encoder reads: one text or two."""
     return ("inputs", "second") if columns.second else ("inputs",)
 
 

@@ -73,7 +73,7 @@ Dataset = Any
 
 
 class Shuffle(NamedTuple):
-    """Order of one pass over the data, determined by seed and epoch.
+    """Random order of one pass over the data.
 
     Attributes:
       seed: seed of the run.
@@ -86,12 +86,11 @@ class Shuffle(NamedTuple):
 
 @dataclass(frozen=True)
 class Passes:
-    """Passes over the examples of a split, each in a new order.
+    """Passes over the examples of a split, each in a new random order.
 
     Attributes:
       of_epoch: function from the number of a pass, a tf.Tensor int64 [], to its examples.
-      size: size and checksum of the files (`sizes_of`), which determine the order together with
-        seed and epoch; None if unknown.
+      size: size and checksum of the files, which change if the files change; None if unknown.
     """
 
     of_epoch: Callable[[Any], Dataset]
@@ -101,13 +100,12 @@ class Passes:
 def endless(
     passes: Passes, preprocess: Callable[..., Dataset], *, seed: int, epoch: str
 ) -> Dataset:
-    """Return an infinite dataset of passes in sequence, each preprocessed separately.
+    """Return an infinite dataset of passes over the data, each preprocessed separately.
 
-    `preprocess` is called while tf.data traces a function. It cannot iterate over the dataset or
-    read its length as a number.
+    The function `preprocess` is traced by tf.data, so it cannot iterate over the dataset.
 
     Args:
-      passes: passes of a source.
+      passes: passes over the examples of a split.
       preprocess: function from the examples of a pass and the seed to a dataset.
       seed: seed of the preprocessing.
       epoch: name of the added feature with the number of the pass.
@@ -208,7 +206,7 @@ def document_source(
     blocks: bool = False,
     c4: bool = False,
 ) -> Any:
-    """Return a `stages.FileSource` of the documents of data.directory as examples {"text"}.
+    """Return a seqio source of the documents in data.directory, with the feature "text".
 
     Args:
       directory: value of the option data.directory.
@@ -244,7 +242,7 @@ def source_of_files(
     *,
     held_out: int = HELD_OUT,
 ) -> Any:
-    """Return a `stages.FileSource` of the files of each split.
+    """Return a seqio source of the files of each split.
 
     Args:
       splits: files of each split. If "train" and "validation" are the same list object, documents
@@ -313,15 +311,15 @@ def text_documents(
     """Return a dataset of the documents of files; blank lines separate documents in text files.
 
     Args:
-      files: files, as in `text_lines`; the lines of a document are stripped and remain separate
-        lines.
+      files: paths of files in UTF-8, tables, or splits of the Hub. The lines of a document are
+        stripped and remain separate lines.
       keep: function from documents, string [n], to a mask [n] of the documents to keep; None for
         all.
-      shuffle: seed and epoch of the order, as in `text_lines`.
-      template: template of the text of a JSON object or a row, as in `text_lines`.
+      shuffle: seed and epoch of the order; None for the fixed order of the files.
+      template: template of the text of a JSON object or a row, with column names in braces.
 
     Returns:
-      Examples {"text": str}; see `text_lines`. Without `shuffle`, text files come first.
+      Examples {"text": str}. Without `shuffle`, text files come first.
     """
     ordered = sorted(files, key=lambda file: kind_of(file) != "text")
     divided = [kind_of(file) == "text" for file in ordered]
@@ -341,15 +339,14 @@ def json_objects(
     keep: Callable[[Tensor], Tensor] | None = None,
     shuffle: Shuffle | None = None,
 ) -> Dataset:
-    """Return a dataset of one text per object of JSON Lines files, in the order of `text_lines`.
+    """Return a dataset of one text per JSON object of JSON Lines files.
 
     Args:
       files: files with one JSON object per line.
-      parse: pure function from an object and its location, "file:line", to a text; it may raise
-        InputError. The location is only for messages: in a shuffled file, the line number is filled
-        in when an error is shown.
+      parse: pure function from an object and its location, "file:line", to a text. The location is
+        only for error messages.
       keep: function from lines, string [n], to a mask [n] of the lines to keep; None for all.
-      shuffle: seed and epoch of the order, as in `text_lines`.
+      shuffle: seed and epoch of the order; None for the fixed order of the files.
     """
     return _made(_blocks(Files(files), keep, shuffle), partial(of_object, parse=parse))
 
@@ -357,10 +354,10 @@ def json_objects(
 def texts_of_files(
     files: Sequence[str | DataPath], make: Callable[[bytes, str], bytes]
 ) -> Iterator[str]:
-    """Yield the texts of `json_objects` or `parsed_lines`, in order, without TensorFlow.
+    """Yield the texts that a function makes of the lines of files, in order, without TensorFlow.
 
     Args:
-      files: files, as in `text_lines`.
+      files: paths of the files.
       make: function from a line and its location, "file:line", to a text; a line with the text ""
         is skipped.
     """
@@ -376,12 +373,10 @@ def texts_of_files(
 
 
 def of_object(line: bytes, where: str, *, parse: Callable[[Mapping[str, Any], str], str]) -> bytes:
-    """Return the text that `parse` makes of the JSON object in a line."""
     return parse(_object(line, where=where), where).encode()
 
 
 def of_line(line: bytes, where: str, *, parse: Callable[[str, str], str]) -> bytes:
-    """Return the text that `parse` makes of a line."""
     return parse(line.decode(), where).encode()
 
 
@@ -392,14 +387,14 @@ def parsed_lines(
     keep: Callable[[Tensor], Tensor] | None = None,
     shuffle: Shuffle | None = None,
 ) -> Dataset:
-    """Return a dataset of one text per non-empty line of text files, in the order of `text_lines`.
+    """Return a dataset of one text per nonempty line of text files.
 
     Args:
-      files: files, as in `text_lines`.
-      parse: function from a line and its location, "file:line", to a text, as in `json_objects`. A
-        line with the text "" is skipped.
-      keep: filter of lines, as in `json_objects`.
-      shuffle: seed and epoch of the order, as in `text_lines`.
+      files: paths of the files.
+      parse: pure function from a line and its location, "file:line", to a text. A line with the
+        text "" is skipped.
+      keep: function from lines, string [n], to a mask [n] of the lines to keep; None for all.
+      shuffle: seed and epoch of the order; None for the fixed order of the files.
     """
     return _not_empty(_made(_blocks(Files(files), keep, shuffle), partial(of_line, parse=parse)))
 
@@ -411,13 +406,13 @@ def passage_texts(
     keep: Callable[[Tensor], Tensor] | None = None,
     shuffle: Shuffle | None = None,
 ) -> Dataset:
-    """Return a dataset with one text for each passage in files of passages.
+    """Return a dataset of one text per passage of files of passages.
 
     Args:
       files: files of passages, in a format of `data.formats.pairs`.
       write: pure function from a passage to a text; a passage with the text "" is skipped.
       keep: function from lines, string [n], to a mask [n] of the lines to keep; None for all.
-      shuffle: seed and epoch of the order, as in `text_lines`.
+      shuffle: seed and epoch of the order; None for the fixed order of the files.
     """
     readers = {str(file): line_reader(str(file)) for file in files}
 
@@ -500,7 +495,6 @@ def _made(
     *,
     only: Callable[[str], bool] = lambda file: True,
 ) -> Dataset:
-    """Return a dataset of the results of a function for each text and its location."""
     from t5x_lite.data.elements import tf
     from t5x_lite.data.tasks import stages
 
@@ -518,7 +512,6 @@ def _made(
 
 
 def _of_place(make: Callable[[bytes, str], bytes], text: bytes, file: str, place: int) -> bytes:
-    """Return the result of `make` for a text; add the line number to an error's message."""
     where = f"{file}:{place + 1}"
     try:
         return make(text, where)
@@ -641,13 +634,13 @@ def _builder_of(name: str, data_dir: str | None) -> Any:
 
 
 class _Prepared:
-    """Data set that TensorFlow Datasets prepared.
+    """Data set that is read with TensorFlow Datasets (TFDS).
 
     Args:
       name: name such as "wikipedia/20230601.en:1.0.0", or the directory of one version.
       is_directory: True if `name` is a directory.
       data_dir: TFDS's directory; None for its default.
-      is_default: True if the user did not name the data set.
+      is_default: True if the data set is the default because the user did not name one.
     """
 
     def __init__(
@@ -669,7 +662,7 @@ class _Prepared:
             return _builder_of(self._name, self._data_dir or os.environ.get("TFDS_DATA_DIR"))
 
     def source(self, template: str, *, language: str) -> Any:
-        """Return a `stages.FileSource` of the data set's splits."""
+        """Return a seqio source of the data set's splits."""
         from t5x_lite.data.tasks import stages
 
         splits = {split: split for split in _TRAINED}

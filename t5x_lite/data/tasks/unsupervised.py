@@ -99,11 +99,11 @@ _Splits = Mapping[str, Sequence[Any]]
 def split_files(directory: str, *, columns: Columns = _USUAL, language: str = "") -> _Splits:
     """Return the files of the splits "train" and "validation" in data.directory.
 
-    Both splits have the same list object if documents, not files, are divided between them.
+    If documents instead of files are divided between the splits, both splits have the same list.
 
     Args:
       directory: value of data.directory, other than TFDS.
-      columns: options of data.columns; its train and validation may name files or patterns.
+      columns: options of data.columns, in which train and validation may name files or patterns.
       language: language of mC4; "" for all other data.
     """
     if columns.train or columns.validation:
@@ -138,7 +138,7 @@ def split_files(directory: str, *, columns: Columns = _USUAL, language: str = ""
 
 
 def shards_of(place: str) -> list[Shard]:
-    """Return the training shards of a file, a pattern, a directory or a data set of the Hub."""
+    """Return the training files of a path: a file, a pattern, a directory or a Hub data set."""
     if place.startswith(HUB):
         return [*split_files(place)["train"]]
     path = data_path(place)
@@ -194,7 +194,7 @@ def divided(train: Sequence[Any], directory: str) -> _Splits:
 def files_of_both(directory: str, *, suffixes: tuple[str, ...], shown: str = "") -> _Splits:
     """Return the sorted files of the splits "train" and "validation" in a directory.
 
-    Both splits have the same list object if lines, not files, are divided between them.
+    If lines instead of files are divided between the splits, both splits have the same list.
 
     Args:
       directory: directory with the files.
@@ -266,12 +266,12 @@ def _tell_of_others(directory: str, name: str, number: int) -> None:
 
 
 def template_of(columns: Columns) -> str:
-    """Return the template of a row's text: data.columns.inputs, or the column "text"."""
+    """Return the template of a table row's text, with column names in braces."""
     return as_template(columns.inputs) if columns.inputs else TEXT
 
 
 def check_columns(splits: Mapping[str, Sequence[Any]], template: str) -> None:
-    """Raise InputError, before the first row is read, if tables lack a column of the template."""
+    """Raise InputError if a table lacks a column of the template."""
     shards = [*dict.fromkeys(shard for split in splits.values() for shard in split)]
     tables = [shard for shard in shards if kind_of(shard) == "table"]
     here = [one for one in tables if isinstance(one, HubSplit) or not is_remote(one)]
@@ -302,7 +302,7 @@ def one_language(languages: Sequence[str]) -> str:
 
 
 def check_language(language: str, there: Collection[str], *, where: str) -> None:
-    """Raise InputError, with the existing languages, if `language` is not one of them."""
+    """Raise InputError if `language` is not among the languages of the data."""
     if language not in there:
         listed = ", ".join(there) or "none"
         raise InputError(
@@ -364,9 +364,9 @@ COLLECTIONS = ("corpus.jsonl", "collection.tsv", "psgs_w100.tsv", "msmarco-docs.
 
 
 def collection_files(directory: str, *, named: bool = False) -> _Splits:
-    """Return the files of a collection of passages, which both splits share.
+    """Return the files of a collection of passages, for training and validation.
 
-    The passages, not the files, are divided between the splits.
+    Both splits have all files, because passages are divided between training and validation.
 
     Args:
       directory: a file, or a directory with a file named in `COLLECTIONS` or with *.jsonl and *.tsv
@@ -428,7 +428,7 @@ def _by_tensorflow(directory: str) -> bool:
 
 
 def numbered_shards(found: Sequence[str], *, name: str, directory: str) -> list[str]:
-    """Return the existing shards of one release; warn if some shards are missing.
+    """Return the existing shards of a data set; warn if some shards are missing.
 
     Args:
       found: paths that end in "NUMBER-of-TOTAL" and suffixes, such as "c4-train.00000-of-01024".
@@ -546,10 +546,7 @@ def iid_replace_spans(arguments: TaskArguments, *, noise_density: float = 0.15) 
 
 
 def iid_drop_tokens(arguments: TaskArguments, *, noise_density: float = 0.15) -> Objective:
-    """Return the objective that drops i.i.d. noise tokens from the inputs and predicts them.
-
-    The arguments are as in `iid_replace_spans`.
-    """
+    """Return the objective that drops i.i.d. noise tokens from the inputs and predicts them."""
     _no_final_sentinel("dropping tokens", arguments)
     length = _whole_chunk("dropping tokens", arguments)
     deviation = math.sqrt(length * noise_density * (1 - noise_density))
@@ -585,11 +582,9 @@ def bert_style(
 
 
 def mass_style(arguments: TaskArguments, *, noise_density: float = 0.15) -> Objective:
-    """Return the objective that predicts the full text from inputs with one noise sentinel.
+    """Return the objective that predicts the full text from inputs with masked tokens, as in MASS.
 
     Every token of i.i.d. noise becomes the same sentinel.
-
-    The arguments are as in `bert_style`.
     """
     _no_final_sentinel("MASS-style", arguments)
     function = partial(
@@ -631,7 +626,7 @@ def prefix_lm(arguments: TaskArguments) -> Objective:
 
 
 def language_model(arguments: TaskArguments) -> Objective:
-    """Return the objective with the text itself as targets, in chunks of targets_length.
+    """Return the language-model objective: the targets are chunks of text, without inputs.
 
     The length of a chunk includes EOS.
     """
@@ -641,7 +636,7 @@ def language_model(arguments: TaskArguments) -> Objective:
 
 
 def full_language_model(arguments: TaskArguments) -> Objective:
-    """Return the language-model objective with EOS at the end of documents, not of chunks."""
+    """Return the language-model objective with EOS only at the end of each document."""
     _no_final_sentinel("a language model", arguments)
     length = _chunk_length("targets_length", arguments.targets_length, extra=0)
     return Objective(chunk_length=length, corruption=None, eos_of_documents=True)

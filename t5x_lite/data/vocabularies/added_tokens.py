@@ -102,22 +102,22 @@ class AddedToken:
     special: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, with the names of an entry in tokenizer.json."""
+        """Return all fields as an entry of a tokenizer.json."""
         return dataclasses.asdict(self)
 
     def flags(self) -> dict[str, bool]:
-        """Return all fields except content and id, by name."""
+        """Return the flags of the token, such as `lstrip`, by name."""
         return {name: getattr(self, name) for name in _FLAGS}
 
 
 def as_added(entry: Any, *, where: object, number: Any = None, special: bool = False) -> AddedToken:
-    """Return the added token that an entry of a tokenizer file describes.
+    """Convert an entry of a tokenizer file to an `AddedToken`.
 
     Args:
       entry: the token's text, or a dict with "content" and flags.
       where: path of the file for messages.
       number: id of the token; None if unknown.
-      special: value of the flag if the entry lacks it.
+      special: True for a control token, if the entry does not set this flag.
     """
     fields = {"content": entry} if isinstance(entry, str) else entry
     if not isinstance(fields, dict) or not isinstance(fields.get("content"), str):
@@ -156,13 +156,13 @@ def as_added(entry: Any, *, where: object, number: Any = None, special: bool = F
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stated:
-    """Settings of a tokenizer, read from the JSON files next to its model.
+    """Settings of a tokenizer, read from the JSON files of its directory.
 
     Attributes:
       directory: directory of the JSON files.
       config: content of tokenizer_config.json, with missing entries from special_tokens_map.json.
-      explicit: added tokens with an id, by ascending id.
-      special: control tokens without an id, in the order in which they are added.
+      explicit: added tokens that the files list with an id, by ascending id.
+      special: control tokens that the files list without an id, in the order of their new ids.
     """
 
     directory: DataPath
@@ -229,7 +229,7 @@ class Stated:
     def resolved(
         self, id_of: Callable[[str], int | None], size: int, *, known: Container[str] = ()
     ) -> tuple[AddedToken, ...]:
-        """Return all added tokens with the ids that transformers' Python tokenizers assign.
+        """Return all added tokens, with the same ids as in transformers' Python tokenizers.
 
         Args:
           id_of: function that returns the id of a token of the model, or None for an unknown token.
@@ -267,7 +267,7 @@ None is always supported.
 
 
 def check_settings(config: Mapping[str, Any], *, where: object) -> None:
-    """Raise InputError for a setting that changes ids and is not implemented."""
+    """Raise InputError if a tokenizer's config has an unsupported setting that affects ids."""
     for name, values in _NOT_IMPLEMENTED.items():
         value = config.get(name)
         if value is not None and value not in values:
@@ -279,7 +279,7 @@ def check_settings(config: Mapping[str, Any], *, where: object) -> None:
 
 
 def check_class(name: Any, known: Iterable[str], *, where: object, form: str) -> None:
-    """Raise InputError if a tokenizer class is not supported.
+    """Raise InputError if the class of a tokenizer is not supported.
 
     Args:
       name: tokenizer_class of a tokenizer_config.json; None is always supported.
@@ -315,7 +315,6 @@ def read_object(path: DataPath) -> Mapping[str, Any]:
 
 
 def _merged(config: Mapping[str, Any], special_map: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the special tokens of special_tokens_map.json, with additions from config lists."""
     names = [f"{role}_token" for role in ROLES]
     found = {name: special_map[name] for name in names if special_map.get(name) is not None}
     for name in _LISTS:
@@ -350,7 +349,7 @@ NAMES = {"<pad>": PAD_ID, "</s>": EOS_ID, "<unk>": UNK_ID}
 
 
 class SpecialTokens:
-    """Splitter of text at special and added tokens.
+    """Splitter of text at special and added tokens, before the text between them is encoded.
 
     Args:
       sentinels: ids of the sentinels by their text.
@@ -360,7 +359,7 @@ class SpecialTokens:
       plain: True if <pad>, </s> and <unk> are ordinary text.
 
     Attributes:
-      changed: tokens of `added` that are new or differ from the default in their flags.
+      changed: tokens of `added` that are new or have changed flags.
     """
 
     def __init__(
@@ -390,7 +389,7 @@ class SpecialTokens:
         self._pattern = re.compile(f"({'|'.join(map(re.escape, names))})") if names else None
 
     def split(self, text: str) -> list[str | int]:
-        """Split a text into ids of special tokens and the nonempty texts between these tokens."""
+        """Split a text into ids of special tokens and the texts between these tokens."""
         if self._pattern is None:
             return [text] if text else []
         parts = [part for part in self._pattern.split(text) if part]
@@ -424,7 +423,7 @@ class SpecialTokens:
 
         Args:
           texts: any texts.
-          plain: function that encodes a list of texts without special tokens; it is called once.
+          plain: function that encodes a list of texts without special tokens.
         """
         split = [self.split(text) for text in texts]
         encoded = iter(plain([part for parts in split for part in parts if isinstance(part, str)]))

@@ -83,7 +83,7 @@ class Bytes:
     """Byte vocabulary (ByT5): the bytes of UTF-8 text, special tokens and sentinels.
 
     Attributes:
-      layout: ids of the sentinels, as in "seqio" or in "hf" (transformers).
+      layout: numbering of the sentinels: "seqio" or "hf" (transformers).
       extra_ids: number of sentinels.
       size: number of ids.
       added: added tokens, and special tokens with changed flags, such as `lstrip`.
@@ -101,10 +101,10 @@ class Bytes:
         extra_ids: int = 100,
         added: Sequence[AddedToken] = (),
     ):
-        """Create the vocabulary.
+        """Create a byte vocabulary.
 
         Args:
-          layout: ids of the sentinels, as in "seqio" or in "hf" (transformers).
+          layout: numbering of the sentinels: "seqio" or "hf" (transformers).
           extra_ids: number of sentinels.
           added: added tokens, and special tokens with changed flags, each with an id.
 
@@ -147,7 +147,7 @@ class Bytes:
 
     @property
     def reads_as_seqio(self) -> bool:
-        """True if seqio's byte vocabulary gives the same ids for text."""
+        """True if seqio's byte vocabulary encodes every text as the same ids."""
         return not self._names
 
     @property
@@ -239,7 +239,7 @@ def read_bytes_vocabulary(path: DataPath, *, extra_ids: int) -> Bytes:
 
 
 def read_added(path: DataPath) -> dict[str, Any]:
-    """Return the options of a bytes.json or special_tokens.json by name, without the layout."""
+    """Return the added tokens and encoding flags in a bytes.json or special_tokens.json."""
     said = json.loads(path.read_bytes())
     found: dict[str, Any] = {}
     if entries := said.get("added_tokens"):
@@ -260,7 +260,7 @@ def read_added(path: DataPath) -> dict[str, Any]:
 
 
 def read_layout(path: DataPath) -> Layout:
-    """Return the layout, "seqio" or "hf", in a bytes.json or special_tokens.json."""
+    """Return the numbering of sentinels, "seqio" or "hf", in the JSON file of a vocabulary."""
     try:
         layout = json.loads(path.read_text(encoding="utf-8"))["layout"]
     except OSError as error:
@@ -291,9 +291,8 @@ def read_spm(path: str | os.PathLike[str], *, compose: bool = True) -> Tokenizer
     Args:
       path: path of the model; tokenizer_config.json and added_tokens.json may be in the same
         directory.
-      compose: True to convert text to NFC before the model's normalization. In this normalization,
-        the `tokenizers` package replaces single characters, and the SentencePiece library replaces
-        the longest matching sequence (huggingface/tokenizers#2116).
+      compose: True to convert text to NFC before the model's normalization, so that decomposed text
+        has the same ids as in the SentencePiece library (huggingface/tokenizers#2116).
 
     Raises:
       InputError: if a file is unreadable, or the model is not a unigram model with [CLS] and [SEP].
@@ -414,7 +413,7 @@ def _read_model(path: DataPath) -> Any:
 
 
 def composes(charsmap: bytes) -> bool:
-    """Return True if SentencePiece's normalization composes letters with their marks.
+    """Return True if SentencePiece's normalization joins letters with combining marks.
 
     Args:
       charsmap: precompiled_charsmap of a model, which may be empty.

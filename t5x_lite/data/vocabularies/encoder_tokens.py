@@ -92,7 +92,7 @@ _UNSPACED = (
 def without_special(ids: Sequence[int], tokens: EncoderTokens) -> Sequence[int]:
     """Replace [CLS], [SEP], [MASK] and padding in the ids of a text by the unknown id.
 
-    These ids divide a row or mark positions to predict, so a text must not contain them.
+    These ids have a special meaning in a row, so a text must not contain them.
     """
     special = {tokens.cls_id, tokens.sep_id, tokens.mask_id, tokens.pad_id}
     if special.isdisjoint(ids):
@@ -102,7 +102,7 @@ def without_special(ids: Sequence[int], tokens: EncoderTokens) -> Sequence[int]:
 
 @functools.lru_cache(maxsize=8)
 def encoder_tokens(vocabulary: Vocabulary) -> EncoderTokens:
-    """Return the special ids and the word boundaries of a vocabulary for an encoder.
+    """Return the special token ids and the word boundaries of an encoder's vocabulary.
 
     Raises:
       InputError: if sentinels for [CLS] and [MASK] are missing, or word boundaries are unknown.
@@ -141,7 +141,7 @@ def encoder_tokens(vocabulary: Vocabulary) -> EncoderTokens:
 
 
 def tokens_for(layout: Layout, vocabulary: Vocabulary) -> EncoderTokens | None:
-    """Return the special ids for a layout of encoder rows, or None for other layouts."""
+    """Return the special token ids for a layout of encoder rows; None for other layouts."""
     return encoder_tokens(vocabulary) if layout.of_encoder else None
 
 
@@ -154,7 +154,7 @@ def _surfaces(vocabulary: SentencePiece | Bytes) -> Iterable[str]:
 
 
 def _tokenizer_kinds(vocabulary: Tokenizer) -> UInt8[np.ndarray, " V"]:
-    """Return for each token id if the token begins a word, continues a word, or is a word."""
+    """Classify each token id: the token begins a word, continues a word, or is a word."""
     description, pieces = vocabulary.description(), vocabulary.pieces()
     special = set(vocabulary.special_ids) - {vocabulary.unk_id}
     model = description["model"]
@@ -224,7 +224,7 @@ def _with_special(
 
 
 def _kind(surface: str) -> int:
-    """Return if a token with this text begins a word, continues a word, or is a word."""
+    """Classify a token by its text: the token begins a word, continues a word, or is a word."""
     core = surface.strip()
     if core and all(_is_alone(character) for character in core):
         return ALONE
@@ -251,7 +251,7 @@ _PLACE = re.compile(r"(?<=[^\W\d_]) (?=[^\W\d_])")
 
 
 def first_tokens(vocabulary: Vocabulary, texts: Sequence[str], *, count: int) -> list[list[int]]:
-    """Return the token ids of each text, or for a long text at least its first `count` + 1 ids.
+    """Return the token ids of each text; long texts may be truncated after `count` + 1 ids.
 
     Args:
       vocabulary: vocabulary that encodes the texts.
@@ -294,7 +294,7 @@ def _divides(vocabulary: Vocabulary) -> bool:
 
 
 class Cut(NamedTuple):
-    """Rows of tokens made from texts, and the texts that were truncated.
+    """Texts as rows of tokens, and a list of the texts that were too long.
 
     Attributes:
       rows: int32 token ids of each text's row.
@@ -307,7 +307,7 @@ class Cut(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextRows:
-    """Callable that converts texts to rows of tokens.
+    """Callable that converts texts to rows of tokens, such as [CLS] text [SEP].
 
     Attributes:
       vocabulary: vocabulary that encodes the texts.
@@ -374,11 +374,11 @@ _SHOWN = 40
 
 
 def tell(name: str, examples: Iterable[Mapping[str, Any]], vocabulary: Vocabulary) -> None:
-    """Log a warning if the inputs or targets of a task have many unknown tokens.
+    """Warn if the inputs or targets of a task have many unknown tokens.
 
     Args:
       name: the task's name.
-      examples: examples with token ids as "inputs" or "targets"; the first `FIRST` are read. If
+      examples: examples with token ids as "inputs" or "targets"; only the first ones are read. If
         they have the text as "inputs_pretokenized" or "targets_pretokenized", the warning lists
         unknown characters.
       vocabulary: vocabulary of the token ids.
@@ -425,7 +425,6 @@ def _text(value: Any) -> str:
 
 
 def _unknown_characters(texts: Sequence[str], vocabulary: Vocabulary) -> str:
-    """Return the end of the warning, which lists characters without a token, or ""."""
     characters = collections.Counter("".join("".join(text.split()) for text in texts))
     unknown = [
         character
@@ -446,7 +445,7 @@ LINES = 2_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fertility:
-    """Counts of words, characters and tokens in a text.
+    """Numbers of words, characters and tokens of a text.
 
     Attributes:
       words: number of words, separated by white space.

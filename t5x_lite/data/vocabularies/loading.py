@@ -81,13 +81,14 @@ class SentencePiece:
       model_path: path of the model file.
       model_bytes: content of the model file, without sentinels.
       extra_ids: number of appended sentinels.
-      layout: rule for finding special tokens in text, "seqio" or "hf"; both have the same ids.
+      layout: rule for finding special tokens in text, as in "seqio" or "hf" (transformers); the ids
+        are the same.
       size: number of ids, including sentinels and added tokens.
       num_sentinels: number of sentinels, appended or in the model.
       added: added tokens, and special tokens with changed flags, such as `lstrip`.
       legacy: True to insert a space piece after a special token (`legacy` of T5Tokenizer).
       add_prefix_space: True to begin a text with a space piece; only used if `legacy` is False.
-      fast: content of a tokenizer.json that encodes text with layout "hf"; b"" if unused.
+      fast: content of a tokenizer.json that encodes the text; b"" if unused.
     """
 
     pad_id = PAD_ID
@@ -110,11 +111,11 @@ class SentencePiece:
         Args:
           model_path: path of a SentencePiece model with the ids pad 0, eos 1 and unk 2.
           extra_ids: number of sentinels to append.
-          layout: rule for finding special tokens in text.
+          layout: rule for finding special tokens in text, as in "seqio" or "hf" (transformers).
           added: added tokens, each with an id.
-          legacy: value of the attribute `legacy`.
-          add_prefix_space: value of the attribute `add_prefix_space`.
-          fast: value of the attribute `fast`.
+          legacy: True to insert a space piece after a special token.
+          add_prefix_space: True to begin a text with a space piece if `legacy` is False.
+          fast: content of a tokenizer.json that encodes the text; b"" if unused.
         """
         if extra_ids < 0:
             raise InputError(f"data.extra_ids must be at least 0, but is {extra_ids}")
@@ -158,7 +159,7 @@ class SentencePiece:
 
     @property
     def reads_as_seqio(self) -> bool:
-        """True if seqio's vocabulary of the same model gives the same ids for text."""
+        """True if seqio's vocabulary of the same model encodes every text as the same ids."""
         return not self._names and self.legacy
 
     @property
@@ -252,7 +253,7 @@ class SentencePiece:
         return {0, 1, 2, *sentinels, *(token.id for token in self.added if token.special)}
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Decode ids up to the first EOS; padding is dropped, and ids above `size` are unknown.
+        """Decode ids up to the first EOS; padding is dropped.
 
         Added tokens are written with spaces around them, unless the vocabulary has a
         tokenizer.json.
@@ -568,7 +569,7 @@ _FREQUENT_SHARE, _FREQUENT_MINIMUM = 1e-5, 3
 
 
 def frequent_characters(lines: Iterable[str], *, limit: int) -> tuple[str, str]:
-    """Return the frequent characters of normalized text, which need a piece.
+    """Return the characters of a text that are so frequent that they need a token.
 
     A character is frequent if it occurs `FREQUENT` times. In a text of fewer than ten million
     characters, it is frequent if it occurs three times and is at least one in 100,000 characters.

@@ -106,7 +106,7 @@ class Tokenizer:
 
     Attributes:
       model_path: path of the file.
-      model_bytes: content of the file, or of the tokenizer.json that it was converted to.
+      model_bytes: content of the file, or of a tokenizer.json with the same vocabulary.
       names: texts of the special pieces, by "cls", "sep", "mask", "pad" and "unk".
       cls_id: id of the token at the beginning of a row.
       sep_id: id of the token at the end of a text.
@@ -187,7 +187,7 @@ class Tokenizer:
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of `files`; equal digests imply equal ids."""
+        """SHA-256 (hex) of the vocabulary's files; equal digests imply equal ids."""
         return hashlib.sha256(b"".join(self.files().values())).hexdigest()
 
     @property
@@ -265,7 +265,7 @@ class Tokenizer:
         }
 
     def has_the_ids_of(self, other: object) -> bool:
-        """Return True if another vocabulary gives the same ids, even if its files differ."""
+        """Return True if another vocabulary encodes every text as the same ids."""
         return isinstance(other, Tokenizer) and self.description() == other.description()
 
     def save(self, directory: str | os.PathLike[str]) -> Path:
@@ -359,7 +359,7 @@ def _wordpiece(pieces: Sequence[str], options: Mapping[str, Any], *, unknown: st
 
 
 def load_tokenizer(content: bytes, *, where: DataPath) -> Any:
-    """Load a tokenizers.Tokenizer from the content of a tokenizer.json.
+    """Load a tokenizers.Tokenizer from the bytes of a tokenizer.json.
 
     Raises:
       InputError: if the content is damaged, or encoding a probe text fails.
@@ -468,7 +468,7 @@ _BYTE_LEVEL_CLASSES = ("RobertaTokenizer", "LongformerTokenizer", *_GENERAL)
 
 
 def read_byte_level(path: str | os.PathLike[str]) -> Tokenizer:
-    """Read a byte-level BPE vocabulary from vocab.json and merges.txt, as in RoBERTa's releases.
+    """Read a byte-level BPE vocabulary, such as RoBERTa's, from vocab.json and merges.txt.
 
     A tokenizer_config.json in the same directory may set `add_prefix_space` and the special pieces;
     a special_tokens_map.json may also set the special pieces. By default, <mask> includes the space
@@ -556,7 +556,7 @@ def _plain_specials(names: Iterable[str], pieces: Sequence[str]) -> list[AddedTo
 
 
 def add_tokens(tokenizer: Any, tokens: Iterable[AddedToken], *, where: DataPath) -> None:
-    """Add tokens to a tokenizers.Tokenizer; raise InputError if a token gets another id."""
+    """Add tokens to a tokenizers.Tokenizer; raise InputError if a token gets an unexpected id."""
     import tokenizers
 
     for token in tokens:
@@ -575,7 +575,7 @@ def add_tokens(tokenizer: Any, tokens: Iterable[AddedToken], *, where: DataPath)
 
 
 def add_stated(tokenizer: Any, stated: Stated, *, where: DataPath) -> None:
-    """Add the tokens that the JSON files next to a tokenizer.json list."""
+    """Add tokens that are listed in other JSON files to a tokenizers.Tokenizer."""
     there = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     special = [token for token in stated.special if token.content not in there]
     add_tokens(tokenizer, [*stated.explicit, *special], where=where)
