@@ -93,7 +93,16 @@ def test_the_installed_mteb(tmp_path, model):
     assert again.mteb_model_meta.revision != meta.revision
 
 
-@pytest.mark.parametrize("sentences", [[3], [{"image": 1}], "text", {"text": ["a"]}, None])
-def test_what_is_no_text(model, sentences):
-    with pytest.raises(InputError, match=r"encode\(\) requires "):
+@pytest.mark.parametrize(
+    ("sentences", "message"),
+    [
+        ([3], "a text must be a string, but got int"),
+        ([{"image": 1}], "a batch must have the key"),
+        ("text", r"encode\(\) requires a list of texts or batches, but got str"),
+        ({"text": ["a"]}, r"encode\(\) requires a list of texts or batches, but got dict"),
+        (None, r"encode\(\) requires texts or batches of texts as inputs, but got None"),
+    ],
+)
+def test_what_is_no_text(model, sentences, message):
+    with pytest.raises(InputError, match=message):
         model.encode(sentences)

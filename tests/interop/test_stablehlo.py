@@ -260,7 +260,7 @@ def test_what_is_refused(bert, t5, tmp_path, capsys):
         export_stablehlo(t5[0], tmp_path / "out", pooling="mean")
     with pytest.raises(InputError, match="is an encoder, but --max-decode-length is for models"):
         export_stablehlo(bert[0], tmp_path / "out", max_decode_length=5)
-    with pytest.raises(InputError, match="maximum length is"):
+    with pytest.raises(InputError, match="maximum length of the model is"):
         export_stablehlo(bert[0], tmp_path / "out", inputs_length=10_000)
     assert main(["export", "stablehlo", str(bert[0]), "out", "--platforms", "gpu"]) == 2
     assert "--platforms" in capsys.readouterr().err
