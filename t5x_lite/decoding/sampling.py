@@ -210,9 +210,9 @@ def keep_top_p(logits: Float[Array, "R V"], p: float) -> Float[Array, "R V"]:
     """Keep the likeliest tokens with total probability p (nucleus sampling); mask all others.
 
     A token is masked if it and all less likely tokens have a total probability of at most 1 - p
-    (Holtzman et al. 2019); equally likely tokens are kept or masked together. The bound is found by
-    bisection over the 32 bits of a float, as in t5x's binary_search.py; sorting 32128 logits takes
-    25 times as long.
+    (Holtzman et al. 2019); equally likely tokens are kept or masked together. The lowest kept logit
+    is found by bisection over the 32 bits of a float, as in t5x's binary_search.py; sorting 32128
+    logits takes 25 times as long.
     """
     probabilities = jax.nn.softmax(logits, axis=-1)
     bits = jax.lax.bitcast_convert_type(logits.astype(jnp.float32), jnp.int32)
@@ -299,7 +299,7 @@ def draw(
 def _locate(
     weights: Float[Array, "R N"], target: Float[Array, " R"]
 ) -> tuple[Int[Array, " R"], Float[Array, " R"]]:
-    """Return the index at which the cumulative weight exceeds `target`, and the remainder."""
+    """Return where the cumulative weight exceeds `target`, and `target` minus earlier weights."""
     running = jnp.cumsum(weights, axis=-1)
     # Sums in another order may differ in the last bit: a weight of 0 is never the place, and the
     # last weight above 0 is it where the running sum ends below the target.

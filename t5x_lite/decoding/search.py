@@ -185,7 +185,7 @@ class T5XRule:
     Attributes:
       penalty: length penalty (alpha).
       max_length: maximum number of new tokens.
-      nothing: score of missing outputs while fewer than num_beams outputs are finished.
+      nothing: score of each finished output that is still missing.
     """
 
     penalty: float
@@ -207,7 +207,7 @@ class T5XRule:
     def finishing(
         self, eos: Bool[Array, "B K"], *, last: Bool[Array, ""]
     ) -> tuple[Bool[Array, "B K"], Bool[Array, "B K"]]:
-        """Return masks of the continuations that end, and of the candidates for finished outputs.
+        """Return which continuations end, and which of these may become finished outputs.
 
         Args:
           eos: True for continuations that end with EOS.
@@ -261,10 +261,9 @@ class HuggingFaceRule:
     def finishing(
         self, eos: Bool[Array, "B K"], *, last: Bool[Array, ""]
     ) -> tuple[Bool[Array, "B K"], Bool[Array, "B K"]]:
-        """Return masks of the continuations that end, and of the candidates for finished outputs.
+        """Return which continuations end, and which of these may become finished outputs.
 
-        An EOS among the worse half of the continuations is dropped. At max_length, all
-        continuations end.
+        Only the better half of the continuations may become outputs. At max_length, all end.
         """
         ends = eos | last
         return ends, ends & (jnp.arange(eos.shape[1]) < eos.shape[1] // 2)

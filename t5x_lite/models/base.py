@@ -58,7 +58,7 @@ class ModelConfig:
         raise TypeError(f"class {type(self).__name__} does not define the method build")
 
     def views(self, prefix: str = "") -> tuple[View, ...]:
-        """Return the rules that compute shared parameters from the stored parameters.
+        """Return the rules that convert tied parameters between stored form and the module's form.
 
         Args:
           prefix: prefix of the module's parameter paths, such as "model/".

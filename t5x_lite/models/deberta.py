@@ -59,9 +59,10 @@ class DebertaConfig(EncoderConfig):
         distance.
       max_relative_positions: distance from which on all distances on one side share a row; None for
         max_positions.
-      position_terms: terms of attention in addition to content to content: "c2p", "p2c".
-      share_position_projections: True to project distances by the projections of contents (v2
-        xlarge and v3).
+      position_terms: terms of the attention score other than content-to-content: "c2p" (content to
+        position) and "p2c" (position to content).
+      share_position_projections: True to project distances by the query and key projections of the
+        tokens (v2 xlarge and v3).
       norm_relative: True to apply a layer norm to the relative embedding.
       position_biased_input: True to add the position embedding to the token embeddings.
       enhanced_mask_decoder: True to add positions after the layers for masked language modeling, as

@@ -226,7 +226,7 @@ class EncoderConfig(ModelConfig):
 
         Args:
           length: length of the text in tokens.
-          masked_lm: True to count the hidden states for a masked LM head.
+          masked_lm: True for the FLOPs of `masked_lm_states`.
         """
         return self.num_layers * self.layer_flops(length) + self.projection_flops(length)
 
@@ -334,8 +334,8 @@ class EncoderModel(nnx.Module):
         Args:
           tokens: token ids, padded with `pad_id`.
           segment_ids: segment ids of packed documents, from 1; 0 is padding.
-          positions: positions from 0 within each document; None computes them from the segment ids,
-            or counts all tokens.
+          positions: positions from 0 within each document; None counts them per segment, or per row
+            if segment_ids is None.
           token_types: token types; None is 0 everywhere. Models with at most one type ignore them.
           key: random key of dropout; None disables dropout.
         """
@@ -494,7 +494,7 @@ class EncoderModel(nnx.Module):
     ) -> Int[Array, "#B S"]:
         """Return the row of each token in the position embedding.
 
-        If `first_position` is positive, padding has the row of `pad_id` and is not counted
+        If `first_position` is positive, padding has row `pad_id` and only other tokens are counted
         (RoBERTa: transformers modeling_roberta.py, create_position_ids_from_input_ids).
         """
         first, most = self.config.first_position, self.config.max_positions - self.num_before

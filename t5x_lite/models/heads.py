@@ -196,7 +196,7 @@ class ClassHead(Head):
         """Return a task's labels in the order of the head's class names.
 
         Returns:
-          The labels; None if the class names are not the labels (ignoring case).
+          The labels; None if they differ from the head's class names (ignoring case).
         """
         names = {label.lower(): label for label in labels}
         found = [names[label.lower()] for label in self.labels if label.lower() in names]

@@ -50,7 +50,7 @@ class LMConfig(StackConfig):
         attention is causal. The parameters are the same, so that a causal model can be trained
         further as a prefix model.
       prefix_buckets: buckets of the relative bias in a prefix LM: "causal", all for keys to the
-        left (T5X), or "bidirectional", half of them for keys to the right (the paper).
+        left (T5X), or "bidirectional", half of them for keys to the right (the T5 paper).
       tie_embeddings: True if the output layer shares the token embedding.
     """
 
@@ -107,8 +107,8 @@ class LM(TokenModel):
         Args:
           decoder_input_tokens: text shifted right, with 0 first; padded at the end.
           decoder_segment_ids: segment ids of packed examples, from 1; 0 is padding.
-          decoder_causal_attention: seqio's mask, 1 at positions that read the inputs, 0 elsewhere;
-            a causal model ignores it.
+          decoder_causal_attention: 1 at inputs and at the 0 before them, which attend in both
+            directions (as in seqio); a causal model ignores it.
           key: random key of dropout; None disables dropout.
 
         Returns:
@@ -192,8 +192,8 @@ class LM(TokenModel):
     ) -> Float[Array, "B T V"]:
         """Return the logits of each target given the inputs and earlier targets.
 
-        Inputs are right-aligned, so that the targets follow them without a gap, as in training
-        rows.
+        The padding of inputs is moved to the left, so that targets follow without a gap, as in
+        training.
 
         Args:
           inputs: token ids, padded with 0 on the right.

@@ -430,8 +430,8 @@ def lm_v1(**fields: Any) -> LMConfig:
 
     Source: t5/models/gin/models/lm_v1.gin in google-research/text-to-text-transfer-transformer. The
     prefix language model, lm_v1_ifa.gin, is `lm_v1(prefix=True)`. The relative bias has buckets for
-    keys to the right, also during decoding (Mesh TensorFlow's transformer_layers.py: bidirectional
-    is not fully_autoregressive); T5X's decoder_only has no such buckets.
+    keys to the right, also during decoding (Mesh TensorFlow's transformer_layers.py); T5X's
+    decoder_only has no such buckets.
     """
     fields = {"feed_forward": "relu", "prefix_buckets": "bidirectional", **fields}
     return _lm(768, 12, 12, 3072, **fields)
@@ -442,7 +442,7 @@ def lm_v1(**fields: Any) -> LMConfig:
 
 
 def lm_base(**fields: Any) -> LMConfig:
-    """Return the config of a decoder-only base model, 110M parameters; `fields` replaces fields."""
+    """Return the config of a base decoder-only model (110M); `fields` replaces config fields."""
     return _lm(768, 12, 12, 2048, **fields)
 
 

@@ -160,7 +160,7 @@ def pool(
 
     Args:
       hidden: hidden states of an encoder.
-      mask: mask of tokens that are not padding: True, or positive.
+      mask: mask of tokens: True or positive at tokens, False or 0 at padding.
       kind: "cls" or "mean".
     """
     check_pooling("pooling", kind)
@@ -317,7 +317,7 @@ class DenseHead(nnx.Module):
 
         Args:
           hidden: hidden states of the encoder.
-          mask: mask of tokens that are not padding: True, or positive.
+          mask: mask of tokens: True or positive at tokens, False or 0 at padding.
           role: kind of the texts, "query" or "passage".
         """
         vectors = self.project(pool(hidden, mask, self.config.pooling), role=role)

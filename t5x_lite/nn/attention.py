@@ -54,12 +54,12 @@ def softmax_attention(
     mask: Bool[Array, "#B 1 #T S"] | None,
     kept: Bool[Array, "B H T S"] | None = None,
 ) -> Float[Array, "B T H K"]:
-    """Compute softmax(query key^T + bias) value with a float32 softmax; dropped weights are 0.
+    """Compute softmax(query key^T + bias) value with a float32 softmax.
 
-    The matrix products take their operands in the dtype of value. The division by the softmax's sum
-    follows the second product, and the backward pass is written by hand (Dao et al. 2022,
-    FlashAttention, appendix B.2). Both save passes over [B, H, T, S]. A query without visible keys
-    attends to all keys equally and passes no gradient to its logits.
+    Weights are 0 where `kept` is False. The two matrix products take operands in the dtype of
+    value. To save passes over [B, H, T, S], the softmax's division follows the second product, and
+    the backward pass is written by hand (Dao et al. 2022, FlashAttention, appendix B.2). A query
+    without visible keys attends to all keys equally and passes no gradient to its logits.
     """
     return _attention_forward(query, key, value, bias, mask, kept)[0]
 
@@ -243,12 +243,12 @@ def dot_product_attention(
     prefix: Prefix | None = None,
     prefix_bias: Float[Array, "#B H #T P"] | None = None,
 ) -> Float[Array, "B T H K"]:
-    """Compute unscaled dot-product attention, by the implementation that the pattern selects.
+    """Compute unscaled dot-product attention, by the implementation that `pattern` selects.
 
-    A pattern with arrays selects plain attention. A pattern with a `Visibility` (compact mask)
-    selects blocked attention, the TPU kernel or cuDNN's attention. With `share_dropout`, all
-    implementations drop the same weights. Without it, blocked attention and the TPU kernel drop the
-    same weights, plain attention drops different weights, and cuDNN's attention does not run.
+    If `pattern.mask` is an array or None, plain attention runs; if it is a `Visibility` (compact
+    mask), its fields select blocked attention, the TPU kernel or cuDNN's attention. If
+    `share_dropout` is True, all implementations drop the same weights. If not, blocked attention
+    and the TPU kernel drop the same, plain attention drops others, and cuDNN's cannot run.
 
     Args:
       query: projected queries.
@@ -317,10 +317,10 @@ def dot_product_attention(
 def of_rows(
     prefix: Prefix, num: Size, rate: float, *, key: Key | None
 ) -> tuple[Float[Array, "B P H K"], Float[Array, "B P H K"]]:
-    """Broadcast a prefix's keys and values to all rows of a batch, with dropout of the values.
+    """Broadcast prefix keys and values to all rows of a batch, and apply dropout to the values.
 
     Args:
-      prefix: keys and values of the prefix.
+      prefix: keys and values that a prefix adapter returns.
       num: number of rows B.
       rate: dropout rate of the attention weights.
       key: random key of dropout; None disables dropout.
@@ -331,7 +331,7 @@ def of_rows(
 
 
 def with_room(x: Array | None, num: int, value: bool | int) -> Array | None:
-    """Prepend `num` columns filled with `value` to a mask or bias [.., S], for prefix keys."""
+    """Prepend `num` columns filled with `value` to the last axis of a mask or bias."""
     if x is None:
         return None
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(num, 0)], constant_values=value)
@@ -340,7 +340,7 @@ def with_room(x: Array | None, num: int, value: bool | int) -> Array | None:
 def dropped_values(
     value: Float[Array, "B S H K"], rate: float, *, key: Key | None, share: bool
 ) -> tuple[Float[Array, "B S H K"], WeightDropout | None]:
-    """Apply attention dropout to the values, or prepare its application to the weights.
+    """Apply shared attention dropout to the values, or only scale them for dropout of the weights.
 
     Args:
       value: projected values.
@@ -465,7 +465,7 @@ class Attention(nnx.Module):
         """Fuse the query, key and value projections into one matrix product for decoding, in place.
 
         Args:
-          crosses: True for cross-attention, which computes only queries from x.
+          crosses: True for cross-attention, where key and value projections stay separate.
         """
         if self.scale is not None or self.query.has_bias:
             raise ValueError("attention with biases or scaled logits cannot be fused for decoding")
@@ -534,7 +534,7 @@ class Attention(nnx.Module):
     ) -> Float[Array, "B T D"]:
         """Attend from projected queries to keys and values, and apply the output projection.
 
-        If `prefix` is None, the prefix adapter of the layer computes it.
+        If `prefix` is None, the keys and values of the layer's prefix adapter are used, if any.
         """
         # If the length is split over devices, each device has some of the queries and all keys.
         keys, values = (constrain(y, "batch", None, "heads", "kv") for y in (keys, values))
@@ -562,7 +562,6 @@ class Attention(nnx.Module):
         return None if self.prefix is None else self.prefix()
 
     def prefix_bias(self, pattern: Pattern) -> Float[Array, "#B H #T P"] | None:
-        """Return the relative bias of the prefix keys, or None if the keys have no positions."""
         slot = self.prefix
         return pattern.bias_before(slot.num_before) if isinstance(slot, PlacedKeySlot) else None
 

@@ -65,8 +65,7 @@ def bucket_starts(num_buckets: int, max_distance: int) -> tuple[int, ...]:
       max_distance: distance from which on all distances share the last bucket.
 
     Returns:
-      A tuple of num_buckets integers. Published sizes are constants; for other sizes, the distances
-        are computed once on the host, in float64.
+      A tuple of num_buckets integers: constants for T5's sizes, else computed once in float64.
 
     Raises:
       ValueError: if there are fewer than 2 buckets, or max_distance is at most num_buckets // 2.
@@ -143,8 +142,8 @@ class RelativeTable:
     ) -> Float[Array, "H T size"]:
         """Return the bias of the first `num_queries` queries and of `size` keys from `start` on.
 
-        The bias is the same along each diagonal. Therefore only T + size - 1
-        distances are looked up, and the gradient is first summed over each diagonal.
+        The bias is the same along each diagonal. Only num_queries + size - 1 distances are
+        therefore looked up, and the gradient is first summed over each diagonal.
         """
         num_distances = num_queries + size - 1
         # Key minus query; from the last key and the first query on.
@@ -215,7 +214,7 @@ class RelativeBias(nnx.Module):
         return jnp.take(table.T.reshape(-1), row)[None]
 
     def reading(self, *, bidirectional: bool) -> RelativeTable:
-        """Return the bias as a small table of buckets, for attention in blocks."""
+        """Return the bias as a float32 `RelativeTable`, for attention in blocks."""
         return RelativeTable(
             table=self.table[...].astype(jnp.float32),
             bidirectional=bidirectional,
@@ -226,7 +225,7 @@ class RelativeBias(nnx.Module):
 def document_positions(segment_ids: Int[Array, "B S"]) -> Int[Array, "B S"]:
     """Return positions within each segment: segment ids [1, 1, 2, 2, 2] give [0, 1, 0, 1, 2].
 
-    Padding (segment 0) gets position 0, because it may be longer than a position embedding.
+    Padding (segment 0) gets position 0, which every position embedding has.
     """
     place = jnp.arange(segment_ids.shape[1], dtype=jnp.int32)[None]
     begins = jnp.pad(segment_ids[:, 1:] != segment_ids[:, :-1], ((0, 0), (1, 0)))
@@ -253,10 +252,10 @@ class Operands(NamedTuple):
       query: projected queries.
       key: projected keys.
       value: projected values.
-      position_key: keys of the distances k - q = -(T - 1), ..., T - 1; None without the term
-        content to position.
-      position_query: queries of the distances q - k = -(T - 1), ..., T - 1; None without the term
-        position to content.
+      position_key: keys of the distances k - q = -(T - 1), ..., T - 1; None if the score has no
+        content-to-position term.
+      position_query: queries of the distances q - k = -(T - 1), ..., T - 1; None if the score has
+        no position-to-content term.
       prefix_key: prefix keys, which all queries attend to by content only; None without a prefix.
       prefix_value: prefix values; None without a prefix.
     """
@@ -271,7 +270,7 @@ class Operands(NamedTuple):
 
 
 def by_distance(x: Float[Array, "*batch T W"]) -> Float[Array, "*batch T S"]:
-    """Convert columns from distances to keys without a gather: x[t, s - t + T - 1] -> [t, s].
+    """Re-index columns by key instead of distance, without a gather: y[t, s] = x[t, s - t + T - 1].
 
     Args:
       x: values by row t and distance s - t, with the distances -(T - 1), ..., S - 1.
@@ -516,9 +515,9 @@ class Pattern:
         in blocks.
       bias: float32 array added to the logits and shared over the batch; a `RelativeTable` for
         attention in blocks; or `Distances` for disentangled attention. None without a bias.
-      positions: positions of queries and keys, for the computation of a relative bias as an array.
-      valid: mask of the cached prefix, False for padding before a row's first token; None without
-        padding.
+      positions: positions of queries and keys; needed for a relative bias with an array mask.
+      valid: mask of a decoder's first tokens (start token and prompt), False for padding on the
+        left; None without padding.
       relative: function from positions of queries and keys to the relative bias; None without a
         relative bias.
       by_head: True to compute one head of one row at a time (`headwise_attention`).
@@ -540,14 +539,14 @@ class Pattern:
             )
 
     def biased(self, relative: RelativeBias, *, bidirectional: bool) -> "Pattern":
-        """Return the pattern with a relative bias, as an array if the mask is an array.
+        """Return the pattern with a relative bias: a table for a `Visibility`, else an array.
 
         Args:
           relative: relative position bias.
           bidirectional: True in an encoder, where half of the buckets are for keys to the right.
 
         Raises:
-          ValueError: if the mask is an array, but the pattern has no positions.
+          ValueError: if the bias must be an array, but the pattern has no positions.
         """
         if isinstance(self.mask, Visibility):
             bias: Any = relative.reading(bidirectional=bidirectional)
@@ -565,7 +564,7 @@ class Pattern:
         return dataclasses.replace(self, bias=bias, relative=read)
 
     def bias_before(self, num: int) -> Float[Array, "#B H #T P"] | None:
-        """Return the relative bias of `num` keys before each row's first token, or None."""
+        """Return the bias of `num` keys before each row's first token, or None without a bias."""
         if self.relative is None or self.positions is None:
             return None
         queries, keys = self.positions[0], jnp.arange(-num, 0)

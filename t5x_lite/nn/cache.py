@@ -44,14 +44,13 @@ class Cache:
     """State of incremental decoding, as a pytree.
 
     Attributes:
-      own: keys and values of the self-attention: a pair of keys [B, N * H, K, b], in N blocks of b
-        positions, and values [B, H, S, K]; one pair per layer, or one pair with a leading axis of
-        layers.
+      own: pair (keys, values) of the self-attention for each layer, or one pair with a leading axis
+        of layers. Keys are [B, N * H, K, b], in N blocks of b positions; values are [B, H, S, K].
       across: keys and values of the cross-attention, with the inputs' length I instead of S, or
         None.
       cross_mask: bool [B, 1, 1, I], mask of the inputs, or None.
-      valid: bool [B, P], True for prefix positions that are not padding.
-      ancestors: int32 [R, L], row that computed each earlier new token of a row.
+      valid: bool [B, P], False for padding among the first tokens (`Prefix`).
+      ancestors: int32 [R, L]: at [r, l], the row of the same input that computed token l of row r.
       index: int32, number of new tokens so far.
     """
 
@@ -105,13 +104,13 @@ def start(
     valid: Bool[Array, "B P"],
     max_length: int,
 ) -> Cache:
-    """Return the decoding cache after the prefix, with one row for each input.
+    """Return the decoding cache after the first tokens (`Prefix`), with one row for each input.
 
     Args:
       own: self-attention keys [.., H, K, P] and values [.., H, P, K], in pairs.
       across: cross-attention keys and values in the same form, or None.
       cross_mask: mask of the inputs, or None.
-      valid: True for prefix positions that are not padding.
+      valid: False for padding among the first tokens.
       max_length: maximum number of new tokens.
     """
     if max_length < 1:
@@ -159,7 +158,7 @@ def put(old: Any, new: KeysAndValuesByHead, slot: Int[Array, ""], *layer: Int[Ar
 
 
 def view(cache: Cache) -> tuple[Int[Array, ""], Bool[Array, "B 1 W S"], Positions]:
-    """Return the position of the next token in the cache, its attention mask, and all positions.
+    """Return the next token's cache position, its attention mask, and query and key positions.
 
     Returns:
       First cache position to write; mask of the cached keys that each row attends to; positions of
@@ -278,7 +277,7 @@ def align(*parts: Int[Array, "B _"], batch_size: Size) -> Prefix:
 def prefix_mask(
     valid: Bool[Array, "B P"], both_ways: Bool[Array, "B P"] | None = None
 ) -> Bool[Array, "B 1 P P"]:
-    """Return the attention mask of a decoder's first tokens: causal, except between marked inputs.
+    """Return the attention mask of a decoder's first tokens: causal, or both ways between inputs.
 
     Args:
       valid: False for padding, which no position attends to.

@@ -131,7 +131,7 @@ class WeightDropout:
         return draws[..., :columns] >= _drawn_rate(self.rate)
 
     def streams(self, rows: int, heads: int, queries: int) -> Int[Array, "B H T"]:
-        """Return a random word for each row, head and query, the seed for the dropout of its keys.
+        """Return a random seed for each row, head and query, to sample the dropout of the weights.
 
         Args:
           rows: number of rows B.
@@ -152,7 +152,7 @@ def kept_keys(
 
     Args:
       rate: dropout rate.
-      streams: random word of each row, head and query.
+      streams: random seed of each row, head and query, from `WeightDropout.streams`.
       start: index of the first key.
       size: number of keys.
     """
@@ -173,7 +173,7 @@ _FACTORS = np.int32(0x7FEB352D), np.int32(0x846CA68B - 2**32)
 
 
 def hashed(streams: Int[Array, "..."], words: Int[Array, "..."]) -> Int[Array, "..."]:
-    """Return random words, computed as a hash of stream seeds and word indices.
+    """Hash seeds (`streams`) and indices (`words`) to random words of 32 bits.
 
     The arguments are broadcast together. Each word holds two random numbers of 16 bits.
     """
@@ -183,8 +183,7 @@ def hashed(streams: Int[Array, "..."], words: Int[Array, "..."]) -> Int[Array, "
 def word_of(keys: Int[Array, "..."]) -> Int[Array, "..."]:
     """Return, for each key, the index of the random word that decides the key's dropout.
 
-    In each group of 16 keys, the first 8 read the upper halves of 8 words, and the last 8 the lower
-    halves. A TPU register of 8 rows therefore needs only one half.
+    In each group of 16 keys, key i and key i + 8 share a word: its upper half and its lower half.
     """
     return jax.lax.shift_right_logical(keys, np.int32(4)) * 8 + (keys & 7)
 
@@ -609,7 +608,7 @@ class Embedding(nnx.Module):
         self.table = nnx.Param(table, logical=("vocab", "embed"))
 
     def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        """Look up token embeddings by gather, with the results of t5x's one-hot product."""
+        """Look up the embeddings of tokens; the results equal t5x's products with one-hot rows."""
         return lookup(self.table[...], tokens)
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:

@@ -54,8 +54,8 @@ def log_buckets(
         b(n) = ceil(log(n / mid) / log((max_positions - 1) / mid) * (mid - 1)) + mid
 
     Args:
-      position_buckets: number of buckets S; distances below max_positions have buckets below S.
-      max_positions: distance from which on the bucket is at least S, or S - 1 if S is odd.
+      position_buckets: number of buckets S.
+      max_positions: bound of the distances; all distances below it have buckets below S.
       num: number of distances; default: max_positions.
 
     Raises:
@@ -85,9 +85,8 @@ class RelativePositions:
     """Settings of DeBERTa's relative positions.
 
     Attributes:
-      position_buckets: number S of logarithmic buckets on each side; 0 for one row per distance.
-      max_positions: distance from which on all distances of one side share a row; without
-        logarithmic buckets, S.
+      position_buckets: number of logarithmic buckets on each side; 0 for one row per distance.
+      max_positions: distance from which on all distances of one side share a row.
       terms: terms of the attention score: "c2p" (content to position), "p2c" (position to content).
       shared: True to project distances by the projections of keys and queries (share_att_key);
         False for separate projections.
@@ -177,10 +176,9 @@ class DisentangledAttention(Attention):
         Args:
           x: source of the queries.
           source: source of keys and values.
-          pattern: positions that each position attends to, and `Distances` as the bias: rows of the
-            relative embedding, after its norm and before dropout. A position without visible keys
-            gets zeros. With a `Visibility`, only its segments are used, and attention is computed
-            in blocks of queries.
+          pattern: mask, and a bias of class `Distances` that holds rows of the normalized relative
+            embedding. A position without visible keys gets zeros. With a `Visibility`, only its
+            segments are used, and attention is computed in blocks of queries.
           key: random key of the dropout of weights and relative embedding; None disables dropout.
         """
         mask: Any = pattern.mask

@@ -101,7 +101,7 @@ def over_blocks(blocks: Blocks, rows: Any, call: Callable[[Any, Array], Array]) 
 
     Args:
       blocks: assignment of tokens to blocks.
-      rows: contents of the blocks, an array [N, S, ...] or a pytree of such arrays.
+      rows: data of N blocks of S tokens, an array [N, S, ...] or a pytree of such arrays.
       call: function of a block's rows and its expert number that returns [S, ...].
     """
     first = jax.tree.map(lambda x: x[0], rows)
@@ -125,9 +125,9 @@ class ExpertWeights:
     """Parameters of several experts, which are feed-forward blocks of the same size.
 
     Attributes:
-      wi: kernels [E, D, F] of the input layers; in gated blocks, without the activation.
+      wi: kernels [E, D, F] of the input layers, followed by the activation only without gates.
       wo: kernels [E, F, D] of the output layers.
-      gate: kernels [E, D, F] of the gates, with the activation; None without gates.
+      gate: kernels [E, D, F] of the gates, followed by the activation; None without gates.
       bi: biases [E, F] of the input layers; None without biases.
       bo: biases [E, D] of the output layers; None without biases.
     """

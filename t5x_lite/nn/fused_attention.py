@@ -438,7 +438,6 @@ def cudnn_attention(
 
 
 def _lengths(keys: Int[Array, "B S"]) -> tuple[Int[Array, " B"], Bool[Array, " B"]]:
-    """Return each row's number of keys, and a mask of the rows with padding before a key."""
     real = keys > 0
     lengths = jnp.sum(real, axis=1, dtype=jnp.int32)
     behind = jnp.arange(keys.shape[1])[None] >= lengths[:, None]

@@ -339,7 +339,7 @@ class DecoderLayer(PreNormLayer):
         pattern: Pattern,
         across: Pattern = EVERYTHING,
     ) -> Float[Array, "B W D"]:
-        """Apply the decoder layer to one new token in each of an input's rows (beams or samples).
+        """Apply the decoder layer to one new token in each of the W rows (beams) of an input.
 
         Args:
           x: hidden states, one position of each row.

@@ -53,15 +53,15 @@ class Visibility:
     """Compact attention mask: a query attends to the keys that all fields allow.
 
     Attributes:
-      keys: segment id of each key; without `queries`, the token of each key. 0 is padding, which
-        is masked. If None, no key is padding.
+      keys: segment id of each key, or its token if `queries` is None. 0 is padding, which is
+        masked. If None, no key is padding.
       queries: segment id of each query, which attends only to keys of its segment. If None,
         segments are ignored.
       causal: True if a query attends only to itself and to earlier keys; T must equal S.
       both_ways: group of each position. Positions of a group attend to each other in both
         directions, as far as `keys` and `queries` allow. 0 is outside all groups; None without
         groups.
-      hidden: P masks of the keys per row, True where a key is hidden from the queries that use the
+      hidden: P masks of each row's keys, True where a key is hidden from the queries that use the
         mask; None without such masks.
       picked: index in `hidden` of the mask for each query.
       itself: True if a query may attend to its own position; if False, T must equal S.
@@ -93,7 +93,7 @@ class Visibility:
 
     @property
     def has_lengths(self) -> bool:
-        """True if the masks of the rows differ only in the number of keys."""
+        """True if a row's number of keys and `causal` determine its mask."""
         others = (self.both_ways, self.hidden)
         return self.one_text and self.itself and all(ids is None for ids in others)
 

@@ -71,7 +71,7 @@ class Layout:
       d_kv: size K of a head.
       query_block: number of queries per block.
       key_block: number of keys per block; equal to query_block if there is a bias.
-      causal: True if a query attends only to itself, to earlier keys and to the keys of its group.
+      causal: True for causal attention, to which `Visibility.both_ways` may add later keys.
       skips: True if blocks above the diagonal may be skipped. Only queries without any visible key,
         which attend to all keys equally, read these blocks.
       buckets: number of rows of the bias table; None without a bias.
@@ -140,7 +140,7 @@ class Layout:
 
     @property
     def strip(self) -> int:
-        """Width of the strip of bias values that the kernel builds for a block."""
+        """Number of columns of the bias values from which a block's bias is built."""
         return self.query_block + self.key_block
 
     @property
@@ -162,8 +162,8 @@ class Cost:
         lanes, and some products count twice the useful work.
       exponentials: number of computed exponentials.
       bytes: bytes moved between HBM and the kernel; a block counts each time it is fetched.
-      vmem: bytes of VMEM per program: its blocks (twice if the next one is prefetched), its state
-        between programs, and three temporaries of the logits.
+      vmem: bytes of VMEM per program: input and output blocks, which count twice because of
+        prefetching; scratch memory; and three temporaries of the logits.
     """
 
     flops: int
@@ -284,7 +284,7 @@ def only(x: Array, lanes: slice) -> Array:
 
 
 def positions(layout: Layout, query_block: Any, key_block: Any) -> tuple[Array, Array]:
-    """Return the row positions of a block's queries and keys, both [keys, queries]."""
+    """Return the query position and the key position in the row, as two arrays [keys, queries]."""
     shape = (layout.key_block, layout.query_block)
     key = key_block * layout.key_block + jax.lax.broadcasted_iota(jnp.int32, shape, 0)
     query = query_block * layout.query_block + jax.lax.broadcasted_iota(jnp.int32, shape, 1)
@@ -297,7 +297,8 @@ def seen(layout: Layout, ids: Refs, query_block: Any, key_block: Any) -> Array |
     Args:
       layout: sizes and settings of the kernel.
       ids: segment ids "keys" and "queries"; "key_groups" and "query_groups", ids of positions that
-        attend in both directions. Keys are columns, queries are rows; all are optional.
+        attend in both directions. Ids of keys are column vectors, ids of queries row vectors; all
+        are optional.
       query_block: index of the block of queries.
       key_block: index of the block of keys.
     """
@@ -352,7 +353,7 @@ def kept_weights(layout: Layout, streams: Array, key_block: Any) -> Array:
 
     Args:
       layout: sizes and settings of the kernel.
-      streams: random word of each query of a head, [1, queries].
+      streams: random seed of each query of a head, [1, queries].
       key_block: index of the block of keys.
     """
     size, queries = layout.key_block, layout.query_block
@@ -433,8 +434,8 @@ def gather_table(layout: Layout, bias: Any, table: Any) -> None:
     Args:
       layout: sizes and settings of the kernel.
       bias: reference to the gradient of the bias, `layout.bias_shape`.
-      table: reference to the result, float32 [1, group * buckets, strip]. Its sum over the last
-        axis is the gradient of the heads' columns of the table.
+      table: reference to the result, float32 [1, G * buckets, layout.strip] with G = layout.group.
+        Its sum over the last axis is the gradient of the heads' columns of the table.
     """
     assert layout.buckets is not None
     buckets = layout.buckets
@@ -475,8 +476,8 @@ def forward_kernel(
       interpret: True to run the kernel as plain operations, for tests.
 
     Returns:
-      The weighted values [B, T, H * K], and float32 statistics [B, groups, 2 * group, T]: the
-        largest logit of each head, followed by 1 / sum of exponentials of each head.
+      The weighted values [B, T, H * K], and float32 statistics [B, H / G, 2 * G, T], G =
+        layout.group: the largest logit of each head, then 1 / sum of exponentials of each head.
     """
     batch, queries, joined = inputs["query"].shape
     groups, group, block = layout.num_heads // layout.group, layout.group, layout.query_block
@@ -600,8 +601,8 @@ def backward_kernel(
     Args:
       layout: sizes and settings of the kernel.
       inputs: inputs of the forward kernel, and "cotangent" [B, T, H * K].
-      statistics: float32 [B, groups, 3 * group, T]: the statistics of the forward kernel, followed
-        by the sum of cotangent times output for each head.
+      statistics: float32 [B, H / G, 3 * G, T] with G = layout.group: the statistics of the forward
+        kernel, followed by the sum of cotangent times output for each head.
       interpret: True to run the kernel as plain operations, for tests.
 
     Returns:

@@ -215,7 +215,7 @@ class DropoutSlot(Protocol):
 
 
 def with_dropout(slot: Any, key: Key | None, name: str) -> Any:
-    """Return a copy of an adapter with a random key for dropout, or the adapter if it has none.
+    """Return a copy of an adapter with a random key for dropout; without dropout, the adapter.
 
     Args:
       slot: adapter at a dense layer, or None.
@@ -236,7 +236,7 @@ def seeded(key: Key | None, layer: "Host") -> Key | None:
 
     Args:
       key: random key of the layer in a training step; None changes nothing.
-      layer: one layer of a stack, rebuilt for this call.
+      layer: layer with the adapters, a copy made for this call.
     """
     for name, dense in layer.dense_sites().items() if key is not None else ():
         dense.slot = with_dropout(dense.slot, key, name)
@@ -384,7 +384,7 @@ class BlockSlot(Protocol):
         norm: Callable[[Array], Array] | None,
         around: "Around",
     ) -> Float[Array, "B T D"]:
-        """Return the output of a block with the adapter, the residual sum and the norm.
+        """Apply the adapter, the residual connection and the norm at the end of a block.
 
         Args:
           f: output of attention or feed-forward, after its dropout.

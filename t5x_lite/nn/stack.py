@@ -156,7 +156,7 @@ def chosen(
       kind: kind of the devices.
       num_layers: number of layers of the deeper stack.
       one_text_rows: True if each row of a batch holds one text followed by padding.
-      facts: other arguments of `choose_attention`.
+      facts: keyword arguments of `choose_attention`.
 
     Returns:
       The config, and a line that describes the choices; "" if nothing was "auto".
@@ -244,11 +244,11 @@ class Running:
         )
 
     def pattern(self, mask: Array | Visibility | None, length: Size) -> Pattern:
-        """Convert a mask to the pattern that the configured implementation of attention needs.
+        """Convert a mask to a `Pattern` for the configured implementation of attention.
 
         Args:
           mask: mask as an array, or as a `Visibility`.
-          length: number of queries, at positions 0, 1, 2, ...; in self-attention also of keys.
+          length: number of queries, at positions 0, 1, 2, ...
         """
         if isinstance(mask, Visibility) and self.attention_fused:
             mask = dataclasses.replace(mask, fused=True, one_text=self.one_text_rows)
