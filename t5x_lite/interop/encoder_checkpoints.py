@@ -502,7 +502,7 @@ class Hosts:
       model_type: `model_type` of config.json.
       head: head on the model, or None.
       pieces: Hugging Face tensors of the task head, with their t5x_lite parameter paths.
-      base: Hugging Face tensors of the model without the head; their paths begin with "model/".
+      base: Hugging Face tensors of the model without the head, with their t5x_lite paths.
     """
 
     places: Mapping[str, Place]
