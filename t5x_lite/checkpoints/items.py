@@ -90,8 +90,8 @@ def write(
 ) -> None:
     """Write the manifest of the checkpoint files that one process wrote.
 
-    In a bucket, process 0 writes the manifest of all files. On a disk, the function stops
-    hashing if `hurried` returns True, and flushes all files to disk.
+    In a bucket, process 0 writes the manifest of all files. On a disk, files are flushed
+    and hashed; hashing stops if `hurried` returns True.
     """
     directory = remote.open_path(step_directory)
     number = {} if step is None else {"step": step}

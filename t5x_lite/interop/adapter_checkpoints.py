@@ -467,7 +467,7 @@ def left_to_base(
     source: Path,
     where: Path,
 ) -> list[str]:
-    """Check that an adapter fits its base model; return the paths of arrays to read from it."""
+    """Check that an adapter fits its base model; return the paths of arrays in the base."""
     wanted = trees.flatten(learner_of(made).shapes)
     for path, array in arrays.items():
         shape = tuple(wanted[path].shape) if path in wanted else None

@@ -123,7 +123,7 @@ def site_of(stack: str, above: str) -> str | None:
 
 
 def holders(hosts: Hosts) -> dict[tuple[str, str], str]:
-    """Map (stack, site) to a module name, with "{}" as placeholder of the layer index."""
+    """Map (stack, site) to a module name of the library `adapters`, with "{}" for the layer."""
     is_t5 = any(stack == "decoder" for stack, _ in hosts.kernels)
     body = "block" if is_t5 else "layer"
     found = {}

@@ -495,7 +495,7 @@ class Hosts:
     """Dense layers of a model that adapters can be attached to.
 
     Attributes:
-      places: position of each dense layer, by Hugging Face's name.
+      places: position of each dense layer, by Hugging Face module name.
       kernels: shapes [layers, inputs, outputs] of the kernels, by (stack, site).
       num_heads: number of attention heads per layer.
       paths: parameter paths of the kernels, by (stack, site).

@@ -612,7 +612,7 @@ class Tensors:
 
     Attributes:
       where: the file, or the index of the shards.
-      arrays: views of the tensors by PyTorch's name, with PyTorch's shapes.
+      arrays: views of the tensors, with PyTorch's names and shapes.
     """
 
     where: Path

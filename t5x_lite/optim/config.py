@@ -311,7 +311,7 @@ class Optimizer(ABC):
 
     @property
     def first_step(self) -> int:
-        """Step of the learning-rate schedule at which the run begins; 0 if "auto" is unresolved."""
+        """Step of the learning-rate schedule at which the run begins; 0 for "auto"."""
         return 0 if self.schedule_offset == AUTO else self.schedule_offset
 
     def rate(self) -> LearningRate:

@@ -67,7 +67,7 @@ _QUIET = {
 
 
 def topology_devices(name: str) -> list[Any]:
-    """Return devices of a TPU slice that is not attached, only for compilation."""
+    """Return devices that can only compile, for a TPU slice that is not attached."""
     parsed = _NAME.fullmatch(name)
     if parsed is None or parsed.group(2) not in TOPOLOGIES:
         raise _unknown(name)
