@@ -106,7 +106,7 @@ class Base:
 
     Attributes:
       checkpoint: checkpoint directory of the base when the run started.
-      relative: path from a checkpoint directory of the run to the base; "" if unknown.
+      relative: path of the base, relative to the run's checkpoint directories; "" if unknown.
       arrays: references to the frozen arrays, by their paths in the run's checkpoints.
     """
 
@@ -277,7 +277,7 @@ class Init:
 
     Attributes:
       checkpoint: a work directory, a checkpoint directory or the output of `t5x-lite import`; ""
-        uses random weights. `--init DIR` is a short form.
+        uses random weights. `--init DIR` sets this option.
       step: step of the work directory: a number, "best" for the step with the best evaluation, or
         None for the newest step.
       take: parameter groups of the checkpoint to use, such as model or heads/mlm; () means all.
@@ -324,7 +324,7 @@ class InitRules:
       fresh: parameter groups, or patterns of paths, to initialize randomly.
       take: parameter groups of the checkpoint to use; () means all.
       by_part: True to skip heads and objectives that only the checkpoint or only the model has.
-      bare: names of parameter groups without arrays, which `take` and `fresh` also accept.
+      bare: further names that `take` and `fresh` accept: parameter groups without arrays.
     """
 
     rename: tuple[tuple[str, str], ...] = ()

@@ -90,9 +90,8 @@ def write(
 ) -> None:
     """Write the manifest of the checkpoint files that one process wrote.
 
-    In a bucket, process 0 writes the manifest of all files. On a disk, hashing uses one core, at
-    about 1.5 GB/s with SHA instructions. Hashing ends early if `hurried` returns True. The files
-    are flushed to disk before the function returns, so they survive a loss of power.
+    In a bucket, process 0 writes the manifest of all files. On a disk, files are flushed
+    and hashed; hashing stops if `hurried` returns True.
     """
     directory = remote.open_path(step_directory)
     number = {} if step is None else {"step": step}
@@ -204,7 +203,7 @@ def find_damage(
 ) -> str | None:
     """Compare a checkpoint's files with its manifests; return the first damage, or None.
 
-    In a bucket, process 0 compares sizes and checksums from the store's metadata. `parts` limits
+    In a bucket, process 0 compares the sizes and checksums in the bucket's metadata. `parts` limits
     the check to folders such as "params".
     """
     directory = remote.open_path(step_directory)
@@ -643,11 +642,7 @@ def _on_device(leaf: Any) -> Any:
 
 @contextlib.contextmanager
 def quiet_saving() -> Iterator[None]:
-    """Suppress the errors that Orbax's threads print about a failed save.
-
-    The caller that waits for the save gets the error. The filter is never removed, because later
-    writes may also fail.
-    """
+    """Suppress the errors that Orbax's threads print about a failed save."""
     logger = logging.getLogger("absl")
     logger.addFilter(_is_not_orbax)
     if not isinstance(sys.unraisablehook, _Unraisable):

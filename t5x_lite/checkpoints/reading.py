@@ -236,7 +236,7 @@ def restore_base(base: Base, step_directory: AnyPath, wanted: Mapping[str, Any])
 def lazy_params(step_directory: Path) -> dict[str, LazyArray]:
     """Return all parameters of a checkpoint and its base checkpoint by path as lazy arrays.
 
-    Arrays of the base checkpoint are float32, the dtype in training.
+    Arrays of the base checkpoint are converted to float32.
     """
     found = items.lazy_params(step_directory / "params")
     base = base_of(step_directory)

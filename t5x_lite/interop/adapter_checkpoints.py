@@ -166,7 +166,7 @@ def import_module(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Fitted:
-    """Imported adapter, combined with the config of its base model."""
+    """Imported adapter, and the experiment config of its base model with the adapter."""
 
     experiment: Experiment
     module: Module
@@ -192,7 +192,7 @@ def _sides_of(directory: Path) -> dict[Role, Path]:
 
 
 def _with_towers(params: Mapping[str, LazyArray]) -> dict[str, LazyArray]:
-    """Add a passage encoder, a copy of the model, to the arrays of a base model."""
+    """Return the arrays of a model, with a copy of its encoder as passage encoder."""
     model = {in_tower(p, "passage"): a for p, a in params.items() if p.startswith(MODEL)}
     return {**model, **params}
 
@@ -410,7 +410,6 @@ def _replaced(files: Mapping[str, bytes], vocabulary: Vocabulary) -> dict[str, b
 
 
 def _read_file(directory: Path) -> Any:
-    """Read an adapter directory with the reader for the library that saved it."""
     if is_setup(directory):
         return read_setup(directory)
     if is_library(directory):
@@ -468,7 +467,7 @@ def left_to_base(
     source: Path,
     where: Path,
 ) -> list[str]:
-    """Check that an adapter fits its base model; return the paths of arrays outside the adapter."""
+    """Check that an adapter fits its base model; return the paths of arrays in the base."""
     wanted = trees.flatten(learner_of(made).shapes)
     for path, array in arrays.items():
         shape = tuple(wanted[path].shape) if path in wanted else None
@@ -500,7 +499,7 @@ def left_to_base(
 
 
 def leaf_of(path: str, array: LazyArray) -> Leaf:
-    """Return the path and a digest of one array, to store as a reference to the array."""
+    """Return the path and a digest of one array."""
     return Leaf(path, digests({path: array.read()})[path])
 
 
@@ -713,7 +712,7 @@ def export_sum(
 def _changed(
     experiment: Experiment, params: Mapping[str, LazyArray], left: Base | None
 ) -> list[str]:
-    """Return the paths of model arrays that were trained or are missing in the base."""
+    """Return the paths of model arrays that were trained, or that the base checkpoint lacks."""
     learner = learner_of(experiment)
     of_base = params if left is None else left.arrays
     return [
@@ -818,7 +817,7 @@ def _refuse_trained(
 
 
 def head_for_export(experiment: Experiment, *, where: Path) -> Head | None:
-    """Return the head that `t5x-lite export hf` would write with the base model."""
+    """Return the encoder head that `t5x-lite export hf` exports, or None."""
     if not is_encoder(experiment.model):
         return None
     _, family = with_family(experiment.model, where=where)

@@ -410,7 +410,7 @@ class ClassHeadFile:
       model_class: name of the Python class, such as "BertForSequenceClassification".
       labels: names of the labels in order; () if unknown.
       num_labels: number of labels; None if unknown.
-      tensors: float32 tensors by transformers' name.
+      tensors: float32 tensors, by their names in transformers.
     """
 
     where: Path
@@ -481,7 +481,7 @@ def write_head(
     said: Mapping[str, Any],
     where: object,
 ) -> bool:
-    """Write a task head for the library `adapters`; return False if it is not supported there."""
+    """Write a task head for the library `adapters`; return False if unsupported."""
     config = _config_of(head)
     if config is None:
         return False

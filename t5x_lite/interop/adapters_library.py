@@ -118,12 +118,12 @@ _MARKERS = {
 
 
 def site_of(stack: str, above: str) -> str | None:
-    """Return the adapter site, such as `mlp`, for a module of the library `adapters`, or None."""
+    """Return the site of an adapter, such as "after_mlp"; None for unknown module names."""
     return _SITES.get(above) or _SITES.get(f"{stack} {above}")
 
 
 def holders(hosts: Hosts) -> dict[tuple[str, str], str]:
-    """Map each (stack, site) to its module name in the library `adapters`; "{}" is the layer."""
+    """Map (stack, site) to a module name of the library `adapters`, with "{}" for the layer."""
     is_t5 = any(stack == "decoder" for stack, _ in hosts.kernels)
     body = "block" if is_t5 else "layer"
     found = {}

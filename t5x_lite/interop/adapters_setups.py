@@ -121,8 +121,8 @@ class SetupFile:
       where: path of the directory.
       config_file: path of adapter_setup.json.
       config: content of adapter_setup.json.
-      tree: composition, with adapter names in t5x_lite's form.
-      modules: contents of the adapter directories, by t5x_lite's adapter name.
+      tree: the composition, with the adapter names that t5x_lite uses.
+      modules: contents of the adapter directories, by the same adapter names.
       head: name of the adapter with the active task head, or None.
       class_head: task head of a transformers model class, or None.
     """

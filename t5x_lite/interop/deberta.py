@@ -310,7 +310,7 @@ def _has(head: Head) -> bool:
 def _completed(
     where: Path, model: DebertaConfig, config: Mapping[str, Any], names: Iterable[str]
 ) -> DebertaConfig:
-    """Add DeBERTa's enhanced mask decoder to the config if the tensor names include one."""
+    """Add the enhanced mask decoder to a DeBERTa config if the model was trained with it."""
     names = tuple(names)
     detects = any(name.startswith(f"{_DETECTION}.") for name in names)
     table = any(name.removeprefix(_PREFIX) == _POSITIONS for name in names)

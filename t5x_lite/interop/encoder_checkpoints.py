@@ -495,14 +495,14 @@ class Hosts:
     """Dense layers of a model that adapters can be attached to.
 
     Attributes:
-      places: position of each dense layer, by Hugging Face's name.
+      places: position of each dense layer, by Hugging Face module name.
       kernels: shapes [layers, inputs, outputs] of the kernels, by (stack, site).
       num_heads: number of attention heads per layer.
       paths: parameter paths of the kernels, by (stack, site).
       model_type: `model_type` of config.json.
       head: head on the model, or None.
       pieces: Hugging Face tensors of the task head, with their t5x_lite parameter paths.
-      base: Hugging Face tensors of the model without the head; their paths begin with "model/".
+      base: Hugging Face tensors of the model without the head, with their t5x_lite paths.
     """
 
     places: Mapping[str, Place]

@@ -247,7 +247,7 @@ def with_kept(
     model: EncoderConfig,
     head: Head | None,
 ) -> dict[str, Any]:
-    """Return an exported config.json with additional fields of the imported config.json."""
+    """Add fields of the imported config.json to an exported config.json."""
     if kept.get("model_type") != config["model_type"]:
         return dict(config)
     rest = {name: value for name, value in kept.items() if name not in NOT_KEPT}

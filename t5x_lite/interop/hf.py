@@ -102,10 +102,10 @@ _FIXED = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Output:
-    """Differences between versions of transformers in how T5's logits are computed.
+    """Properties of T5's output layer in the version of transformers that wrote config.json.
 
     Attributes:
-      declared_tied: True if transformers 4 shares the embedding with the output layer.
+      declared_tied: value of tie_word_embeddings in config.json; True if missing.
       scaled: True if the decoder's output is multiplied by d_model**-0.5.
       lenient: True if the embedding replaces a missing `lm_head.weight`, as in transformers 5.
     """
@@ -251,7 +251,7 @@ _OF_OUTPUT = ("tie_word_embeddings", "scale_decoder_outputs", "is_encoder_decode
 def with_kept(
     config: Mapping[str, Any], kept: Mapping[str, Any], *, model: T5Config | T5EncoderConfig
 ) -> dict[str, Any]:
-    """Return an exported config.json with additional fields of the imported config.json."""
+    """Add fields of the imported config.json to an exported config.json."""
     if kept.get("model_type") != config["model_type"]:
         return dict(config)
     rest = {name: value for name, value in kept.items() if name not in NOT_KEPT}
@@ -266,7 +266,7 @@ def with_kept(
 
 
 def written(model: ModelConfig, *, where: object) -> T5Config | T5EncoderConfig:
-    """Return the T5 config to export; a model with shared layers gets separate layers."""
+    """Return the T5 config to export, in which no layers are shared."""
     if isinstance(model, T5EncoderConfig):
         return model
     if not isinstance(model, T5Config):

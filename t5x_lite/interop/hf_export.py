@@ -348,9 +348,9 @@ class Origin:
     Attributes:
       name: name of the work directory, or else of the checkpoint directory.
       step: training step; 0 for imported weights.
-      start: record of the last start or resumption of the run before this step, or None.
+      start: record of the run's last start or resumption, up to this step; None if unknown.
       metrics: metrics at this step, by "<split>/<name>", without test splits.
-      hub_base: hub name of the model that the weights or the run started from, or "".
+      hub_base: hub name of the imported model, or of the model that initialized the run, or "".
       base: `hub_base`, or the path of the checkpoint that the run started from, or "".
     """
 
@@ -613,9 +613,10 @@ def exported_functions(
 
     Returns:
       "generate" and "score" for a model that generates text. For an encoder, one function for each
-        head that predicts for texts, by the name of the head. An encoder without such a head, with
-        a head for vectors, or with an option for vectors also has "embed"; with two encoders or
-        projections, "embed_query" and "embed_passage".
+        head that makes predictions, by head name. "embed" computes vectors; it is included for an
+        encoder with a head for vectors, for an encoder without a head that makes predictions, and
+        if an option for vectors is set. With two encoders or projections, "embed" is split into
+        "embed_query" and "embed_passage".
 
     Raises:
       InputError: if the model does not support an option, or has no such function.
@@ -648,7 +649,6 @@ def exported_functions(
 
 
 def _portable(loaded: Loaded) -> Loaded:
-    """Return the checkpoint with plain attention and without a scan, for every platform."""
     model = loaded.experiment.model.unrolled()
     if hasattr(model, "attention"):
         model = model.replace(attention="plain")
@@ -736,7 +736,7 @@ def _head_function(loaded: Loaded, name: str, length: int) -> ExportedFunction:
 
 
 def _row_shape(experiment: Experiment, length: int) -> tuple[str, int | None]:
-    """Return the shape of an encoder's rows, and the maximum of its symbolic length, or None."""
+    """Return an encoder's input shape, and the maximum length; None for a fixed length."""
     if getattr(experiment.model, "has_distances", False):
         return f"batch, {length}", None  # disentangled attention needs the number of distances
     return "batch, length", length
@@ -758,7 +758,7 @@ def export_stablehlo(
       platforms: platforms to lower for, as JAX names them; no device is needed.
 
     Raises:
-      InputError: if a function has an operation that needs the size of the batch.
+      InputError: if JAX cannot export a function for an unknown batch size.
     """
     loaded = model.members[0]
     weights = trees.flatten(loaded.params)

@@ -211,7 +211,6 @@ def _are_equal(one: Source, other: Source) -> bool:
 
 
 def _warn_of_others(directory: Path, release: Release) -> None:
-    """Log a warning about heads of an encoder that a retriever does not use."""
     paths = [path for source in release.sources for path in source.shapes]
     left = sorted({path.split("/")[1] for path in paths if not path.startswith((_MODEL, _HEAD))})
     if left:

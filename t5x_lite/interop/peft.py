@@ -348,7 +348,7 @@ def _t5_tables(
     scaled: bool,
     read: Callable[[str], np.ndarray],
 ) -> tuple[T5Config, dict[str, np.ndarray]]:
-    """Convert the embedding and the output layer of a T5 in a PEFT directory."""
+    """Convert the embedding and the output layer of a T5 from PEFT's tensors."""
     d_model, arrays = model.d_model, {}
     shared, head = left.pop(hf.EMBEDDING, None), left.pop(hf.HEAD, None)
     copies = [left.pop(name) for name in hf.COPIES if name in left]
@@ -410,7 +410,7 @@ def _encoder_table(
     *,
     read: Callable[[str], np.ndarray],
 ) -> tuple[ModelConfig, dict[str, np.ndarray]]:
-    """Convert the token embedding of an encoder in a PEFT directory."""
+    """Convert the token embedding of an encoder from PEFT's tensors."""
     path = f"{MODEL}embedding/token"
     names = [name for p in hosts.base if p.path == path for name in (p.name, *p.aliases)]
     found = [left.pop(name) for name in names if name in left]
@@ -442,7 +442,7 @@ def _encoder_table(
 def changed_base(
     arrays: Mapping[str, np.ndarray], hosts: Hosts, *, scaled: bool, where: object
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return the base model's trained tensors for PEFT, and their names for modules_to_save."""
+    """Convert trained arrays of the base model for PEFT; return tensors and modules_to_save."""
     tensors: dict[str, np.ndarray] = {}
     modules: list[str] = []
     by_path = {piece.path: piece for piece in hosts.base}
@@ -481,7 +481,7 @@ class Leaf:
       ours: name of the array in t5x_lite.
       theirs: suffix of the tensor name in PEFT.
       axes: names of the axes in PEFT; t5x_lite has them in reverse order.
-      scaled: True if the array is 0 in a layer with alpha 0.
+      scaled: True to import the array as zeros for layers with alpha 0.
       less_norms: True to subtract the column norms of the base model's kernel.
     """
 
@@ -552,7 +552,7 @@ class PeftFile:
         return _LEAVES[self.config["peft_type"]]
 
     def kept(self) -> dict[str, np.ndarray]:
-        """Return the tensors of PEFT's modules_to_save, such as heads and replaced base arrays."""
+        """Return the tensors of PEFT's modules_to_save, such as a task head."""
         ends = tuple(f".{leaf}" for leaf in self.leaves)
         return {name: array for name, array in self.tensors.items() if not name.endswith(ends)}
 
@@ -570,7 +570,7 @@ class Module:
 
     Attributes:
       adapter: config of the adapter.
-      arrays: float32 arrays of the adapters, and of a head in the directory, by path.
+      arrays: float32 arrays of the adapters and of an imported task head, by parameter path.
       others: configs of further adapters.
       use: composition of the adapters, such as "Stack(a, b)".
       head: config of an imported task head, or None.
@@ -741,7 +741,7 @@ def _to_lora(
 
 
 def _common(values: Mapping[str, Any], default: Any) -> Any:
-    """Return the value of all layers, or the default if the layers differ."""
+    """Return the value that all layers have, or the default if their values differ."""
     [value, *others] = {*values.values()} or {default}
     return default if others else value
 
@@ -749,7 +749,7 @@ def _common(values: Mapping[str, Any], default: Any) -> Any:
 def _patterns(
     values: Mapping[str, Any], default: float | int, hosts: Hosts
 ) -> tuple[tuple[str, Any], ...]:
-    """Return the `rank_pattern` or `alpha_pattern` for the layers without the default value."""
+    """Return (pattern, value) pairs for the layers with non-default values."""
     layers: dict[tuple[str, str, Any], list[int]] = {}
     for written, value in values.items():
         if value != default:

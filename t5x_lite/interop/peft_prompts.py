@@ -514,7 +514,7 @@ def _number(value: float | int) -> float | int:
 
 
 def _pattern_of(values: Mapping[str, Any], default: float | int, hosts: Hosts) -> dict[str, Any]:
-    """Return PEFT's rank_pattern or alpha_pattern for the layers without the default value."""
+    """Return PEFT's rank_pattern or alpha_pattern, for layers with non-default values."""
     layers: dict[float | int, list[str]] = {}
     for written, value in values.items():
         if value != default:

@@ -671,7 +671,7 @@ def _prompts(directory: Path) -> tuple[tuple[Prompt, ...], str]:
 
 
 def sentence_files(head: Dense, *, d_model: int, max_length: int) -> dict[str, bytes]:
-    """Return sentence-transformers' config files for a head with text vectors, by path."""
+    """Return the config files of sentence-transformers by path, for a text vector head."""
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     if head.projection is not None:
         modules.append((PROJECTION, "Dense"))

@@ -56,7 +56,7 @@ class Rule:
       ours: parameter path, such as "encoder/layers/mlp/wo/kernel".
       theirs: tensor name; "{layer}" in the name is replaced by the layer index.
       transpose: True to swap the last two axes of the tensor.
-      stack_axis: layer axis of a tensor that contains all layers; it becomes axis 0. Else None.
+      stack_axis: layer axis of a tensor with all layers, moved to axis 0; None for other tensors.
       shape: shape of one layer of the tensor; None if it follows from the parameter's shape.
       aliases: alternative names of the tensor in files.
     """
@@ -187,7 +187,7 @@ def _without(shape: Sequence[int], axis: int) -> tuple[int, ...]:
 def lazy_tensors(
     wanted: Iterable[Piece], arrays: Mapping[str, LazyArray], *, where: object
 ) -> dict[str, LazyArray]:
-    """Convert parameters to another library's tensors by name, as lazy arrays."""
+    """Return another library's tensors by name, as lazy arrays computed from the parameters."""
 
     @functools.lru_cache(maxsize=1)
     def array(path: str) -> np.ndarray:

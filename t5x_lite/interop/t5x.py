@@ -87,8 +87,8 @@ class StoredTensor:
     Attributes:
       shape: shape in the checkpoint.
       dtype: dtype of the array that `read` returns.
-      read: function that reads the array; raises InputError if its files are damaged. Its argument
-        is the preferred outermost axis in memory, or None.
+      read: function (preferred outermost axis in memory, or None) -> array; raises InputError for
+        damaged files.
     """
 
     shape: tuple[int, ...]

@@ -256,7 +256,7 @@ def read_torch(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_tree(path: Path, *, longest_pickle: int) -> Any:
-    """Return the contents of a PyTorch archive: dicts and lists of tensors, sizes and integers."""
+    """Return the contents of a PyTorch archive, such as nested dicts of tensors."""
 
     def resolved(path: Path, archive: zipfile.ZipFile, prefix: str, contents: Any) -> Any:
         data = np.memmap(path, np.uint8, mode="r")
@@ -612,7 +612,7 @@ class Tensors:
 
     Attributes:
       where: the file, or the index of the shards.
-      arrays: views of the tensors by PyTorch's name, with PyTorch's shapes.
+      arrays: views of the tensors, with PyTorch's names and shapes.
     """
 
     where: Path
@@ -742,8 +742,7 @@ def _reason(error: Exception) -> str:
 def write_safetensors(path: Path, arrays: Mapping[str, trees_LazyArray]) -> None:
     """Write a safetensors file, with one tensor in memory at a time.
 
-    The file gets its final name when it is complete, so `arrays` may be views of the file that it
-    replaces.
+    An existing file is replaced at the end, so `arrays` may be views of it.
     """
     codes = {dtype: code for code, dtype in DTYPES.items()}
     header: dict[str, Any] = {_METADATA: {"format": "pt"}}

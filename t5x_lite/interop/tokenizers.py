@@ -220,7 +220,7 @@ def _check_roles(said: Stated) -> None:
 def _check_ids(
     tokens: Iterable[AddedToken], ids: Mapping[str, int], *, where: object, vocab_size: int
 ) -> None:
-    """Raise InputError if a token's id is wrong or exceeds the embedding."""
+    """Raise InputError if a token's id is wrong, or has no row in the model's embedding."""
     fixed = {*_SPECIAL.values(), *(name for name in ids if _EXTRA_ID.fullmatch(name))}
     for token in tokens:
         number = token.id

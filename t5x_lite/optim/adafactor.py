@@ -52,17 +52,18 @@ class Hyperparameters:
     """Hyperparameters of Adafactor, with T5X's defaults.
 
     Attributes:
-      factored: True to keep row and column means of large matrices instead of the full second
-        moment v.
+      factored: True to store only row and column means of a large matrix's second moment (mean of
+        squared gradients).
       min_dim_size_to_factor: minimum size of a matrix's shorter side for factoring. Parameters of
         rank above 2 are factored by logical axes, regardless of size.
-      multiply_by_parameter_scale: True to scale the step by RMS(p). Adapter parameters are never
+      multiply_by_parameter_scale: True to scale a step by the parameter's RMS. Adapters are never
         scaled, because an adapter that starts at 0 would hardly change.
-      decay_rate: exponent in the schedule of beta2.
-      step_offset: step at which the statistics restart, for a run that continues the step count of
-        pretraining; beta2 is 0 before.
-      clipping_threshold: maximum RMS of the update y; None disables clipping.
-      momentum: decay rate beta1 of the average of steps s, in float32; None disables momentum.
+      decay_rate: exponent in the decay rate of the second moment, beta2 = 1 - t**-decay_rate for
+        step t = 1, 2, ...
+      step_offset: step at which the schedule of beta2 begins, for a run that continues the step
+        count of pretraining; earlier steps have beta2 = 0.
+      clipping_threshold: maximum RMS of gradient / sqrt(second moment); None disables clipping.
+      momentum: decay rate of the float32 moving average of steps; None disables momentum.
       weight_decay_rate: fraction of a parameter to subtract at each step, not scaled by the
         learning rate; None disables decay.
       epsilon1: constant added to the squared gradient.
@@ -177,7 +178,7 @@ def check_axes(axes: Axes, params: Params) -> None:
 def map_axes(function: Callable[..., Any], axes: Axes, *rest: Any) -> Any:
     """Map function(axis names, *leaves) over nested dicts with the structure of the parameters.
 
-    Subtrees below a parameter's path, such as its statistics, are passed unchanged.
+    A leaf may be a dict, such as the statistics of one parameter.
     """
     return jax.tree.map(function, axes, *rest, is_leaf=lambda node: isinstance(node, tuple))
 

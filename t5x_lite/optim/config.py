@@ -199,7 +199,7 @@ class Warmup(Schedule):
 
     Attributes:
       steps: number of warm-up steps; at least 1.
-      then: schedule to warm up; its steps also count from 0.
+      then: schedule to warm up; it begins at step 0, not after the warm-up.
     """
 
     steps: Count
@@ -267,8 +267,8 @@ class Optimizer(ABC):
         rate of step t + schedule_offset. "auto" is the step of the checkpoint of `--init`.
       clip_norm: maximum global norm of the gradients; None disables clipping.
       clip_groups: regular expressions for parameter paths; the parameters that match each
-        expression, and all remaining parameters, are clipped separately. For two networks with one
-        loss, use ("objective/generator.*",).
+        expression, and all remaining parameters, are clipped separately. Example:
+        ("objective/generator.*",) for the generator of ELECTRA.
       rates: learning-rate factors for some parameters, as PATTERN=FACTOR with a regular expression
         for whole paths; the first match counts. LoRA+ (Hayou et al. 2024, arXiv:2402.12354):
         ("adapters/.*/b=16",); a faster head: ("heads/.*=10",).
@@ -311,11 +311,11 @@ class Optimizer(ABC):
 
     @property
     def first_step(self) -> int:
-        """Step of the learning-rate schedule at which the run begins; 0 if "auto" is unresolved."""
+        """Step of the learning-rate schedule at which the run begins; 0 for "auto"."""
         return 0 if self.schedule_offset == AUTO else self.schedule_offset
 
     def rate(self) -> LearningRate:
-        """Return a function from training step to learning rate, with `schedule_offset` added."""
+        """Return a function from a step of the run to its learning rate."""
         rate, first = self.schedule.build(), self.first_step
         return rate if not first else lambda step: rate(step + first)
 

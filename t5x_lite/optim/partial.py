@@ -78,8 +78,8 @@ def decayed_by_layer(
     Args:
       inner: optimizer; its state does not change.
       decay: factor from one layer to the layer below, in (0, 1].
-      axes: logical axes of the parameters, by path from "model/" on.
-      below: paths within model/ of the parameters below the first layer, such as embeddings
+      axes: logical axes of the parameters, as a nested dict.
+      below: paths, without "model/", of parameters below the first layer, such as embeddings
         (`ModelConfig.below`).
       depth: number of layers of the encoder or decoder, whichever is larger, trained or frozen;
         None counts the layers of the trained parameters.
@@ -165,8 +165,8 @@ class Gradual:
 
     Attributes:
       total_steps: number of steps of the run, over which all layers unfreeze; 0 disables freezing.
-      episodes: number of groups into which the layers are divided; each group unfreezes at once.
-        None is one group per layer.
+      episodes: number of groups into which the layers are divided; layers of a group unfreeze
+        together. None is one group per layer.
     """
 
     total_steps: Whole = 0
@@ -184,8 +184,8 @@ class Gradual:
         """Return the step at which each layer starts to train, lowest layer first.
 
         Args:
-          layers: number of layers of the encoder or decoder.
-          depth: number of layers of the encoder or decoder, whichever is larger.
+          layers: number of layers of one stack, the encoder or the decoder.
+          depth: number of layers of the deepest stack.
         """
         episodes = self.episodes or depth
         found = []
@@ -250,8 +250,8 @@ def unfreezing(
     """Wrap an optimizer so that parameters stay frozen until their first training step.
 
     Args:
-      inner: optimizer with the nested state {"count": steps, KIND: {path: arrays}}; it receives
-        gradients of 0 for frozen parameters.
+      inner: optimizer with a state such as {"count": steps, "mu": tree, "nu": tree}; the trees have
+        the structure of the parameters. It receives gradients of 0 for frozen parameters.
       starts: function that returns the first training step of each parameter.
       axes: logical axes of the parameters.
     """
@@ -313,10 +313,10 @@ class Update:
     scheduled: Callable[[Any], dict[str, Any]] | None = None
 
     def complete(self, loss: Any, batch: Batch, step: Any) -> Any:
-        """Return the loss of a global batch, with the added terms that compare its rows.
+        """Return the loss, with the terms that compare the rows of the global batch.
 
         Raises:
-          ValueError: if the loss needs such terms, but the attribute `joint` is None.
+          ValueError: if the loss has terms that compare rows, but `joint` is None.
         """
         if not loss.rows:
             return loss

@@ -100,14 +100,14 @@ class Collective:
     """One collective operation in a compiled program, on one device.
 
     Attributes:
-      kind: kind of the collective, one of `COLLECTIVES`; an all-reduce is a reduce-scatter if only
-        the device's shard of the result is kept.
+      kind: kind of the collective, one of `COLLECTIVES`; "reduce-scatter" includes an all-reduce if
+        each device keeps only its shard of the result.
       count: number of executions.
       bytes: bytes of one execution: the larger of operand and result.
       devices: number of participating devices.
       asynchronous: True if other operations run between its start and its end.
       looped: True if the collective is in the body of a loop.
-      gathered: bytes of an all-reduce that gathers zero-padded shards.
+      gathered: bytes of an all-reduce's operands that are shards padded with zeros, else 0.
       source: name of the JAX operation; "" if the compiler added the collective.
     """
 
@@ -417,8 +417,8 @@ class Moved:
     Attributes:
       synchronous: bytes of collectives that the device waits for.
       asynchronous: bytes of collectives that overlap with other operations.
-      reduce_scattered: bytes that are reduced to shards, synchronous or not.
-      gathered_by_reduction: bytes of all-reduces that only gather zero-padded shards.
+      reduce_scattered: bytes of reduce-scatters, both synchronous and asynchronous.
+      gathered_by_reduction: bytes of all-reduce operands that are shards padded with zeros.
     """
 
     synchronous: int

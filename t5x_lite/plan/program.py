@@ -67,7 +67,7 @@ _QUIET = {
 
 
 def topology_devices(name: str) -> list[Any]:
-    """Return devices of a TPU slice that is not attached, only for compilation."""
+    """Return devices that can only compile, for a TPU slice that is not attached."""
     parsed = _NAME.fullmatch(name)
     if parsed is None or parsed.group(2) not in TOPOLOGIES:
         raise _unknown(name)
@@ -121,8 +121,8 @@ class Slice:
     Attributes:
       kind: device kind as reported by JAX.
       num_devices: number of devices on all hosts.
-      shape: number of chips along each side of a TPU slice; () for devices without coordinates.
-      slices: number of TPU slices that the devices belong to; 1 for other devices.
+      shape: number of chips along each side of a TPU slice; () if JAX reports no coordinates.
+      slices: number of TPU slices that the devices belong to; 1 if JAX reports no slices.
     """
 
     kind: str
@@ -208,7 +208,7 @@ class Memory:
       optimizer: bytes of the optimizer state and the step.
       batch: bytes of the batch features.
       temporaries: bytes of activations, gradients and other arrays that exist only within a step.
-      results: bytes of the step's results other than the state; their memory is reused.
+      results: bytes of the step's results that are not stored in the memory of its arguments.
       program: bytes of the compiled program.
       peak: peak memory in bytes.
     """
@@ -228,7 +228,7 @@ class Program:
 
     Attributes:
       memory: memory on one device.
-      reading: facts from the program's text; None if the compiler cannot print it.
+      reading: contents of the program's HLO text; None if the compiler cannot print the text.
       flops: FLOPs on one device, as counted by the compiler, or None.
       bytes_accessed: bytes accessed on one device, as counted by the compiler, or None.
       trace_seconds: seconds of tracing and lowering.
@@ -350,7 +350,7 @@ def narrow_shards(mesh: Mapping[str, int], axes: Axes, shapes: Any) -> list[str]
 
 
 def widest_fsdp(axes: Axes, shapes: Any, parts: int) -> int:
-    """Return the largest fsdp mesh size, among the divisors of `parts`, without narrow shards."""
+    """Return the largest divisor of `parts` that splits fsdp axes into shards of 128 or more."""
     divisors = [parts]
 
     def look(logical: tuple[str | None, ...], leaf: Any) -> None:
