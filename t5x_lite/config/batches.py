@@ -59,7 +59,7 @@ def row_lengths(data: Data) -> dict[str, int]:
 def step_flops(experiment: Experiment) -> int | None:
     """Return the estimated FLOPs of one train step over all devices, for the longest batch.
 
-    The estimate is three forward passes. None if the objective does not count FLOPs.
+    A train step counts as three forward passes. None if the objective has no FLOP estimate.
     """
     row = experiment.objective.forward_flops(experiment.model, row_shapes(experiment.data))
     return None if row is None else 3 * experiment.data.batch_size * row
@@ -89,7 +89,7 @@ LONGEST = 1 << 24
 
 
 def check_batch(experiment: Experiment, mesh: Mesh) -> None:
-    """Raise InputError if the devices or the model do not support the batch size or length."""
+    """Raise InputError if devices or model do not support the batch size or sequence length."""
     check_lengths(experiment)
     data, parts = experiment.data, sharding.data_parallelism(mesh)
     grouped = bool(data.batches.buckets())
@@ -165,7 +165,7 @@ def with_choices(
 
 
 def check_lengths(experiment: Experiment) -> None:
-    """Raise InputError if a model does not support the layout or the length of the examples."""
+    """Raise InputError if a model does not support `data.layout` or the sequence lengths."""
     data = experiment.data
     for name in ("inputs_length", "targets_length"):
         columns = getattr(data, name)

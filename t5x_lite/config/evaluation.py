@@ -237,8 +237,8 @@ class EarlyStopping:
     Attributes:
       metric: metric of the evaluation to watch, such as "validation/loss"; None never ends early.
         Metrics of a test split are rejected.
-      mode: better direction: max or min; if None, min for losses, cross entropies, perplexities and
-        errors, else max.
+      mode: "max" if high values are better, or "min". None selects min for losses, cross entropies,
+        perplexities and errors, else max.
       patience: number of consecutive evaluations without improvement that end training.
       min_delta: minimum improvement; smaller or equal changes do not count.
     """
@@ -398,7 +398,7 @@ class Ways:
       names: names of the rankings.
       weights: weights of the dense, lexical and multi-vector scores in the ranking "all".
       pair_weights: weights of the dense and lexical scores in the ranking "dense_lexical".
-      depth: maximum documents of a ranking, and of each head's candidates.
+      depth: maximum documents that each head selects, and maximum documents of a ranking.
       rerank: number of top documents of the dense ranking to rescore.
     """
 
@@ -434,8 +434,8 @@ class Retrieval:
       normalize: True to scale vectors to length 1, so that scores are cosines; None takes the
         objective's setting, or True.
       query_length: maximum tokens of a query; None is data.inputs_length.
-      document_length: maximum tokens of a document; None is data.inputs_length, or with data.layout
-        Groups() data.targets_length.
+      document_length: maximum tokens of a document; None is data.inputs_length, or
+        data.targets_length if data.layout is Groups().
       query_prefix: text put before every query; None takes the checkpoint's prompt for queries, if
         any.
       document_prefix: text put before every document; None takes the checkpoint's prompt for
@@ -485,8 +485,8 @@ class Evaluation:
       split: split of the task to evaluate.
       loss: True to compute the held-out loss.
       max_batches: maximum batches of the held-out loss; None uses the whole split.
-      loss_of_each_cache: True to also report the held-out loss of each cache of data.cache under
-        the name of the cache directory, such as "validation/en/loss".
+      loss_of_each_cache: True to also report the held-out loss of each directory in data.cache,
+        under the name of the directory, such as "validation/en/loss".
       task_metrics: True to predict targets and compute the task's own metrics.
       class_metrics: macro_f1, weighted_f1 or both, reported for each classification task in
         addition to its own metrics; the task's score does not include them.

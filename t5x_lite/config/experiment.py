@@ -73,11 +73,11 @@ class Checkpoints:
       best: metric of the best checkpoint, which is kept in addition to the newest ones, such as
         "validation/loss". A pattern such as "validation/*/score" keeps the best checkpoint of each
         matching metric. None keeps only the newest. Metrics of a test split are rejected.
-      best_mode: better direction: max or min; if None, min for losses, cross entropies,
-        perplexities and errors, else max.
-      whole: True to store frozen parameters in each checkpoint. False stores only the path of the
-        checkpoint of `init` and digests of the frozen arrays (`checkpoints.base`). A resumed run
-        keeps the setting of its earlier checkpoints.
+      best_mode: "max" if high values are better, or "min". None selects min for losses, cross
+        entropies, perplexities and errors, else max.
+      whole: True to store frozen parameters in each checkpoint. False stores only digests of
+        the frozen arrays, and the path of the checkpoint that `init` names. A resumed run keeps the
+        setting of its earlier checkpoints.
       timeout: maximum seconds of a save, including the wait for other processes. A longer save
         fails and ends the run.
     """
@@ -173,8 +173,8 @@ class Experiment:
         `steps`, and scales the schedules to match. None uses `steps`.
       seed: random seed for the initial parameters, dropout and the order of the data.
       workdir: work directory for config, checkpoints and metrics.
-      heads: frozen heads to keep in addition to the objective's heads. A run that starts from a
-        checkpoint also keeps the checkpoint's heads.
+      heads: heads to keep without training, in addition to the objective's heads. A run that starts
+        from a checkpoint also keeps the checkpoint's heads.
       adapters: adapters to add to the model, which is then frozen.
       train: parameters to train: paths such as heads/classifier or model/encoder, or regular
         expressions that match complete paths. All other parameters are frozen, without weight decay
@@ -428,7 +428,7 @@ def with_length(
     """Change the number of steps of an experiment, and scale its schedules to match.
 
     A warm-up keeps its fraction of the steps, and a decay ends at the last step. In a shorter run,
-    the periods of checkpoints and evaluations shrink too, as far as needed for ten of each.
+    the periods of checkpoints and evaluations shrink too, but to no less than a tenth of the run.
 
     Args:
       experiment: the config.
@@ -477,7 +477,7 @@ def with_length(
 def _of_length(
     schedule: Schedule, ratio: float, *, first: int, where: str, fixed: frozenset[str]
 ) -> Schedule:
-    """Return a learning-rate schedule with its lengths scaled by a factor."""
+    """Return a learning-rate schedule with its numbers of steps scaled by `ratio`."""
     changed: dict[str, Any] = {}
     names = [field.name for field in dataclasses.fields(schedule)]
     for name in ("body", "then"):

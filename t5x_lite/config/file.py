@@ -50,8 +50,8 @@ def to_json(config: Any) -> str:
 def from_json(text: str, *, source: str, any_module: bool = False) -> Any:
     """Build the config dataclass from JSON text that `to_json` wrote.
 
-    Importing the modules of config classes runs code. So a checkpoint may contain only classes of
-    t5x_lite, of the packages of the command's config, and of modules that `project` trusts.
+    Importing the modules of config classes runs code. So the JSON of a checkpoint may only name
+    classes of t5x_lite and of modules for which `core.project.trusts` returns True.
 
     Args:
       text: the JSON text.
@@ -197,7 +197,7 @@ def read_config(path: str | Path) -> Any:
 
     A config file can import modules from the current directory, from its project's root and from
     its own directory. The project's root is the nearest parent directory with a pyproject.toml, a
-    .git or a tasks folder. sys.path does not change: see `project`.
+    .git or a tasks folder. sys.path does not change.
 
     Args:
       path: a Python file that defines `experiment`, or a config.json.

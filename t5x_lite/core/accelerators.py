@@ -69,8 +69,7 @@ class Chip:
       hbm: device memory that a program can use, in bytes.
       clock: clock frequency in Hz, which converts the compiler's estimates in cycles to seconds.
       bandwidth: memory bandwidth in bytes per second.
-      links: bytes per second that a device can send to its slice over all links, and receive at the
-        same time.
+      links: bytes per second over all links of a device within its slice, in each direction.
     """
 
     peak: float | None = None

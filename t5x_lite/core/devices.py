@@ -80,7 +80,7 @@ def check_fits(needs: Mapping[str, int], devices: Sequence[Any], *, remedy: str)
     """Raise InputError if the needed bytes exceed the memory of a local device.
 
     Args:
-      needs: purpose, such as "parameters" -> bytes per device.
+      needs: bytes per device, by purpose, such as "parameters".
       devices: devices of the run; only devices of this process are checked.
       remedy: advice at the end of the message.
     """
@@ -130,8 +130,8 @@ _ACCELERATORS = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/accel*", "/dev/vfio/[0-9
 def keep_freed_memory() -> bool:
     """Make malloc keep freed memory for reuse; call this before JAX starts its threads.
 
-    The function sets a single arena and disables separately mapped blocks. Nothing changes without
-    glibc or with an accelerator.
+    Malloc then uses a single arena and never mmap. Nothing changes without glibc or with an
+    accelerator.
 
     Returns:
       True if the settings were changed.
@@ -230,7 +230,7 @@ def compiler_options(pairs: Sequence[str]) -> dict[str, str | bool]:
 def without_all_reduce_motion(options: CompilerOptions) -> dict[str, str | bool]:
     """Return the options without XLA's pass that moves all-reduces out of loops.
 
-    The pass miscompiles gradients that a loop body scatters, such as embedding gradients
+    The pass miscompiles gradients by scatter operations in loops, such as embedding gradients
     (openxla/xla issue 49143; fixed in September 2026, after JAX 0.11.2).
     """
     disabled = options.get(_DISABLED)
@@ -273,9 +273,9 @@ def matmul_precision(name: str) -> contextlib.AbstractContextManager[None]:
 def use_compilation_cache(directory: str) -> None:
     """Store compiled programs in a directory, so that later starts of a run need not compile again.
 
-    JAX stores programs that took more than a second to compile. The key covers the program, its
-    options, the devices and the versions. If the directory is "", JAX's own settings apply, such as
-    the environment variable JAX_COMPILATION_CACHE_DIR.
+    JAX stores programs that took more than a second to compile. A stored program is reused
+    only with the same options, devices and library versions. If the directory is "", JAX's own
+    settings apply, such as the environment variable JAX_COMPILATION_CACHE_DIR.
     """
     if not directory:
         return

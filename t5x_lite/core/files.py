@@ -136,7 +136,7 @@ def scratch_directory(
 ) -> Iterator[Path]:
     """Yield a new temporary directory, and remove it after the `with` block unless it was renamed.
 
-    After an error, parent directories that were created for it are removed too.
+    After an error, parent directories that did not exist before are removed too.
     """
     output = path if output is None else output
     made = [parent for parent in path.parents if not parent.exists()]
@@ -203,7 +203,7 @@ def writing(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Add a file path to operating system errors without one, such as write errors."""
+    """Set the file path of operating system errors that have none, such as write errors."""
     try:
         yield
     except OSError as error:
@@ -269,7 +269,7 @@ def _mode(path: str | os.PathLike[str]) -> int | None:
 
 
 def without_bom(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a UTF-8 file without a byte order mark at the beginning."""
+    """Yield the lines of a UTF-8 file; a byte order mark at its beginning is removed."""
     lines = iter(lines)
     for first in lines:
         yield first.removeprefix(codecs.BOM_UTF8)

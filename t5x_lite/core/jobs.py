@@ -225,7 +225,7 @@ def _append(descriptor: int, content: bytes, size: int) -> int:
 
 
 def _whole_lines(file: BinaryIO, chunk: int) -> tuple[int, int]:
-    """Truncate a file of lines after its last complete chunk."""
+    """Truncate a file of JSON objects to the largest complete multiple of `chunk` lines."""
     done, end, size = 0, 0, 0
     file.seek(0)
     for number, line in enumerate(file, start=1):
@@ -246,11 +246,10 @@ def is_resumable(path: str) -> bool:
 def resumable_writer(
     path: str, *, identity: Mapping[str, Any], chunk: int
 ) -> contextlib.AbstractContextManager[ResumableWriter]:
-    """Open a file of JSON lines that continues where the same command was killed.
+    """Open a JSON Lines file for writing; after a kill, the same command can continue the file.
 
     After an error or an interruption, OUTPUT.partial stays for the next start of the command. It is
-    removed only if the error is an InputError about the input and this process wrote all of the
-    lines.
+    removed only after invalid input (InputError), and if no lines are from an earlier start.
 
     Args:
       path: path of an ordinary file, or of a file to create.
@@ -269,7 +268,7 @@ def resumable_writer(
 def resumable_array(
     path: str, *, identity: Mapping[str, Any], chunk: int
 ) -> contextlib.AbstractContextManager[ResumableArray]:
-    """Open a .npy file that continues where the same command was killed.
+    """Open a .npy file for writing; after a kill, the same command can continue the file.
 
     Args:
       path: path of an ordinary file, or of a file to create.
@@ -374,8 +373,8 @@ def resumable_directory(
     """Yield the directory OUTPUT.partial, and rename it to OUTPUT when the `with` block succeeds.
 
     After an error or an interruption, the directory stays for the next start of the command. It is
-    removed if it is empty, or if the error is an InputError about the input and this process
-    created all of its files.
+    removed if it is empty, or after invalid input (InputError) if no files are from an earlier
+    start.
 
     Args:
       output: path to create; it may be an empty directory.
@@ -472,7 +471,7 @@ class AppendedFiles:
         self.done = done
 
     def close(self, *, whole: bool) -> None:
-        """Close the files; if `whole`, the output is complete and progress.json is deleted."""
+        """Close the files; if `whole` is True, also delete progress.json and identity.json."""
         self._stack.close()
         if whole:
             (self._directory / PROGRESS).unlink(missing_ok=True)

@@ -70,7 +70,7 @@ class Patience:
       first: wait before the first retry; each further retry doubles the wait.
       longest: maximum wait between retries.
       total: maximum time of retries after the first failure.
-      silence: time after a permanent failure in which all requests to the bucket fail at once.
+      silence: time after a permanent failure during which new requests to the bucket fail at once.
     """
 
     answer: float = 60.0
@@ -96,8 +96,8 @@ def ask(url: str, function: Callable[[], _T], *, answer: float | None = None) ->
 def ask_if_remote(path: str | os.PathLike[str], function: Callable[[], _T]) -> _T:
     """Call a function that reads a path: directly for a local path, with retries for a bucket.
 
-    If the bucket stays unavailable, a BucketError is raised, so callers do not take it for a
-    damaged file. The timeout is an hour, because the function may read a large object.
+    The timeout is an hour, because the function may read a large object. If the bucket stays
+    unavailable, a BucketError is raised, not the error of a damaged file.
     """
     if not is_remote(path):
         return function()
@@ -222,7 +222,7 @@ def _note(url: str, error: BaseException, wait: float) -> None:
 
 
 def _raise_lasting(url: str, error: BaseException) -> None:
-    """Raise an error that a retry of the request cannot fix."""
+    """Raise the error of a request, unless a retry may succeed."""
     if isinstance(error, InputError):
         raise error
     if isinstance(error, ImportError):
@@ -327,7 +327,7 @@ def _range(wanted: Range) -> bytes:
 
 
 def size_of(path: str | os.PathLike[str]) -> int:
-    """Return the size of a file in bytes; for a file in a bucket, from the last listing."""
+    """Return the size of a file in bytes; sizes of files in buckets are cached."""
     if not is_remote(path):
         return os.path.getsize(path)
     url = os.fspath(path)
@@ -519,12 +519,12 @@ def files_among(directory: str | os.PathLike[str], names: Iterable[str]) -> list
 
 
 def open_stream(url: str, *, first: int = FIRST_BLOCK) -> io.BufferedReader:
-    """Open an object as a seekable stream; its first read has `first` bytes."""
+    """Open an object in a bucket as a seekable stream; the first request reads `first` bytes."""
     return io.BufferedReader(_Blocks(url, size_of(url), first=first))
 
 
 class _Blocks(io.RawIOBase):
-    """Raw stream of an object that reads ahead in growing blocks."""
+    """Raw stream that reads an object from a bucket in blocks of growing size."""
 
     def __init__(self, url: str, size: int, *, first: int):
         self.name, self.mode, self._size, self._first = url, "rb", size, first

@@ -141,7 +141,7 @@ ALL_MODULES = Modules()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowModules(Modules):
-    """Adapters of a checkpoint, and adapters that a line or a request may name.
+    """Adapters of a checkpoint, and adapters that single texts may select by name.
 
     Attributes:
       use: names of adapters, separated by commas, or a block such as Stack(a, b); "" uses only the

@@ -101,7 +101,7 @@ def root_above(file: Path) -> Path | None:
 def trusting_checkpoints(trust: bool) -> Iterator[None]:
     """Let checkpoints import classes of any module in the `with` block, if `trust` is True.
 
-    Project modules are found in the current directory and its nearest parent project.
+    Modules are searched in the current directory and in the root of its project.
     """
     if not trust:
         yield

@@ -66,8 +66,8 @@ class MeshConfig:
     """Sizes of the mesh axes; one size may be -1, which uses all remaining devices.
 
     Attributes:
-      replica: copies of the parameters, data-parallel over slow links.
-      data: copies of the parameters, data-parallel over fast links.
+      replica: number of copies of the parameters for data parallelism over slow links.
+      data: number of copies of the parameters for data parallelism over fast links.
       fsdp: data parallelism in which the parameters are split over the devices.
       sequence: parts of the sequence length, in batches and activations.
       tensor: parts of the attention heads, d_ff and the vocabulary.
@@ -246,8 +246,8 @@ def put_batch(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, Array]:
     """Build a global batch on the mesh from the rows that this process holds.
 
     Args:
-      batch: name -> NumPy array [rows, length] with this process's part of the batch
-        (`batch_part`).
+      batch: name -> NumPy array [rows, length] with the part of the batch that `batch_part`
+        assigns to this process.
       mesh: mesh of the arrays.
 
     Raises:
@@ -324,7 +324,7 @@ def jit_rows(function: Callable[..., Any], mesh: Mesh | None) -> Callable[..., A
     """Compile a function(params, *rows) for a mesh; every process passes the complete rows.
 
     Args:
-      function: function (params, *rows) -> arrays; each of the rows is an array [B, ...] or None.
+      function: function that returns arrays; arguments after `params` are [B, ...] arrays or None.
       mesh: mesh to split the rows over; every process gets complete results. If None, the function
         runs in one process, on the device of the parameters.
     """
@@ -427,9 +427,9 @@ class Parts:
     Attributes:
       count: number of microbatches.
       tokens: maximum tokens per device and microbatch; if None, `count` is used.
-      mode: method for a loss over the complete batch: "cached" stores the outputs of all
-        microbatches and runs each microbatch again for its gradient; "recompute" differentiates
-        through the loop and runs a microbatch again in its backward pass. The gradients are equal.
+      mode: gradient of a loss over the complete batch, such as a contrastive loss. "cached" stores
+        the outputs and runs each microbatch twice (gradient caching). "recompute" differentiates
+        through the loop over microbatches, with rematerialization. The gradients are equal.
     """
 
     count: Count = 1
@@ -475,7 +475,7 @@ class Parts:
 
 
 def tokens_of_row(batch: Mapping[str, Any]) -> int:
-    """Return the number of tokens in a row, padding included, over all texts that the model reads.
+    """Return the number of tokens in a row of a batch, with padding but without target features.
 
     Args:
       batch: name -> array [B, ...]; names of token features end in "_tokens", and names of target

@@ -129,7 +129,7 @@ def watching() -> Iterator["Watch"]:
 def ended_by(
     signums: Collection[int], *, seconds: float, may_end: Callable[[], bool] = lambda: True
 ) -> Iterator[None]:
-    """End the process `seconds` after a signal or at a second signal, even if it hangs in C++.
+    """End the process at a second signal or `seconds` after the first, even if C++ code hangs.
 
     Python's own handlers wait until the main thread returns from C++, which may never happen during
     a compilation. Outside the main thread, this function does nothing.
@@ -176,8 +176,8 @@ class Watch:
     """Signal handling of a process that runs one command.
 
     Attributes:
-      signum: signal that asked this process to end; None before a signal, and 0 once the command is
-        finished and later signals are ignored.
+      signum: signal that asked this process to end; None before a signal, and 0 after `finish`,
+        which ignores later signals.
     """
 
     def __init__(self) -> None:
@@ -240,10 +240,7 @@ class Watch:
         self._exit(code)
 
     def leave_after_error(self, code: int) -> None:
-        """Run `atexit` functions, clean up and end this process with an exit code.
-
-        The functions must finish within `_EXIT_SECONDS`; a function may wait for other processes.
-        """
+        """Run `atexit` functions for at most `_EXIT_SECONDS`, and end this process."""
         import atexit
         import threading
 
@@ -314,7 +311,7 @@ class Watch:
         return handle
 
     def _raise_again(self) -> None:
-        """Send a signal to the main thread again, because Python dropped its exception."""
+        """Send the signal to the main thread again; Python ignored the exception that it raised."""
         import threading
 
         main, signum = threading.main_thread().ident, self.signum
@@ -414,7 +411,7 @@ def quiet_import() -> Iterator[None]:
     """Hide TensorFlow's C++ log messages in a `with` block that imports it.
 
     Importing JAX sets TF_CPP_MIN_LOG_LEVEL to 1, so TensorFlow would print long warnings for each
-    data error, before this package raises it.
+    data error.
     """
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"

@@ -42,7 +42,7 @@ class View(Protocol):
         """Return shapes and logical axes of the stored parameters.
 
         Raises:
-          ValueError: if the conversion does not fit the parameters.
+          ValueError: if the rule does not fit the parameters.
         """
         ...
 
@@ -59,7 +59,7 @@ class View(Protocol):
         ...
 
     def mentions(self, path: str) -> bool:
-        """Return True if the conversion reads or computes the array at a path."""
+        """Return True if this rule reads or computes the array at a path."""
         ...
 
 
@@ -224,7 +224,7 @@ def write(views: Sequence[View], seen: Params) -> Params:
 
 
 def mentioned(views: Sequence[View], paths: Iterable[str]) -> set[str]:
-    """Return the paths of arrays that the rules for tied arrays read or compute."""
+    """Select the paths of arrays that some rule for tied arrays reads or computes."""
     return {path for path in paths if any(view.mentions(path) for view in views)}
 
 

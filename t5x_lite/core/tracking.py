@@ -242,7 +242,7 @@ class Tracking:
     """Configuration of metric trackers, in addition to metrics.jsonl, which is always written.
 
     Attributes:
-      to: tensorboard, wandb, mlflow (extras of the same names), or "module:name" of a custom
+      to: tensorboard, wandb, mlflow (pip extras of the same names), or "module:name" of a custom
         tracker; () disables tracking.
       project: project of Weights & Biases or experiment of MLflow; "" is the tracker's default.
       name: name of the run in the tracker; "" is the name of the work directory.
@@ -273,7 +273,7 @@ class TrackedRun:
       total_steps: last step of the run.
       first_step: first step with new metrics; trackers already have the metrics of earlier steps.
       history: step -> metrics of earlier steps, for callbacks.
-      id: id that the tracker had in an earlier start of the run; None for a new run.
+      id: id that the tracker gave the run at an earlier start; None for a new run.
     """
 
     directory: str

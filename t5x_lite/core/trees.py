@@ -89,7 +89,7 @@ def fullmatch(pattern: str, text: str) -> bool:
 
 
 def is_simple(pattern: str) -> bool:
-    """Return True if an expression is simple enough for Python's `re` in bounded time."""
+    """Return True if Python's `re` can match a regular expression in bounded time."""
     return _parsed(pattern).few_ways
 
 

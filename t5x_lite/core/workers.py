@@ -458,7 +458,7 @@ class Prefetch(Iterator[T], Generic[T]):
         return element
 
     def close(self) -> None:
-        """End the thread, after the element that it currently computes."""
+        """End the background thread after the element that it is computing."""
         self._end()
 
 

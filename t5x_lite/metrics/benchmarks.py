@@ -214,12 +214,12 @@ def described(names: Sequence[str], mode: Mode | None = None) -> str:
 
 
 def contradiction(field: str, names: Sequence[str], mode: Mode | None) -> str | None:
-    """Return a warning if a configured mode contradicts the names of metrics; otherwise None.
+    """Return a warning if a mode is unusual for a metric, such as "max" for a loss; else None.
 
     Args:
       field: name of the field with the mode, such as "checkpoints.best_mode".
       names: names of the metrics.
-      mode: value of the field; None never contradicts.
+      mode: value of the field; None gives no warning.
     """
     against = [name for name in names if mode is not None and mode_of(name) != mode]
     if not against:
@@ -298,7 +298,7 @@ def task_score(metrics: Metrics) -> float:
     """Return the score of a task, the mean of its metrics; higher is better.
 
     Metrics for which the lowest value is best, such as an error rate, are negated. Precision,
-    recall and averages over classes only count if the task has no other metrics.
+    recall and class averages count only if the task has no other metrics.
 
     Raises:
       ValueError: if `metrics` is empty.
@@ -406,7 +406,7 @@ def with_score(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def best_steps(evaluations: Evaluations, names: Iterable[str], *, split: str) -> dict[str, int]:
-    """Return the best step of each task, or the best step overall for tasks without metrics.
+    """Return each task's best step; for tasks without metrics, the step with the best mean score.
 
     Args:
       evaluations: metrics of the checkpoints to select from.

@@ -89,7 +89,7 @@ def mean_multiclass_f1(
 def macro_f1(targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
     """Return {"macro_f1": mean F1 over the classes that occur}.
 
-    The value equals scikit-learn's f1_score(average="macro", zero_division=0) without the label -1.
+    Equals scikit-learn's f1_score(average="macro", zero_division=0, labels=classes except -1).
 
     Args:
       targets: class numbers or texts, or {"value": class} as in MultiRC. Examples with the target
@@ -103,8 +103,7 @@ def macro_f1(targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, fl
 def weighted_f1(targets: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
     """Return {"weighted_f1": mean F1 over classes, weighted by the number of targets}.
 
-    The value equals scikit-learn's f1_score(average="weighted", zero_division=0) without the label
-    -1.
+    Equals scikit-learn's f1_score(average="weighted", zero_division=0, labels=classes except -1).
     """
     scores, support = _class_scores(targets, predictions)
     return {"weighted_f1": float(scores @ support / max(support.sum(), 1))}
@@ -185,7 +184,7 @@ class ClassTable:
         return tops / np.maximum(bottoms, 1)
 
     def rows(self) -> dict[str, dict[str, float | int]]:
-        """Return {"precision", "recall", "f1", "support"} of each class and average, by its name.
+        """Return {"precision", "recall", "f1", "support"} by the name of each class and average.
 
         The macro average is over the classes that occur, as in `macro_f1`.
         """
@@ -243,8 +242,8 @@ def matthews(targets: Sequence[int], predictions: Sequence[int]) -> dict[str, fl
 
     Args:
       targets: class numbers.
-      predictions: predicted class numbers, one for each target; a number that is not a target is a
-        separate class.
+      predictions: predicted class numbers, one for each target; a number that does not occur in
+        `targets` is a separate class.
     """
     check_lengths(targets, predictions)
     classes = np.unique(np.concatenate([targets, predictions]))

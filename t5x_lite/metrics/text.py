@@ -192,7 +192,7 @@ def best_threshold(
     Answers are accepted in ascending order of odds, as in find_best_thresh of SQuAD's script.
 
     Args:
-      gains: increase of the sum of scores by each answer, compared with the answer "".
+      gains: score of each predicted answer minus the score of the answer "" to its question.
       odds: odds of no answer, for each question.
       num_without: number of questions without an answer, for which "" has a score of 1.
     """
@@ -381,8 +381,8 @@ def multirc_f1(targets: Sequence[Member], predictions: Sequence[Member]) -> dict
     """Return {"f1": F1 over all answers of all questions}, MultiRC's metric F1a.
 
     Args:
-      targets: "value" is the label of an answer, 0 or 1; "group" is the question.
-      predictions: "value" is the predicted label of an answer; values other than 0 and 1 are wrong.
+      targets: {"group": question, "value": label 0 or 1} of each answer.
+      predictions: {"value": predicted label} of each answer; labels except 0 and 1 are wrong.
     """
     check_lengths(targets, predictions)
     return f1([t["value"] for t in targets], [p["value"] for p in predictions])
@@ -394,8 +394,8 @@ def multirc_exact_match(
     """Return {"exact_match": fraction of questions with correct labels for all answers}.
 
     Args:
-      targets: "value" is the label of an answer, 0 or 1; "group" is the question.
-      predictions: "value" is the predicted label of an answer.
+      targets: {"group": question, "value": label 0 or 1} of each answer.
+      predictions: {"value": predicted label} of each answer.
     """
     check_lengths(targets, predictions)
     right: dict[Hashable, bool] = {}
@@ -408,12 +408,12 @@ def multirc_exact_match(
 def record(targets: Sequence[Member], predictions: Sequence[Member]) -> dict[str, float]:
     """Return ReCoRD's {"exact_match", "f1"}, the means over the questions.
 
-    A question has one example for each answer; only its first example counts. The prediction is
-    compared with each accepted answer, and the best value counts.
+    If several examples have the same question, only the first counts. Its prediction is compared
+    with each accepted answer, and the best value counts.
 
     Args:
-      targets: "value" is the list of accepted answers; "group" is the question.
-      predictions: "value" is the predicted text.
+      targets: {"group": question, "value": list of accepted answers} of each example.
+      predictions: {"value": predicted text} of each example.
 
     Raises:
       ValueError: if the lengths differ or are 0, or a question has no answer.

@@ -215,7 +215,7 @@ def grouped(runs: Sequence[Run], names: Sequence[str]) -> list[Group]:
 def _check_lengths(
     runs: Sequence[Run], each: Sequence[Mapping[str, str]], seeds: Sequence[int]
 ) -> None:
-    """Raise InputError if runs with different seeds differ only in their number of steps."""
+    """Raise InputError if runs that only differ in their seeds have different numbers of steps."""
     alike: dict[Any, list[int]] = {}
     for i, found in enumerate(each):
         key = tuple(sorted((k, v) for k, v in found.items() if not k.endswith(_LENGTHS)))

@@ -366,7 +366,7 @@ def compared(
     *,
     numbers: bool = True,
 ) -> str:
-    """Return an HTML table that compares its columns, with the best values in bold."""
+    """Return an HTML table with one column for each heading, and the best values in bold."""
     head = "".join(f'<th scope="col">{text(heading)}</th>' for heading in headings)
     body = "".join(
         f'<tr><th scope="row">{text(name)}</th>'

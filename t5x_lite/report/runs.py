@@ -89,13 +89,13 @@ class Run:
     Attributes:
       directory: path of the work directory.
       curves: metric name -> step -> value; None for a value that was not finite.
-      restarts: pairs (last step before, first step after) for each restart that repeated steps.
+      restarts: pairs (last logged step of a start, first of the next) where steps were repeated.
       partial: True if the last line of metrics.jsonl is incomplete.
       config: resolved experiment; {} if it is missing.
       starts: starts of the run, newest last.
       samples_step: newest step that has samples.
       samples: predictions at step `samples_step`, each with "inputs", "targets", "prediction".
-      classes: step and class tables of the newest evaluation, by task.
+      classes: task -> (step of its newest evaluation, scores of each class).
     """
 
     directory: Path
@@ -467,7 +467,7 @@ def _warnings(run: Run) -> str:
 
 
 def charts_of(curves: dict[str, list[report_chart.Series]], *, first: Sequence[str]) -> str:
-    """Return the HTML of all charts: first charts of the model, then of speed and time."""
+    """Return the HTML of all charts; charts of speed and time are last."""
     order = {name: i for i, name in enumerate(dict.fromkeys([*first, *TITLES]))}
     cards: dict[bool, list[str]] = {False: [], True: []}
     for base in sorted(curves, key=lambda base: (order.get(base, len(order)), base)):
@@ -489,7 +489,7 @@ def charts_of(curves: dict[str, list[report_chart.Series]], *, first: Sequence[s
 
 
 def charted(run: Run) -> dict[str, dict[str, str]]:
-    """Group a run's metrics for charts: base name -> split -> full name."""
+    """Group a run's metrics for charts: name without split -> split -> full name."""
     groups: dict[str, dict[str, str]] = {}
     for name in run.curves:
         if run.scored_alone(name):

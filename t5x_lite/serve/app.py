@@ -277,7 +277,7 @@ class Service:
       token: access token of requests; None serves only this machine, without a token.
       title: title of the web page, such as the checkpoint's name.
       absent: error message of each endpoint that is not served, by name.
-      programs: function that returns the number of compiled programs and the total number.
+      programs: function that returns the numbers of compiled programs and of all programs.
       answers: function that returns True if an endpoint has a compiled program; None uses
         `is_ready`.
       adapters: adapters that requests may select; None disables the path /adapters.

@@ -73,12 +73,11 @@ class Limits:
 
     Attributes:
       max_body: maximum bytes of a request body.
-      max_rows: maximum texts of a request; with candidates, maximum number of texts times
-        candidates.
+      max_rows: maximum texts of a request, or pairs of a text and a candidate.
       queue: maximum texts that wait in the queue; requests beyond it are rejected.
       connections: maximum number of open connections.
       timeout: maximum seconds from the headers of a request to its response.
-      body_timeout: maximum seconds to receive the headers of a request, and the same for its body.
+      body_timeout: maximum seconds to receive the headers of a request, and again for its body.
     """
 
     max_body: Count = 1 << 20
@@ -231,7 +230,7 @@ def sizes(largest: int) -> tuple[int, ...]:
 
 
 def lengths(longest: int) -> tuple[int, ...]:
-    """Return the input lengths for which a server compiles programs, each 4 times the last."""
+    """Return the input lengths to compile programs for: ascending powers of two, 4 times apart."""
     result = [1 << (max(longest, SHORTEST) - 1).bit_length()]
     while result[0] // 4 >= SHORTEST:
         result.insert(0, result[0] // 4)
@@ -247,7 +246,7 @@ class Row(NamedTuple):
     """Tokenized text of a request; a row of a batch.
 
     Attributes:
-      lengths: padded lengths of the text, such as the lengths of input and target.
+      lengths: padded lengths of the row's sequences, such as input and target.
       payload: value that the endpoint's function gets for this text.
     """
 
@@ -340,7 +339,7 @@ class Batcher:
         self._thread.start()
 
     def close(self) -> None:
-        """Reject new requests, finish the accepted requests, and end the thread."""
+        """Reject new requests, finish the accepted requests, and end the batcher's thread."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -361,7 +360,7 @@ class Batcher:
             return frozenset(kind for kind, _, _ in self._seconds)
 
     def compiling(self, under_way: bool) -> None:
-        """Set whether programs are being compiled; meanwhile, batches use only compiled shapes."""
+        """Set whether programs are being compiled; if so, batches use only compiled shapes."""
         with self._changed:
             self._compiling = under_way
             self._changed.notify_all()

@@ -29,11 +29,11 @@ from t5x_lite.serve.batching import Refused, Row, fit, lengths
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Asked:
-    """Options of the endpoints of a server, for which programs are compiled.
+    """Options of the endpoints of a server.
 
     Attributes:
       decoding: options for decoding predictions.
-      lengths: static input lengths in tokens, ascending; None selects about three powers of two.
+      lengths: static input lengths in tokens, ascending; None selects powers of two.
       targets_length: maximum tokens of a target or candidate, including EOS.
       long_inputs: "cut" truncates longer inputs and marks the result; "refuse" rejects them.
       max_rows: maximum number of texts of a request.
@@ -43,8 +43,8 @@ class Asked:
         queries and passages.
       head: encoder head that predicts; None selects the head that the objective trained.
       answers: options for the predictions of an encoder head.
-      adapters: name of an adapter that requests may name -> its adapter id; the server changes it
-        while it answers.
+      adapters: adapter ids by the names that requests may give; the server changes the mapping
+        while it runs.
     """
 
     decoding: Decoding = dataclasses.field(default_factory=Decoding)
@@ -145,8 +145,9 @@ class PredictByHead:
 
     A field holds one text, or a list of texts; all lists of a request have the same length. A
     classifier reads {"inputs", "second"}, a tagger {"inputs"}, and a span head {"question",
-    "context"}. Multiple choice reads one "inputs" with its "choices", or lists of both. With
-    "probabilities" true, classifiers and multiple choice return the probability of each label.
+    "context"}. Multiple choice reads "inputs" with a list of "choices", or a list of "inputs" with
+    a list of such lists. With "probabilities" true, classifiers and multiple choice return the
+    probability of each label.
     """
 
     def __init__(self, model: Checkpoint, asked: Asked):
@@ -356,7 +357,7 @@ class Score:
 class Embed:
     """Endpoint `embed`, which returns a vector for each text.
 
-    A request may select a prompt by its name ("prompt"), or contain any "prefix" of the texts.
+    The field "prompt" selects a prompt by its name; the text "prefix" is put before each text.
     """
 
     fields = frozenset({"texts", "prompt", "prefix", "adapter"})
@@ -483,7 +484,7 @@ class Rerank:
 
 
 def predict(model: Checkpoint, asked: Asked) -> "Predict | PredictByHead":
-    """Return the endpoint `predict` of a model, by an encoder head or by generation."""
+    """Return `PredictByHead` for a model with an encoder head that predicts, else `Predict`."""
     by_head = asked.head is not None or answering_heads(model.members[0].experiment)
     return PredictByHead(model, asked) if by_head else Predict(model, asked)
 

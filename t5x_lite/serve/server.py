@@ -459,8 +459,8 @@ class LiveAdapters:
     """Adapters that can be added to a running server and removed from it.
 
     The model has several adapters, numbered by adapter ids, and each request selects one by its
-    name. An added adapter replaces the arrays of a free id if an adapter with the same config
-    fields had this id. Otherwise a model with more ids is compiled in the background.
+    name. A new adapter gets a free id, if the last adapter with this id had the same config.
+    Otherwise a model with more ids is compiled in the background.
 
     Attributes:
       model: the model that serves requests.
