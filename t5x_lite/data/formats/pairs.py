@@ -519,7 +519,7 @@ class Answers:
 def without_answers(pairs: Pairs, answers: Answers | None = None) -> Pairs:
     """Drop negatives that have the id or the text of a positive of the query.
 
-    Texts are compared without differences in case and white space.
+    Two texts are equal if they differ only in case and white space.
 
     Args:
       pairs: query with its passages.
@@ -575,7 +575,7 @@ def same_text(text: str) -> Pairs:
 
 
 def checked(record: Mapping[str, Any], where: str) -> str:
-    """Check an object from a JSON Lines file of queries with passages, and return it as JSON."""
+    """Check a record with "query", "pos" and "neg", and convert it to the JSON of `to_json`."""
     if not isinstance(record.get("query"), str):
         raise InputError(
             f'{where}: must have "query", a string; it has {sorted(record) or "nothing"}'
