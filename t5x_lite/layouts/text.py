@@ -162,8 +162,8 @@ class _Joined(Layout):
 
     Attributes:
       separator: text at the end of the inputs, such as " target:"; if "", inputs end with EOS. Long
-        inputs are truncated before the separator. A vocabulary that keeps spaces, such as bytes,
-        needs " target: ".
+        inputs are truncated before the separator. For a byte vocabulary, use " target: ", with a
+        space at the end.
     """
 
     separator: str = ""

@@ -506,7 +506,7 @@ class Answers:
             known.update(_digest(f"id {name}") for name in one.positive_ids or ())
 
     def of(self, pairs: Pairs) -> Callable[[str, str | None], bool]:
-        """Return a function that tests if a passage is a positive of a query, by its text or id."""
+        """Return a function (text, id) -> True if this passage is a positive of the query."""
         known = self._known.get(_digest(_folded(pairs.query)), set())
 
         def is_answer(text: str, name: str | None) -> bool:

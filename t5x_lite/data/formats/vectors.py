@@ -473,7 +473,7 @@ def dequantized(
 def steps_of(
     ranges: Float[np.ndarray, "2 D"],
 ) -> tuple[Float[np.ndarray, " D"], Float[np.ndarray, " D"]]:
-    """Return the minimum and the step size of each dimension; constant dimensions have step 1."""
+    """Return each dimension's minimum and the width of its 255 int8 steps; 1 if it is constant."""
     steps = (ranges[1] - ranges[0]) / np.float32(255)
     return ranges[0], np.where(steps == 0, np.float32(1), steps)
 

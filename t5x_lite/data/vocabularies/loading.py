@@ -85,7 +85,7 @@ class SentencePiece:
         (transformers). It does not change the ids of special tokens.
       size: number of ids, including sentinels and added tokens.
       num_sentinels: number of sentinels, appended or in the model.
-      added: added tokens, and special tokens with changed flags, such as `lstrip`.
+      added: added tokens, and special tokens with flags that differ from the default.
       legacy: True to insert a space piece after a special token (`legacy` of T5Tokenizer).
       add_prefix_space: True to begin a text with a space piece; only used if `legacy` is False.
       fast: content of a tokenizer.json that encodes the text; b"" if unused.
