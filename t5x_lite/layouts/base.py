@@ -140,7 +140,7 @@ class Layout:
     """Base class of the layouts, which convert examples to the rows of a batch.
 
     Attributes:
-      name: name of the layout in messages and saved data positions.
+      name: name of the layout, such as "groups".
       features: features that a task must have, in the order in which they are packed.
       optional: features that the layout also uses if the task has them.
       joined: features with several concatenated texts, each beginning with [CLS]; they are not
@@ -149,8 +149,8 @@ class Layout:
       packs: True if several examples may share a row.
       draws: True if rows contain a random sample of an example's texts.
       ends: True if inputs of text-to-text tasks end with EOS or another separator.
-      grouped: field of the data config with the maximum length of texts that are grouped by length;
-        "" without grouping.
+      grouped: data config field that data.batches Bucketed varies between batches, such as
+        "inputs_length"; "" if the layout does not support Bucketed.
       task: example of a task with the required features, for error messages.
     """
 
@@ -238,7 +238,7 @@ class Layout:
         """Return the number of tokens of the longest text of each example in a cache.
 
         Args:
-          joined: length of the longest of the concatenated texts of each example.
+          joined: number of tokens of the longest text in each example's `joined` features.
           lengths: number of tokens of each feature in the cache.
         """
         del lengths

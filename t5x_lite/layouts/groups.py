@@ -87,12 +87,12 @@ class Groups(Layout):
 
     Attributes:
       negatives: number of negative passages per row.
-      negatives_top: number of negatives to sample from, which are the first in the list of a query.
+      negatives_top: number of negatives to sample from: the first ones in the query's list.
       positives: "each" for one example per positive passage; "sample" to sample one positive per
         query in each epoch.
       teacher: True to include teacher scores in the rows.
-      known_positives: maximum number of a query's other positives to mask among the passages of
-        other rows; 0 disables masking.
+      known_positives: maximum number of positives stored per query, so that they are not used as
+        negatives when they occur in other rows; 0 stores none.
       shuffle_segments: probability of splitting a positive passage of at least 25 tokens at word
         boundaries into three segments and shuffling them; BGE-M3 uses 0.002.
       begins_with_cls: True if each text begins with [CLS]; texts for a T5 encoder do not.
@@ -262,7 +262,7 @@ class Groups(Layout):
 
         Args:
           example: concatenated int32 tokens "positives" and "negatives", optional teacher scores
-            "scores", and the random key `base.KEY`.
+            "scores", and `base.KEY`, the seed, epoch and index that determine the sample.
         """
         texts = [text for name in self.joined for text in separate(example[name])]
         places = self._places(example)

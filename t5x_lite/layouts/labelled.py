@@ -136,12 +136,12 @@ WIDTH = 2
 
 
 def of_class(index: int) -> Label:
-    """Encode a class index as the pair of integers of a label; -1 becomes (0, 0)."""
+    """Convert a class index to a label, (index + 1, 0); an index of -1 becomes (0, 0)."""
     return (index + 1, 0)
 
 
 def of_span(first: int, last: int) -> Label:
-    """Encode an answer span as the pair of integers of a label, given its first and last token."""
+    """Convert an answer's first and last token index to a label, (first + 1, last + 1)."""
     return (first + 1, last + 1)
 
 

@@ -125,7 +125,7 @@ NUM = 2
 
 
 def _cut(span: Int[np.ndarray, " n"], length: int | None, place: float) -> np.ndarray:
-    """Return a part of a span with at most `length` tokens, at a relative position `place`."""
+    """Cut a span to `length` tokens, keeping [CLS] and [SEP]; `place` in [0, 1) sets the start."""
     if length is None or len(span) <= length:
         return span
     inner = length - 2
@@ -162,8 +162,8 @@ class _Joined(Layout):
 
     Attributes:
       separator: text at the end of the inputs, such as " target:"; if "", inputs end with EOS. Long
-        inputs are truncated before the separator. A vocabulary that keeps spaces, such as bytes,
-        needs " target: ".
+        inputs are truncated before the separator. For a byte vocabulary, use " target: ", with a
+        space at the end.
     """
 
     separator: str = ""
@@ -328,7 +328,7 @@ class Spans(Layout):
         """Sample two spans of a document for one row.
 
         Args:
-          example: concatenated int32 tokens "spans" of a document, and the random key `base.KEY`.
+          example: int32 tokens "spans" (all spans, concatenated), and `base.KEY` for the sampling.
           length: maximum number of tokens of a span, including [CLS] and [SEP]; None for unlimited.
 
         Raises:

@@ -141,13 +141,14 @@ class Shards(Protocol):
 class ArrayRecords:
     """Random access to the records of ArrayRecord files.
 
-    The byte offsets of a file's records are read from the end of the file at its first use.
+    A record contains the tokens of one example. Record offsets are read at a file's first use.
 
     Args:
       shards: the ArrayRecord files.
       counts: number of records of each file.
-      lengths: number of tokens of each feature of each record, uint32 [records, features].
-      starts: buffer for the byte offsets of the records, int64 [records + files].
+      lengths: number of tokens of each feature in each record, uint32 [records, features].
+      starts: buffer that stores the start of each record and the end of each file's last record,
+        int64 [records + files].
       dtype: dtype of the tokens.
     """
 
@@ -221,7 +222,7 @@ _MOST_SIZES = 1 << 16
 
 
 def footer_range(size: int, last: bytes) -> tuple[int, int]:
-    """Return the byte range of a file's footer, which contains the positions of the records."""
+    """Return the byte range of a file's footer, given the file's size and its last 64 KiB."""
     if size < 2 * LAST_BYTES or size % LAST_BYTES:
         raise ValueError("the file is not an ArrayRecord file")
     chunk = plain_chunk(last, size - LAST_BYTES, is_first=True)
@@ -269,7 +270,7 @@ def plain_chunk(content: bytes, start: int, *, is_first: bool = False) -> bytes:
 
 
 def records(chunks: Sequence[bytes], sizes: Sequence[int]) -> list[bytes]:
-    """Return the records of chunks that contain one record each."""
+    """Decompress chunks that contain one record each, and check the sizes of the records."""
     found = []
     for (numbers, values), size in zip(
         _decoded(chunks, most=max(sizes, default=0)), sizes, strict=True
@@ -302,7 +303,7 @@ def _decoded(chunks: Sequence[bytes], *, most: int) -> list[tuple[bytes, bytes]]
 
 
 def _decompressor() -> Callable[[int, bytes, int], bytes]:
-    """Return a function that decompresses bytes, given a compression type and a maximum size."""
+    """Return a function: (compression type, bytes, maximum size) -> decompressed bytes."""
     try:
         import zstandard
     except ImportError as error:
@@ -349,7 +350,7 @@ def _number(content: bytes, place: int) -> tuple[int, int]:
 
 
 def _fields(message: bytes, wanted: Sequence[int]) -> list[int]:
-    """Return integer fields of a Protocol Buffers message of integers; -1 for a missing field."""
+    """Return the fields with the given numbers from a Protocol Buffers message; -1 if missing."""
     found, place = {}, 0
     while place < len(message):
         tag, place = _number(message, place)

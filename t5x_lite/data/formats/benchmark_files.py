@@ -167,7 +167,7 @@ def _all_records(
 def _whole_records(
     lines: Iterable[bytes], *, file: DataPath, quoting: bool
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield blocks of complete CSV records, each with the number of its first line."""
+    """Yield blocks of complete CSV records, and the number of each block's first line."""
     block, size, marks, first = [], 0, 0, 1
     for number, line in enumerate(lines, start=1):
         block.append(line)
@@ -423,7 +423,7 @@ class Sentence:
 
 
 def read_conll(file: DataPath, *, may_lack_tags: bool = False) -> Iterator[Sentence]:
-    """Yield the tagged sentences of a file in CoNLL's columns, with one word per line."""
+    """Yield the tagged sentences of a CoNLL file, which has one word per line."""
     rows: list[list[str]] = []
     number = 0
     for number, line in enumerate(read_lines([str(file)], longest=LONGEST_COLUMNS), start=1):

@@ -217,7 +217,7 @@ _PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
 def as_template(text: str) -> str:
-    """Convert a column name or a template to a template; the name "content" becomes "{content}"."""
+    """Return a template unchanged, and a column name such as "content" as "{content}"."""
     if text and not _PLACE.search(text):
         return f"{{{text}}}"
     if not places(text):
@@ -284,7 +284,7 @@ Read = Callable[[Sequence[str]], Iterator[str]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """Files from which text is sampled with one common weight.
+    """Group of text files with a sampling weight.
 
     Attributes:
       name: file or pattern as given in --input, without the weight.
@@ -386,7 +386,7 @@ def _bytes_of(source: Source, read: Read) -> int:
 
 
 def _split(text: str) -> tuple[str, str | None]:
-    """Split "FILE=WEIGHT" into FILE and WEIGHT, or None for a missing WEIGHT."""
+    """Split "FILE=WEIGHT" into FILE and WEIGHT; WEIGHT is None if it is missing."""
     name, _, weight = text.rpartition("=")
     if name and not Path(text).exists() and _NUMBER.fullmatch(weight):
         return name, weight
@@ -430,8 +430,7 @@ class Block(NamedTuple):
 
     Attributes:
       file: path of the file.
-      places: start of each text in the file: a line number from 0, or a negative number for a byte
-        offset.
+      places: start of each text: its line number from 0, or -1 - b for the byte offset b.
       texts: texts in UTF-8.
     """
 
@@ -505,7 +504,7 @@ class Files:
         return self._ends
 
     def read_part(self, part: int, number: int) -> Block | None:
-        """Return block `number` of the texts in a 64 KiB part of a file; None at the end."""
+        """Return block `number` of a 64 KiB part of a file, or None after the part's last block."""
         ends = self._part_ends()
         file = bisect.bisect_right(ends, part)
         first = ends[file - 1] if file else 0
@@ -525,7 +524,7 @@ class Files:
 
 
 def line_of(file: str, place: int) -> int:
-    """Convert a start of a text, as stored in `Block.places`, to a line number from 1."""
+    """Convert an entry of `Block.places` to a line number from 1."""
     if place >= 0:
         return place + 1
     line, rest = 1, -1 - place

@@ -506,7 +506,7 @@ class Answers:
             known.update(_digest(f"id {name}") for name in one.positive_ids or ())
 
     def of(self, pairs: Pairs) -> Callable[[str, str | None], bool]:
-        """Return a function that tests if a passage is a positive of a query, by its text or id."""
+        """Return a function (text, id) -> True if this passage is a positive of the query."""
         known = self._known.get(_digest(_folded(pairs.query)), set())
 
         def is_answer(text: str, name: str | None) -> bool:
@@ -519,7 +519,7 @@ class Answers:
 def without_answers(pairs: Pairs, answers: Answers | None = None) -> Pairs:
     """Drop negatives that have the id or the text of a positive of the query.
 
-    Texts are compared without differences in case and white space.
+    Two texts are equal if they differ only in case and white space.
 
     Args:
       pairs: query with its passages.
@@ -575,7 +575,7 @@ def same_text(text: str) -> Pairs:
 
 
 def checked(record: Mapping[str, Any], where: str) -> str:
-    """Check an object from a JSON Lines file of queries with passages, and return it as JSON."""
+    """Check a record with "query", "pos" and "neg", and convert it to the JSON of `to_json`."""
     if not isinstance(record.get("query"), str):
         raise InputError(
             f'{where}: must have "query", a string; it has {sorted(record) or "nothing"}'

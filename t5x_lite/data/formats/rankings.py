@@ -333,7 +333,7 @@ def write_run(
 
 
 def check_tag(tag: str) -> None:
-    """Raise InputError unless the name of a run is a single word, as TREC's format requires."""
+    """Raise InputError unless a run name is one word, as TREC's format of rankings requires."""
     if tag.split() != [tag]:
         raise InputError(f"the run name (--tag) must be one word, got {tag!r}")
 

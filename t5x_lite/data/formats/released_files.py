@@ -244,7 +244,7 @@ def trivia_splits(directory: str, domains: Sequence[str]) -> dict[str, tuple[Dat
 
 
 def _first_file(folders: Sequence[Any], name: str) -> list[DataPath]:
-    """Return a list with the first file of a name, plain or compressed; [] if no file exists."""
+    """Find a file by name, plain or compressed, in folders; return [path], or [] if missing."""
     paths = [folder / f"{name}{end}" for folder in folders for end in ("", *COMPRESSED)]
     return next(([path] for path in paths if path.is_file()), [])
 
@@ -352,7 +352,7 @@ class _Evidence:
     """Documents of the questions in a TriviaQA file.
 
     Args:
-      file: file of questions. The folder "evidence" is next to this file or to the file's folder.
+      file: file of questions; its folder, or the folder above, contains the folder "evidence".
     """
 
     def __init__(self, file: DataPath):
@@ -366,7 +366,7 @@ class _Evidence:
         self._missing: list[str] = []
 
     def documents(self, record: Mapping[str, Any], *, where: str) -> Iterator[tuple[str, str, str]]:
-        """Yield the filename, title and first words of each existing document of a question."""
+        """Yield filename, title and first words of a question's documents; skip missing files."""
         for kind, folder in _EVIDENCE.items():
             for page in record.get(kind) or ():
                 name = page.get("Filename") if isinstance(page, dict) else None
@@ -405,7 +405,7 @@ def _first_words(path: DataPath) -> str:
 
 
 def _find_answer(text: str, normalized: Sequence[str]) -> tuple[int, int] | None:
-    """Return the position of the first answer in `normalized` that a text contains, or None."""
+    """Find the first of `normalized` that occurs in a text; return its (start, end), or None."""
     lower = text.lower()
     for alias in normalized:
         if len(lower) == len(text):
@@ -787,7 +787,7 @@ class AlignedFiles(RowFile):
 
 
 def parallel_splits(directory: str, min_score: float | None = None) -> dict[str, tuple[RowFile]]:
-    """Return the parallel files of each split: train.tsv, or train.de and train.en."""
+    """Return the parallel files of each split, such as train.tsv, or train.de with train.en."""
     root = data_path(directory)
     there = [file for file in sorted(root.glob("*")) if file.is_file()] if directory else []
     found: dict[str, tuple[RowFile]] = {}

@@ -436,7 +436,7 @@ class Judged(NamedTuple):
       queries: text of each query that has judgments, by query id.
       judgements: score of each judged document, by query id and document id.
       twins: ids of queries that occur in the corpus with the same id and the same text.
-      namesakes: number of queries with an id that a document with a different text also has.
+      namesakes: number of queries with the same id as a document with a different text.
       missing: number of judged documents that the corpus lacks.
     """
 

@@ -142,14 +142,14 @@ class Judged:
 
     @property
     def group(self) -> str:
-        """Group of the test set, such as "cqadupstack"; a mean counts each group as one set."""
+        """Group of the test set; for example, "cqadupstack" for "cqadupstack/gaming"."""
         return self.name.partition("/")[0]
 
 
 def mteb_results(
     suite: Suite, sets: Mapping[str, Mapping[str, float]], *, depth: int = 1000
 ) -> dict[str, dict[str, Any]]:
-    """Return the content of MTEB's result files, by task name, for test sets that MTEB has.
+    """Return the content of MTEB's result files, by task name; skip test sets that MTEB lacks.
 
     The content has the form of mteb.TaskResult, version 2, without the nAUC values. Its main score
     is nDCG@10. "mteb_version" is None and "dataset_revision" is "release", because the metrics are
@@ -157,11 +157,11 @@ def mteb_results(
 
     Args:
       suite: name of the suite.
-      sets: metrics of each test set, with all names of `MTEB_METRICS`.
+      sets: metrics of each test set, by name; each set needs all `MTEB_METRICS`.
       depth: maximum number of ranked documents per query; metrics with a larger cutoff are skipped.
 
     Raises:
-      InputError: if MTEB has no task with the judgments of the suite, or `depth` is below 10.
+      InputError: if MTEB has no task for the suite, or `depth` is below 10.
     """
     if depth < 10:
         raise InputError(f"--mteb needs --depth 10 or more for nDCG@10, got {depth}")

@@ -213,7 +213,7 @@ def _rows_of_file(file: DataPath, read: Any, columns: Sequence[str]) -> Iterator
 
 @contextlib.contextmanager
 def _naming(file: DataPath, pa: Any) -> Iterator[None]:
-    """Convert errors in reading a table within the `with` block to InputError with the path."""
+    """Convert read errors in a `with` block to InputError with the file's path."""
     kind = "Parquet" if _is_parquet(file) else "Arrow"
     try:
         yield
@@ -570,7 +570,7 @@ Table: TypeAlias = Columnar | RowFile
 
 
 def read_rows(table: Table, *, columns: Sequence[str], quoting: bool = True) -> Iterator[Row]:
-    """Read the rows of a table lazily, in order: a file, or a split of the Hub."""
+    """Read the rows of a file, or of a split of a Hub data set, lazily and in order."""
     if isinstance(table, RowFile):
         return table.rows()
     if not isinstance(table, HubSplit):
@@ -625,12 +625,12 @@ def table_splits(
     patterns: Mapping[str, Sequence[str]] | None = None,
     endings: tuple[str, ...] = (),
 ) -> dict[str, tuple[Table, ...]]:
-    """Return the tables of each split in a directory, a file or a data set of the Hub.
+    """Return the tables of each split, from a directory, a single file or a Hub data set.
 
     Args:
       directory: path of the directory or file, or hf://NAME.
-      patterns: file name patterns of each split; None to find the files by the names of splits.
-      endings: suffixes of files that match a pattern; () for the suffixes of tables.
+      patterns: file name patterns of each split; None to look for split names in paths.
+      endings: file suffixes that patterns may match; () for the suffixes of all table formats.
     """
     given = {split: globs for split, globs in (patterns or {}).items() if globs}
     if directory.startswith(HUB):

@@ -416,10 +416,10 @@ def stored(
     *,
     ranges: Float[np.ndarray, "2 R"] | None = None,
 ) -> np.ndarray:
-    """Convert vectors to the precision of a file: [n, D], or for "binary" uint8 [n, D / 8].
+    """Convert vectors to a precision: an array [n, D], but uint8 [n, D / 8] for "binary".
 
     For "binary", a bit is 1 for a number above 0, and bits are packed as by np.packbits. For
-    "int8", each dimension has 256 steps in its range (`quantized`).
+    "int8", see `quantized`.
 
     Raises:
       InputError: if `precision` is "binary" and D is not a multiple of 8, or "int8" and `ranges`
@@ -445,9 +445,9 @@ def stored(
 def quantized(
     vectors: Float[np.ndarray, "n D"], ranges: Float[np.ndarray, "2 D"]
 ) -> Int8[np.ndarray, "n D"]:
-    """Convert vectors to int8: the number of the step in each dimension's range, less 128.
+    """Convert vectors to int8, with 255 equal steps between each dimension's minimum and maximum.
 
-    The range of a dimension has 255 equal steps; numbers outside of it become -128 or 127.
+    A value x becomes floor((x - minimum) / step) - 128, clipped to [-128, 127].
     Source: sentence_transformers.util.quantization.quantize_embeddings, which gives equal values.
 
     Args:
@@ -461,7 +461,7 @@ def quantized(
 def dequantized(
     codes: Int8[np.ndarray, "n D"], ranges: Float[np.ndarray, "2 D"]
 ) -> Float[np.ndarray, "n D"]:
-    """Return the float32 vectors of int8 codes: the lower end of each code's step."""
+    """Convert int8 codes to float32 values, minimum + step * (code + 128)."""
     low, steps = steps_of(ranges)
     found = codes.astype(np.float32)
     found += 128
@@ -473,19 +473,19 @@ def dequantized(
 def steps_of(
     ranges: Float[np.ndarray, "2 D"],
 ) -> tuple[Float[np.ndarray, " D"], Float[np.ndarray, " D"]]:
-    """Return the minimum and the step size of each dimension; constant dimensions have step 1."""
+    """Return each dimension's minimum and the width of its 255 int8 steps; 1 if it is constant."""
     steps = (ranges[1] - ranges[0]) / np.float32(255)
     return ranges[0], np.where(steps == 0, np.float32(1), steps)
 
 
 def ranges_of(path: str) -> Float[np.ndarray, "2 D"]:
-    """Return the ranges of an int8 file, or the minimum and maximum of other vectors.
+    """Return the minimum and maximum of each dimension, for the conversion of vectors to int8.
 
     Args:
-      path: .npy or .parquet file of vectors.
+      path: .npy or .parquet file of vectors; for int8 vectors, the stored ranges are returned.
 
     Raises:
-      InputError: if the file is invalid, contains only signs, or has fewer than 2 vectors.
+      InputError: if the file is invalid, contains binary vectors, or has fewer than 2 vectors.
     """
     shards = VectorShards.open([path])
     if shards.ranges is not None:
@@ -529,7 +529,7 @@ def _check_ranges(ranges: np.ndarray, where: str) -> None:
 
 
 def quantize_file(source: str, path: str) -> None:
-    """Write a .npy file of float32 vectors as int8, with ranges from all of its vectors."""
+    """Convert a .npy file from float32 to int8, and store each dimension's range next to it."""
     shards = VectorShards([_Npy(source)], None)
     ranges = _range_of_blocks(shards, path)
     save_array(f"{path}{_RANGES}", ranges)
@@ -1067,7 +1067,7 @@ class M3Texts:
             self._check(name, None if one is None else len(one))
 
     def has(self, way: str) -> bool:
-        """Return True if outputs of a head exist: "dense", "lexical" or "multi_vector"."""
+        """Return True if outputs of the kind "dense", "lexical" or "multi_vector" exist."""
         return (self._where / {"dense": DENSE, "lexical": LEXICAL}.get(way, VECTORS)).is_file()
 
     def terms(self) -> Generator[dict[int, float], None, None]:

@@ -160,9 +160,9 @@ class Stated:
 
     Attributes:
       directory: directory of the JSON files.
-      config: content of tokenizer_config.json, with missing entries from special_tokens_map.json.
+      config: content of tokenizer_config.json, completed by special_tokens_map.json.
       explicit: added tokens that the files list with an id, by ascending id.
-      special: control tokens that the files list without an id, in the order of their new ids.
+      special: control tokens that the files list without an id; they get ids in this order.
     """
 
     directory: DataPath
@@ -355,11 +355,11 @@ class SpecialTokens:
       sentinels: ids of the sentinels by their text.
       strip: True if <pad>, </s> and <unk> include the spaces around them, as in ByT5.
       strip_sentinels: True if sentinels include the spaces around them, as in T5.
-      added: added tokens, and sentinels or special tokens with changed flags, such as `lstrip`.
+      added: added tokens; an entry for a sentinel or special token replaces its flags.
       plain: True if <pad>, </s> and <unk> are ordinary text.
 
     Attributes:
-      changed: tokens of `added` that are new or have changed flags.
+      changed: entries of `added` that are new tokens or replace flags.
     """
 
     def __init__(

@@ -86,8 +86,8 @@ class Bytes:
       layout: numbering of the sentinels: "seqio" or "hf" (transformers).
       extra_ids: number of sentinels.
       size: number of ids.
-      added: added tokens, and special tokens with changed flags, such as `lstrip`.
-      model_path: name of the vocabulary in data.vocabulary.
+      added: added tokens, and special tokens with flags that differ from the default.
+      model_path: "bytes" or "bytes-hf", the name of the vocabulary for `load_vocabulary`.
     """
 
     pad_id = PAD_ID

@@ -102,10 +102,10 @@ def without_special(ids: Sequence[int], tokens: EncoderTokens) -> Sequence[int]:
 
 @functools.lru_cache(maxsize=8)
 def encoder_tokens(vocabulary: Vocabulary) -> EncoderTokens:
-    """Return the special token ids and the word boundaries of an encoder's vocabulary.
+    """Return the special token ids of an encoder's vocabulary, and the kind of each token.
 
     Raises:
-      InputError: if sentinels for [CLS] and [MASK] are missing, or word boundaries are unknown.
+      InputError: if [CLS] and [MASK] have no ids, or it is unknown which tokens begin a word.
     """
     if isinstance(vocabulary, Tokenizer):
         return EncoderTokens(
@@ -141,7 +141,7 @@ def encoder_tokens(vocabulary: Vocabulary) -> EncoderTokens:
 
 
 def tokens_for(layout: Layout, vocabulary: Vocabulary) -> EncoderTokens | None:
-    """Return the special token ids for a layout of encoder rows; None for other layouts."""
+    """Return the special token ids of a vocabulary if the layout is for encoders, else None."""
     return encoder_tokens(vocabulary) if layout.of_encoder else None
 
 
@@ -279,7 +279,7 @@ def first_tokens(vocabulary: Vocabulary, texts: Sequence[str], *, count: int) ->
 
 
 def _place(vocabulary: Vocabulary, text: str, size: int) -> int:
-    """Return the first position after `size` characters where a text may be truncated."""
+    """Return a position >= `size` where a cut of the text leaves the ids before it unchanged."""
     if len(text) <= size:
         return len(text)
     if isinstance(vocabulary, Bytes) and vocabulary.layout == "seqio":
@@ -357,7 +357,7 @@ def text_rows(vocabulary: Vocabulary, *, begins: bool) -> TextRows:
       begins: True if rows begin with [CLS], as in encoders other than T5's.
 
     Raises:
-      InputError: if [CLS] is missing because the vocabulary has too few sentinels.
+      InputError: if `begins` is True, and the vocabulary has neither [CLS] nor enough sentinels.
     """
     if not begins:
         return TextRows(vocabulary=vocabulary, before=(), after=(vocabulary.eos_id,))

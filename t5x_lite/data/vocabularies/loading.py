@@ -81,11 +81,11 @@ class SentencePiece:
       model_path: path of the model file.
       model_bytes: content of the model file, without sentinels.
       extra_ids: number of appended sentinels.
-      layout: rule for finding special tokens in text, as in "seqio" or "hf" (transformers); the ids
-        are the same.
+      layout: library with the same rule for finding special tokens in text: "seqio" or "hf"
+        (transformers). It does not change the ids of special tokens.
       size: number of ids, including sentinels and added tokens.
       num_sentinels: number of sentinels, appended or in the model.
-      added: added tokens, and special tokens with changed flags, such as `lstrip`.
+      added: added tokens, and special tokens with flags that differ from the default.
       legacy: True to insert a space piece after a special token (`legacy` of T5Tokenizer).
       add_prefix_space: True to begin a text with a space piece; only used if `legacy` is False.
       fast: content of a tokenizer.json that encodes the text; b"" if unused.
@@ -373,12 +373,12 @@ def load_vocabulary(path: str | os.PathLike[str], *, extra_ids: int = 100) -> Vo
     """Load a vocabulary from a file or a directory, or a byte vocabulary by its name.
 
     Args:
-      path: local or bucket path of a SentencePiece model, a bytes.json, a tokenizer.json (any name
-        with .json), WordPiece's vocab.txt (any name with .txt), DeBERTa's spm.model, XLM-R's
-        sentencepiece.bpe.model or RoBERTa's vocab.json next to merges.txt (with exactly these
-        names); or of a directory that contains one of these files or sentencepiece.model (with
-        special_tokens.json if special tokens are found as in transformers). Or "bytes" or
-        "bytes-hf"; write "./bytes" for a directory of this name.
+      path: local or bucket path of a file, or of a directory that contains it; or the name "bytes"
+        or "bytes-hf". Files are bytes.json, tokenizer.json, WordPiece's vocab.txt, DeBERTa's
+        spm.model, XLM-R's sentencepiece.bpe.model, RoBERTa's vocab.json next to merges.txt, and
+        sentencepiece.model. A single file may have another name if it is a tokenizer (.json), a
+        WordPiece vocabulary (.txt) or a SentencePiece model. In a directory, special_tokens.json
+        sets how special tokens are found. Write "./bytes" for a directory of this name.
       extra_ids: number of sentinels that are appended to a SentencePiece model or to bytes.
 
     Raises:
@@ -571,8 +571,8 @@ _FREQUENT_SHARE, _FREQUENT_MINIMUM = 1e-5, 3
 def frequent_characters(lines: Iterable[str], *, limit: int) -> tuple[str, str]:
     """Return the characters of a text that are so frequent that they need a token.
 
-    A character is frequent if it occurs `FREQUENT` times. In a text of fewer than ten million
-    characters, it is frequent if it occurs three times and is at least one in 100,000 characters.
+    A character is frequent if it is at least one in 100,000 characters of the text. However, fewer
+    than 3 occurrences never suffice, and `FREQUENT` occurrences always suffice.
 
     Args:
       lines: lines of text.

@@ -115,7 +115,7 @@ class Tokenizer:
       unk_id: id of unknown text.
       eos_id: same as `sep_id`.
       size: number of ids, one more than the largest id.
-      extra_ids: 0, because a tokenizer has no sentinels.
+      extra_ids: 0, the number of sentinels for span corruption.
       num_sentinels: 0.
       special_ids: ids of all special pieces.
     """
@@ -205,14 +205,14 @@ class Tokenizer:
 
     @property
     def sentinel_start(self) -> int:
-        """Raise InputError, because a tokenizer has no sentinels."""
+        """Raise InputError, because this vocabulary has no sentinels for span corruption."""
         raise InputError(
             f"vocabulary {self.model_path} has no sentinels, which text-to-text objectives need; "
             "use a SentencePiece model, or an encoder's objective"
         )
 
     def sentinel(self, index: int) -> int:
-        """Raise InputError, because a tokenizer has no sentinels."""
+        """Raise InputError, because this vocabulary has no sentinels for span corruption."""
         del index
         return self.sentinel_start
 
@@ -240,7 +240,7 @@ class Tokenizer:
         return [(one.ids, one.offsets, one.word_ids) for one in found]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Decode ids; special pieces are dropped, and ids above `size` are unknown."""
+        """Decode ids; special pieces are dropped, and ids from `size` up are read as `unk_id`."""
         known = [int(i) if i < self.size else self.unk_id for i in ids]
         return self._tokenizer.decode(known, skip_special_tokens=True)
 
@@ -414,7 +414,7 @@ def _panics_as_errors(what: str) -> Iterator[None]:
 
 
 def _check_json_class(config: Mapping[str, Any], *, where: DataPath) -> None:
-    """Raise InputError if the tokenizer class has no tokenizer.json."""
+    """Raise InputError if the tokenizer class assigns other ids than its tokenizer.json."""
     name = config.get("tokenizer_class")
     if isinstance(name, str) and name.removesuffix("Tokenizer") in _PYTHON_CLASSES:
         raise InputError(
@@ -575,7 +575,7 @@ def add_tokens(tokenizer: Any, tokens: Iterable[AddedToken], *, where: DataPath)
 
 
 def add_stated(tokenizer: Any, stated: Stated, *, where: DataPath) -> None:
-    """Add tokens that are listed in other JSON files to a tokenizers.Tokenizer."""
+    """Add the added tokens in a tokenizer's JSON files to a tokenizers.Tokenizer."""
     there = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     special = [token for token in stated.special if token.content not in there]
     add_tokens(tokenizer, [*stated.explicit, *special], where=where)
