@@ -209,7 +209,7 @@ class BadWordsFilter:
       entries: list of bad words, instead of the file `bad_words`.
 
     Raises:
-      InputError: if a list cannot be read, or several languages have only one list.
+      InputError: if a list cannot be read, or only one list is given for several languages.
     """
 
     def __init__(self, cleaning: Cleaning, *, entries: Sequence[str] = ()):

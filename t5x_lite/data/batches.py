@@ -126,7 +126,7 @@ class Batches(Iterator[dict[str, np.ndarray]]):
 
     @property
     def epoch(self) -> float | None:
-        """The number of passes over the data; in a mixture, over its most repeated task or cache.
+        """The number of passes over the data; for a mixture, of its most repeated task or cache.
 
         None if unknown. For a streamed task, only complete passes are counted.
         """

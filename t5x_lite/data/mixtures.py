@@ -39,8 +39,8 @@ class Member:
         data.mixing.maximum; None for no limit.
       rate: constant rate, instead of a rate from data.mixing; 0 for a task that is only evaluated.
       unlabelled: True for unlabelled text in a mixture with labelled tasks. Then
-        data.mixing.unlabelled sets the rate, and `rate` may be constant even if data.mixing has a
-        maximum or a temperature.
+        data.mixing.unlabelled, if set, replaces the rate. `rate` may then be set together with
+        data.mixing.maximum and data.mixing.temperature, which do not change it.
       shared_examples: name of the training examples if several members have the same training
         examples, such as RTE in GLUE and SuperGLUE; these members share the rate of a single one.
       directory: subdirectory of data.directory with the task's files, used if it exists.

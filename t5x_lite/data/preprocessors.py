@@ -199,7 +199,7 @@ def record(
     *,
     inputs: str = "record query: {query} entities: {entities} passage: {passage}",
 ) -> list[dict[str, Any]]:
-    """Return one example for each answer of a ReCoRD record: an entity that fills @placeholder.
+    """Return one example for each answer of a ReCoRD record; each answer is an entity.
 
     A record without answers has one example with the target "<unk>". The metric counts a query
     once, with the best score over its answers.

@@ -120,7 +120,7 @@ def _tokenizer_class() -> Any:
     from t5x_lite.data.elements import seqio, tf
 
     class Tokenized(seqio.Vocabulary):
-        """Vocabulary for seqio that encodes in Python, so that tf.data iterators can be saved."""
+        """Vocabulary for seqio that encodes text in Python."""
 
         def __init__(self, tokenizer: Any):
             super().__init__()

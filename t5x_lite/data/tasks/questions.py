@@ -217,7 +217,7 @@ def choice_task(
 
 
 def choice_form(question: str, names: tuple[str, ...]) -> Labelled:
-    """Describe how an encoder reads questions with one field for each choice."""
+    """Return the description of a multiple-choice task for encoders."""
     return Labelled(
         texts=(question, *names),
         label=lambda record: of_class(record["label"]),
@@ -244,7 +244,7 @@ def question_task(
         each choice, and "label".
 
     Raises:
-      InputError: if data.layout is neither text-to-text nor of four choices.
+      InputError: if data.layout is neither text-to-text nor `Choices` with four choices.
     """
     from t5x_lite.data.elements import seqio
     from t5x_lite.data.tasks import stages
