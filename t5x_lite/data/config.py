@@ -327,7 +327,7 @@ class Data:
         added before the text.
       prefix: beginning of the inputs, such as "mnli", instead of the task's prefix; "" removes the
         task's prefix, and None keeps it.
-      augment: passages of a run that are added to each input (`Augment`).
+      augment: passages of a retrieval run that are added to each input (`Augment`).
       layout: form of the rows (`layouts`): Seq2Seq() for an encoder-decoder; LM(),
         PrefixLM() or ConcatLM() for a decoder-only model; for an encoder Encoder(), Groups() to
         compare queries with passages, Labelled() to classify or score texts, Choices() for multiple

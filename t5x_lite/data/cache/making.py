@@ -85,7 +85,7 @@ _READ_AT_A_TIME = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Task whose examples are written to a cache, and the settings of the cache.
+    """Task to write to a cache, with the settings of the cache.
 
     Attributes:
       data: the data config.

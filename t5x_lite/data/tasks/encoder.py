@@ -130,8 +130,8 @@ def example_task(
         the task gives    {"inputs": [2, 5, 6, 3, 6, 7, 8, 3]}, {"inputs": [2, 6, 7, 8, 3, 8, 9, 3]}
 
     The function `make` takes blocks of raw examples, because a tokenizer encodes many texts at a
-    time. It must be pure, because a saved iterator calls it again. Its examples must not depend on
-    the size of a block.
+    time. `make` must be pure, because a saved iterator calls it again. Its examples must not depend
+    on the size of a block.
 
     Args:
       name: the name of the task, for messages of seqio.

@@ -411,7 +411,7 @@ def join(
     Args:
       parts: tokens of one or two texts.
       tokens: special tokens of the vocabulary.
-      length: maximum tokens of the row, including the last [SEP].
+      length: maximum tokens of the row after the last [SEP] is added.
       separators: number of [SEP] between two texts.
       whole: True to truncate the first text before the second.
     """

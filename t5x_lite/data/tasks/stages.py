@@ -344,8 +344,8 @@ class Source(seqio.FunctionDataSource):
           splits: names of the splits.
           dataset_of: function from a split to its raw examples.
           one_to_one: True if a task makes one example of each raw example.
-          made_of: function from a split to the dataset whose elements become raw examples; None
-            uses `dataset_of`.
+          made_of: function from a split to the dataset that `dataset_of` converts to raw
+            examples; None uses `dataset_of`.
         """
         self.one_to_one = one_to_one
         self._made_of = made_of or dataset_of

@@ -403,7 +403,7 @@ def _text_files(
 
 
 def files_matching(directory: str, pattern: str) -> list[str]:
-    """Return the sorted paths of the files in a directory whose names match a glob pattern."""
+    """Return the sorted paths of a directory's files with names that match a glob pattern."""
     if not _by_tensorflow(directory):
         return sorted(map(str, data_path(directory).glob(pattern)))
     from t5x_lite.data.elements import tf
