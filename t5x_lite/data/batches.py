@@ -234,7 +234,7 @@ def _training_stream(
 def training_sources(
     data: Data, vocabulary: Vocabulary, *, seed: int, tells: bool = False
 ) -> list[Source]:
-    """Return the caches in data.cache, or the tasks in data.task, to read training examples."""
+    """Return the sources of training examples: the caches in data.cache or tasks in data.task."""
     if data.cache:
         return truncated(data, open_sources(data, vocabulary, split="train"))
     if data.refresh.period:

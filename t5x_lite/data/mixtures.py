@@ -47,7 +47,7 @@ class Member:
       language: language of multilingual text; several members may then belong to one task.
       cache: directory of the cache, if one task has several caches, such as one per language. The
         directory is then the member's name, and leave_out also accepts its last path component.
-      measured: True if the task has metrics; False if its held-out splits are separate tasks.
+      measured: True to evaluate the task; False if its held-out splits are separate tasks.
       form_of: for a task that is only evaluated, the tasks with the same form of inputs. The task
         is evaluated only if the mixture trains on one of these tasks, and is excluded from the mean
         score.

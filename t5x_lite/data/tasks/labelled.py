@@ -296,7 +296,7 @@ def extras(others: Mapping[str, type], form: Labelled) -> dict[str, type]:
 
     Args:
       others: types of the fields of the text-to-text example.
-      form: description of how the encoder reads the records.
+      form: description of the task for encoders.
     """
     if form.choices:
         return {**others, "choices": list, "label": int, "label_end": int}
@@ -317,7 +317,7 @@ def labelled_task(
     Args:
       name: name of the task, for messages of seqio.
       arguments: arguments of the task function.
-      form: description of how the encoder reads the records.
+      form: description of the task for encoders.
       source: seqio source of the raw examples that `Labelled.example` returns.
       postprocess: function (text, example=, is_target=) that returns the value that metrics
         compare.
@@ -375,7 +375,7 @@ def with_form(task: Any, form: Form) -> Any:
 
 
 def task_form(task: Any) -> Form | None:
-    """Return the description of how an encoder reads the records; None for a text-to-text task."""
+    """Return a task's description for encoders; None for a text-to-text task."""
     return getattr(task, _FORM, None)
 
 

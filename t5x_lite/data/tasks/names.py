@@ -223,7 +223,7 @@ def find_task(name: str) -> Callable[..., Any]:
 def task_names(module: ModuleType) -> list[str]:
     """Return the names of the public functions that a module defines and that may be tasks.
 
-    Partials of its functions are included.
+    functools.partial objects of these functions are included.
     """
     return [
         name

@@ -113,7 +113,7 @@ def expanded(dataset: Any, *, mark: str) -> Any:
 
 
 def questions(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Join the tokenized rows of each question's candidate answers to one example.
+    """Join the tokenized rows of each question's candidate answers into one example.
 
     Args:
       rows: tokenized rows, one per candidate answer, in order.

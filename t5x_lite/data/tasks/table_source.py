@@ -211,7 +211,7 @@ def table_task(
       splits: tables of each split.
       postprocess: function (text, example=, is_target=) that returns the value that metrics
         compare.
-      form: description of how an encoder reads the rows; None if encoders are not supported.
+      form: description of the task for encoders; None if encoders are not supported.
     """
     if "labels" in arguments.layout.features:
         if form is None:
