@@ -12,9 +12,8 @@ import sys
 def _drop_current_directory() -> None:
     """Remove the current directory, which `python -m t5x_lite` adds, from sys.path.
 
-    A command runs in any directory, in which a file such as typing.py must not replace a Python
-    module. If the directory is a checkout of t5x_lite that is not installed, it moves to the end of
-    sys.path.
+    A file such as typing.py in that directory must not replace a Python module. The directory moves
+    to the end of sys.path instead if it is a checkout of t5x_lite that is not installed.
     """
     if sys.flags.safe_path:
         return

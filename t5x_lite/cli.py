@@ -42,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     Args:
-      argv: arguments after the program's name. None uses the arguments of this process; the
-        process then exits here after a signal (`t5x_lite.core.signals`).
+      argv: arguments after the program's name. None uses the arguments of this process, and a
+        signal such as SIGTERM then ends the process (`t5x_lite.core.signals`).
 
     Returns:
       The exit code of the command.
@@ -62,8 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _enter_utf8_mode() -> None:
     """Restart this process in Python's UTF-8 mode if Python's file system encoding is ASCII.
 
-    The encoding is ASCII under LC_ALL=C with PYTHONUTF8=0. TensorStore, TensorFlow and faiss then
-    reject file names with other characters, because Python does not pass the names as UTF-8.
+    Otherwise TensorStore, TensorFlow and faiss reject file names with non-ASCII characters.
     """
     if codecs.lookup(sys.getfilesystemencoding()).name != "ascii":
         return
@@ -76,7 +75,7 @@ def _enter_utf8_mode() -> None:
 def _run(args: Sequence[str], watch: signals.Watch | None = None) -> int:
     """Run one command, report an error, and return the exit code.
 
-    If `watch` is given, the process only runs this command, and exits here after a signal.
+    If `watch` is given, a signal ends the process.
     """
     debug = "--debug" in args
     args = [arg for arg in args if arg != "--debug"]

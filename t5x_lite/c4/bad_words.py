@@ -209,7 +209,7 @@ class BadWordsFilter:
       entries: list of bad words, instead of the file `bad_words`.
 
     Raises:
-      InputError: if a list cannot be read, or several languages have only one list.
+      InputError: if a list cannot be read, or only one list is given for several languages.
     """
 
     def __init__(self, cleaning: Cleaning, *, entries: Sequence[str] = ()):
@@ -339,8 +339,8 @@ class DomainList:
     def _rule(self, name: str) -> str:
         """Return the name of the rule that drops pages of a host, or "" to keep them.
 
-        Google's C4 code finds the registered domain with tldextract. Here the registered domain is
-        the longest suffix of the host in the list, because the list has only registered domains.
+        The registered domain is the longest listed suffix of the host. Google's C4 code instead
+        finds it with tldextract.
         """
         labels = name.split(".")
         for first in range(len(labels)):

@@ -122,7 +122,7 @@ class SentenceCounter:
         """Return whether punkt certainly finds at least `number` sentences in a text.
 
         A sentence certainly ends if a lower-case word, neither an abbreviation nor the first word
-        of a collocation, is followed by a mark and a capitalized word.
+        of a collocation, is followed by one of the marks . ? ! and a capitalized word.
         """
         for found in _CLEAR_BREAK.finditer(text):
             if found[2] != "." or found[1] not in self._unsure:

@@ -128,7 +128,7 @@ class Cleaning:
     validation_modulus: Whole = 1000
 
     def __post_init__(self):
-        """Raise InputError for values that no rule can use, and for contradictory rules."""
+        """Raise InputError for invalid values and for contradictory rules."""
         check_bounds(self, prefix="cleaning.")
         for name in ("end_marks", "policies", "languages", "metadata_prefixes"):
             if "" in getattr(self, name):

@@ -211,7 +211,7 @@ def read_losers(losers: Path, bucket: int) -> dict[int, list[int]]:
 
 
 def page_lines(text: str) -> list[str]:
-    """Return the lines of a page, in the order in which deduplication numbers them."""
+    """Return the lines of a page in order; deduplication refers to lines by their index."""
     return text.split("\n")
 
 
@@ -337,7 +337,7 @@ def _removed(keys: Sequence[bytes], lost: Collection[int], n: int) -> set[int]:
 
 
 class Rules:
-    """Cleaning rules of a config, with word lists and language models that are loaded on first use.
+    """Cleaning rules of a config, which load their lists and models on first use.
 
     Attributes:
       cleaning: config of the rules.

@@ -141,7 +141,7 @@ def read_file(plan: Plan, number: int) -> None:
 
 
 def clean_bucket(plan: Plan, bucket: int) -> None:
-    """Clean the pages of one range of URLs, and write their deduplication keys."""
+    """Clean the pages of one group of URLs, and write their deduplication keys."""
     path = plan.part("clean", bucket)
     if path.exists():
         return
@@ -203,7 +203,7 @@ def find_all(plan: Plan, *, threads: int, memory_limit: int) -> None:
 
 
 def filter_bucket(plan: Plan, bucket: int) -> None:
-    """Deduplicate and filter the pages of one range of URLs, and divide them by output shard."""
+    """Deduplicate and filter the pages of one group of URLs, and divide them by output shard."""
     path = plan.part("filter", bucket)
     if path.exists():
         return

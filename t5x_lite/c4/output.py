@@ -446,7 +446,7 @@ def check_installed() -> None:
 
 
 class PartWriter(contextlib.AbstractContextManager["PartWriter"]):
-    """Writer of a temporary file with records in groups.
+    """Writer of a temporary file that stores records by group.
 
     Attributes:
       extra: additional JSON data to store in the file.
@@ -507,7 +507,7 @@ class PartWriter(contextlib.AbstractContextManager["PartWriter"]):
 
 
 class Part:
-    """Reader of a temporary file that `PartWriter` wrote, with records in groups.
+    """Reader of a temporary file that `PartWriter` wrote, which stores records by group.
 
     Attributes:
       extra: additional data that the writer stored.

@@ -514,7 +514,7 @@ def _headers(block: bytes) -> dict[str, str]:
 
 
 def _decoded(body: bytes, headers: dict[str, str], max_bytes: int) -> bytes:
-    """Return the body of a response after decoding of chunks and compression."""
+    """Return a response's body after undoing chunked transfer encoding and compression."""
     if "chunked" in headers.get("transfer-encoding", "").lower():
         body = _without_chunks(body)
     encoding = headers.get("content-encoding", "").strip().lower()

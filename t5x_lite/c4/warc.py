@@ -51,7 +51,7 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Event of the reader: a compressed member of a WARC file begins.
+    """Event of `read_members`: a gzip member of a WARC file begins.
 
     Attributes:
       offset: position of the member's first byte in the file.
@@ -64,7 +64,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Event of the reader: a compressed member of a WARC file ends.
+    """Event of `read_members`: a gzip member of a WARC file ends.
 
     Attributes:
       reason: error message if the member is damaged; "" if the member is complete.
@@ -218,7 +218,7 @@ class _Member:
 
 
 def _before_error(inflate: "zlib._Decompress", data: bytes) -> bytes:
-    """Return the output of `data` before its damaged byte, decompressed in small steps."""
+    """Decompress `data` up to its first damaged byte."""
     given = b""
     for step in (1 << 10, 1 << 5, 1):
         while data:
@@ -295,8 +295,8 @@ class Record:
         member.
       headers: values of the headers, by lower-cased name; if a name is repeated, its last value.
       body: content of the record.
-      note: problem in a record that could still be read; "" if there was no problem. Notes do not
-        include details of the record, so that they can be counted.
+      note: problem in a record that could still be read; "" if there was no problem. Notes are
+        counted, so a note includes no details of the record.
     """
 
     offset: int

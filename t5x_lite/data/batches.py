@@ -126,7 +126,7 @@ class Batches(Iterator[dict[str, np.ndarray]]):
 
     @property
     def epoch(self) -> float | None:
-        """The number of passes over the data; in a mixture, over its most repeated task or cache.
+        """The number of passes over the data; for a mixture, of its most repeated task or cache.
 
         None if unknown. For a streamed task, only complete passes are counted.
         """
@@ -234,7 +234,7 @@ def _training_stream(
 def training_sources(
     data: Data, vocabulary: Vocabulary, *, seed: int, tells: bool = False
 ) -> list[Source]:
-    """Return the caches in data.cache, or the tasks in data.task, to read training examples."""
+    """Return the sources of training examples: the caches in data.cache or tasks in data.task."""
     if data.cache:
         return truncated(data, open_sources(data, vocabulary, split="train"))
     if data.refresh.period:

@@ -89,8 +89,8 @@ class Refresh:
     Attributes:
       period: number of steps between two searches; 0 disables searches. Checkpoints must be saved
         at these steps.
-      lag: number of periods from a checkpoint to the steps that use the negatives found with the
-        checkpoint. With 0, training waits for each search.
+      lag: number of periods between a checkpoint and the first use of the negatives found with it.
+        With 0, training waits for each search.
       top: number of passages kept per query, from which data.layout.negatives are sampled.
       directory: directory of the search results, usually WORKDIR/refresh.
     """
@@ -110,7 +110,7 @@ class Refresh:
             )
 
     def searched_by(self, number: int) -> int:
-        """Return the step of the checkpoint that found a batch's hard negatives; 0 for none.
+        """Return the step of the checkpoint used to find a batch's hard negatives; 0 for none.
 
         Args:
           number: index of the batch, from 0.
@@ -237,7 +237,7 @@ class Scheduled(Bucketed):
     """Batches of several static shapes with a separate order for each epoch; only for caches.
 
     Rows are grouped by length as in `Bucketed`. All examples of a batch come from the same cache
-    and have similar lengths, so each cache has its own in-batch negatives. The order of batches is
+    and have similar lengths, so in-batch negatives come from one cache. The order of batches is
     a function of (seed, epoch). Examples that do not fill a batch are skipped in that epoch. With
     the layout Groups, the length of a row is the length of the longest passage that may be sampled
     for the row.
@@ -313,7 +313,7 @@ class Data:
         to merges.txt, or a directory that contains one of these files, sentencepiece.model or
         bytes.json. "bytes" and "bytes-hf" are byte vocabularies (ByT5).
       directory: directory of the task's files; "" for a task without files. For unlabelled text
-        also a file, a pattern, hf://NAME or tfds://NAME (`data.tasks.text_files`).
+        also a file, a glob pattern, hf://NAME or tfds://NAME (`data.tasks.text_files`).
       languages: languages to read from multilingual text such as mC4, or "all"; several languages
         are mixed at the rates of `mixing`. () for text that is not divided into languages.
       cache: directory that `t5x-lite cache` wrote, which is read instead of the task's files,
@@ -327,7 +327,7 @@ class Data:
         added before the text.
       prefix: beginning of the inputs, such as "mnli", instead of the task's prefix; "" removes the
         task's prefix, and None keeps it.
-      augment: passages of a run that are added to each input (`Augment`).
+      augment: passages of a retrieval run that are added to each input (`Augment`).
       layout: form of the rows (`layouts`): Seq2Seq() for an encoder-decoder; LM(),
         PrefixLM() or ConcatLM() for a decoder-only model; for an encoder Encoder(), Groups() to
         compare queries with passages, Labelled() to classify or score texts, Choices() for multiple
@@ -428,7 +428,7 @@ class Data:
 
 
 def adapter_numbers(data: Data) -> dict[str, int]:
-    """Return the number of the adapter that each cache trains, by cache name.
+    """Return the adapter index that data.adapter_of gives to each cache, by cache name.
 
     Raises:
       InputError: if an entry of data.adapter_of is not NAME=NUMBER, or a cache has two numbers.

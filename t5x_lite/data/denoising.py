@@ -125,9 +125,9 @@ def random_spans_lengths(
     """Return the chunk length for inputs of a given length, and the resulting targets length.
 
     Inputs of 512 tokens at density 0.15 and mean span length 3 need a chunk of 568 tokens and give
-    targets of 114 tokens, including EOS, or 115 with a final sentinel. T5's random_spans_helper
-    rounds in float64 and its mask in float32. If the results differ (172 tokens: targets of 38 and
-    40), this function returns the length for the mask.
+    targets of 114 tokens, including EOS, or 115 with a final sentinel. T5 computes lengths in
+    float64 (random_spans_helper) and the mask in float32. If they differ, as for 172 tokens
+    (targets of 38 and 40), this function returns the length that fits the mask.
 
     Args:
       inputs_length: number of tokens of the inputs, including EOS, >= 3.
@@ -663,7 +663,7 @@ def mass_style(
     sentinel_start: int,
     noise_density: float = 0.15,
 ) -> dict[str, Int[np.ndarray, " n"]]:
-    """Replace each token of i.i.d. noise by the same sentinel, as in MASS.
+    """Replace each noise token by the same sentinel, as in MASS.
 
     The targets are the complete text.
     """
@@ -748,7 +748,7 @@ def span_corruption_lengths(
 
 
 def same_lengths(counts: Int[np.ndarray, " n"], **_: object) -> Int[np.ndarray, "n 2"]:
-    """Compute the lengths of inputs and targets that both have the length of the original text."""
+    """Return the length of each chunk twice, as the length of its inputs and of its targets."""
     return np.stack([counts, counts], axis=1).astype(np.int64)
 
 

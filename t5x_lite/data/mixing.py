@@ -179,7 +179,7 @@ _WORD = 2**64
 def order(
     places: Int[np.ndarray, " n"], epochs: Int[np.ndarray, " n"], *, size: int, seed: int
 ) -> Int[np.ndarray, " n"]:
-    """Return the index of the example at each position of a randomly permuted epoch.
+    """Return the indices of the examples at given positions of randomly permuted epochs.
 
     Args:
       places: positions in [0, size).

@@ -39,15 +39,15 @@ class Member:
         data.mixing.maximum; None for no limit.
       rate: constant rate, instead of a rate from data.mixing; 0 for a task that is only evaluated.
       unlabelled: True for unlabelled text in a mixture with labelled tasks. Then
-        data.mixing.unlabelled sets the rate, and `rate` may be constant even if data.mixing has a
-        maximum or a temperature.
+        data.mixing.unlabelled, if set, replaces the rate. `rate` may then be set together with
+        data.mixing.maximum and data.mixing.temperature, which do not change it.
       shared_examples: name of the training examples if several members have the same training
         examples, such as RTE in GLUE and SuperGLUE; these members share the rate of a single one.
       directory: subdirectory of data.directory with the task's files, used if it exists.
       language: language of multilingual text; several members may then belong to one task.
       cache: directory of the cache, if one task has several caches, such as one per language. The
         directory is then the member's name, and leave_out also accepts its last path component.
-      measured: True if the task has metrics; False if its held-out splits are separate tasks.
+      measured: True to evaluate the task; False if its held-out splits are separate tasks.
       form_of: for a task that is only evaluated, the tasks with the same form of inputs. The task
         is evaluated only if the mixture trains on one of these tasks, and is excluded from the mean
         score.

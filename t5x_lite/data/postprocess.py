@@ -170,8 +170,8 @@ def wsc_simple(text: str, example: Mapping[str, Any] | None = None, is_target: b
     """Return 1 if a WSC or WNLI prediction is the example's noun, 0 if not, -1 if it is empty.
 
     For a target, return the label: whether the example's noun is the referent of the pronoun. Upper
-    case and determiners are ignored. The words of one noun phrase must be a subset of the other's
-    words, and both or neither must have an apostrophe: "Bob" is not "Bob's hat".
+    case and determiners are ignored. A prediction is the noun if one of them contains all words of
+    the other, and both or neither have an apostrophe: "Bob" is not "Bob's hat".
     """
     assert example is not None
     if is_target:

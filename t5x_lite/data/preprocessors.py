@@ -199,7 +199,7 @@ def record(
     *,
     inputs: str = "record query: {query} entities: {entities} passage: {passage}",
 ) -> list[dict[str, Any]]:
-    """Return one example for each answer of a ReCoRD record: an entity that fills @placeholder.
+    """Return one example for each answer of a ReCoRD record; each answer is an entity.
 
     A record without answers has one example with the target "<unk>". The metric counts a query
     once, with the best score over its answers.
@@ -251,7 +251,7 @@ _BLANKED = {
 
 
 def wsc_simple(record: Mapping[str, Any], *, inputs: str = "wsc: {text}") -> dict[str, Any]:
-    """Format a record of WSC: asterisks mark the pronoun (span2), the noun (span1) is the target.
+    """Format a record of WSC: asterisks mark the pronoun (span2); the noun (span1) is the target.
 
     Raises:
       InputError: if the word at span2_index is not span2_text.
@@ -278,7 +278,7 @@ def _blanked(record: Mapping[str, Any]) -> str:
 
 
 def marked_pronoun(record: Mapping[str, Any]) -> str:
-    """Put asterisks around the occurrence of the pronoun (span2) that is nearest to its index.
+    """Put asterisks around the occurrence of the pronoun (span2) that is nearest to span2_index.
 
     In the official files, punctuation follows pronouns without a space, as in '"for him," he said',
     and indices may count punctuation as words.
@@ -501,9 +501,9 @@ class Columns:
       validation: files of the validation split; same format as `train`.
       test: files of the test split; same format as `train`.
       min_score: minimum score of a pair in parallel files with scores; None keeps all pairs.
-      hold_out: without validation files, one training row in this many is held out for validation,
-        chosen by a hash of its inputs. 0 holds out no rows, or one document in 100 of unlabelled
-        text.
+      hold_out: without validation files, one training row in `hold_out` is used for validation,
+        chosen by a hash of its inputs. 0 uses none; for unlabelled text, 0 uses one document in
+        100.
       stream: if True, rows are read as needed and shuffled through data.shuffle_buffer; if False,
         all rows are kept in memory and permuted completely. None chooses by the size of the files.
     """

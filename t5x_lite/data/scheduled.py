@@ -362,7 +362,7 @@ class Scheduled:
 
 
 def each_cache(data: Data, *, split: str) -> dict[str, Data]:
-    """Return one config for each cache that has a split, by the last part of the cache's path."""
+    """Return a config for each cache with the given split, by the last part of the cache's path."""
     texts = [data.cache] if isinstance(data.cache, str) else list(data.cache)
     if not data.cache:
         raise InputError(

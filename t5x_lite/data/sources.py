@@ -117,7 +117,7 @@ def identity_of(data: Data, *, seed: int) -> dict[str, Any]:
 def former_identity(
     state: bytes, current: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the saved and the current settings for a position of an older t5x-lite version."""
+    """Return the settings saved by an older t5x-lite version, and the same settings of this run."""
     kind = next(kind for kind in FORMER if state.startswith(kind))
     header, _, _ = zlib.decompress(unseal(kind, state)).partition(b"\n")
     saved = json.loads(header)["identity"]
@@ -198,7 +198,7 @@ class Feed(Protocol):
     """Protocol of a sequential reader of a task's examples, with a position that can be saved."""
 
     def __next__(self) -> "tuple[list[list[np.ndarray]], Int[np.ndarray, ' n'] | None]":
-        """Return the features of the next examples, and the earlier passes over the data."""
+        """Return the features of the next examples, and the pass of each; None if unknown."""
         ...
 
     def state(self) -> bytes:
@@ -431,7 +431,7 @@ class Source:
 
     @property
     def identity(self) -> str | None:
-        """Description of a task's data that changes with the data; None if unknown."""
+        """Description that differs if the task's data differ; None if unknown."""
         if isinstance(self.split, Held):
             return f"{self.split.size} examples ({self.split.digest[:16]})"
         return self.split.identity if isinstance(self.split, Running) else None

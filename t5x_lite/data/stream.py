@@ -222,7 +222,7 @@ class Stream:
         return found
 
     def batch(self, spans: list[Span], *, first: int, num_rows: int) -> dict[str, np.ndarray]:
-        """Return some rows as the arrays of a batch, padded at the end of the data."""
+        """Return `num_rows` rows of spans, from row `first` on, as a batch padded at its end."""
         examples: list[dict[str, np.ndarray]] = []
         read, placed = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         before = -first  # the row of the batch at which the span begins

@@ -353,7 +353,7 @@ class Index:
       dtype: dtype of the tokens, one of `DTYPES`.
       recipe: description of how stored features become examples.
       splits: entries of the splits, by name.
-      has_metrics: True if the task defines metrics, which need the task and seqio.
+      has_metrics: True if the task defines metrics.
       baked: random seed of the corruption if examples were corrupted when the cache was written, or
         None.
       documents: maximum number of the task's documents when the cache was written; None for all
@@ -441,8 +441,8 @@ class Cache:
     Attributes:
       directory: path of the cache.
       index: content of cache.json.
-      digest: hash of the index, which covers all files: caches with equal digests have equal
-        examples. A converted cache keeps the digest of the original cache.
+      digest: hash of the index, which has the checksums of all files. Caches with equal digests
+        have equal examples. A converted cache keeps the digest of the original cache.
     """
 
     def __init__(self, directory: str | os.PathLike[str]):
@@ -624,7 +624,7 @@ class Split:
         return np.frombuffer(content, NUMBERS_DTYPE).astype(np.int64)
 
     def first_with(self, tokens: int, *, floats: Collection[str] = ()) -> int:
-        """Return how many of the first examples have at most `tokens` tokens in total."""
+        """Count the examples from the start of the split that fit into `tokens` tokens in total."""
         columns = [k for k, name in enumerate(self._features) if name not in floats]
         for start in range(0, self.size, _COUNTED_AT_A_TIME):
             some = np.arange(start, min(start + _COUNTED_AT_A_TIME, self.size))

@@ -85,7 +85,7 @@ _READ_AT_A_TIME = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Task of a config, loaded for writing its cache, and the settings of the cache.
+    """Task to write to a cache, with the settings of the cache.
 
     Attributes:
       data: the data config.
@@ -127,7 +127,7 @@ def load_job(
 
 
 def stored_examples(job: Job, dataset: Any) -> Iterator[list[np.ndarray]]:
-    """Yield the features that a cache stores of each example."""
+    """Yield, for each example, the features that the cache stores."""
     from t5x_lite.data import elements
     from t5x_lite.data.tasks import stages
 
@@ -169,7 +169,7 @@ def features_of(dataset: Any, recipe: Recipe, task: str) -> tuple[str, ...]:
 
 
 def longest_of(recipe: Recipe, layout: Layout) -> Callable[[Sequence[np.ndarray]], int] | None:
-    """Return a function for the length of an example's longest text; None if it is not needed."""
+    """Return a function that computes the length of an example's longest text; None if unused."""
     if not layout.joined or recipe.corruption:
         return None
     return lambda features: longest_joined(layout, dict(zip(recipe.stored, features, strict=True)))
@@ -208,7 +208,7 @@ SHARD_BYTES = 1 << 28
 
 @contextlib.contextmanager
 def new_cache(output: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary directory, which is renamed to `output` if the block succeeds."""
+    """Yield a temporary directory, which is renamed to `output` if the `with` block succeeds."""
     where = data_path(output)
     if isinstance(where, BucketPath):
         with _new_in_bucket(where) as directory:
@@ -308,8 +308,8 @@ class SplitWriter:
           num_features: number of stored features of an example.
           dtype: dtype of the tokens.
           shard_bytes: number of bytes of tokens after which a new shard begins.
-          longest: function that returns the length of an example's longest text; only if
-            `resumable` is False.
+          longest: function that returns the length of an example's longest text; must be None if
+            `resumable` is True.
           resumable: True to continue after the last complete shard in the directory.
         """
         self._directory, self._split = directory, split
@@ -644,10 +644,7 @@ _worker: dict[str, Any] = {}
 
 @contextlib.contextmanager
 def _scratch(vocabulary: Vocabulary) -> Iterator[str]:
-    """Yield a temporary directory with the vocabulary, shared by all workers.
-
-    Only this process removes the directory, so a killed worker removes nothing.
-    """
+    """Yield a temporary directory with the vocabulary's files, for all worker processes."""
     directory = tempfile.mkdtemp(prefix="t5x_lite_")
     try:
         with unfinished(directory):

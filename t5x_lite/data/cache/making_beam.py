@@ -136,7 +136,7 @@ def _run(
 def build(
     pipeline: beam.Pipeline, shards: Sequence[tuple[str, int]], work: PartWriter, *, result: str
 ) -> PValue:
-    """Add the stages that write a cache to a Beam pipeline, and return the last stage."""
+    """Extend a Beam pipeline by the stages that write a cache, and return the last stage."""
     return (
         pipeline
         | "shards" >> beam.Create(list(shards))

@@ -191,7 +191,7 @@ class Part:
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as a JSON object."""
+        """Return the worker's summary as a JSON object."""
         written = None if self.written is None else self.written.to_json()
         return dataclasses.asdict(self) | {"written": written}
 

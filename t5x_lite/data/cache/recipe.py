@@ -45,7 +45,7 @@ def _is_number(value: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Description of how the stored features of a cache become an example, as JSON data.
+    """Description of how the stored features of a cache become an example.
 
     Attributes:
       stored: names of the stored features.
@@ -139,7 +139,7 @@ class Recipe:
         epoch: int,
         index: int,
     ) -> dict[str, np.ndarray]:
-        """Convert stored features to the example of an epoch, depending only on the arguments."""
+        """Build an example from its stored features; corruption uses seed, epoch and index."""
         found = stored
         if self.corruption:
             corrupt = CORRUPTIONS[self.corruption]
@@ -171,7 +171,7 @@ class Recipe:
         epochs: Int[np.ndarray, " n"],
         indices: Int[np.ndarray, " n"],
     ) -> Int[np.ndarray, "n G"]:
-        """Return the number of tokens of each feature of examples without building them."""
+        """Compute the number of tokens of each feature of the examples that `example` builds."""
         found = counts.astype(np.int64)
         if self.corruption:
             keys = {"seed": seed, "epochs": epochs, "indices": indices}
@@ -212,7 +212,7 @@ def as_stored(values: np.ndarray) -> np.ndarray:
 def examples_of_block(
     block: Mapping[str, np.ndarray], names: Sequence[str]
 ) -> list[list[np.ndarray]]:
-    """Return the stored features of each example in a block of examples."""
+    """Return the stored features of each example, given a block of concatenated examples."""
     columns = [np.split(block[name], block[f"{name}/ends"][:-1]) for name in names]
     return [[as_stored(part) for part in parts] for parts in zip(*columns, strict=True)]
 

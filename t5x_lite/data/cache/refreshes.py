@@ -141,7 +141,7 @@ def write(
     *,
     settings: Mapping[str, Any],
 ) -> None:
-    """Write the hard negatives that were found with the checkpoint of a training step."""
+    """Write the hard negatives that a search with the checkpoint of a training step found."""
     folder = Path(directory) / str(step)
     folder.mkdir(parents=True, exist_ok=True)
     _save(folder / "negatives.npy", numbers.astype(np.int32))
@@ -151,7 +151,7 @@ def write(
 
 
 def read(directory: str | Path, step: int, *, num_examples: int) -> Negatives:
-    """Read the hard negatives that were found with the checkpoint of a training step."""
+    """Read the hard negatives that a search with the checkpoint of a training step found."""
     folder = Path(directory) / str(step)
     try:
         digest = json.loads((folder / "refresh.json").read_text())["sha256"]

@@ -272,8 +272,7 @@ def parallel_lines(files: Mapping[str, DataPath]) -> Any:
       files: file of each language.
 
     Returns:
-      A tf.data.Dataset of {language: line}, with two more fields for the check that all files have
-        equally many lines.
+      A tf.data.Dataset of {language: line}, the line number, and the files that have ended.
     """
     from t5x_lite.data.elements import tf
 
@@ -383,8 +382,8 @@ def map_records(
 
     Args:
       dataset: records, possibly nested, with text in UTF-8.
-      function: function from a record, in Python's own types, to its examples. In a field that is a
-        list, all examples of one record must have equally many texts.
+      function: function from a record, in Python's own types, to its examples. A list field must
+        have the same length in all examples of a record.
       extras: types of an example's fields other than inputs and targets.
     """
     from t5x_lite.data.elements import tf

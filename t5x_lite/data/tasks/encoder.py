@@ -109,8 +109,7 @@ def example_task(
 ) -> Any:
     r"""Make a seqio.Task from a source of raw examples and a function that makes examples of them.
 
-    A custom encoder task is a source and such a function. Each row of this task has two neighboring
-    lines of a dialogue:
+    The following custom encoder task makes rows of two neighboring lines of a dialogue:
 
         def lines(arguments: TaskArguments) -> Any:
             vocabulary, length = arguments.vocabulary, arguments.inputs_length
@@ -130,15 +129,15 @@ def example_task(
         make gives        [{"inputs": [2, 5, 6, 3, 6, 7, 8]}, {"inputs": [2, 6, 7, 8, 3, 8, 9]}]
         the task gives    {"inputs": [2, 5, 6, 3, 6, 7, 8, 3]}, {"inputs": [2, 6, 7, 8, 3, 8, 9, 3]}
 
-    The function takes blocks of raw examples, because a tokenizer encodes many texts at a time. It
-    must be pure, because a saved iterator calls it again. Its examples must not depend on the size
-    of a block.
+    The function `make` takes blocks of raw examples, because a tokenizer encodes many texts at a
+    time. `make` must be pure, because a saved iterator calls it again. Its examples must not depend
+    on the size of a block.
 
     Args:
       name: the name of the task, for messages of seqio.
       arguments: the arguments of the task function.
       source: a seqio source of raw examples, flat dicts of texts, numbers and lists of these.
-      make: the function. Each of its examples has all `features` and `extras`.
+      make: function from raw examples to examples. Each example has all `features` and `extras`.
       features: the arrays that the layout reads, with their dtypes, np.int32 or np.float32; by
         default {"inputs": np.int32}.
       extras: further fields of an example, for metrics. str, int and float are one value, list is
@@ -193,7 +192,7 @@ def check_lengths(arguments: TaskArguments, fields: Sequence[str]) -> None:
 
 
 def row_options(arguments: TaskArguments) -> dict[str, Any]:
-    """Return the vocabulary, special tokens and row length that make the rows of an encoder."""
+    """Return the vocabulary, special tokens and row length of an encoder, as keyword arguments."""
     return {
         "vocabulary": arguments.vocabulary,
         "tokens": encoder_tokens(arguments.vocabulary),
@@ -305,9 +304,9 @@ def pieces(
 ) -> list[list[int]]:
     """Tokenize documents, and divide each document into segments that begin with [CLS].
 
-    A sentence that is not a document's first is encoded with the space before it. Special tokens in
-    the text of a document become unknown tokens. A segment has at most `length` - 1 tokens, where
-    `length` is the row length, because [SEP] follows.
+    Each sentence except a document's first is encoded with the space before it. Special tokens in
+    the text of a document become unknown tokens. A segment has at most `length` - 1 tokens, so that
+    [SEP] fits into a row of `length` tokens.
     """
     documents = _filled(texts, vocabulary=vocabulary, tokens=tokens, length=length)
     return [[tokens.cls_id, *piece] for own in documents for piece in own]
@@ -398,7 +397,7 @@ def listed_spans(
 
 
 def checked(record: Mapping[str, Any], where: str) -> str:
-    """Return the text spans of a JSON object as JSON; raise InputError if they are invalid."""
+    """Return the list "spans" of a JSON object as JSON text; raise InputError if it is invalid."""
     spans = record.get("spans")
     if not isinstance(spans, list) or not all(isinstance(span, str) for span in spans):
         has = sorted(record) or "nothing"
@@ -492,8 +491,8 @@ def pair_task(
       source: seqio source of examples with "text".
       read: pure function from a text to a query with its passages.
       one_to_one: True if each text of the source makes one example.
-      lines: function that reads all lines, to find a query's positives on other lines. If None,
-        only the positives of the same text are used.
+      lines: function that yields the queries of all lines, so that a query's positives on other
+        lines are not used as negatives. If None, other lines are not considered.
     """
     layout, vocabulary = arguments.layout, arguments.vocabulary
     if not isinstance(layout, Groups):
@@ -569,8 +568,7 @@ def examples_of_each(
       vocabulary: vocabulary of the tokens.
       tokens: special tokens of the vocabulary.
       lengths: maximum tokens of a query and of a passage, [CLS] and [SEP] included.
-      layout: layout that limits the passages of an example, and determines if each positive makes
-        an example.
+      layout: the layout; its fields `positives` and `negatives_top` select the passages.
 
     Returns:
       For each query, a list of examples: int32 "query"; int32 "positives", "negatives" and `MORE`

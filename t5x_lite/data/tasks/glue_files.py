@@ -147,7 +147,7 @@ class GlueTask:
         return Wording(prefix=prefix, template=self.template, columns=columns)
 
     def labelled(self) -> Labelled | None:
-        """Describe how an encoder reads the task; return None if encoders are not supported."""
+        """Return the task's description for encoders; None if encoders are not supported."""
         shown = places(self.template)
         texts = tuple(self.texts) or shown
         if set(texts) - set(self.columns or shown):
@@ -237,8 +237,8 @@ class SuperGlueTask:
       template: template with the fields of the text, in T5's order.
       labels: words of the labels, in the order of their indices.
       prefix: first word of the text; None for the task's name.
-      entries: labels as written in the files, in the same order; empty if the files contain
-        `labels`, or false and true for `YES_OR_NO`.
+      entries: labels as written in the files, in the order of `labels`. If empty, the files contain
+        `labels`; for `YES_OR_NO` they may also contain JSON's false and true.
       columns: column in the files for each field of a record; empty if the names are equal.
       files: official file of each split.
       tfds_splits: name of a split in TFDS, for each split with a different name in TFDS.
@@ -282,7 +282,7 @@ class SuperGlueTask:
         )
 
     def labelled(self) -> Labelled | None:
-        """Describe how an encoder reads the task; return None if encoders are not supported."""
+        """Return the task's description for encoders; None if encoders are not supported."""
         shown = places(self.template)
         texts = self.texts or (shown[::-1] if len(shown) == 2 else ())
         if not texts:
@@ -318,7 +318,7 @@ class SuperGlueTask:
 def labelled_form(
     texts: Sequence[Text], labels: Sequence[str], *, clean: Callable[[str], str] = str
 ) -> Labelled:
-    """Describe how an encoder reads records with texts and a class index.
+    """Return the description of a classification task for encoders.
 
     Args:
       texts: one or two texts in the order of the row: names of fields, or templates.

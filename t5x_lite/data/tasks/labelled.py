@@ -170,7 +170,7 @@ class SpanText:
         is_target: bool = False,
         null_odds: float = 0.0,
     ) -> str | list[str] | dict[str, Any]:
-        """Return the text of a predicted span, or the answers of a target."""
+        """Return the predicted answer's text; for a target, return all correct answers."""
         assert example is not None
         if is_target:
             return [a.decode() if isinstance(a, bytes) else a for a in example["answers"]]
@@ -204,7 +204,7 @@ Encode = Callable[[Sequence[str], Sequence[str], np.ndarray], tuple[list[list[in
 
 @runtime_checkable
 class Form(Protocol):
-    """Protocol for descriptions of how an encoder reads the records of a task."""
+    """Protocol of a task's description for encoders, such as `Labelled` or `Tagged`."""
 
     @property
     def head(self) -> str:
@@ -218,17 +218,17 @@ class Form(Protocol):
 
     @property
     def candidates(self) -> str:
-        """Marker in the second text that candidate answers replace; "" for other tasks."""
+        """Placeholder for a candidate answer in the second text; "" for other tasks."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
-    """Description of how an encoder with a head reads the records of a task.
+    """Description of a task for encoders: how a record gives texts and a label.
 
     Attributes:
-      texts: one or two texts in the order of the row: names of fields, templates "{word}: {text}",
-        or functions of the record. With `choices`, the question and then each choice.
+      texts: one text or a pair of texts, each as a field name, a template "{word}: {text}" or a
+        function of the record. With `choices`, the question and then each choice.
       label: function from a record to its label; for spans, the character span of the answer, end
         excluded.
       score: function from a record to its regression target, NaN if unknown; None for other tasks.
@@ -237,8 +237,8 @@ class Labelled:
       spans: True if labels are spans of the second text.
       nulls: True if the second text may lack an answer; the answer is then "".
       choices: True if the label is the index of a choice, and a row has all choices.
-      candidates: marker in the second text that candidate answers replace, in one row per
-        candidate; "" for other tasks.
+      candidates: placeholder in the second text; each candidate answer replaces it in a separate
+        row. "" for other tasks.
       fields: function from a record to fields of the example that replace the text-to-text fields.
       kinds: types of the values of `fields` if an example has only these fields; None if an example
         also has the fields of the text-to-text example.
@@ -296,7 +296,7 @@ def extras(others: Mapping[str, type], form: Labelled) -> dict[str, type]:
 
     Args:
       others: types of the fields of the text-to-text example.
-      form: description of how the encoder reads the records.
+      form: description of the task for encoders.
     """
     if form.choices:
         return {**others, "choices": list, "label": int, "label_end": int}
@@ -317,7 +317,7 @@ def labelled_task(
     Args:
       name: name of the task, for messages of seqio.
       arguments: arguments of the task function.
-      form: description of how the encoder reads the records.
+      form: description of the task for encoders.
       source: seqio source of the raw examples that `Labelled.example` returns.
       postprocess: function (text, example=, is_target=) that returns the value that metrics
         compare.
@@ -364,18 +364,18 @@ def text_fields(raw: Mapping[str, Any]) -> dict[str, str]:
 
 
 def raw_labels(raw: Raw) -> np.ndarray:
-    """Return the labels of examples as integers [examples, 2], int64."""
+    """Return "label" and "label_end" of each example, int64 [examples, 2]."""
     return np.array([(one["label"], one["label_end"]) for one in raw], np.int64)
 
 
 def with_form(task: Any, form: Form) -> Any:
-    """Attach a description of how an encoder reads the records to a task, and return the task."""
+    """Store a task's description for encoders in the task, and return the task."""
     setattr(task, _FORM, form)
     return task
 
 
 def task_form(task: Any) -> Form | None:
-    """Return the description of how an encoder reads the records; None for a text-to-text task."""
+    """Return a task's description for encoders; None for a text-to-text task."""
     return getattr(task, _FORM, None)
 
 
@@ -411,7 +411,7 @@ def join(
     Args:
       parts: tokens of one or two texts.
       tokens: special tokens of the vocabulary.
-      length: maximum tokens of the row, including the last [SEP].
+      length: maximum tokens of the row after the last [SEP] is added.
       separators: number of [SEP] between two texts.
       whole: True to truncate the first text before the second.
     """
@@ -453,12 +453,12 @@ Read = Callable[[DataPath, str], Iterable[Sentence]]
 
 @dataclass(frozen=True)
 class Tagged:
-    """Description of how an encoder reads sentences with a tag for each word.
+    """Description of a tagging task for encoders: each word of a sentence has a tag.
 
     Attributes:
       head: name of the model's head that predicts the tags.
-      nulls: False, because each word has a tag.
-      candidates: "", because tags have no candidates.
+      nulls: False, as in `Form` for tasks without questions.
+      candidates: "", as in `Form` for tasks without candidate answers.
     """
 
     head: str = "token"
@@ -468,7 +468,7 @@ class Tagged:
 
 @dataclass(frozen=True)
 class WordTags:
-    """Postprocessor that selects the tags of words from a row's predicted tags of tokens.
+    """Postprocessor that converts predicted tags of tokens to one tag per word.
 
     Attributes:
       labels: all tags, in the order of the class indices.
@@ -563,7 +563,7 @@ def tags_of(files: Mapping[str, DataPath], read: Read) -> tuple[str, ...]:
     """Return the different tags in the training file, sorted.
 
     Raises:
-      InputError: if the training file is missing, or its tags are numbers or fewer than two.
+      InputError: if the training file is missing, has numbers as tags, or has fewer than two tags.
     """
     remedy = "list all tags by --data.columns.labels, such as O B-PER I-PER"
     if "train" not in files:

@@ -120,7 +120,7 @@ def _tokenizer_class() -> Any:
     from t5x_lite.data.elements import seqio, tf
 
     class Tokenized(seqio.Vocabulary):
-        """Vocabulary for seqio that encodes in Python, so that tf.data iterators can be saved."""
+        """Vocabulary for seqio that encodes text in Python."""
 
         def __init__(self, tokenizer: Any):
             super().__init__()
@@ -223,7 +223,7 @@ def find_task(name: str) -> Callable[..., Any]:
 def task_names(module: ModuleType) -> list[str]:
     """Return the names of the public functions that a module defines and that may be tasks.
 
-    Partials of its functions are included.
+    functools.partial objects of these functions are included.
     """
     return [
         name

@@ -273,8 +273,8 @@ def labelled(
       max_chars: maximum characters of a text. Longer texts are truncated at a space.
 
     Returns:
-      (text, label) pairs without repeated texts, in the order of a hash of the text. Every prefix
-        is a random sample of the whole, so that the task may be split by position.
+      (text, label) pairs without repeated texts, in the order of a hash of the text. The first n
+        pairs are a random sample, so the pairs can be split into training and test by position.
     """
     by_label: dict[str, list[str]] = collections.defaultdict(list)
     for document in documents() if corpus is None else corpus:

@@ -113,7 +113,7 @@ def expanded(dataset: Any, *, mark: str) -> Any:
 
 
 def questions(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Join the tokenized rows of each question's candidate answers to one example.
+    """Join the tokenized rows of each question's candidate answers into one example.
 
     Args:
       rows: tokenized rows, one per candidate answer, in order.
@@ -217,7 +217,7 @@ def choice_task(
 
 
 def choice_form(question: str, names: tuple[str, ...]) -> Labelled:
-    """Describe how an encoder reads questions with one field for each choice."""
+    """Return the description of a multiple-choice task for encoders."""
     return Labelled(
         texts=(question, *names),
         label=lambda record: of_class(record["label"]),
@@ -244,7 +244,7 @@ def question_task(
         each choice, and "label".
 
     Raises:
-      InputError: if data.layout is neither text-to-text nor of four choices.
+      InputError: if data.layout is neither text-to-text nor `Choices` with four choices.
     """
     from t5x_lite.data.elements import seqio
     from t5x_lite.data.tasks import stages

@@ -344,8 +344,8 @@ class Source(seqio.FunctionDataSource):
           splits: names of the splits.
           dataset_of: function from a split to its raw examples.
           one_to_one: True if a task makes one example of each raw example.
-          made_of: function from a split to the dataset from which the raw examples are made; None
-            if it is `dataset_of`.
+          made_of: function from a split to the dataset that `dataset_of` converts to raw
+            examples; None uses `dataset_of`.
         """
         self.one_to_one = one_to_one
         self._made_of = made_of or dataset_of
@@ -359,7 +359,7 @@ class Source(seqio.FunctionDataSource):
         return text_source.can_be_permuted(self._made_of(split))
 
     def passes(self, split: str, *, seed: int) -> text_source.Passes | None:
-        """Return an iterator over passes through a streamed split, each in a new random order.
+        """Return the passes over a streamed split, each in a new random order.
 
         Args:
           split: name of the split.
@@ -579,7 +579,7 @@ class _Source(Source):
 
 
 class _Join:
-    """Retrieved passages of the examples of a task, loaded split by split."""
+    """Retrieved passages for a task's examples, loaded separately for each split."""
 
     def __init__(self, task: Any, augment: Augment):
         self._task, self._augment = task, augment

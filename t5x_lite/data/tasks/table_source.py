@@ -48,7 +48,7 @@ def table_source(
     """Return a seqio source of the rows of tables, held in memory or streamed.
 
     Args:
-      columns: columns of the examples.
+      columns: options of data.columns.
       splits: tables of each split.
       kinds: types of an example's fields other than inputs and targets.
       example: function that converts the inputs and targets of a row to an example of the task.
@@ -132,7 +132,7 @@ class _Stream(stages.Source):
 
 
 class _Reader:
-    """Reader of numbered blocks of table rows."""
+    """Reader of blocks of table rows, given the number of a block."""
 
     def __init__(self, rows: Callable[[], Iterator[Mapping[str, Any]]]):
         self._rows, self._lock = rows, threading.Lock()
@@ -162,11 +162,11 @@ def tables_of(
     arguments: TaskArguments,
     find: Callable[[Columns], Mapping[str, tuple[Table, ...]]] | None = None,
 ) -> tuple[Columns, dict[str, tuple[Table, ...]]]:
-    """Return the columns and the tables of each split of a task.
+    """Return a task's options of data.columns, and the tables of each split.
 
     Args:
       arguments: arguments of the task function.
-      find: function from the columns to the tables of each split; None finds tables with a header.
+      find: function from data.columns to the tables of each split; None uses `Columns.splits`.
     """
     columns: Columns = arguments.columns
     if arguments.template or arguments.prefix is not None:
@@ -211,7 +211,7 @@ def table_task(
       splits: tables of each split.
       postprocess: function (text, example=, is_target=) that returns the value that metrics
         compare.
-      form: description of how an encoder reads the rows; None if encoders are not supported.
+      form: description of the task for encoders; None if encoders are not supported.
     """
     if "labels" in arguments.layout.features:
         if form is None:

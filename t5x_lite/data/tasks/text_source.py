@@ -89,7 +89,7 @@ class Passes:
     """Passes over the examples of a split, each in a new random order.
 
     Attributes:
-      of_epoch: function from the number of a pass, a tf.Tensor int64 [], to its examples.
+      of_epoch: function from the number of a pass, tf.Tensor int64 [], to the pass's examples.
       size: size and checksum of the files, which change if the files change; None if unknown.
     """
 
@@ -148,7 +148,7 @@ def _shuffled_blocks(size: int, shuffle: Shuffle) -> Dataset:
 
 
 def can_be_permuted(dataset: Dataset) -> bool:
-    """Return True if a dataset can be read in any order, for example from tensors in memory."""
+    """Return True if a tf.data.Dataset supports random access."""
     from t5x_lite.data.elements import tf
 
     if int(dataset.cardinality()) < 1:
@@ -319,7 +319,7 @@ def text_documents(
       template: template of the text of a JSON object or a row, with column names in braces.
 
     Returns:
-      Examples {"text": str}. Without `shuffle`, text files come first.
+      Examples {"text": str}. Without `shuffle`, plain text files come before other files.
     """
     ordered = sorted(files, key=lambda file: kind_of(file) != "text")
     divided = [kind_of(file) == "text" for file in ordered]
@@ -354,7 +354,7 @@ def json_objects(
 def texts_of_files(
     files: Sequence[str | DataPath], make: Callable[[bytes, str], bytes]
 ) -> Iterator[str]:
-    """Yield the texts that a function makes of the lines of files, in order, without TensorFlow.
+    """Convert each line of files to a text, without TensorFlow; yield the texts in order.
 
     Args:
       files: paths of the files.
@@ -406,7 +406,7 @@ def passage_texts(
     keep: Callable[[Tensor], Tensor] | None = None,
     shuffle: Shuffle | None = None,
 ) -> Dataset:
-    """Return a dataset of one text per passage of files of passages.
+    """Return a dataset with one text for each passage in the given files.
 
     Args:
       files: files of passages, in a format of `data.formats.pairs`.
@@ -557,7 +557,7 @@ def _object(line: bytes, *, where: str) -> dict[str, Any]:
 
 
 def texts_of(place: str, *, template: str = TEXT, blocks: bool = False) -> Iterator[str]:
-    """Yield the training documents of a directory, a file, a pattern or a data set.
+    """Yield the training documents of a directory, a file, a glob pattern or a data set.
 
     Args:
       place: location, as in data.directory.

@@ -102,8 +102,8 @@ def split_files(directory: str, *, columns: Columns = _USUAL, language: str = ""
     If documents instead of files are divided between the splits, both splits have the same list.
 
     Args:
-      directory: value of data.directory, other than TFDS.
-      columns: options of data.columns, in which train and validation may name files or patterns.
+      directory: value of data.directory, except data sets of TFDS.
+      columns: options of data.columns; train and validation may be files or glob patterns.
       language: language of mC4; "" for all other data.
     """
     if columns.train or columns.validation:
@@ -138,7 +138,7 @@ def split_files(directory: str, *, columns: Columns = _USUAL, language: str = ""
 
 
 def shards_of(place: str) -> list[Shard]:
-    """Return the training files of a path: a file, a pattern, a directory or a Hub data set."""
+    """Return the training files of a file path, a glob pattern, a directory or a Hub data set."""
     if place.startswith(HUB):
         return [*split_files(place)["train"]]
     path = data_path(place)
@@ -170,7 +170,7 @@ def _is_pattern(place: str) -> bool:
 
 
 def is_no_directory(place: str) -> bool:
-    """Return True if `place` is a data set name, a pattern or a file, instead of a directory."""
+    """Return True if `place` is a data set name, a glob pattern or a file, not a directory."""
     if is_named(place):
         return True
     local = not is_remote(place)
@@ -199,7 +199,7 @@ def files_of_both(directory: str, *, suffixes: tuple[str, ...], shown: str = "")
     Args:
       directory: directory with the files.
       suffixes: suffixes of the files' names.
-      shown: names of the files for messages; "" for the suffixes.
+      shown: file names to show in error messages; "" shows the suffixes.
     """
     root = data_path(directory)
     shown = shown or " or ".join(f"*{suffix}" for suffix in suffixes)
@@ -403,10 +403,7 @@ def _text_files(
 
 
 def files_matching(directory: str, pattern: str) -> list[str]:
-    """Return the sorted paths of the files directly in a directory with matching names.
-
-    TensorFlow lists a bucket if the package for the bucket is not installed.
-    """
+    """Return the sorted paths of a directory's files with names that match a glob pattern."""
     if not _by_tensorflow(directory):
         return sorted(map(str, data_path(directory).glob(pattern)))
     from t5x_lite.data.elements import tf
@@ -432,8 +429,8 @@ def numbered_shards(found: Sequence[str], *, name: str, directory: str) -> list[
 
     Args:
       found: paths that end in "NUMBER-of-TOTAL" and suffixes, such as "c4-train.00000-of-01024".
-      name: pattern of the names, for messages.
-      directory: directory of the shards, for messages.
+      name: glob pattern of the file names, to show in messages.
+      directory: directory of the shards, to show in messages.
     """
     names = [re.search(r"\.(?:tfrecord-)?(\d+)-of-(\d+)\.[^/]*$", shard) for shard in found]
     numbers = {int(match[1]) for match in names if match}
@@ -520,7 +517,7 @@ def span_corruption(
 
 
 def iid_replace_spans(arguments: TaskArguments, *, noise_density: float = 0.15) -> Objective:
-    """Return T5's baseline objective: each span of i.i.d. noise becomes one sentinel.
+    """Return T5's baseline objective: each span of random noise tokens becomes one sentinel.
 
     Args:
       arguments: arguments of the task function.
@@ -561,7 +558,7 @@ def bert_style(
 ) -> Objective:
     """Return the objective that predicts the full text from noised inputs, as in BERT.
 
-    I.i.d. noise becomes sentinels or random tokens.
+    Noise tokens become sentinels or random tokens.
 
     Args:
       arguments: arguments of the task function.
@@ -584,7 +581,7 @@ def bert_style(
 def mass_style(arguments: TaskArguments, *, noise_density: float = 0.15) -> Objective:
     """Return the objective that predicts the full text from inputs with masked tokens, as in MASS.
 
-    Every token of i.i.d. noise becomes the same sentinel.
+    Every noise token becomes the same sentinel.
     """
     _no_final_sentinel("MASS-style", arguments)
     function = partial(
@@ -613,7 +610,7 @@ def prefix_lm(arguments: TaskArguments) -> Objective:
     """Return the objective that splits a document at a random position into inputs and targets.
 
     A chunk of text is two tokens shorter than the minimum of inputs_length and targets_length. So
-    no split is truncated and, if the lengths are equal, two examples fill a row of the "prefix_lm"
+    nothing is truncated and, if the lengths are equal, two examples fill a row of the "prefix_lm"
     layout. T5's chunk is one token longer.
     """
     _no_final_sentinel("a prefix language model", arguments)
@@ -645,7 +642,7 @@ def full_language_model(arguments: TaskArguments) -> Objective:
 def mixture_of_denoisers(
     arguments: TaskArguments, *, sequential_share: float = ul2.SEQUENTIAL_SHARE
 ) -> Objective:
-    """Return UL2's objective: the first tokens of an example name one of seven denoisers.
+    """Return UL2's objective: each example uses one of seven denoisers, named by its first tokens.
 
     Args:
       arguments: arguments of the task function.
