@@ -64,7 +64,7 @@ class Part:
     """Base class of the changes of one array of a base model, such as `LowRank`.
 
     Attributes:
-      order: rank in the order of application to one array: replace 0, add 1, scale 2, mask 3.
+      order: number by which changes of one array are sorted: replace 0, add 1, scale 2, mask 3.
       additive: True if the change adds values to the base array, so that changes can be summed.
     """
 
@@ -197,7 +197,7 @@ class Sparse(Part):
 
     @classmethod
     def of(cls, array: np.ndarray, indices: np.ndarray) -> "Sparse":
-        """Return a change that adds the entries of an array at the given flat indices only."""
+        """Return a change that adds `array` at the given flat indices, and 0 at all others."""
         kind = np.int32 if array.size <= np.iinfo(np.int32).max else np.int64
         values = np.asarray(array, np.float32).reshape(-1)[indices]
         return cls(indices.astype(kind), values, tuple(array.shape))
@@ -624,10 +624,10 @@ def draws(key: Key, length: int) -> tuple[Array, Array, Array]:
 
 
 def shuffled(key: Key, length: int) -> Int32[Array, " L"]:
-    """Return a random permutation of 0 .. length - 1 without sorting, for powers of 2.
+    """Return a random permutation of 0 .. length - 1 without sorting; length is a power of 2.
 
-    Each round multiplies by an odd number and adds a number, modulo the length, and then adds the
-    high bits to the low bits modulo 2. All three steps are invertible.
+    Each round maps index i to (odd * i + added) mod length, and then XORs the high bits of i into
+    its low bits. Both steps are invertible.
     """
     bits = max(0, length.bit_length() - 1)
     numbers = jax.random.bits(key, (_ROUNDS, 2), jnp.uint32)

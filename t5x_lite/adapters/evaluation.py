@@ -81,7 +81,7 @@ class Alike(Protocol):
     """Protocol of adapter modules that can run with different arrays for each batch row."""
 
     def kind(self) -> Hashable:
-        """Return a key that modules with interchangeable arrays share; None if unsupported."""
+        """Return a key that is equal for modules that differ only in arrays; None if always different."""
         ...
 
 
@@ -252,7 +252,7 @@ class Evaluation:
 
     Attributes:
       leaves: composed adapter modules by name.
-      own: trained layers of the composition, such as routers, by key.
+      own: routers and AdapterFusion layers of the composition, by `Trained.key`.
       layer: number of the layer; decoder layers are numbered after encoder layers.
     """
 
@@ -617,7 +617,7 @@ class DenseState(RowStates):
 
     @property
     def can_sort(self) -> bool:
-        """True if tokens can be sorted by adapter: one device, one bias for all, no dropout."""
+        """True if tokens can be sorted by adapter: one device, same bias for rows, no dropout."""
         alike = self.bias is None or self.bias.ndim == 1
         return on_one_device() and self.y.ndim == 3 and alike and self.key is None
 
