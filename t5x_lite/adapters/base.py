@@ -381,7 +381,7 @@ class AdapterModules(nnx.Module):
         """Store the batch's `adapter_ids` in the adapter modules, and return the other features.
 
         Args:
-          models: the model and any further encoders, with attached adapter modules.
+          models: models with attached adapter modules.
           batch: batch features; a Parallel composition repeats the rows once for each adapter.
           keep_ids: True to keep `adapter_ids` in the returned batch, for the loss.
         """

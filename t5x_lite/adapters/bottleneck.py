@@ -136,8 +136,8 @@ class Bottleneck(Adapter):
         """Build the adapter modules of a model.
 
         Raises:
-          InputError: if a configured layer does not exist, or the gate would read a decoder's
-            future tokens.
+          InputError: if a configured layer does not exist, or `gate` is "all_tokens" for a model
+            with a decoder.
         """
         return BottleneckModules(self._blocks(model, rngs=rngs))
 
@@ -344,7 +344,7 @@ class BottleneckBlock(nnx.Module):
         """Return the block's output after this adapter, as input of the next composed adapter.
 
         Args:
-          h: block output before the adapter, possibly after other adapters.
+          h: block output, possibly changed by other adapters.
           x: input of the block.
           norm: layer norm of a post-norm block, or None.
           around: attention mask and dropout key.

@@ -251,7 +251,7 @@ class Invertible(Adapter):
 
     Attributes:
       sites: layer position of the adapter; always "invertible".
-      reduction: half the embedding size divided by the width of the coupling networks.
+      reduction: the adapter's networks have hidden size E / (2 * reduction) for embedding size E.
     """
 
     name: str = "inv"
@@ -291,7 +291,7 @@ class Nice(nnx.Module):
 
     Args:
       size: embedding size E.
-      reduction: half the embedding size divided by the width of the coupling networks.
+      reduction: the coupling networks have hidden size E / (2 * reduction).
       rngs: random streams; "params" is used.
     """
 
@@ -426,7 +426,7 @@ class T5AdapterBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the block's output after the adapter, for composed adapters.
+        """Return the block's output after this adapter, as input of the next composed adapter.
 
         Raises:
           InputError: if the layer has a norm after the block, as BERT's layers do.

@@ -450,7 +450,7 @@ def check_answers(use: "Sequence[str | Block]") -> None:
 
 
 def check_nesting(use: "Sequence[str | Block]") -> None:
-    """Raise InputError for several Parallel blocks, or for one inside a block other than Stack."""
+    """Raise InputError for several Parallel blocks, or for one in a block that is not a Stack."""
     parallel = [above for tree in use for node, above in walk(tree) if isinstance(node, Parallel)]
     if len(parallel) > 1:
         raise InputError(

@@ -206,8 +206,8 @@ class Adapters:
     def trained(self) -> tuple[str, ...]:
         """Regular expressions for the parameters to train; () for all adapters and heads.
 
-        "adapters/NAME" also selects the parameters of the model itself that adapter NAME trains,
-        such as biases.
+        "adapters/NAME" also selects the base model parameters that adapter NAME trains, such as
+        biases.
         """
         if self.train:
             return tuple(_PARTS.get(name, f"{ADAPTERS}{name}") for name in self.train)

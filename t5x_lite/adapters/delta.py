@@ -63,7 +63,7 @@ def largest(arrays: Lazy, k: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]
     """Yield the K entries of largest magnitude of several arrays.
 
     Args:
-      arrays: path -> function that computes the float32 array; zeros count like other values.
+      arrays: path -> function that computes the float32 array; zeros can be selected, too.
       k: number of entries K.
 
     Yields:

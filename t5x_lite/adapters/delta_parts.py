@@ -290,7 +290,7 @@ class Scale(Part):
     """Change that multiplies an array of the base model by factors along one axis, as in (IA)^3.
 
     Attributes:
-      value: factors, [..., size of the axis], with the leading axes of the array.
+      value: factors [..., size of the axis]; the other axes are the first axes of the array.
       axis: -1 for the columns of a kernel and for a bias, -2 for the rows of a kernel.
     """
 
@@ -329,14 +329,14 @@ class Scale(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dora(Part):
-    """DoRA change of a kernel W (arXiv:2402.09353): W + scale a b, columns rescaled to length m.
+    """DoRA change of a kernel W (arXiv:2402.09353) to W + scale a b with columns of norm m.
 
     Attributes:
       a: float32 factor [..., I, R].
       b: float32 factor [..., R, O].
-      m: float32 column lengths [..., O].
+      m: float32 column norms [..., O].
       scale: factor of the product a b.
-      relative: True if the column length is m plus the norm of W's column.
+      relative: True if m is the difference from the norms of W's columns.
     """
 
     a: Any
@@ -557,7 +557,7 @@ class Subspace:
         """Return the scaled projection of z, in the shape of the array.
 
         Args:
-          z: vector z; if it is longer than the padded array, its chunks are summed.
+          z: vector z; `folded` shortens a vector that is too long.
           scale: one factor for each layer of a stacked array, else a scalar.
         """
         return project_all({"": self}, z, {"": scale})[""]
@@ -674,7 +674,7 @@ class Fastfood(Part):
     Attributes:
       z: float32 vector [d].
       scale: float32 factors, one for each layer of a stacked array, else a scalar.
-      of: shape of the base array, and its random projection.
+      of: random projection from z to the base array.
     """
 
     z: Any

@@ -81,7 +81,7 @@ class Alike(Protocol):
     """Protocol of adapter modules that can run with different arrays for each batch row."""
 
     def kind(self) -> Hashable:
-        """Return a key that is equal for modules that differ only in arrays; None if always different."""
+        """Return a key that modules with equal structure share; None if they cannot run by row."""
         ...
 
 
@@ -455,7 +455,7 @@ class BlockState(RowStates):
         return dataclasses.replace(self, h=jnp.concatenate([state.h for state in states]))
 
     def columns(self, sizes: Sequence[int]) -> list["BlockState"]:
-        """Split the activations into ranges of tokens that attend only within their range."""
+        """Split the activations into ranges of tokens; tokens attend only within their range."""
         made, mask = [], self.around.mask
         if isinstance(mask, Visibility):
             mask = mask.dense(self.length)
@@ -503,7 +503,7 @@ class BlockState(RowStates):
 class DenseState(RowStates):
     """Output [B, ..., O] of a dense layer, without bias, while several adapters change it.
 
-    `kernel` is the merged kernel that would give this output, or None if batch rows have different
+    `kernel` is the layer's kernel with the same changes, or None if batch rows have different
     kernels. `seen` is the attention mask, for gated adapters; `key` is the random key of
     dropout in training.
     """

@@ -324,7 +324,7 @@ class Factors(nnx.Module):
 
     @property
     def factor(self) -> Any:
-        """Scale s: a number, or an array with the axis of stacked layers."""
+        """Scale s: a number for all layers, or an array with a number for each layer."""
         return self.scale if self.layer_scale is None else self.layer_scale[...]
 
     def factors(self) -> tuple[Any, Any]:
@@ -480,8 +480,8 @@ class GatedBranch(Factors):
         """Return y plus the gated low-rank product g s (x A) B, in float32.
 
         Raises:
-          InputError: if the gate is "all_tokens", but x has no batch axis (DeBERTa's relative
-            positions).
+          InputError: if the gate is "all_tokens" and x has no batch axis, like DeBERTa's relative
+            position embeddings.
         """
         del kernel
         if x.ndim < 3:
@@ -506,7 +506,7 @@ class GatedBranch(Factors):
 
 
 class DirectedBranch(LowRankBranch):
-    """DoRA module: returns m / |W + s A B| (y + s (x A) B) for a dense layer's output y."""
+    """DoRA module: returns m / |W + s A B| (y + s (x A) B) for layer output y, column norms m."""
 
     def __init__(self, host: Dense, *, rank: int, scale: float, rate: float = 0.0, rngs: nnx.Rngs):
         super().__init__(host, rank=rank, scale=scale, rate=rate, rngs=rngs)

@@ -313,7 +313,7 @@ class Movement(ArrayAdapter):
         return jnp.float32(self.density + (1.0 - self.density) * (1.0 - progress) ** 3)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the trained scores and weight differences of the pruned arrays, initially 0."""
+        """Build the trained scores and weight differences of pruned arrays; both start as 0."""
         leaves = self.leaves(model)
         mean = self.penalty / sum(leaf.size for leaf in leaves.values())
 

@@ -227,8 +227,7 @@ class Diff(Chosen):
       penalty: loss weight of the expected number of nonzero entries.
       alpha_rate: learning rate of log alpha, as a multiple of the run's learning rate: with 1000,
         1e-4 becomes 0.1.
-      structured: True to multiply each layer of an array by another mask z, which can prune the
-        layer.
+      structured: True for one more mask for each layer of an array, which can prune the layer.
     """
 
     name: str = "diff"

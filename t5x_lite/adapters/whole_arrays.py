@@ -182,7 +182,7 @@ class ArrayModules(Modules):
     Args:
       leaves: path in the model -> shape and axes of the array.
       make: function (path, array) -> adapter module of the array; None skips the array.
-      exclusive: True for masks: no other adapter may mask the same array.
+      exclusive: True if no other adapter may mask the same arrays.
     """
 
     def __init__(
