@@ -136,8 +136,8 @@ class Bottleneck(Adapter):
         """Build the adapter modules of a model.
 
         Raises:
-          InputError: if a configured layer does not exist, or `gate` is "all_tokens" for a model
-            with a decoder.
+          InputError: if a configured layer does not exist, or `gate` is "all_tokens" and a
+            decoder gets adapters.
         """
         return BottleneckModules(self._blocks(model, rngs=rngs))
 
