@@ -72,7 +72,7 @@ class SlotTree(nnx.Module):
     Args:
       tree: composition of the adapters, such as Stack(a, b).
       leaves: composed adapter modules by adapter name.
-      own: trained layers of the composition, such as routers, by key.
+      own: routers and AdapterFusion layers of the composition, by `Trained.key`.
       layers: numbers of the layers; decoder layers are numbered after encoder layers.
     """
 
@@ -276,7 +276,7 @@ class FusionLayer(nnx.Module):
         """Return the attention-weighted sum of the adapter outputs, in the dtype of the query.
 
         Args:
-          query: input of the last adapter.
+          query: input of the last adapter that the Fuse block combines.
           contributions: output of each adapter, [B, T, D].
           is_here: for each adapter, True if it exists in this layer; other adapters get weight 0.
             () means that all adapters exist.
@@ -350,18 +350,10 @@ class Modules(nnx.Module):
         """Compute arrays that checkpoints do not store, such as masks, in place."""
 
     def meet(self, stacks: Mapping[str, Any]) -> None:
-        """Copy arrays of the model's layers to the adapter modules that need them, in place.
-
-        Args:
-          stacks: stacked layers of the model by name.
-        """
+        """Copy arrays of the model's layers to the adapter modules that need them, in place."""
 
     def start(self, stacks: Mapping[str, Any]) -> None:
-        """Set new parameters that depend on the base model, such as PiSSA's factors, in place.
-
-        Args:
-          stacks: stacked layers of the model by name, with the weights of the base.
-        """
+        """Set new parameters that depend on the base model, such as PiSSA's factors, in place."""
 
     def claims(self) -> tuple[str, ...]:
         """Return the layer positions that no other adapter may use, such as "encoder/mlp/out"."""
@@ -410,7 +402,7 @@ class BlockLayers(nnx.Module):
     Args:
       blocks: configs of AdapterFusion (`Fuse`) and routers (`Route`), by name.
       places: layer positions of the adapters, such as "mlp/out", by adapter name.
-      stacks: stacked layers of the model by name.
+      stacks: layers of the model by stack ("encoder" or "decoder").
       rngs: random streams; "params" is used.
 
     Raises:

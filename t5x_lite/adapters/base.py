@@ -73,9 +73,9 @@ class Site:
     Attributes:
       stack: "encoder" or "decoder".
       name: name of the position, such as "attention/query" or "after_mlp".
-      dense: dense layer that gives the number of layers and the size of the adapter's input.
+      dense: dense layer of the model, stacked over layers, with the adapter's input size.
       first: number of the first layer of `stack`; decoder layers are numbered after encoder layers.
-      heads: number of attention heads for a prefix of attention keys and values; otherwise None.
+      heads: number of attention heads at a position for prefixes; None at other positions.
     """
 
     stack: str
@@ -152,7 +152,7 @@ class Adapter:
         return None
 
     def scheduled(self, step: Array) -> dict[str, Array]:
-        """Return parameters that follow a schedule and are not trained, with their values, by path.
+        """Return the values of untrained parameters that follow a schedule, by path.
 
         Args:
           step: int32 scalar, number of completed training steps.
@@ -211,10 +211,10 @@ class Adapter:
 
         Args:
           model: model with a method `stacks`.
-          dense: function that builds the module of one dense layer; None skips dense layers.
-          hidden: function for the input of a block's last dense layer.
-          block: function for the output of an attention or feed-forward block.
-          key: function for the keys and values of an attention layer.
+          dense: function (site, rngs) -> module at a dense layer; None builds no such modules.
+          hidden: like `dense`, for modules at the input of a block's last dense layer.
+          block: like `dense`, for modules at the output of an attention or feed-forward block.
+          key: like `dense`, for modules at the keys and values of an attention layer.
           sites: names of layer positions, or regular expressions; None uses the adapter's `sites`.
           where: function that returns False for each layer position to skip.
           rngs: random streams; "params" is used.
@@ -381,7 +381,7 @@ class AdapterModules(nnx.Module):
         """Store the batch's `adapter_ids` in the adapter modules, and return the other features.
 
         Args:
-          models: the model and any further encoders, with attached adapter modules.
+          models: models with attached adapter modules.
           batch: batch features; a Parallel composition repeats the rows once for each adapter.
           keep_ids: True to keep `adapter_ids` in the returned batch, for the loss.
         """
@@ -489,7 +489,7 @@ class AdapterModules(nnx.Module):
 
 
 def at_step(adapters: Sequence[Adapter]) -> Callable[[Array], dict[str, Array]] | None:
-    """Return a function from step to scheduled adapter parameters; None without adapters."""
+    """Return a function that computes the scheduled parameters of all adapters at a step."""
     if not adapters:
         return None
     return lambda step: {path: x for one in adapters for path, x in one.scheduled(step).items()}

@@ -49,7 +49,7 @@ class Bottleneck(Adapter):
     """Configuration of bottleneck adapters, small feed-forward blocks after the model's blocks.
 
     For a block of the model with input x and output f, the result is norm(b(a) + r + x). The
-    adapter is b(a) = g dropout(s (act(a Wd + bd) Wu + bu)) with gate g; r is a residual.
+    adapter is b(a) = g dropout(s (act(a Wd + bd) Wu + bu)); the attributes explain a, r, s and g.
 
     Attributes:
       reduction: d_model divided by the bottleneck width; the width is at least 1.
@@ -136,8 +136,8 @@ class Bottleneck(Adapter):
         """Build the adapter modules of a model.
 
         Raises:
-          InputError: if a configured layer does not exist, or the gate would read a decoder's
-            future tokens.
+          InputError: if a configured layer does not exist, or `gate` is "all_tokens" and a
+            decoder gets adapters.
         """
         return BottleneckModules(self._blocks(model, rngs=rngs))
 
@@ -344,7 +344,7 @@ class BottleneckBlock(nnx.Module):
         """Return the block's output after this adapter, as input of the next composed adapter.
 
         Args:
-          h: block output before the adapter, possibly after other adapters.
+          h: block output, possibly changed by other adapters.
           x: input of the block.
           norm: layer norm of a post-norm block, or None.
           around: attention mask and dropout key.
@@ -408,7 +408,7 @@ class BottleneckBlock(nnx.Module):
 
     @property
     def is_here(self) -> Bool[Array, ""] | bool:
-        """True if the layer has this adapter, as a JAX scalar if some layers lack it."""
+        """True if the layer has this adapter."""
         return True if self.mask is None or all(self.widths) else self.mask[...][0] > 0
 
     def _where_it_is(self, state: Array, other: Array) -> Float[Array, "B T D"]:

@@ -251,7 +251,7 @@ class Invertible(Adapter):
 
     Attributes:
       sites: layer position of the adapter; always "invertible".
-      reduction: half the embedding size divided by the width of the coupling networks.
+      reduction: the adapter's networks have hidden size E / (2 * reduction) for embedding size E.
     """
 
     name: str = "inv"
@@ -291,7 +291,7 @@ class Nice(nnx.Module):
 
     Args:
       size: embedding size E.
-      reduction: half the embedding size divided by the width of the coupling networks.
+      reduction: the coupling networks have hidden size E / (2 * reduction).
       rngs: random streams; "params" is used.
     """
 
@@ -358,7 +358,7 @@ class T5Adapter(Adapter):
     """Configuration of T5's adapter layers: small blocks after the model's feed-forward blocks.
 
     Attributes:
-      width: size of the adapter's hidden layer; the paper uses 32, 128, 512 and 2048.
+      width: size of the adapter's hidden layer; the T5 paper uses 32, 128, 512 and 2048.
       norms: layer norms to train: "all" norms of the model, or only the adapter's "own".
       zero: True to initialize the second dense layer with 0, so that the model starts unchanged.
       dropout_rate: dropout rate of the adapter's hidden layer and of its output.
@@ -426,7 +426,7 @@ class T5AdapterBlock(nnx.Module):
         norm: Callable[[Array], Array] | None,
         around: Around,
     ) -> Float[Array, "B T D"]:
-        """Return the block's output after the adapter, for composed adapters.
+        """Return the block's output after this adapter, as input of the next composed adapter.
 
         Raises:
           InputError: if the layer has a norm after the block, as BERT's layers do.
@@ -480,7 +480,7 @@ class Hyper(Bottleneck):
     Attributes:
       tasks: number of tasks.
       embedding: size E of the embeddings of tasks, layers and positions in a layer.
-      hidden: size of the network's hidden layer.
+      hidden: size of the hypernetwork's hidden layer.
     """
 
     name: str = "hyper"
@@ -569,7 +569,7 @@ class HyperModules(BottleneckModules):
             block.put(self.arrays(block))
 
     def arrays(self, block: "HyperBlock") -> dict[str, Float[Array, "N tasks *_"]]:
-        """Return the arrays of one generated bottleneck by name, each [layers, tasks, ...]."""
+        """Generate the bottlenecks at one layer position: arrays [layers, tasks, ...] by name."""
         embeddings = (self.task_embedding, self.layer_embedding, self.site_embedding)
         task, layer, site = (each[...] for each in embeddings)
         numbers = jnp.arange(block.layers.start, block.layers.stop)
@@ -613,7 +613,7 @@ class HyperBlock(nnx.Module):
         return {name: dict(self.sizes)[name] for name in _ARRAYS}
 
     def put(self, arrays: Mapping[str, Array]) -> None:
-        """Store the generated arrays of all layers and tasks in this module, in place."""
+        """Store the arrays of the bottlenecks, [layers, tasks, ...] by name, in this module."""
         for name, x in arrays.items():
             axes = ("layers", *(None,) * (x.ndim - 1))
             setattr(self, name.replace("/", "_"), nnx.Variable(x, logical=axes))

@@ -203,7 +203,7 @@ class Trained(Block):
 
     @property
     def key(self) -> str:
-        """Name of the block's trained layers at one layer position."""
+        """Key of this block's trained layers in a composition, such as "router__NAME"."""
         return f"{self.part}__{self.title}"
 
 
@@ -227,11 +227,11 @@ class Route(Trained):
     """Composition block that mixes the outputs of several adapters by router weights w_k.
 
     Attributes:
-      by: "example" to compute one set of weights per row from the mean of its tokens (in a decoder,
-        per token), or "token" to compute weights for each token.
+      by: "token" to compute weights for each token, or "example" to compute them for each row from
+        the mean of its tokens; in a decoder, "example" also computes weights for each token.
       kind: "soft", a softmax; "sigmoid", independent sigmoids divided by their sum (Ponti et al.
         2023, arXiv:2202.13914, without their noise); "hard", only the likeliest adapter, with the
-        gradient of its probability; or "free", trained weights with any sum, equal for all tokens.
+        gradient of its probability; or "free", trained weights that all tokens share, with any sum.
       temperature: number that divides the router's logits.
       top: number of adapters with the largest weights that are mixed; their weights are divided by
         their sum (Shazeer et al. 2017, arXiv:1701.06538). None mixes all adapters. Only for kind
@@ -434,9 +434,9 @@ def parallel_of(use: "Sequence[str | Block]") -> int:
 
 
 def check_answers(use: "Sequence[str | Block]") -> None:
-    """Raise InputError if a composition selects the adapter of a text by its row in the batch.
+    """Raise InputError if a composition uses different adapters for different rows of a batch.
 
-    BatchSplit, for example, is only for training: a text can be in any row in inference.
+    Such compositions are only for training: in inference, a text can be in any row.
     """
     for tree in use:
         for node, above in walk(tree):
@@ -450,7 +450,7 @@ def check_answers(use: "Sequence[str | Block]") -> None:
 
 
 def check_nesting(use: "Sequence[str | Block]") -> None:
-    """Raise InputError for several Parallel blocks, or for one inside a block other than Stack."""
+    """Raise InputError for several Parallel blocks, or for one in a block that is not a Stack."""
     parallel = [above for tree in use for node, above in walk(tree) if isinstance(node, Parallel)]
     if len(parallel) > 1:
         raise InputError(

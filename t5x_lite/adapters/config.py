@@ -53,8 +53,8 @@ class Adapters:
 
     Attributes:
       add: new adapters, "NAME = METHOD(OPTION=VALUE, ...)", such as "rte = lora(r=8)".
-      load: trained adapters, NAME=DIR: the adapter NAME of a work directory, or its only adapter. A
-        loaded adapter is frozen unless `train` names it.
+      load: trained adapters, NAME=DIR. If work directory DIR has no adapter NAME, its only adapter
+        is loaded with this name. Loaded adapters are frozen unless `train` names them.
       use: adapters in use, separated by commas, or composition blocks such as "Stack(en, Fuse(sst2,
         nli))" (`t5x_lite.adapters.grammar`); "" uses all added and loaded adapters.
       train: names of adapters to train, "fusion" or "router" for the layers of Fuse or Route
@@ -206,8 +206,8 @@ class Adapters:
     def trained(self) -> tuple[str, ...]:
         """Regular expressions for the parameters to train; () for all adapters and heads.
 
-        "adapters/NAME" also selects the parameters of the model itself that adapter NAME trains,
-        such as biases.
+        "adapters/NAME" also selects the base model parameters that adapter NAME trains, such as
+        biases.
         """
         if self.train:
             return tuple(_PARTS.get(name, f"{ADAPTERS}{name}") for name in self.train)
@@ -218,6 +218,6 @@ class Adapters:
         return (HEAD, *composing, *(f"{ADAPTERS}{name}" for name in fresh))
 
     def canonical(self) -> "Adapters":
-        """Return this config with its strings in canonical form."""
+        """Return this config with the strings of `add` and `use` in canonical form."""
         use = write_trees(parse_trees(self.use))
         return dataclasses.replace(self, add=tuple(map(write_module, self.added.values())), use=use)

@@ -63,7 +63,7 @@ def largest(arrays: Lazy, k: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]
     """Yield the K entries of largest magnitude of several arrays.
 
     Args:
-      arrays: path -> function that computes the float32 array; zeros count like other values.
+      arrays: path -> function that computes the float32 array; zeros can be selected, too.
       k: number of entries K.
 
     Yields:
@@ -221,7 +221,7 @@ class Delta:
         return cls(parts, extra, identity)
 
     def apply(self, base: Params, *, keep_float32: bool = False) -> Params:
-        """Return the base model's parameters with this delta applied, including the extra arrays.
+        """Return the base model's parameters with this delta applied, plus the arrays of `extra`.
 
         Sums are computed in float32 and cast to the base model's dtypes. Unchanged arrays are not
         copied.
@@ -437,7 +437,7 @@ class Delta:
     def stored(
         self, shapes: Mapping[str, Any], axes: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the shapes and axes of a model that has all changed arrays.
+        """Return the given shapes and axes of the base model.
 
         Raises:
           InputError: if the base model lacks an array that the delta changes.

@@ -416,8 +416,8 @@ class Fisher(How):
     """Merge method: mean weighted by Fisher information diagonals (Matena and Raffel 2021).
 
     Attributes:
-      diagonals: Fisher diagonal of each delta, as path -> array. For a path that both a diagonal
-        and its delta lack, the diagonal is `floor`.
+      diagonals: Fisher diagonal of each delta, as path -> array. Arrays that the delta does not
+        change may be absent; the diagonal of an absent array is `floor`.
       normalize: True to divide each diagonal by its L2 norm.
       floor: minimum value of a diagonal entry.
     """
@@ -543,7 +543,7 @@ def together(deltas: Sequence[Delta]) -> Delta:
     """Return a delta with the heads and adapters of several deltas, without array changes.
 
     Raises:
-      InputError: if the base models differ, one of several deltas has adapters, or heads conflict.
+      InputError: if base models differ, heads conflict, or any of several deltas has adapters.
     """
     for delta in deltas:
         if delta.config and len(deltas) > 1:

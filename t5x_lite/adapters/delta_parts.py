@@ -64,7 +64,7 @@ class Part:
     """Base class of the changes of one array of a base model, such as `LowRank`.
 
     Attributes:
-      order: rank in the order of application to one array: replace 0, add 1, scale 2, mask 3.
+      order: number by which changes of one array are sorted: replace 0, add 1, scale 2, mask 3.
       additive: True if the change adds values to the base array, so that changes can be summed.
     """
 
@@ -197,7 +197,7 @@ class Sparse(Part):
 
     @classmethod
     def of(cls, array: np.ndarray, indices: np.ndarray) -> "Sparse":
-        """Return a change that adds the entries of an array at the given flat indices only."""
+        """Return a change that adds `array` at the given flat indices, and 0 at all others."""
         kind = np.int32 if array.size <= np.iinfo(np.int32).max else np.int64
         values = np.asarray(array, np.float32).reshape(-1)[indices]
         return cls(indices.astype(kind), values, tuple(array.shape))
@@ -290,7 +290,7 @@ class Scale(Part):
     """Change that multiplies an array of the base model by factors along one axis, as in (IA)^3.
 
     Attributes:
-      value: factors, [..., size of the axis], with the leading axes of the array.
+      value: factors [..., size of the axis]; the other axes are the first axes of the array.
       axis: -1 for the columns of a kernel and for a bias, -2 for the rows of a kernel.
     """
 
@@ -329,14 +329,14 @@ class Scale(Part):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dora(Part):
-    """DoRA change of a kernel W (arXiv:2402.09353): W + scale a b, columns rescaled to length m.
+    """DoRA change of a kernel W (arXiv:2402.09353) to W + scale a b with columns of norm m.
 
     Attributes:
       a: float32 factor [..., I, R].
       b: float32 factor [..., R, O].
-      m: float32 column lengths [..., O].
+      m: float32 column norms [..., O].
       scale: factor of the product a b.
-      relative: True if the column length is m plus the norm of W's column.
+      relative: True if m is the difference from the norms of W's columns.
     """
 
     a: Any
@@ -557,7 +557,7 @@ class Subspace:
         """Return the scaled projection of z, in the shape of the array.
 
         Args:
-          z: vector z; if it is longer than the padded array, its chunks are summed.
+          z: vector z; `folded` shortens a vector that is too long.
           scale: one factor for each layer of a stacked array, else a scalar.
         """
         return project_all({"": self}, z, {"": scale})[""]
@@ -624,10 +624,10 @@ def draws(key: Key, length: int) -> tuple[Array, Array, Array]:
 
 
 def shuffled(key: Key, length: int) -> Int32[Array, " L"]:
-    """Return a random permutation of 0 .. length - 1 without sorting, for powers of 2.
+    """Return a random permutation of 0 .. length - 1 without sorting; length is a power of 2.
 
-    Each round multiplies by an odd number and adds a number, modulo the length, and then adds the
-    high bits to the low bits modulo 2. All three steps are invertible.
+    Each round maps index i to (odd * i + added) mod length, and then XORs the high bits of i into
+    its low bits. Both steps are invertible.
     """
     bits = max(0, length.bit_length() - 1)
     numbers = jax.random.bits(key, (_ROUNDS, 2), jnp.uint32)
@@ -674,7 +674,7 @@ class Fastfood(Part):
     Attributes:
       z: float32 vector [d].
       scale: float32 factors, one for each layer of a stacked array, else a scalar.
-      of: shape of the base array, and its random projection.
+      of: random projection from z to the base array.
     """
 
     z: Any

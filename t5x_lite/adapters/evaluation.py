@@ -81,7 +81,7 @@ class Alike(Protocol):
     """Protocol of adapter modules that can run with different arrays for each batch row."""
 
     def kind(self) -> Hashable:
-        """Return a key that modules with interchangeable arrays share; None if unsupported."""
+        """Return a key that modules with equal structure share; None if they cannot run by row."""
         ...
 
 
@@ -252,7 +252,7 @@ class Evaluation:
 
     Attributes:
       leaves: composed adapter modules by name.
-      own: trained layers of the composition, such as routers, by key.
+      own: routers and AdapterFusion layers of the composition, by `Trained.key`.
       layer: number of the layer; decoder layers are numbered after encoder layers.
     """
 
@@ -455,7 +455,7 @@ class BlockState(RowStates):
         return dataclasses.replace(self, h=jnp.concatenate([state.h for state in states]))
 
     def columns(self, sizes: Sequence[int]) -> list["BlockState"]:
-        """Split the activations into ranges of tokens that attend only within their range."""
+        """Split the activations into ranges of tokens; tokens attend only within their range."""
         made, mask = [], self.around.mask
         if isinstance(mask, Visibility):
             mask = mask.dense(self.length)
@@ -503,7 +503,7 @@ class BlockState(RowStates):
 class DenseState(RowStates):
     """Output [B, ..., O] of a dense layer, without bias, while several adapters change it.
 
-    `kernel` is the merged kernel that would give this output, or None if batch rows have different
+    `kernel` is the layer's kernel with the same changes, or None if batch rows have different
     kernels. `seen` is the attention mask, for gated adapters; `key` is the random key of
     dropout in training.
     """
@@ -617,7 +617,7 @@ class DenseState(RowStates):
 
     @property
     def can_sort(self) -> bool:
-        """True if tokens can be sorted by adapter: one device, one bias for all, no dropout."""
+        """True if tokens can be sorted by adapter: one device, same bias for rows, no dropout."""
         alike = self.bias is None or self.bias.ndim == 1
         return on_one_device() and self.y.ndim == 3 and alike and self.key is None
 

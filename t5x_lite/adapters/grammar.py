@@ -532,11 +532,7 @@ def _custom(adapter: type[Adapter]) -> dict[str, Callable[..., Adapter]]:
 
 
 def _constructor(method: str) -> Callable[..., Adapter]:
-    """Return the function or class that builds configs of an adapter method, such as "lora".
-
-    Raises:
-      InputError: if the custom module is not trusted, cannot be imported, or has no such class.
-    """
+    """Return the function or class that builds configs of an adapter method, such as "lora"."""
     if method in METHODS:
         return METHODS[method]
     module_name, _, class_name = method.rpartition(".")

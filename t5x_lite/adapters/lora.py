@@ -169,7 +169,7 @@ class Lora(Adapter):
 
     @property
     def scale(self) -> float:
-        """Scale s of the low-rank product in layers without a pattern."""
+        """Scale s of the low-rank product, computed from the fields `alpha` and `rank`."""
         return self._scale(self.alpha, self.rank)
 
     def _scale(self, alpha: float, rank: int) -> float:
@@ -188,7 +188,7 @@ class Lora(Adapter):
         return self._scale(self.alpha_at(path), self.rank_at(path))
 
     def plain(self, arrays: Mapping[str, Any]) -> "tuple[Lora, dict[str, Any]]":
-        """Return an equal LoRA without PiSSA's start, of twice the rank, and its arrays by path.
+        """Convert PiSSA to an equal LoRA of twice the rank; return its config and arrays by path.
 
         Args:
           arrays: float32 arrays of this adapter; paths may have any prefix.
@@ -266,7 +266,7 @@ def layer_paths(stack: str, site: str, num_layers: int) -> list[str]:
 
 
 def _paired(first: Any, second: Any, *, axis: int) -> Any:
-    """Interleave two factors along the axis of ranks, so that padding stays at the end."""
+    """Interleave two low-rank factors along an axis."""
     both = np.stack([first, second], axis=axis)
     shape = list(first.shape)
     shape[axis] *= 2
@@ -318,17 +318,17 @@ class Factors(nnx.Module):
         return size * sum(max(self.ranks) - rank for rank in self.ranks)
 
     def complete(self) -> None:
-        """Set the scale of each layer of a stack as an array, if the layers differ, in place."""
+        """Store the scales of the layers as an array in this module, if they differ."""
         if self.scales:
             self.layer_scale = nnx.Variable(jnp.asarray(self.scales), logical=("layers",))
 
     @property
     def factor(self) -> Any:
-        """Scale s: a number, or an array with the axis of stacked layers."""
+        """Scale s: a number for all layers, or an array with a number for each layer."""
         return self.scale if self.layer_scale is None else self.layer_scale[...]
 
     def factors(self) -> tuple[Any, Any]:
-        """Return A and B with the change scale A B in each layer, for the attribute `scale`."""
+        """Return A and B such that `scale` A B is the change of each layer's kernel."""
         return self._scaled(self.a[...], self.b[...])
 
     def _scaled(self, a: Any, b: Any) -> tuple[Any, Any]:
@@ -394,7 +394,7 @@ def _matmul(a: Any, b: Any) -> Array:
 
 
 class PissaBranch(LowRankBranch):
-    """PiSSA module: adds s (x A) B - s (x A0) B0 to the output of a dense layer."""
+    """PiSSA module: adds s (x A B - x A0 B0) to a dense layer; A0, B0 are the initial A, B."""
 
     def __init__(self, host: Dense, *, rngs: nnx.Rngs, **options: Any):
         super().__init__(host, rngs=rngs, **options)
@@ -408,12 +408,12 @@ class PissaBranch(LowRankBranch):
         y: Float[Array, "*batch O"],
         kernel: Float[Array, "I O"],
     ) -> Float[Array, "*batch O"]:
-        """Return y + s (x A) B - s (x A0) B0, in float32; exactly y before training."""
+        """Return y + s (x A) B - s (x A0) B0 in float32; A0 and B0 are the initial A and B."""
         start = self._product(x, self.start_a[...], self.start_b[...])
         return y + (self.branch(self.dropped(x)) - start)
 
     def start(self, kernel: Float[Array, "N I O"]) -> None:
-        """Set A = A0 and B = B0 to singular vectors of each layer's kernel, unless A0 is set."""
+        """Set A, B and their initial values A0, B0 from each kernel's SVD, if A0 is still 0."""
         rank = self.a.shape[-1]
         u, values, v = jnp.linalg.svd(kernel.astype(jnp.float32), full_matrices=False)
         kept = np.arange(rank) < np.asarray(self.ranks)[:, None]
@@ -480,8 +480,8 @@ class GatedBranch(Factors):
         """Return y plus the gated low-rank product g s (x A) B, in float32.
 
         Raises:
-          InputError: if the gate is "all_tokens", but x has no batch axis (DeBERTa's relative
-            positions).
+          InputError: if the gate is "all_tokens" and x has no batch axis, like DeBERTa's relative
+            position embeddings.
         """
         del kernel
         if x.ndim < 3:
@@ -506,7 +506,7 @@ class GatedBranch(Factors):
 
 
 class DirectedBranch(LowRankBranch):
-    """DoRA module: returns m / |W + s A B| (y + s (x A) B) for a dense layer's output y."""
+    """DoRA module: returns m / |W + s A B| (y + s (x A) B) for layer output y, column norms m."""
 
     def __init__(self, host: Dense, *, rank: int, scale: float, rate: float = 0.0, rngs: nnx.Rngs):
         super().__init__(host, rank=rank, scale=scale, rate=rate, rngs=rngs)
@@ -642,7 +642,7 @@ class Ia3(Adapter):
     """Configuration of (IA)^3 adapters: trained factors for activations.
 
     Attributes:
-      sites: names of the dense layers to scale, by factors of their outputs.
+      sites: names of dense layers with scaled outputs, or regular expressions for such names.
       place: position of the factors in the feed-forward block: "after" or "before" the activation.
       feed_forward: True to scale the feed-forward block.
       attention_out: True to also scale the input of each attention's output layer, as PEFT does for
@@ -699,12 +699,12 @@ class OutputScale(nnx.Module):
         return (type(self), self.scale.shape)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return the kernel with its columns multiplied by the factors l, in its dtype."""
+        """Return the kernel with columns multiplied by the trained factors, in its own dtype."""
         scale = self.scale[...].astype(jnp.float32)
         return (kernel.astype(jnp.float32) * scale[..., None, :]).astype(kernel.dtype)
 
     def of_bias(self, bias: Float[Array, "*layers O"] | None) -> Float[Array, "*layers O"] | None:
-        """Return the bias multiplied by the factors l, in its dtype."""
+        """Return the bias multiplied by the trained factors, in its own dtype."""
         if bias is None:
             return None
         return (bias.astype(jnp.float32) * self.scale[...].astype(jnp.float32)).astype(bias.dtype)
@@ -731,7 +731,7 @@ class HiddenScale(nnx.Module):
         return (type(self), self.scale.shape)
 
     def of_kernel(self, kernel: Float[Array, "*layers I O"]) -> Float[Array, "*layers I O"]:
-        """Return the kernel with its rows multiplied by the factors l, in its dtype."""
+        """Return the kernel with rows multiplied by the trained factors, in its own dtype."""
         scale = self.scale[...].astype(jnp.float32)
         return (kernel.astype(jnp.float32) * scale[..., :, None]).astype(kernel.dtype)
 

@@ -126,11 +126,11 @@ class Prune(ArrayAdapter):
       density: fraction of the entries that remain after the last round.
       rounds: number of pruning rounds; each round prunes an equal fraction of the remaining
         entries. 0 is the smallest number of rounds that prune at most 20 % each.
-      rewind_step: step of the first round to which the weights are rewound before each later round;
-        0 is the start.
+      rewind_step: later rounds start from the weights after this step of the first round; 0 is the
+        start of training.
       train_steps: number of training steps in each round before the last; 0 is the number of steps
         of the run.
-      criterion: score of an entry: "magnitude" is |theta_T|, "change" is |theta_T - theta_0|.
+      criterion: score after a round: "magnitude" of the entry, or absolute "change" from the base.
       scope: "global" prunes the lowest scores over all arrays, "per_tensor" a fraction of each
         array.
       structure: unit to prune: "entries", "rows" (inputs) or "columns" (outputs) of kernels; rows
@@ -193,7 +193,7 @@ class Pruned(ArrayModule):
         self.bits = nnx.Param(jnp.asarray(whole), logical=(None,))
 
     def __call__(self, base: Float[Array, "*axes"], *, key: Key | None) -> Float[Array, "*axes"]:
-        """Return the base array plus the difference where the mask is 1, and 0 elsewhere."""
+        """Return (base + difference) * mask, the pruned array."""
         del key
         moved = base + self.difference[...].astype(jnp.float32)
         return jnp.where(unpacked(self.bits[...], base.shape), moved, 0.0)
@@ -313,7 +313,7 @@ class Movement(ArrayAdapter):
         return jnp.float32(self.density + (1.0 - self.density) * (1.0 - progress) ** 3)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the trained scores and weight differences of the pruned arrays, initially 0."""
+        """Build the trained scores and weight differences of pruned arrays; both start as 0."""
         leaves = self.leaves(model)
         mean = self.penalty / sum(leaf.size for leaf in leaves.values())
 
@@ -342,11 +342,11 @@ class Scored(ArrayModule):
 
     Args:
       leaf: shape and axes of the array.
-      scores: initial scores, divided by `rate`.
+      scores: initial value of the trained parameter; the mask's scores are `rate` times it.
       by: rule of the mask: "top" keeps the highest scores; "sigmoid" and "value" use tau.
       tau: threshold of the scores, or of their sigmoids.
       penalty: loss weight of the sum of sigmoid(scores).
-      rate: number that multiplies the stored scores.
+      rate: number that multiplies the trained parameter.
       moves: True to train a weight difference as well.
     """
 
@@ -383,12 +383,12 @@ class Scored(ArrayModule):
         return (values > self.tau) | highest
 
     def masked(self, base: Float[Array, "*axes"], share: Array) -> Float[Array, "*axes"]:
-        """Return the base array plus the difference where the mask is 1, and 0 elsewhere."""
+        """Return (base + difference) * mask, or base * mask if no difference is trained."""
         moved = base + self.difference[...].astype(jnp.float32) if self.moves else base
         return moved * straight_through(self.kept(share), self._scores())
 
     def masked_part(self, shape: tuple[int, ...], share: Array) -> Part:
-        """Return this adapter's change of the array: the difference, if any, and then the mask."""
+        """Return the change (base + difference) * mask, or base * mask without a difference."""
         mask = Mask.of(np.asarray(self.kept(share)).reshape(shape))
         if not self.moves:
             return mask

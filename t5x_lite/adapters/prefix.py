@@ -75,11 +75,10 @@ class Prefix(Adapter):
       length: number P of prefix positions.
       hidden: hidden size M of the network that generates the prefixes in training.
       flat: True to train keys and values directly, without a network.
-      encoder: True if an encoder-decoder has prefixes in the encoder; other models always have
-        prefixes.
+      encoder: False for no prefixes in the encoder of an encoder-decoder model, such as T5.
       cross: True if cross-attention has prefixes.
-      gate: gate of an encoder's prefixes: "none", "real_tokens", or "all_tokens" (as in the library
-        `adapters`).
+      gate: gate of an encoder's prefixes: "none", or the mean over "real_tokens" (no padding) or
+        "all_tokens" (as in the library `adapters`).
       shared_gate: True for one gate for keys and values, False for separate gates.
       place: "none" for prefixes without a position, or "left" for positions before a row's first
         token.
@@ -154,7 +153,7 @@ class Prefix(Adapter):
 
     @property
     def network_width(self) -> int | None:
-        """Hidden size M of the network; None without a network."""
+        """Hidden size M of the prefix network; None if `flat` is set."""
         return None if self.flat else self.hidden
 
 
@@ -199,7 +198,7 @@ class PrefixModules(Modules):
 
 
 class Network(nnx.Module):
-    """First layer of the network that generates prefixes: h = tanh(E W1 + b1).
+    """First layer of the prefix network: h = tanh(E W1 + b1) for trained embeddings E.
 
     Args:
       config: config of the adapter.
@@ -225,7 +224,7 @@ class LayerPrefix(nnx.Module):
     Args:
       sizes: number of heads H and head size K.
       length: number P of prefix positions.
-      hidden: hidden size M of the network; None trains keys and values directly, from N(0, 1).
+      hidden: hidden size M of the prefix network; None trains keys and values, from N(0, 1).
       rngs: random streams; "params" is used.
     """
 
@@ -325,7 +324,7 @@ def ejected(
       adapter: config of the prefix; a config without a network is returned unchanged.
       params: parameters of the adapter, by path or nested as in a checkpoint; parameters of other
         adapters are ignored.
-      dtype: compute dtype of the model, in which the results are equal bit for bit.
+      dtype: compute dtype of the model; in this dtype, keys and values stay equal bit for bit.
 
     Returns:
       Config without a network, and float32 parameters by path.
@@ -392,8 +391,8 @@ class Prompt(Adapter):
     Attributes:
       sites: layer position of the adapter; always "prompt".
       length: number P of vectors.
-      init: initializer: "uniform", from -0.5 to 0.5; or "vocab", embeddings of tokens. The
-        parameters of "vocab" are differences from these embeddings, which start as 0.
+      init: initializer: "uniform", from -0.5 to 0.5; or "vocab", embeddings of tokens. With
+        "vocab", the parameters start as 0 and are added to these embeddings.
       ids: token ids for "vocab", such as the ids of a text, repeated or truncated to `length` (as
         TEXT in PEFT); () samples random tokens.
       among: range of token ids for "vocab"; the end is excluded. A WordPiece vocabulary begins with

@@ -136,11 +136,12 @@ class SparseTuning(Chosen):
     """Configuration of sparse fine-tuning: trains K selected entries of the model's arrays.
 
     Attributes:
-      select: score by which entries are selected.
+      select: score of an entry: "magnitude", "fisher" (mean squared gradient), "random", or its
+        change when all arrays are trained ("lottery", "change").
       full_steps: number of steps of a first phase that trains all arrays to compute scores; its
         changes are then undone. 0 means the number of steps of the run, or no first phase if the
         score does not need it.
-      rounds: number of selection rounds, for `lottery`; each round selects K / rounds more entries.
+      rounds: number of selection rounds, for "lottery"; each round selects K / rounds more entries.
       sparse_steps: number of sparse training steps in each round before the last; 0 is the number
         of steps of the run.
       l1: loss weight of the mean of |theta - theta_0| over all arrays.
@@ -176,7 +177,7 @@ class SparseTuning(Chosen):
             )
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the trained values of the selected entries, which start as 0.
+        """Build the trained values, initially 0, for the selected entries.
 
         Raises:
           InputError: if the entries are not selected yet.
@@ -226,8 +227,7 @@ class Diff(Chosen):
       penalty: loss weight of the expected number of nonzero entries.
       alpha_rate: learning rate of log alpha, as a multiple of the run's learning rate: with 1000,
         1e-4 becomes 0.1.
-      structured: True to multiply each layer of an array by another mask z, which can prune the
-        layer.
+      structured: True for one more mask for each layer of an array, which can prune the layer.
     """
 
     name: str = "diff"
@@ -248,13 +248,12 @@ class Diff(Chosen):
             )
 
     def trains(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Return regular expressions for the parameters that the current phase trains."""
         if self.entries:
             return super().trains(paths)
         return (f"adapters/{self.name}",)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the adapter modules of the current training phase; all values start as 0."""
+        """Build the relaxed masks or, after K entries have been selected, their trained values."""
         if self.entries:
             return self.chosen(model)
         return ArrayModules(self.leaves(model), lambda path, leaf: Relaxed(leaf, self))
@@ -292,7 +291,7 @@ class Relaxed(ArrayModule):
         return product
 
     def __call__(self, base: Float[Array, "*axes"], *, key: Key | None) -> Float[Array, "*axes"]:
-        """Return the base array plus the masked difference; a key samples the mask at random."""
+        """Return the base array plus the masked difference; with `key`, the mask is random."""
         return base + self._product(key)
 
     def part(self, shape: tuple[int, ...]) -> delta_parts.Part:
@@ -353,7 +352,7 @@ def numbers_of(
 
 
 def share(numbers: Numbers, part: int, of: int) -> Numbers:
-    """Return the number of entries that are selected after `part` of `of` rounds."""
+    """Return the numbers of entries, multiplied by `part / of` and rounded."""
     if isinstance(numbers, int):
         return round(numbers * part / of)
     return {path: round(number * part / of) for path, number in numbers.items()}
@@ -611,7 +610,7 @@ class Fastfood(ArrayAdapter):
     projection: Projection = "fastfood"
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> Modules:
-        """Build the trained vector, which starts as 0, and the factors, which start as 1.
+        """Build the trained vector, initially 0, and the factors `lambdas`, initially 1.
 
         Raises:
           InputError: if d does not exceed the number of factors, or the vector is longer than an
@@ -697,7 +696,7 @@ class FastfoodModules(ArrayModules):
         self.z = nnx.Param(jnp.zeros((size,), jnp.float32), logical=(None,))
 
     def read(self, model: Mapping[str, Array], *, key: Key | None = None) -> dict[str, Array]:
-        """Return the model arrays plus the random projections of z, by path, in float32."""
+        """Return the model arrays plus projections of the trained vector, by path, in float32."""
         del key
         z, each = self.z[...].astype(jnp.float32), {p: self._projected(p) for p in self.arrays}
         scales = {path: one.scale.astype(jnp.float32) for path, one in each.items()}

@@ -182,7 +182,7 @@ class ArrayModules(Modules):
     Args:
       leaves: path in the model -> shape and axes of the array.
       make: function (path, array) -> adapter module of the array; None skips the array.
-      exclusive: True for masks: no other adapter may mask the same array.
+      exclusive: True if no other adapter may mask the same arrays.
     """
 
     def __init__(
@@ -264,7 +264,7 @@ class Copy(Adapter):
         check_patterns("of", self.of)
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "Copies":
-        """Build the trained differences from the base model's arrays, which start as 0.
+        """Build the trained copies of model arrays, stored as differences that start as 0.
 
         Raises:
           InputError: if `of` is empty, or a pattern matches no array of the model.
@@ -309,7 +309,7 @@ class Layers(Adapter):
             )
 
     def build(self, model: nnx.Module, *, rngs: nnx.Rngs) -> "Copies":
-        """Build the trained differences from the base model's arrays, which start as 0.
+        """Build the trained copies of model arrays, stored as differences that start as 0.
 
         Raises:
           InputError: if a layer does not exist, or neither `last` nor `only` is set.
