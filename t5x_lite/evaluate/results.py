@@ -475,7 +475,7 @@ class Outcome:
       metrics: "<split>/<name>" -> value.
       chosen: provider of the checkpoint that evaluated each task.
       submissions: submission files that `write` writes.
-      rankings: ranking method -> query -> ranked documents; the method "" uses single vectors.
+      rankings: ranking method -> query -> ranked documents; "" is the method without heads.
     """
 
     suite: TaskSuite | None

@@ -46,7 +46,7 @@ Line = tuple[str, ...]
 
 
 def sentence(example: Mapping[str, Any], predicted: str) -> tuple[list[Line], bool]:
-    """Return the lines of a sentence with word tags, and True if every word has one tag."""
+    """Return a sentence's lines of word and tags; also True if each word has a predicted tag."""
     words = example.get("words", "").split("\n") if example else []
     target = example.get("targets_pretokenized", UNKNOWN)
     tags = predicted.split()
