@@ -147,7 +147,7 @@ class Kind:
     Attributes:
       dump: function that formats sorted pairs (index, label) as the file's text.
       load: function that parses the file's text into pairs (index, label), or raises ValueError.
-      free: function that converts a prediction without a fixed set of labels to (label, is valid).
+      free: function for tasks without a fixed set of labels: prediction -> (label, is valid).
     """
 
     dump: Callable[[Sequence[tuple[Index, Any]]], str]

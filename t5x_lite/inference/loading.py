@@ -770,7 +770,7 @@ def _check_there(name: str, names: Collection[str]) -> None:
 
 
 def with_loaded(experiment: Experiment, *, earlier: Experiment | None) -> Experiment:
-    """Return an experiment with the adapters of adapters.load as entries of adapters.add.
+    """Return an experiment that lists the adapters of adapters.load also in adapters.add.
 
     Args:
       experiment: experiment of the config.

@@ -161,7 +161,7 @@ def bag_scores(
 ) -> Float[Array, "B V"]:
     """Return each vocabulary token's highest logit over the positions where `read` is True.
 
-    Arguments are as for `bag_losses`. If no position is read, all scores are low.
+    Arguments are as for `bag_losses`. Without such positions, all scores are very negative.
     """
     batch, length = read.shape
     num = -(-length // chunk)

@@ -234,7 +234,7 @@ def _giving_up(seconds: int, failed: str) -> Iterator[None]:
 def _ended_by_signals() -> Iterator[None]:
     """End this process at once if a signal arrives within the `with` block.
 
-    The main thread waits in C++, where Python's signal handlers do not run.
+    Python's own signal handlers would only run after JAX's connection attempt in C++.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

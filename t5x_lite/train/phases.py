@@ -173,7 +173,7 @@ def _is_open(adapter: Adapter) -> bool:
 
 
 def with_steps(experiment: Experiment) -> Experiment:
-    """Return the experiment with the run's number of steps set in adapter schedules."""
+    """Set the steps of adapters with movement pruning to the run's, unless they are already set."""
     for adapter in experiment.adapters.added.values():
         if isinstance(adapter, Movement) and not adapter.steps:
             adapter = dataclasses.replace(adapter, steps=experiment.steps)

@@ -410,7 +410,7 @@ def _tell(
 def with_kept_heads(
     experiment: Experiment, workdir: WorkDirectory, *, step: AnyPath | None
 ) -> Experiment:
-    """Return the experiment with the additional heads of its earlier run or initial checkpoint."""
+    """Add the other heads of the earlier run or the initial checkpoint to the experiment."""
     if (earlier := workdir.earlier()) is not None:
         return dataclasses.replace(experiment, heads=as_before(experiment.heads, earlier.heads))
     if step is None:

@@ -104,7 +104,7 @@ class StopSignals:
 
     Attributes:
       received: signal that this process received, or None.
-      notices: number of maintenance notices that this process received.
+      notices: number of maintenance notices of Google Cloud that this process received.
       latest: signal that the newest StopSignals received, or None.
     """
 
@@ -248,7 +248,7 @@ class _Answer:
 
     Attributes:
       signal: highest signal that any process received; 0 for none.
-      notices: number of maintenance notices to all processes.
+      notices: total number of maintenance notices of Google Cloud that the processes received.
       seconds: maximum time between two steps on any process; 0 if unknown.
     """
 

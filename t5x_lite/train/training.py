@@ -151,7 +151,7 @@ def with_epochs(
 def with_classes(
     experiment: Experiment, *, earlier: Experiment | None = None, reads_task: bool = True
 ) -> Experiment:
-    """Return the experiment with a resolved kind and class count of its classification head."""
+    """Return the experiment with the kind and classes of its classification head filled in."""
     objective = experiment.objective
     undecided = objective.undecided()
     if not undecided:
