@@ -101,7 +101,7 @@ def load_driver(module: str, *, runner: str, extras: str) -> ModuleType:
 
 
 def load_config(path: str, overrides: Sequence[str], *, command: type) -> Any:
-    """Return the experiment of a config file, for a command with additional options."""
+    """Load a config file with overrides; if one is misspelled, suggest the command's options."""
     from t5x_lite import config
 
     return config.load(

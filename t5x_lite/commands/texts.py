@@ -730,7 +730,7 @@ def _rows(found: Mapping[str, Any]) -> "Iterator[Row]":
 
 
 def _warn_of_empty_validation(pages: Mapping[str, int], modulus: int) -> None:
-    """Warn about each C4 split that has no validation pages."""
+    """Warn about each C4 split, such as "train", that has no validation pages."""
     for split, kept in pages.items():
         validation = "validation" if split == "train" else f"{split}-validation"
         if modulus and kept and not split.endswith("validation") and not pages.get(validation):

@@ -220,7 +220,7 @@ class FewShotEvaluator(TaskEvaluator):
         return interval(mean, *self._compared, samples=samples)
 
     def trials(self) -> dict[Trial, dict[str, float]]:
-        """Return the metrics of each few-shot trial of the last run, including its score."""
+        """Return the metrics and the score of each few-shot trial of the last run."""
         return {trial: with_score(metrics) for trial, metrics in self._found.items()}
 
     def cut(self) -> tuple[int, int]:
@@ -228,7 +228,7 @@ class FewShotEvaluator(TaskEvaluator):
         return sum(cut for cut, _ in self._left_out.values()), len(self.samples)
 
     def details(self) -> dict[str, Any]:
-        """Return settings, trials and spread of the last run as JSON, for metrics.json."""
+        """Return the last run's settings, trials and statistics over trials, for metrics.json."""
         config = self.prompts.config
         trials = [
             {
@@ -266,7 +266,7 @@ class Trials:
     aside: Sequence[str] = ()
 
     def details(self) -> dict[str, Any]:
-        """Return trials and spread of each task for metrics.json; {} without few-shot prompts."""
+        """Return trials and statistics of each task for metrics.json; {} without few-shot."""
         found = {name: one.details() for name, one in self.tasks.items()}
         if not found:
             return {}
@@ -275,7 +275,7 @@ class Trials:
         return {"few_shot": {"tasks": found, "spread": spread(self._scores())}}
 
     def lines(self) -> list[str]:
-        """Return log lines: the number of shortened prompts, and a table of the trials' spread."""
+        """Return log lines: the number of shortened prompts, and a table of metrics over trials."""
         if not self.tasks:
             return []
         lines = []

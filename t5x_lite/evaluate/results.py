@@ -203,7 +203,7 @@ def mean_over_examples(
     *,
     what: str,
 ) -> dict[str, np.ndarray]:
-    """Return the mean over examples of each array, by its path."""
+    """Add up arrays over all examples; return their means over the examples, by path."""
     total, number = jax.tree.map(jnp.zeros_like, like), 0
     for row in rows:
         between_batches()
@@ -475,7 +475,7 @@ class Outcome:
       metrics: "<split>/<name>" -> value.
       chosen: provider of the checkpoint that evaluated each task.
       submissions: submission files that `write` writes.
-      rankings: ranking method -> query -> ranked documents; the method "" uses single vectors.
+      rankings: ranking method -> query -> ranked documents; "" is the method without heads.
     """
 
     suite: TaskSuite | None

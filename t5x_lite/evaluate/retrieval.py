@@ -183,8 +183,8 @@ class RetrievalEvaluator:
     """Evaluator of retrieval on a BEIR directory, reusable for many checkpoints.
 
     Attributes:
-      runs: ranking method -> query -> ranked documents of the last run; the method "" uses single
-        vectors.
+      runs: ranking method -> query -> ranked documents of the last run; "" is the method without
+        `evaluation.retrieval.ways`.
       per_query: ranking method -> query -> metrics of the last run.
     """
 

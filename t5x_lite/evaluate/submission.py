@@ -46,7 +46,7 @@ Line = tuple[str, ...]
 
 
 def sentence(example: Mapping[str, Any], predicted: str) -> tuple[list[Line], bool]:
-    """Return the lines of a sentence with word tags, and True if every word has one tag."""
+    """Return a sentence's lines of word and tags; also True if each word has a predicted tag."""
     words = example.get("words", "").split("\n") if example else []
     target = example.get("targets_pretokenized", UNKNOWN)
     tags = predicted.split()
@@ -147,7 +147,7 @@ class Kind:
     Attributes:
       dump: function that formats sorted pairs (index, label) as the file's text.
       load: function that parses the file's text into pairs (index, label), or raises ValueError.
-      free: function that converts a prediction without a fixed set of labels to (label, is valid).
+      free: function for tasks without a fixed set of labels: prediction -> (label, is valid).
     """
 
     dump: Callable[[Sequence[tuple[Index, Any]]], str]

@@ -494,7 +494,7 @@ class TaskSuite:
         return [name for name, source in self.sources.items() if not source.counts]
 
     def run(self, params: Params | ParamsOf) -> dict[str, float]:
-        """Evaluate all tasks, and return their metrics and the score."""
+        """Evaluate all tasks; return their metrics, and "score", the mean score of the tasks."""
         found = {
             name: evaluator.run(params(name) if callable(params) else params)
             for name, evaluator in self.evaluators.items()

@@ -69,8 +69,8 @@ class Asked:
     Attributes:
       probabilities: True to return the probability of each class or choice.
       threshold: minimum probability of a label in multi-label classification; None is 0.5.
-      doc_stride: number of tokens that two neighboring windows of a long text share. None is 128 in
-        question answering, at most half a row; for a tagger, None truncates long texts.
+      doc_stride: number of tokens that two neighboring windows of a long text share. In question
+        answering, None is 128, but at most half a row; for a tagger, None truncates long texts.
       longest_answer: maximum number of tokens of an answer span; None is 15.
       impossible_answers: True to allow the empty answer "", as in SQuAD 2.0.
     """

@@ -405,8 +405,8 @@ class Checkpoint:
     def inputs(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[int]]:
         """Return the token ids of each input text, truncated to `inputs_length`.
 
-        A longer text loses tokens at its end, before EOS or the separator. If inputs have no EOS,
-        the text loses tokens at its beginning, because the model continues its end.
+        A longer text is cut at its end; EOS or the separator is kept. If inputs have neither, the
+        text is cut at its beginning, because the model continues the text.
 
         Returns:
           The tokens of each text, int32, and the indices of truncated texts.
@@ -426,8 +426,8 @@ class Checkpoint:
 
         Args:
           texts: target texts.
-          length: number of tokens to compute for each text; a longer text may return a few more
-            tokens. None computes all tokens.
+          length: number of tokens that the caller needs of each text; longer texts may be truncated
+            after `length` + 1 tokens. None returns all tokens.
         """
         if length is None:
             encoded = self.vocabulary.encode_batch(texts)
@@ -445,8 +445,8 @@ class Checkpoint:
           names: names of the prompts for error messages; None uses their indices.
 
         Raises:
-          InputError: if a prompt is longer than `inputs_length`, because a truncated prompt would
-            have a different meaning, or contains <pad>.
+          InputError: if a prompt contains <pad>, or is longer than `inputs_length` (a truncated
+            prompt would have a different meaning).
         """
         if not any(texts):
             return None
@@ -702,9 +702,8 @@ def generating(
 ) -> Change:
     """Load the model, and return a function that generates predictions for input lines.
 
-    Sampling for a line depends on the line's number in the file (blank lines are not counted), not
-    on its batch. A line with a field "seed" is sampled like the first line of a file with --seed of
-    this value.
+    Sampling for a line depends on --seed and the line's number in the file (not counting blank
+    lines), not on its batch. The field "seed" of a line replaces both.
     """
     model = Checkpoint.load(steps, use=use, adapters=adapters, inputs_length=inputs_length)
     for_lines = _by_adapter(model, lambda one: one.generator(decoding, batch_size=batch_size))
@@ -865,7 +864,7 @@ def stream(
     load: Callable[[], Change],
     steps: bool = True,
 ) -> None:
-    """Write an output line for each line of an input file, such as a prediction."""
+    """Write an output line, such as a prediction, for each line of an input file."""
     chunk = CHUNK_BATCHES * batch_size
     with _output(source, target, identity=identity | {"chunk": chunk}, chunk=chunk) as file:
         lines = json_lines.read_examples(

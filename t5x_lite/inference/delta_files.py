@@ -77,7 +77,8 @@ class Opened:
     Attributes:
       directory: checkpoint directory of the delta.
       delta: changes of the base model.
-      files: files such as config.json of the merged checkpoint, by name; {} uses the base's files.
+      files: files of the model with the delta applied, such as config.json; {} uses the base's
+        files.
       base: function that returns the base's directory and its arrays by path.
     """
 
@@ -97,8 +98,8 @@ def load(
     """Read a delta (changes of a base model) from a directory.
 
     Args:
-      directory: output of `save` or `t5x-lite compose`, or a work directory or checkpoint directory
-        of a run that trained adapters or some model arrays; with `base`, of any run.
+      directory: output of `save` or `t5x-lite compose`; or a work directory or checkpoint directory
+        of a run. Without `base`, the run must have trained adapters or only some model arrays.
       step: step number in a work directory, "best", or None for the newest checkpoint.
       base: checkpoint that the delta changes; None uses the recorded base.
       allow_other_base: True to only log a warning if the base is not the recorded base.
@@ -121,7 +122,8 @@ def save(
     Args:
       delta: delta with arrays on the host or on devices.
       directory: output directory, which must not exist.
-      files: config.json and vocabulary/... of the merged checkpoint; None uses the base's files.
+      files: config.json and vocabulary/... of the model with the delta applied; None: the base's
+        files.
 
     Raises:
       InputError: if the directory exists or cannot be written.

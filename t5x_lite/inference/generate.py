@@ -209,9 +209,8 @@ class Generator:
           params: parameters of the model.
           inputs: token ids of each input, int32, including EOS.
           prompts: token ids that each output begins with, int32, without EOS; or None.
-          seeds: random seed of each input, in [0, 2**32), or None. With a seed, sampling depends
-            only on the seed and equals the sampling of the first input with decoding.seed. With
-            None, sampling depends on decoding.seed and the input's index.
+          seeds: random seed of each input, in [0, 2**32), or None. Sampling depends on
+            this seed; or for None, on decoding.seed and the input's index.
           offset: index of the first input. Sampling depends on this index and not on the batch, so
             reading a file in several calls gives the same results.
           adapter_ids: adapter id of each input; None if all inputs use the same adapters.
@@ -429,12 +428,12 @@ def untied(choices: Sequence[Sequence[Any]], *, rounds: int | None = None) -> It
         untied([["yes"], ["no", "yes"]])    # ["yes", "no"] and ["yes", "yes"]
 
     The mean of a metric over all lists is its expected value if ties are broken at random; for
-    accuracy, a tie of n predictions counts 1 / n. Each prediction occurs equally often if the
-    number of lists is a multiple of each number of ties.
+    accuracy, a tie of n predictions counts 1 / n. The tied predictions of an example occur equally
+    often, unless `rounds` limits the number of lists.
 
     Args:
       choices: tied predictions of each example, at least one per example.
-      rounds: maximum number of lists; None allows 60 lists, and more if there are few examples.
+      rounds: maximum number of lists; None is 60, or 1,000,000 / (number of examples) if larger.
     """
     sizes = [len(own) for own in choices]
     most = max(60, 1_000_000 // max(1, len(sizes))) if rounds is None else rounds
@@ -448,11 +447,11 @@ def untied(choices: Sequence[Sequence[Any]], *, rounds: int | None = None) -> It
 
 
 def as_text(text: str, found: Any) -> str:
-    """Return a prediction for a report: its postprocessed text, or else the predicted text.
+    """Return a prediction for a report: its postprocessed value if it is a text, else `text`.
 
     Args:
       text: predicted text.
-      found: postprocessed prediction, or a mapping with it as "value".
+      found: postprocessed value, or a mapping that contains it as "value".
     """
     value = found.get("value") if isinstance(found, Mapping) else found
     return value if isinstance(value, str) else text

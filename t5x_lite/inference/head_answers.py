@@ -102,7 +102,7 @@ def in_most_context(
 ) -> list[tuple[int, Bool[np.ndarray, " _"]]]:
     """Return each window's start in the context, and a mask of the tokens that count in the window.
 
-    A token counts only in the window in which the shorter of its left and right contexts is longest
+    A token counts only in the window in which it is farthest from the nearer end of the window
     (_check_is_max_context in BERT).
     """
     step = min([stride, *sizes[:1]])
@@ -551,8 +551,7 @@ def head_answers(
       labels: labels of the task; None without a closed set of labels.
       where: description of the task for messages.
       layout: layout of the task's examples.
-      null_threshold: minimum lead of the score of "no answer" to predict it; None never predicts
-        it.
+      null_threshold: threshold for the answer "", as in `SpanAnswers`; None never predicts "".
       candidates: True if an input has one row per candidate, and one candidate is right.
       **options: options of `HeadAnswers`.
     """

@@ -199,7 +199,7 @@ class Measured:
         return best_step(chosen, mode=self.mode)
 
     def told(self, step: int | None) -> str:
-        """Return a phrase that explains why a checkpoint's step was chosen, by its metric."""
+        """Return a phrase that explains the choice of a step by its metric value."""
         value = math.nan if step is None else self.values[step]
         how = described([self.metric], self.mode)
         return f"step {step} has {how} ({value:.4f})"
@@ -770,7 +770,7 @@ def _check_there(name: str, names: Collection[str]) -> None:
 
 
 def with_loaded(experiment: Experiment, *, earlier: Experiment | None) -> Experiment:
-    """Return an experiment with the adapters of adapters.load as entries of adapters.add.
+    """Return an experiment that lists the adapters of adapters.load also in adapters.add.
 
     Args:
       experiment: experiment of the config.

@@ -95,8 +95,8 @@ class Embedder:
       pooling: "cls" or "mean" (`models.towers`).
       normalize: True to scale vectors to length 1.
       pad_id: id of the model's padding token.
-      max_length: maximum number of tokens of padded rows, such as the model's positions; longer
-        inputs are rejected. None sets no limit.
+      max_length: maximum number of tokens of a padded row; longer inputs are rejected. None sets no
+        limit.
       lengths: ascending lengths in tokens to which rows are padded, if programs for other lengths
         must not be compiled; None rounds lengths up.
       mesh: device mesh that divides the rows; None uses the devices of the parameters.

@@ -236,7 +236,7 @@ class Objective:
 
     @property
     def num_tasks(self) -> int:
-        """Number of tasks in the feature `adapter_ids`; 0 if the loss ignores it."""
+        """Number of tasks of a multi-task loss; 0 for other losses, which ignore `adapter_ids`."""
         return 0
 
     def build(self, model: ModelConfig, *, rngs: nnx.Rngs) -> Any:

@@ -134,9 +134,9 @@ class Learner:
       adapters: configs of the adapters.
       use: composition of the adapters (`t5x_lite.adapters.composition`); () applies each
         separately.
-      train: paths of trained parameters, or regular expressions that match them. () trains all
-        parameters except frozen heads and, with adapters, the model's parameters that no adapter
-        trains.
+      train: paths of trained parameters, or regular expressions that match them. () freezes only
+        heads that the loss does not read and, if there are adapters, the model's parameters, unless
+        an adapter trains them.
       optimizer: optimizer of the run; phases may have other optimizers. None without training.
       dtype: compute dtype.
       graphdef: static structure of the module.
@@ -237,7 +237,7 @@ class Learner:
                 )
 
     def init(self, key: Key) -> Params:
-        """Return the initial parameters in their stored form."""
+        """Return the initial values of the stored parameters."""
         parts = (self.model, self.objective, tuple(self.heads.values()), self.adapters, self.use)
         fresh = tied_parameters.fresh(self.views, init(lambda rngs: Bound(*parts, rngs=rngs), key))
         if self._towers:  # they start as copies of the model
@@ -260,7 +260,7 @@ class Learner:
     def read(self, params: Params) -> Params:
         """Compute the module's parameters from stored parameters, without a change of dtype.
 
-        The result's "model" is an ordinary model without shared arrays, as exports need it.
+        In the result, the arrays below "model" are separate instead of tied, as exports need them.
         """
         return tied_parameters.read(self.views, params)
 

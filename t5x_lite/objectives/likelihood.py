@@ -123,11 +123,11 @@ def smoothed_entropy(label_smoothing: float, classes: int) -> float:
 def soft_cross_entropy(
     logits: Float[Array, "B G"], teacher: Float[Array, "B G"], *, where: Bool[Array, "B G"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Return the cross-entropy of logits with a teacher's softmax, and the number of rows.
+    """Return the summed cross-entropy of logits with a teacher's softmax, and the number of rows.
 
     The loss is -sum t log softmax(logits), with t the softmax of the teacher's scores. It differs
     from the Kullback-Leibler divergence by the teacher's entropy, which has no gradient. Both
-    softmaxes are over present entries with a teacher score; a row without such entries counts 0.
+    softmaxes are over present entries with a teacher score; rows without them are not counted.
 
     Args:
       logits: logits of the entries.
@@ -194,7 +194,7 @@ def token_losses(
       output: output layer.
       targets: target token of each position.
       chunk: maximum number of positions of a row per chunk; T need not be a multiple of it.
-      bias: bias added to the logits, after their division by the output layer's divisor.
+      bias: bias of the logits, added after their division by `output.divisor`.
       z_loss: coefficient of log(Z)^2.
       label_smoothing: total probability of the other tokens.
 
@@ -311,8 +311,8 @@ class Likelihood(Objective):
     Attributes:
       z_loss: coefficient of log(Z)^2 (t5x: 1e-4).
       label_smoothing: total probability of the other tokens.
-      logits_chunk: number of target positions of a row with logits at a time; None computes all
-        logits at once, which is faster, but needs [B, T, V] float32 numbers.
+      logits_chunk: number of positions per row for which logits are computed together; None is all
+        positions, which is faster, but needs [B, T, V] float32 numbers.
       reads: names of the features that are passed to the model.
       reads_if_there: names of features that are also passed to the model if the batch has them.
     """

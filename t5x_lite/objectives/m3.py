@@ -332,8 +332,8 @@ class M3(Contrastive):
       combination: "mean" to average the losses, or "sum" as in the first version of the paper.
       distill_from: optimizer step from which on the scores are distilled from their sum; None
         disables this. Evaluation omits the distillation loss.
-      score_block: number of rows per block; lexical and multi-vector scores compare only the texts
-        of a block. None is the whole batch, or the block of `candidates`.
+      score_block: number of rows per block; lexical and multi-vector scores compare only texts of
+        the same block. None is N for `candidates` "block:N", 1 for "group", else all rows.
       dense_scale: scale of the dense loss, in addition to its weight; 1 / W is like FlagEmbedding
         on W devices.
       distillation: loss for rows with teacher scores: "m3_kd" instead of InfoNCE, or "kl" in

@@ -118,7 +118,7 @@ def choose(
     Args:
       units: unit of each token, numbered from 1 to at most S in each row; 0 is not selected.
       counts: maximum number of tokens to select in each row.
-      key: random key of the order.
+      key: random key of the order in which units are selected.
     """
     length = units.shape[-1]
     rows = units.reshape(-1, length)

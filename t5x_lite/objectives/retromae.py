@@ -133,9 +133,9 @@ def bag_losses(
       table: token embedding.
       bias: bias of the logits.
       tokens: tokens of the text.
-      read: True for positions with logits.
-      counted: True for positions with tokens in the bag of words.
-      chunk: number of positions with logits at a time; the backward pass recomputes the logits.
+      read: True for positions that predict the bag of words.
+      counted: True for tokens that the bag of words includes.
+      chunk: number of positions for which logits are computed together, also in the backward pass.
 
     Returns:
       The loss of each row; and its weight, 1 for rows with a bag of words, else 0.
@@ -161,7 +161,7 @@ def bag_scores(
 ) -> Float[Array, "B V"]:
     """Return each vocabulary token's highest logit over the positions where `read` is True.
 
-    Arguments are as for `bag_losses`. If no position is read, all scores are low.
+    Arguments are as for `bag_losses`. Without such positions, all scores are very negative.
     """
     batch, length = read.shape
     num = -(-length // chunk)
@@ -210,11 +210,11 @@ class RetroMAE(Masks, Objective):
       decoder_ratio: fraction of tokens in the decoder's masks; None is 0.5 (enhanced) or 0.7
         (basic).
       decoder_layers: number of layers of the basic decoder; the enhanced decoder has one layer.
-      query: queries of the enhanced decoder, sums of [CLS] state and position embedding: "raw", or
-        "normalised" by the embeddings' norm.
+      query: query of the enhanced decoder at a position: "raw" is [CLS] state plus position
+        embedding; "normalised" adds the token type and applies the embeddings' layer norm.
       mask_pool: maximum number of masks sampled for each row; each query uses one of them.
       bag_of_words: weight of DupMAE's bag-of-words loss; 0 omits it (the paper: 0.1).
-      logits_chunk: number of positions of a row with logits at a time; None computes all at once.
+      logits_chunk: number of positions per row for which logits are computed together; None: all.
     """
 
     ratio: Ratio = 0.3

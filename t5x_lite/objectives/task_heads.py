@@ -247,7 +247,7 @@ def squared_error(predicted: Float[Array, " B"], batch: Batch) -> Loss:
 
     Args:
       predicted: predicted score of each row.
-      batch: batch with "scores", NaN for rows without a score, or with labels.
+      batch: batch with "scores", in which NaN marks rows without a score; or else with "labels".
     """
     label = batch["labels"][:, 0]
     # Caches of earlier versions have scores as labels, in thousandths.

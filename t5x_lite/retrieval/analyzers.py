@@ -320,8 +320,8 @@ def _unicode() -> re.Pattern[str]:
 def _classes() -> list[str]:
     """Return the word-break class of each Unicode character, by code point, as a letter.
 
-    L letter, H Hebrew, D digit, E joiner, X extending, K katakana, C single, S script without
-    spaces, "" no class.
+    L letter, H Hebrew, D digit, E joiner, X extending, K katakana, C a word by itself, S script
+    without spaces, "" no class.
     """
     by_category = dict.fromkeys(_LETTERS, "L") | dict.fromkeys(_MARKS, "X")
     by_category |= {"Nd": "D", "Pc": "E", "Cf": "X"}
@@ -367,8 +367,8 @@ def _pattern(
 ) -> re.Pattern[str]:
     """Return the regular expression of a word, from the characters of each class.
 
-    Extending characters belong to the preceding character (WB4). Groups are atomic (no
-    backtracking).
+    Extending characters belong to the preceding character (rule WB4 of Unicode's UAX 29). Groups
+    are atomic (no backtracking).
     """
     x = f"[{extending}]*+" if extending else ""
     mid = f"[{re.escape(_MID_LETTER + _MID_BOTH)}]{x}"

@@ -198,7 +198,7 @@ def build(
       directory: output directory, which must not exist.
       texts: id and text of each document.
       analyzer: name of the analyzer.
-      identity: JSON identity of the build; only a build with the same identity resumes.
+      identity: JSON values that must be unchanged to resume an unfinished build.
 
     Raises:
       InputError: if the directory exists or cannot be written, an unfinished build has another

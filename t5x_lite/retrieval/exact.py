@@ -82,7 +82,7 @@ def better(
       scores: scores of the best documents so far, descending; -inf for missing documents.
       rows: document numbers of the best documents so far; -1 for missing documents.
       product: dot products of queries and the chunk's documents; this array is modified.
-      own: for each query, index in the chunk of the document to skip, or a negative number.
+      own: chunk index of the document to skip for each query; negative to skip none.
       count: number of documents in the chunk; later rows are padding.
       first: document number of the chunk's first document.
     """
@@ -409,7 +409,7 @@ def search_shards(
       mesh: device mesh that divides the corpus.
       part: shard of the corpus to search; None searches the complete corpus.
       state: file that saves the best documents so far, for resuming; None saves nothing.
-      identity: JSON identity of the search; only a search with the same identity resumes.
+      identity: JSON values that must be unchanged to resume the search.
 
     Raises:
       InputError: if vectors and queries have different sizes, a vector is NaN or infinite, or the

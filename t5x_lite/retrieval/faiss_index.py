@@ -129,13 +129,13 @@ def _fill(index: Any, shards: VectorShards) -> None:
 
 
 def _ranges_for(index: Any, shards: VectorShards) -> np.ndarray | None:
-    """Return the ranges of int8 vectors for SQ8, which has the same codes."""
+    """Return the value ranges of int8 vectors if the index has the type SQ8 without IVF."""
     return shards.ranges if hasattr(index, "sq") and not hasattr(index, "invlists") else None
 
 
 @contextlib.contextmanager
 def _name_for_faiss(path: Path, flags: int) -> Iterator[str]:
-    """Yield a valid UTF-8 path that opens a file, because faiss accepts no other paths."""
+    """Yield a path that faiss accepts: the file's path if it is UTF-8, else a path in /dev/fd."""
     name = str(path)
     if name.encode("utf-8", "replace") == os.fsencode(name):
         yield name

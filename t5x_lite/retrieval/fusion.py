@@ -219,7 +219,7 @@ class Finder:
 
     Args:
       corpus: outputs of the heads for the documents.
-      ways: names of the rankings to compute, with the weights of the heads.
+      ways: settings of the rankings to compute.
 
     Raises:
       InputError: if the corpus lacks the output of a head.

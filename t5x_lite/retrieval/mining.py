@@ -132,7 +132,7 @@ class Candidate(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Positives and words of a query, to exclude candidates that match them from the negatives.
+    """Positives and text of a query; passages that match them must not become negatives.
 
     Attributes:
       numbers: indices of the positives among all passages.
@@ -340,7 +340,8 @@ class QueryEncoder:
 
         Args:
           path: query file.
-          ids: text files that the vectors in .npy were encoded from, to read query ids from.
+          ids: text files from which the vectors of an .npy file were computed; they have the query
+            ids.
 
         Raises:
           InputError: if the file or the checkpoint is invalid, or two queries have the same id.
@@ -482,7 +483,7 @@ class EncoderSearch:
         self._shards = self._open(vectors)
 
     def run(self, *, depth: int) -> "Best":
-        """Return the nearest passages of each query, by passage number."""
+        """Return the scores and passage numbers of the nearest passages of each query."""
         from t5x_lite.retrieval.exact import search_shards
 
         return search_shards(

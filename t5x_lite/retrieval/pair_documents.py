@@ -44,8 +44,8 @@ class PairReader:
     Args:
       inputs: files, directories, file patterns and data sets to read.
       rule: name of the rule, a key of `pair_rules.RULES`.
-      languages: languages of two aligned files or of the two texts of *.tsv; for other inputs, one
-        language for documents that do not have a language.
+      languages: the two languages of aligned text files or of *.tsv; for other inputs, at most one,
+        which documents without a language get.
       template: template of a document's text, with column names in braces.
       seed: random seed of the sentences that the rule "ict" samples.
       min_score: minimum score of a line of *.tsv; None keeps all lines.
@@ -122,7 +122,7 @@ class PairReader:
             yield document, raws
 
     def fields(self) -> str:
-        """Return an end for an error message, which lists the first document's fields."""
+        """Return the end of an error message, which lists the fields of the first document."""
         if not self._fields:
             return ""
         listed = ", ".join(self._fields)

@@ -201,7 +201,7 @@ def sentences(document: Document) -> Iterator[Raw]:
 
 
 def ict(document: Document) -> Iterator[Raw]:
-    """Yield pairs of a random sentence of each passage, and the title with the passage's rest.
+    """Yield a random sentence of each passage, paired with the title and the rest of the passage.
 
     The sampled sentence depends only on the seed and the passage.
     """

@@ -424,7 +424,7 @@ def wait_for(workdir: str, step: int, *, once: bool) -> bool:
 def tokenized_passages(
     data: Data, vocabulary: Vocabulary, files: Sequence[str]
 ) -> refreshes.Passages:
-    """Return the token ids of all passages; the first call stores them in files.
+    """Return the token ids of all passages; the first call stores them in data.refresh.directory.
 
     Passages begin with [CLS], as in the training cache, even if the model's inputs do not.
     """
@@ -587,7 +587,7 @@ def search(
     *,
     batch_size: int,
 ) -> np.ndarray:
-    """Search the nearest passages of each training example with the checkpoint of a step.
+    """Encode queries and passages by a step's checkpoint, and find each query's nearest passages.
 
     Returns:
       Passage numbers of each example, nearest first, int32 [n, top]; -1 for missing passages.

@@ -234,7 +234,7 @@ def check_options(options: Sequence[str], epochs: float | None) -> None:
 def check_files(suite: Suite, tasks: Sequence[Task], directory: str) -> None:
     """Raise InputError if files of the benchmark are missing from a local directory.
 
-    Buckets and directories of TensorFlow Datasets are not checked.
+    Remote directories and TensorFlow Datasets are not checked.
     """
     name = suite.module.rpartition(".")[2]
     if is_remote(directory) or directory.partition(":")[0] == "tfds":

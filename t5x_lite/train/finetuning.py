@@ -202,7 +202,7 @@ def _resumed(
     task: Task,
     options: Sequence[str],
 ) -> Experiment:
-    """Return the config to resume a run after its initial checkpoint was deleted."""
+    """Return the config to resume a run without its initial checkpoint, which was deleted."""
     own = saved.data
     named = dataclasses.replace(columns, labels=columns.labels or own.columns.labels)
     data = dataclasses.replace(
@@ -376,7 +376,7 @@ def model_of(model: ModelConfig, *, where: str) -> ModelConfig:
 
 
 def optimizer_for(model: Any, steps: int, *, adapted: bool) -> Optimizer:
-    """Return the default optimizer for fine-tuning a model, or its adapters if `adapted`."""
+    """Return the default optimizer for fine-tuning; `adapted` is True if adapters are trained."""
     narrow, is_encoder = model.d_model < _NARROW, encoders.is_encoder(model)
     warmup = steps // 10 if steps < _NO_END else 0
     if adapted:

@@ -91,7 +91,7 @@ def on_google_cloud(product: Path = _PRODUCT) -> bool:
 
 
 def is_worker(*, seconds: float) -> bool | None:
-    """Return True if this machine is a worker of a TPU slice; None without a response."""
+    """Return True if this machine is a TPU slice's worker; None if no metadata server responds."""
     try:
         Metadata(_asked_by_jax()).get("instance/attributes/agent-worker-number", seconds=seconds)
     except urllib.error.HTTPError as error:
@@ -106,7 +106,7 @@ def _asked_by_jax() -> str:
 
 
 def is_reachable(*, seconds: float) -> bool:
-    """Return True if JAX's metadata server accepts a connection within the timeout in seconds."""
+    """Return True if the metadata server that JAX uses accepts a connection within `seconds`."""
     # Name resolution has no timeout, so it runs in a thread.
     host, _, port = _asked_by_jax().partition(":")
     connected = threading.Event()
@@ -214,7 +214,7 @@ def _join(hosts: Hosts) -> None:
 def _giving_up(seconds: int, failed: str) -> Iterator[None]:
     """End this process with exit code 1 if the `with` block takes longer than `seconds`.
 
-    Exit code 1 lets a supervisor start the process again, because other hosts may still start.
+    Exit code 1 lets a supervisor restart this process.
     """
 
     def end() -> None:
@@ -234,7 +234,7 @@ def _giving_up(seconds: int, failed: str) -> Iterator[None]:
 def _ended_by_signals() -> Iterator[None]:
     """End this process at once if a signal arrives within the `with` block.
 
-    The main thread waits in C++, where Python's signal handlers do not run.
+    Python's own signal handlers would only run after JAX's connection attempt in C++.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -276,9 +276,9 @@ def _launcher(environment: Mapping[str, str]) -> str | None:
 def _tpu_alone(environment: Mapping[str, str]) -> str:
     """Return the reason that this host is the only TPU host, or "" if there may be several.
 
-    JAX fails without a metadata server, for example in a container without network. But a worker
-    that wrongly runs by itself would overwrite the checkpoints of its slice. So on Google Cloud,
-    the metadata server must confirm that there is one host.
+    A worker that wrongly runs by itself would overwrite the checkpoints of its TPU slice. So on
+    Google Cloud, the metadata server must confirm a single host, unless environment variables name
+    the hosts.
     """
     for name in ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES"):
         workers = environment.get(name)
@@ -426,7 +426,7 @@ def _files_of(place: str) -> dict[str, Path]:
 
 
 def _samples(files: Mapping[str, Path]) -> dict[str, str]:
-    """Return a checksum of the beginning, middle and end of up to 256 files, by file name."""
+    """Return file name -> checksum of its beginning, middle and end, for a sample of the files."""
     names, found = list(files), {}
     for name in names[:: max(1, len(names) // _SAMPLED_FILES)]:
         checksum = 0

@@ -59,10 +59,10 @@ class Measurement:
       learner: model and objective to evaluate.
       vocabulary: vocabulary of the data.
       mesh: device mesh.
-      workdir: directory where process 0 appends samples.jsonl and classes.jsonl; None writes no
-        file.
-      ensemble: models that predict together instead of the learner's model, without a held-out
-        loss.
+      workdir: directory in which process 0 appends to samples.jsonl and classes.jsonl; None writes
+        no file.
+      ensemble: models that predict together, instead of the learner's model; their held-out loss is
+        not computed.
     """
 
     def __init__(
@@ -315,10 +315,9 @@ def _evaluate(
 
 
 def as_configured(model: Checkpoint, experiment: Experiment) -> Checkpoint:
-    """Return loaded models with the data, evaluation and dtype settings of another config.
+    """Return a checkpoint with the data, evaluation and dtype settings of an experiment.
 
-    If only retrieval is evaluated, the checkpoint's data settings are kept, because they set row
-    lengths.
+    If only retrieval is evaluated, the checkpoint keeps its own data settings.
     """
     members = []
     for member in model.members:
@@ -338,7 +337,7 @@ def as_configured(model: Checkpoint, experiment: Experiment) -> Checkpoint:
 
 
 def _tell_other_words(member: Loaded, data: Data) -> None:
-    """Warn if a config formats inputs differently from the checkpoint's training."""
+    """Warn if a data config formats inputs differently than the config of a loaded checkpoint."""
     own, vocabulary = member.experiment.data, member.vocabulary
     if own.layout.ending(vocabulary) != data.layout.ending(vocabulary):
         _logger.warning(

@@ -74,7 +74,7 @@ _MODEL = "model/"
 
 
 def scores_of_base(experiment: Experiment, adapter: SparseTuning, sizes: Mapping[str, int]) -> Lazy:
-    """Return functions that score each entry of a base model's arrays, by path of the array."""
+    """Return path -> function that scores the entries of an array, to select entries to train."""
     if adapter.select == "random":
         shapes = trees.flatten(learner_of(experiment).shapes["model"])
         seed = experiment.seed
@@ -125,7 +125,7 @@ Run = Callable[[Experiment, "Start | None"], Any]
 
 
 def prepared(experiment: Experiment, run: Run) -> tuple[Experiment, Start | None]:
-    """Run all training phases of an adapter except the last, and prepare the last phase."""
+    """Run an adapter's early phases; return the config and initial arrays of its last phase."""
     experiment = with_steps(experiment)
     phased = [each for each in experiment.adapters.added.values() if _is_open(each)]
     if not phased or not experiment.workdir:
@@ -173,7 +173,7 @@ def _is_open(adapter: Adapter) -> bool:
 
 
 def with_steps(experiment: Experiment) -> Experiment:
-    """Return the experiment with the run's number of steps set in adapter schedules."""
+    """Set the steps of adapters with movement pruning to the run's, unless they are already set."""
     for adapter in experiment.adapters.added.values():
         if isinstance(adapter, Movement) and not adapter.steps:
             adapter = dataclasses.replace(adapter, steps=experiment.steps)
@@ -434,7 +434,7 @@ def _diff(phases: _Phases, adapter: Diff) -> tuple[Diff, Start]:
 
 
 def _prune(phases: _Phases, adapter: Prune) -> Start:
-    """Compute the masks of a `prune` adapter; return the initial arrays of the last phase."""
+    """Compute the masks of a `prune` adapter; return a function that returns its initial arrays."""
     copy = phases.copy()
     rewound: _Trained | None = None
     if adapter.rewind_step:

@@ -221,7 +221,7 @@ def make_sheet(
 
 
 def _devices(topology: str | None, devices: str | None) -> tuple[list[Any], str]:
-    """Return the devices that --topology or --devices describes, and the option's value."""
+    """Return the devices described by --topology or --devices, and this option's value."""
     if (topology is None) == (devices is None):
         raise InputError("pass either --topology, such as v5e:4x4, or --devices cpu:N")
     # Tracing needs a backend; the CPU's does not occupy an accelerator of this machine.
@@ -425,7 +425,7 @@ def _steps(
 
 
 def _examples(batch: Mapping[str, np.ndarray]) -> int:
-    """Return the number of examples in a batch, which may be packed."""
+    """Return the number of examples in a batch; a packed row contains several examples."""
     segments = [array for name, array in batch.items() if name.endswith("segment_ids")]
     if segments:
         return int(max(array.max(axis=-1).sum() for array in segments))

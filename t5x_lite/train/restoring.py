@@ -326,7 +326,7 @@ def with_initial(
     step: AnyPath | None = None,
     steps: AnyPath | None = None,
 ) -> tuple[TrainState, Base | None]:
-    """Return the train state with the initial checkpoint's weights, and a record of frozen ones."""
+    """Load the initial checkpoint into a train state; also return the source of frozen arrays."""
     step = check_init(experiment, vocabulary) if step is None else step
     saved = learner_of(with_float32_base(read_experiment(step, checkpointing.step_files(step))))
     bare = [HEADS + name for one in (saved, learner) for name in one.heads if not one.head(name)]
@@ -354,7 +354,7 @@ def with_initial(
 
 
 def with_start(state: TrainState, learner: Learner) -> TrainState:
-    """Return the state of a new run with adapter parameters that depend on the base, as PiSSA's."""
+    """Initialize adapter parameters that depend on the base model's parameters, as in PiSSA."""
     if not any(adapter.has_frozen for adapter in learner.adapters):
         return state
 
@@ -410,7 +410,7 @@ def _tell(
 def with_kept_heads(
     experiment: Experiment, workdir: WorkDirectory, *, step: AnyPath | None
 ) -> Experiment:
-    """Return the experiment with the additional heads of its earlier run or initial checkpoint."""
+    """Add the other heads of the earlier run or the initial checkpoint to the experiment."""
     if (earlier := workdir.earlier()) is not None:
         return dataclasses.replace(experiment, heads=as_before(experiment.heads, earlier.heads))
     if step is None:
@@ -428,7 +428,7 @@ def with_kept_heads(
 def _through_views(
     params: Params, step: AnyPath, saved: Learner, ours: Learner, abstract: Params, rules: InitRules
 ) -> Params:
-    """Load a checkpoint's parameters if the checkpoint or this model has tied arrays."""
+    """Load a checkpoint's parameters into this model, if one of the two has tied arrays."""
     theirs, wanted, own = map(trees.flatten, (saved.seen, ours.seen, abstract))
     sources = checkpointing.sources_of(
         step, theirs, wanted, rules, optional=wanted.keys() - own.keys()

@@ -289,7 +289,7 @@ def _recomputed(
     complete: _Complete,
     layout: Any,
 ) -> tuple[_Value, Params]:
-    """Compute loss and gradient of a batch in rematerialized microbatches."""
+    """Compute loss and gradient of a batch in microbatches that the backward pass recomputes."""
     inputs = (jnp.arange(len(next(iter(parts.values())))), parts)
 
     def value(params: Params) -> _Value:

@@ -104,7 +104,7 @@ class StopSignals:
 
     Attributes:
       received: signal that this process received, or None.
-      notices: number of maintenance notices that this process received.
+      notices: number of maintenance notices of Google Cloud that this process received.
       latest: signal that the newest StopSignals received, or None.
     """
 
@@ -237,7 +237,7 @@ class StopSignals:
 
     @classmethod
     def end_after_run(cls) -> None:
-        """Raise the exception of a signal that came during the last step of a finished run."""
+        """Raise the exception of a signal that was received during a run's last step."""
         if signum := first_told(str(cls.latest or "")):
             raise interruption(int(signum))
 
@@ -248,7 +248,7 @@ class _Answer:
 
     Attributes:
       signal: highest signal that any process received; 0 for none.
-      notices: number of maintenance notices to all processes.
+      notices: total number of maintenance notices of Google Cloud that the processes received.
       seconds: maximum time between two steps on any process; 0 if unknown.
     """
 
@@ -289,7 +289,7 @@ class _Work:
 
 
 class _Gathered:
-    """Collector of numbers from all processes, without waiting for the results."""
+    """Exchange of numbers between all processes; sending does not wait for the results."""
 
     def __init__(self, mesh: Mesh):
         self._devices = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
@@ -392,7 +392,7 @@ class Watchdog:
             faulthandler.cancel_dump_traceback_later()
 
     def finished(self, step: int) -> None:
-        """Record that a step was dispatched, which shows that earlier steps have finished."""
+        """Record that earlier steps have finished, because step `step` was dispatched."""
         now = self._clock()
         self._took.append(now - self._finished)  # the first step includes compilation
         self._step, self._finished = step, now

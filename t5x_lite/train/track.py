@@ -101,13 +101,13 @@ _CLOSE_SECONDS = 60.0
 
 
 class Background:
-    """Thread that creates a tracker at the first record and sends it all records.
+    """Tracker that creates another tracker in a background thread, and passes it all metrics.
 
     Args:
       name: name of the tracker, for messages and trackers.json.
       make: function that creates the tracker.
       run: description of the run for the tracker.
-      ids: ids of the run in its trackers, from earlier starts.
+      ids: the run's ids in its trackers, from earlier starts of the run.
       patience: maximum seconds that `close` waits.
     """
 
@@ -130,7 +130,7 @@ class Background:
         self._overran = False
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Queue the metrics of a step; the first call starts the thread."""
+        """Queue the metrics of a step; the first call starts the background thread."""
         if self._failed.is_set():
             return
         if self._thread is None:
@@ -209,7 +209,7 @@ class Callback:
       name: name of the callback, for messages and trackers.json.
       make: function that creates the callback.
       run: description of the run for the callback.
-      ids: ids of the run in its trackers, from earlier starts.
+      ids: the run's ids in its trackers, from earlier starts of the run.
     """
 
     def __init__(self, name: str, make: MakeTracker, run: TrackedRun, *, ids: KnownIds):
@@ -423,12 +423,12 @@ class Goodput:
             self.to(before)
 
     def charge(self, cause: str, seconds: float) -> None:
-        """Count some seconds of the current cause for another cause instead."""
+        """Move some seconds from the current cause to another cause."""
         self._add(cause, seconds)
         self._add(self._cause, -seconds)
 
     def paused(self) -> float:
-        """Return the seconds of this process that were neither train steps nor waits for data."""
+        """Return the seconds of this process, except for train steps and waits for data."""
         running = 0.0 if self._cause in (_STEPS, "data") else self._clock() - self._since
         return self._own + running
 
@@ -446,7 +446,7 @@ class Goodput:
         return {"goodput": 0.0, **rounded, _WHOLE: round(whole, 2)}
 
     def go_on(self, record: Iterable[Mapping[str, Any]], *, step: int) -> None:
-        """Add the times of the run's earlier processes, from its metrics up to step `step`."""
+        """Add the times of the run's earlier processes; steps after `step` count as lost time."""
         last: Mapping[str, Any] | None = None
         saved: Mapping[str, Any] | None = None
         for line in record:

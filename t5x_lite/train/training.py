@@ -151,7 +151,7 @@ def with_epochs(
 def with_classes(
     experiment: Experiment, *, earlier: Experiment | None = None, reads_task: bool = True
 ) -> Experiment:
-    """Return the experiment with a resolved kind and class count of its classification head."""
+    """Return the experiment with the kind and classes of its classification head filled in."""
     objective = experiment.objective
     undecided = objective.undecided()
     if not undecided:
@@ -500,8 +500,7 @@ def check_memory(experiment: Experiment, learner: Learner, state: TrainState, me
     """Raise InputError if a train step certainly needs more memory than a device has.
 
     The minimum memory counts parameters, gradients of trained parameters, optimizer state, one
-    batch,
-    and the hidden states of one layer.
+    batch, and the hidden states of one layer.
     """
     parameters = trees.flatten(state.params)
     trained = [leaf for path, leaf in parameters.items() if learner.trains(path)]
@@ -584,7 +583,7 @@ def _trained_part(learner: Learner, base: Base | None) -> list[str]:
 
 
 def _is_owed(experiment: Experiment, step: int, history: Mapping[int, object]) -> bool:
-    """Return True if a signal interrupted the evaluation of a checkpoint's step."""
+    """Return True if an evaluation is due at a checkpoint's step, but its result is missing."""
     due = step >= experiment.steps or step % experiment.evaluation.period == 0
     return step > 0 and due and step not in history
 
