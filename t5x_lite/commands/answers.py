@@ -125,11 +125,12 @@ def predict(
         checkpoint with the best evaluation result; default: the newest checkpoint.
       base: directory of the base model, for a checkpoint that stores only its trained parameters;
         default: the base directory recorded in the checkpoint.
-      adapters: adapters of the checkpoint to use; default: the adapters of its run.
-      prompt: text that every prediction begins with; a field "prompt" of an input line replaces it.
+      adapters: names of the checkpoint's adapters to use; default: the adapters used in training.
+      prompt: text that each prediction starts with; the field "prompt" of an input line overrides
+        it.
       batch_size: number of inputs per batch.
-      inputs_length: maximum number of tokens of an input or prompt; default: the length used in
-        training. A longer prompt is an error.
+      inputs_length: maximum number of tokens of an input or prompt; a longer prompt is an error;
+        default: the length in the checkpoint's config.
       long_inputs: treatment of inputs longer than --inputs-length: "cut" truncates them with a
         warning, "refuse" stops with an error.
       longest_line: maximum length of an input line in bytes; a longer line is an error.
@@ -138,27 +139,30 @@ def predict(
       length_rule: normalization of beam scores by length, as in T5X (t5x) or transformers (hf).
       length_penalty: exponent of the length normalization of beam scores; default: 0.6 with
         --length-rule t5x, 1.0 with --length-rule hf.
-      early_stopping: end of beam search with --length-rule hf: at num_beams finished outputs
-        (True), when a better output is unlikely (False), or when a better output is impossible
-        ("never").
+      early_stopping: stopping rule of beam search with --length-rule hf, as in transformers: True
+        stops at num_beams finished outputs, False when a better output is unlikely, "never" when it
+        is impossible.
       num_return: number of predictions per input; if it is above 1, each output line has a list
         "predictions", sorted from best to worst.
       temperature: sampling temperature, at least 1e-6; 0 always picks the most probable token.
       top_k: number of most probable tokens to sample from; 0 samples from all tokens.
-      top_p: total probability of the tokens for nucleus sampling; 1 samples from all tokens.
+      top_p: sum of probabilities of the most probable tokens to sample from (nucleus sampling); 1
+        samples from all tokens.
       min_p: minimum probability of a sampled token, as a fraction of the most probable token's; 0
         sets no minimum.
-      seed: random seed for sampling, below 2**32; a field "seed" of an input line replaces it.
+      seed: random seed for sampling, below 2**32; the field "seed" of an input line overrides it.
       min_length: minimum number of tokens in a prediction.
-      no_repeat_ngram: length of token sequences that must not repeat; 0 allows repetition.
-      head: name of the encoder head that predicts; default: the trained head, or the only head.
+      no_repeat_ngram: length of n-grams (in tokens) that must not repeat in a prediction; 0 allows
+        all repetition.
+      head: name of the encoder head to predict with; default: the trained head, or the only head.
       probabilities: add the probability of each label or choice to the output.
       threshold: minimum probability of a label in multi-label classification; default: 0.5.
-      doc_stride: number of tokens that two neighboring windows of a long text share; default: 128
-        for question answering, while a tagger truncates long texts.
+      doc_stride: number of tokens that neighboring windows of a long text share; default: 128 for
+        question answering; for taggers, no windows and truncated texts.
       longest_answer: maximum number of tokens of an answer in question answering; default: 15.
       impossible_answers: allow the empty answer "" in question answering, as in SQuAD 2.0.
-      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+      trust_project: allow the checkpoint's config to import Python classes from outside of
+        t5x_lite.
 
     Raises:
       InputError: if the checkpoint or an input line is invalid, or the score of a prediction is NaN
@@ -280,18 +284,20 @@ def score(
         checkpoint with the best evaluation result; default: the newest checkpoint.
       base: directory of the base model, for a checkpoint that stores only its trained parameters;
         default: the base directory recorded in the checkpoint.
-      adapters: adapters of the checkpoint to use; default: the adapters of its run.
-      candidates: file with one candidate target per line; each input line {"inputs"} then gets
-        "prediction", the most likely candidate, and "scores", the log-likelihood of each candidate.
+      adapters: names of the checkpoint's adapters to use; default: the adapters used in training.
+      candidates: file with one candidate target per line; the output then has "prediction", the
+        most likely candidate, and "scores", the log-likelihood of each candidate; default: score
+        the field "targets" of each input line.
       batch_size: number of examples per batch.
       inputs_length: maximum number of tokens of an input; default: the length in the checkpoint's
         config.
       targets_length: maximum number of tokens of a target, including EOS; the log-likelihood of a
         truncated target covers only the kept tokens; default: unlimited.
-      long_inputs: treatment of inputs and targets that are too long: "cut" truncates them with a
-        warning, "refuse" stops with an error.
+      long_inputs: treatment of inputs longer than --inputs-length and targets longer than
+        --targets-length: "cut" truncates them with a warning, "refuse" stops with an error.
       longest_line: maximum length of an input line in bytes; a longer line is an error.
-      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+      trust_project: allow the checkpoint's config to import Python classes from outside of
+        t5x_lite.
 
     Raises:
       InputError: if the checkpoint or an input line is invalid; no output is written then.
@@ -412,58 +418,64 @@ def serve(
         checkpoint with the best evaluation result; default: the newest checkpoint.
       base: directory of the base model, for a checkpoint that stores only its trained parameters;
         default: the base directory recorded in the checkpoint.
-      adapters: adapters of the checkpoint to use; default: the adapters of its run.
-      endpoints: endpoints to serve, some of predict, score, embed and rerank; default: predict and
-        score for a T5, predict for an encoder with a task head, rerank for a cross-encoder, and
-        embed for other encoders.
+      adapters: names of the checkpoint's adapters to use; default: the adapters used in training.
+      endpoints: endpoints to serve, any of predict, score, embed and rerank; default: predict and
+        score for a T5, predict for an encoder with a task head, rerank for a cross-encoder, embed
+        for other encoders.
       batch_size: maximum number of texts per batch.
-      lengths: input lengths in tokens, powers of two, to which inputs are padded; each length has
-        one compiled program; default: the maximum length, a quarter of it, and so on.
+      lengths: lengths in tokens, powers of two, to which inputs are padded; each length has one
+        compiled program; default: the maximum length divided by 1, 4, 16 and so on.
       wait_ms: maximum time in milliseconds that a text waits for other texts to fill its batch.
       inputs_length: maximum number of tokens of an input; default: the length in the checkpoint's
         config.
       targets_length: maximum number of tokens of a target or candidate to score, including EOS.
-      long_inputs: treatment of inputs longer than --inputs-length: "cut" truncates them and marks
-        their answers, "refuse" answers with an error.
+      long_inputs: treatment of inputs longer than --inputs-length: "cut" truncates them and adds
+        "cut": true to the results, "refuse" returns an error.
       max_decode_length: maximum number of tokens in a prediction.
       num_beams: number of beams of the beam search; 1 disables beam search.
       length_rule: normalization of beam scores by length, as in T5X (t5x) or transformers (hf).
       length_penalty: exponent of the length normalization of beam scores; default: 0.6 with
         --length-rule t5x, 1.0 with --length-rule hf.
-      early_stopping: end of beam search with --length-rule hf: at num_beams finished outputs
-        (True), when a better output is unlikely (False), or when a better output is impossible
-        ("never").
+      early_stopping: stopping rule of beam search with --length-rule hf, as in transformers: True
+        stops at num_beams finished outputs, False when a better output is unlikely, "never" when it
+        is impossible.
       num_return: number of predictions per input; if it is above 1, each result has a list
         "predictions", sorted from best to worst.
       temperature: sampling temperature, at least 1e-6; 0 always picks the most probable token.
       top_k: number of most probable tokens to sample from; 0 samples from all tokens.
-      top_p: total probability of the tokens for nucleus sampling; 1 samples from all tokens.
+      top_p: sum of probabilities of the most probable tokens to sample from (nucleus sampling); 1
+        samples from all tokens.
       min_p: minimum probability of a sampled token, as a fraction of the most probable token's; 0
         sets no minimum.
       min_length: minimum number of tokens in a prediction.
-      no_repeat_ngram: length of token sequences that must not repeat; 0 allows repetition.
+      no_repeat_ngram: length of n-grams (in tokens) that must not repeat in a prediction; 0 allows
+        all repetition.
       pooling: pooling of hidden states into a vector: "cls" takes the [CLS] hidden state, "mean"
-        averages all hidden states; default: the checkpoint's setting.
-      normalize: scale vectors to length 1; default: the checkpoint's setting, or else True.
-      role: kind of the embedded texts, query or passage; a retriever with a separate passage
-        encoder or projection uses it for passages.
-      head: name of the encoder head that predicts; default: the trained head, or the only head.
-      probabilities: return the probability of each label or choice, even if not requested.
-      adapters_directory: directory with the adapters that PUT /adapters/NAME may add while the
-        server runs; default: none may be added or removed.
+        averages all hidden states; default: the checkpoint's setting, or mean with a warning.
+      normalize: scale vectors to length 1; default: the checkpoint's setting, or True if it has
+        none.
+      role: kind of the embedded texts, query or passage, for a retriever with different encoders or
+        projections of queries and passages.
+      head: name of the encoder head to predict with; default: the trained head, or the only head.
+      probabilities: return the probability of each label or choice, even if a request does not ask
+        for it.
+      adapters_directory: directory of adapters that clients may add with PUT /adapters/NAME while
+        the server runs; default: clients may not add or remove adapters.
       threshold: minimum probability of a label in multi-label classification; default: 0.5.
-      doc_stride: number of tokens that two neighboring windows of a long text share; default: 128
-        for question answering, while a tagger truncates long texts.
+      doc_stride: number of tokens that neighboring windows of a long text share; default: 128 for
+        question answering; for taggers, no windows and truncated texts.
       longest_answer: maximum number of tokens of an answer in question answering; default: 15.
       impossible_answers: allow the empty answer "" in question answering, as in SQuAD 2.0.
-      compilation_cache: directory of cached compiled programs, for a fast start; default: no cache.
+      compilation_cache: directory for compiled programs, so that the next start is faster; default:
+        no cache.
       queue: maximum number of waiting texts; further requests get status 503 with Retry-After.
       max_texts: maximum number of texts per request.
       max_body: maximum size of a request body in bytes.
       connections: maximum number of open connections.
       timeout: maximum time in seconds until a request is answered.
       body_timeout: maximum time in seconds for a request to arrive completely.
-      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+      trust_project: allow the checkpoint's config to import Python classes from outside of
+        t5x_lite.
 
     Raises:
       InputError: if the checkpoint or an option is invalid, the address is in use, or other
@@ -600,47 +612,49 @@ def embed(
         checkpoint with the best evaluation result; default: the newest checkpoint.
       base: directory of the base model, for a checkpoint that stores only its trained parameters;
         default: the base directory recorded in the checkpoint.
-      adapters: adapters of the checkpoint to use; default: the adapters of its run.
+      adapters: names of the checkpoint's adapters to use; default: the adapters used in training.
       format: format of the input file; "auto" infers the format from the file name.
       pooling: pooling of hidden states into a vector: "cls" takes the [CLS] hidden state, "mean"
         averages all hidden states; default: the checkpoint's setting, or mean with a warning.
-      normalize: scale vectors to length 1; default: the checkpoint's setting, or else True.
-      dimensions: number of leading dimensions to keep of each dense vector, for models trained with
-        the objective Matryoshka; default: all.
-      precision: data type of dense vectors in a .npy file: float32, float16, int8, which stores
-        one of 256 steps in the range of each dimension and the ranges in FILE.npy.ranges, or
-        binary, which stores only the sign of each dimension (uint8 [N, D / 8]); search reads all
-        types.
-      ranges: vector file (.npy or .parquet) that sets the ranges of --precision int8: an int8 file
-        gives its own ranges, other files the minimum and maximum of each dimension; default: the
-        minimum and maximum of the new vectors.
+      normalize: scale vectors to length 1; default: the checkpoint's setting, or True if it has
+        none.
+      dimensions: number of leading dimensions of each vector to keep, for models trained with a
+        Matryoshka loss; default: all.
+      precision: data type of dense vectors in a .npy file: float32, float16, int8 (256 levels from
+        the minimum to the maximum of each dimension, which are stored in FILE.npy.ranges) or binary
+        (only the signs, as uint8 [N, D / 8]).
+      ranges: vector file (.npy or .parquet) that sets the minimum and maximum of each dimension for
+        --precision int8; default: the minimum and maximum of the new vectors.
       prefix: text put before every input, such as "query: "; default: the checkpoint's prompt.
       prompt: name of the checkpoint's prompt to put before every text, such as query or document;
         default: the checkpoint's default prompt, if any.
-      role: kind of the texts, query or passage; a retriever with a separate passage encoder or
-        projection uses it for passages.
+      role: kind of the texts, query or passage, for a retriever with different encoders or
+        projections of queries and passages.
       batch_size: number of texts per batch.
       inputs_length: maximum number of tokens of a text; default: the length in the checkpoint's
         config.
       long_inputs: treatment of texts longer than --inputs-length: "cut" truncates them with a
         warning, "refuse" stops with an error.
       longest_line: maximum length of an input line in bytes; a longer line is an error.
-      bag_top: append the N largest values of DupMAE's bag of words to the [CLS] hidden state; the
-        value of a vocabulary token is its maximum logit over the text; 0 appends no value.
-      heads: outputs per text: dense (one vector), lexical (weights of its tokens) and multi_vector
-        (a vector per token). With dense only, the output is a file; otherwise a new directory with
-        ids.txt, dense.npy, lexical.jsonl and multi_vector.npy, the input of `t5x-lite hybrid`.
-      mcls: number of tokens after which a further [CLS] token is inserted, to average the hidden
-        states of all [CLS] tokens (BGE-M3 uses 256 for long texts); default: one [CLS] token per
-        text.
-      vector_numbers: data type of token vectors: float16, float32, or int8 with a scale per vector.
-      shard: shard to encode, as I/N, such as 2/8 for the second of 8 shards, to divide the texts
-        among N hosts; default: all texts. Give the vector files of all shards, in order, to search
-        --vectors.
+      bag_top: number of nonzero values of DupMAE's bag of words (the maximum logit of each
+        vocabulary token over the text), which is appended to the [CLS] hidden state; 0 appends
+        nothing.
+      heads: outputs per text: dense (one vector), lexical (a weight per token) and multi_vector (a
+        vector per token). If dense is the only one, --output is a file; otherwise it is a new
+        directory with ids.txt, dense.npy, lexical.jsonl and multi_vector.npy, for `t5x-lite
+        hybrid`.
+      mcls: number of tokens after each [CLS] token; the vector is the mean of all [CLS] hidden
+        states (BGE-M3 uses 256 for long texts); default: one [CLS] token per text.
+      vector_numbers: data type of the token vectors of --heads multi_vector: float16, float32, or
+        int8 with a scale per vector.
+      shard: shard of the texts to encode, as I/N, such as 2/8 for the second of 8 shards, to divide
+        the texts among N hosts; search takes the vector files of all shards, in order; default: all
+        texts.
       compute_dtype: data type of the activations; default: the data type used in training.
       text: name of the column with the text in JSON lines and tables, or a template with column
         names in braces; the default "{text}" puts the title, if any, before the text.
-      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+      trust_project: allow the checkpoint's config to import Python classes from outside of
+        t5x_lite.
 
     Returns:
       The path of the written file or directory.

@@ -74,12 +74,15 @@ def compose(
     Args:
       expression: arithmetic of delta names, numbers, + - * / and functions, such as "a - 0.5 * b".
       destination: output directory of the composed delta, which must be new or empty.
-      delta: name and directory of each delta in the expression, as NAME=DIR. DIR is a delta or a
-        run that trained adapters; with --base, any run.
-      fisher: name of a delta and directory of its Fisher diagonal, as NAME=DIR, for fisher(...).
+      delta: name and directory of each delta in the expression, as NAME=DIR. DIR has a delta or a
+        run that trained adapters, or if --base is given, any run.
+      fisher: Fisher diagonal of each delta in fisher(...), as NAME=DIR, with the delta's name and a
+        directory written by `t5x-lite fisher`.
       base: checkpoint that all deltas were trained from; default: the base recorded in the deltas.
-      allow_other_base: use --base with a warning even if a different base was recorded.
-      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+      allow_other_base: use --base even if a different base was recorded; the log then has a
+        warning.
+      trust_project: allow the checkpoint's config to import Python classes from outside of
+        t5x_lite.
 
     Raises:
       InputError: if the expression or a delta is invalid, the bases differ, or the output exists.
@@ -208,15 +211,18 @@ def merge(
         t5x-lite merge work/rte work/merged
 
     Args:
-      source: delta, or checkpoint of a run that trained adapters; with --base, of any run.
+      source: directory of a delta or of a run that trained adapters, or if --base is given, of any
+        run.
       destination: output directory, which must be new or empty.
       step: step number of the checkpoint to load from a work directory, or "best" for the
         checkpoint with the best evaluation result; default: the newest checkpoint.
       base: checkpoint that the source was trained from; default: the base recorded in the source.
-      adapters: adapters of the run to merge; default: all adapters.
-      dtype: data type of the stored weights; with bfloat16, the log shows the rounding error.
-      allow_other_base: use --base with a warning even if a different base was recorded.
-      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+      adapters: names of the adapters to merge; default: all adapters.
+      dtype: data type of the written weights; for bfloat16, the log shows the rounding error.
+      allow_other_base: use --base even if a different base was recorded; the log then has a
+        warning.
+      trust_project: allow the checkpoint's config to import Python classes from outside of
+        t5x_lite.
 
     Raises:
       InputError: if the source or its base is missing or damaged, the base is not the recorded one,
@@ -272,11 +278,12 @@ def fisher(
       source: work directory or checkpoint directory of the model.
       destination: output directory, which must be new or empty.
       examples: number of training examples to compute the gradients on.
-      labels: labels of the loss: "empirical" uses the labels of the data; "expected" averages over
+      labels: labels in the loss: "empirical" uses the labels of the data, "expected" averages over
         all classes of a classifier, weighted by their predicted probabilities.
       step: step number of the checkpoint to load from a work directory, or "best" for the
         checkpoint with the best evaluation result; default: the newest checkpoint.
-      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+      trust_project: allow the checkpoint's config to import Python classes from outside of
+        t5x_lite.
 
     Raises:
       InputError: if the checkpoint or its data is missing, expected labels are requested without a
@@ -358,7 +365,8 @@ def heads(
       keep: fraction of attention heads to keep, above 0; 1 only computes their importance.
       step: step number of the checkpoint to load from a work directory, or "best" for the
         checkpoint with the best evaluation result; default: the newest checkpoint.
-      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+      trust_project: allow the checkpoint's config to import Python classes from outside of
+        t5x_lite.
 
     Raises:
       InputError: if the checkpoint or its data is missing, the checkpoint has adapters or shared
@@ -470,7 +478,8 @@ def extend(
       seed: random seed of --new-rows random.
       step: step number of the checkpoint to load from a work directory, or "best" for the
         checkpoint with the best evaluation result; default: the newest checkpoint.
-      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+      trust_project: allow the checkpoint's config to import Python classes from outside of
+        t5x_lite.
 
     Returns:
       The path of the written directory.

@@ -146,12 +146,15 @@ def pairs(
         source and target, or the columns of NLLB.
       output: output file with JSON lines {"query", "pos", "source", "lang"}, which training reads.
       rule: name of the rule that makes queries and passages from a document, such as title_body.
-      languages: the two languages of aligned files or of *.tsv; for other inputs, the language of
-        records without a language field; default: none.
-      min_score: minimum score of a line in *.tsv; other lines are dropped; default: no minimum.
-      filters: settings of the filters that drop bad pairs (`Filters`), one option each.
-      seed: random seed with which the rule ict samples sentences.
-      text: column with the text in JSON lines and tables, or a template with columns in braces.
+      languages: for translations, the languages of the two texts, such as en de; for other inputs,
+        the language of documents without a language field; default: none.
+      min_score: minimum score of a translation in a *.tsv file; lines with lower scores are
+        dropped; default: no minimum.
+      filters: filters that drop bad pairs, set by options such as --min-query-words and
+        --bad-words.
+      seed: random seed for the sentences that --rule ict samples.
+      text: name of the column with the text in JSON lines and tables, or a template with column
+        names in braces, such as "{title} {text}".
     """
     from t5x_lite.core.jobs import resumable_writer
     from t5x_lite.data.formats.documents import TEXT, as_template
@@ -245,7 +248,7 @@ def synthesize_requests(
       output: output file with JSON lines {"id", "lang", "text", "prompt"}, one request per article.
       prompt: file with the template of the request, in which {text} is replaced by an excerpt of
         the article; default: a built-in template.
-      excerpts: selection of articles and of their excerpts: numbers, lengths and languages.
+      excerpts: selection of articles and excerpts, set by options such as --number and --max-words.
     """
     from t5x_lite.data.formats.lines import writer
 
@@ -292,13 +295,13 @@ def synthesize_collect(
             --output long/train.jsonl
 
     Args:
-      articles: the article files that were given to `t5x-lite synthesize requests`.
+      articles: article files, the same as in `t5x-lite synthesize requests`.
       answers: file with the generator's answers: JSON lines {"id", "question"}.
       output: output file with JSON lines {"query", "pos", "id", "lang"}, which training reads.
       min_words: minimum number of words of a question; shorter questions are dropped.
       max_words: maximum number of words of a question; longer questions are dropped.
-      languages_by: language detector, langdetect or cld3; questions in a language other than the
-        article's are dropped; default: no detection.
+      languages_by: language detector, langdetect or cld3, to drop questions that are not in their
+        article's language; default: no detection.
     """
     from t5x_lite.c4.cleaning import identifier
     from t5x_lite.data.formats.lines import writer
@@ -402,18 +405,21 @@ def mine(
 
     Args:
       input: queries with positives: JSON lines {"query", "pos"}, or a directory in BEIR's format.
-      output: output file with the input lines and their negatives: "neg", ids and scores. The
-        settings are written to OUTPUT.settings.json.
-      checkpoint: checkpoint of the encoder that searches for candidates, instead of --rankings.
-      rankings: run file of bm25 search, search, fuse or rerank with the candidates, instead of
-        --checkpoint; its query ids are the "id" fields of the input.
+      output: output file: the input lines with their negatives ("neg"), and the ids and scores of
+        the negatives. The settings are written to OUTPUT.settings.json.
+      checkpoint: work directory or checkpoint directory of the encoder that searches for
+        candidates, instead of --rankings.
+      rankings: run file with the candidates, from bm25 search, search, fuse or rerank, instead of
+        --checkpoint; its query ids must be the "id" fields of --input.
       passages: passage files to take negatives from; default: the passages of the input.
-      vectors: vector files of the passages, in the same order; default: encode the passages.
-      split: split of a BEIR directory with the relevance judgments (qrels) that define the
-        positives.
-      rules: settings of the rules that choose negatives (`mining.Rules`), one option each.
-      rescore: replace the "pos_scores" of the input by scores of the search; default: keep them.
-      encoder: encoding of the queries and passages: prefixes, lengths and batch size.
+      vectors: vector files of the passages, in the same order, from the encoder of --checkpoint;
+        default: encode the passages.
+      split: name of the split to read positives from, if --input is a BEIR directory.
+      rules: rules that choose negatives, set by options such as --first, --negatives and --margin.
+      rescore: replace the "pos_scores" of the input by the scores of this search; default: keep
+        them.
+      encoder: encoder of queries and passages, set by options such as --pooling, --query-prefix and
+        --batch-size.
     """
     from t5x_lite.checkpoints.init import base_at
     from t5x_lite.data.formats.lines import writer
@@ -631,7 +637,8 @@ def refresh(
       passages: passage files to search for negatives.
       batch_size: number of texts per batch.
       once: process the existing checkpoints and exit; default: wait for new checkpoints.
-      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+      trust_project: allow the checkpoint's config to import Python classes from outside of
+        t5x_lite.
     """
     from t5x_lite.config import load
     from t5x_lite.data.batches import open_sources

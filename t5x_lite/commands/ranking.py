@@ -88,10 +88,11 @@ def rerank(
         "scores"}; "-" reads standard input.
       output: reranked run file to write, in the format of --format.
       beir: directory in BEIR's format with the texts: queries.jsonl and corpus.jsonl.
-      queries: query texts, instead of --beir: JSON lines {"_id", "text"}, or id TAB text.
+      queries: file with the query texts, instead of --beir: JSON lines {"_id", "text"}, or lines of
+        id TAB text.
       passages: file with the passage texts, instead of --beir: JSON lines, MS MARCO's
         collection.tsv, or DPR's psgs_w100.tsv.
-      depth: number of top documents per query to rerank; other documents keep their order below.
+      depth: number of top documents per query to rerank; the other documents follow in their order.
       sigmoid: write probabilities (the sigmoid of the logits) instead of logits.
       format: format of the output: trec, marco (the three columns of MS MARCO) or jsonl; default:
         marco for an output name ending in .tsv, jsonl for .jsonl, otherwise trec.
@@ -100,13 +101,14 @@ def rerank(
         checkpoint with the best evaluation result; default: the newest checkpoint.
       base: directory of the base model, for a checkpoint that stores only its trained parameters;
         default: the base directory recorded in the checkpoint.
-      adapters: adapters of the checkpoint to use; default: all adapters.
+      adapters: names of the checkpoint's adapters to use; default: the adapters used in training.
       batch_size: number of query-passage pairs per batch.
       inputs_length: maximum number of tokens of query and passage together; only the passage is
         truncated; default: the length in the checkpoint's config.
       query_length: maximum number of tokens of a query; default: the length in the checkpoint's
         config.
-      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+      trust_project: allow the checkpoint's config to import Python classes from outside of
+        t5x_lite.
     """
     from t5x_lite.checkpoints.init import base_at
     from t5x_lite.core.sharding import MeshConfig, make_mesh
@@ -257,23 +259,30 @@ def score_pairs(
         t5x-lite score-pairs --checkpoint work/ranker --input mined.jsonl --output scored.jsonl
 
     Args:
-      checkpoint: checkpoint of a cross-encoder, or of a BGE-M3 with --heads.
+      checkpoint: work directory or checkpoint directory of a cross-encoder, or if --heads is given,
+        of a BGE-M3.
       input: input file with JSON lines {"query", "pos", "neg"}; "-" reads standard input.
-      output: input lines with "pos_scores" and "neg_scores"; "-" writes to standard output.
-      negatives_top: number of negatives per query to score; others get null; default: all.
+      output: output file: the input lines with the fields "pos_scores" and "neg_scores"; "-" writes
+        to standard output.
+      negatives_top: number of negatives per query to score, from the first on; the others get null;
+        default: all.
       step: step number of the checkpoint to load from a work directory, or "best" for the
         checkpoint with the best evaluation result; default: the newest checkpoint.
       base: directory of the base model, for a checkpoint that stores only its trained parameters;
         default: the base directory recorded in the checkpoint.
-      adapters: adapters of the checkpoint to use; default: all adapters.
-      batch_size: number of query-passage pairs per batch; with --heads, number of texts per batch.
-      inputs_length: maximum number of tokens of query and passage together, or with --heads of a
-        passage; longer passages are truncated; default: the length in the checkpoint's config.
+      adapters: names of the checkpoint's adapters to use; default: the adapters used in training.
+      batch_size: number of query-passage pairs per batch, or if --heads is given, number of texts
+        per batch.
+      inputs_length: maximum number of tokens of query and passage together, or if --heads is given,
+        of a passage; longer passages are truncated; default: the length in the checkpoint's config.
       query_length: maximum number of tokens of a query; default: the length in the checkpoint's
         config.
-      heads: BGE-M3 heads to score with: dense, lexical, multi_vector; default: a cross-encoder.
-      weights: weights of the dense, lexical and multi-vector scores in their weighted mean.
-      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+      heads: BGE-M3 heads to score with, any of dense, lexical and multi_vector; default: score with
+        a cross-encoder.
+      weights: weights of the dense, lexical and multi-vector scores in the written score, their
+        weighted mean; only with --heads.
+      trust_project: allow the checkpoint's config to import Python classes from outside of
+        t5x_lite.
     """
     from t5x_lite.checkpoints.init import base_at
     from t5x_lite.core.jobs import is_resumable, resumable_writer
@@ -386,13 +395,15 @@ def hybrid(
       corpus: directory with the documents' vectors, as `t5x-lite embed --heads ...` writes it.
       queries: directory with the queries' vectors, as `t5x-lite embed --heads ...` writes it.
       output: output directory for the runs, which must not exist.
-      ways: names of the runs to write, some of dense, lexical, multi_vector, dense_lexical and all.
+      ways: runs to write, any of dense, lexical, multi_vector, dense_lexical (weighted sum of dense
+        and lexical) and all (weighted sum of all three).
       weights: weights of the dense, lexical and multi-vector scores in the run "all"; the BGE-M3
         paper uses .15 .5 .35 for long documents.
       pair_weights: weights of the dense and lexical scores in the run "dense_lexical"; the BGE-M3
         paper uses .2 .8 for long documents.
       depth: maximum number of documents per query.
-      rerank: number of top documents of the dense run that the runs multi_vector and all rescore.
+      rerank: number of documents to rescore for the runs multi_vector and all, from the top of the
+        dense run.
       same_ids: treatment of documents with the same id as the query: "keep" keeps them in the
         results, "drop" removes them, as BEIR's evaluation does.
       tag: name of the run, written to the last column of the TREC format.

@@ -59,11 +59,13 @@ def train(
         t5x-lite train configs/tiny_pretrain.py --steps 200 --workdir work/tiny
 
     Args:
-      config: path of a Python file that defines `experiment`, or of a work directory's config.json.
-      dry_run: print sizes, memory, steps and the first batch, then exit without writing anything.
-      trust_project: allow a checkpoint's config to import any class; default: only classes of
-        t5x_lite and of packages that CONFIG names.
-      overrides: changed config fields as --FIELD VALUE.
+      config: config file: a Python file that defines `experiment`, or a work directory's
+        config.json.
+      dry_run: print model size, memory, number of steps and the first batch, then exit without
+        writing anything.
+      trust_project: allow the configs of loaded checkpoints to import any Python class; default:
+        only classes of t5x_lite and of packages that CONFIG names.
+      overrides: config fields to change, as --FIELD VALUE.
 
     Returns:
       The last step with its metrics, and the work directory; None for a dry run.
@@ -124,13 +126,14 @@ def finetune(
       targets: template of the target text or label, with column names in braces, such as '{stars}'.
       workdir: work directory of the run; the same command resumes a killed run.
       second: template of the second text of text pairs, only for encoders; default: no second text.
-      labels: labels, written as in the training data (--targets), each with an optional name, such
-        as 0=negative 1=positive; default: all labels in the training rows.
+      labels: label values as --targets produces them, each with an optional name, such as
+        0=negative 1=positive; default: all label values in the training rows.
       task: kind of task; "auto" chooses classify for few distinct targets, and otherwise
         text_to_text for a T5 and regress for an encoder.
       epochs: number of passes over the training rows; default: 3, unless --steps is given.
-      dry_run: print sizes, memory, steps and the first batch, then exit without writing anything.
-      overrides: changed config fields as --FIELD VALUE.
+      dry_run: print model size, memory, number of steps and the first batch, then exit without
+        writing anything.
+      overrides: config fields to change, as --FIELD VALUE.
 
     Returns:
       The last step with its metrics, and the work directory; None for a dry run.
@@ -199,16 +202,18 @@ def glue(
 
     Args:
       init: checkpoint to fine-tune: imported checkpoint, work directory or checkpoint directory.
-      directory: directory with the official files of the benchmark, one folder per task, or with
-        the benchmark's TensorFlow Datasets.
+      directory: directory of the benchmark's data: the official files in one folder per task, or
+        TensorFlow Datasets.
       workdir: parent directory of the tasks' work directories.
       benchmark: name of the benchmark, glue or super_glue.
       tasks: names of the tasks to train, such as sst2 mrpc rte; default: all tasks.
-      together: train all tasks in one run: an encoder with one head per task, a T5 on a mixture.
+      together: train all tasks in one run: an encoder gets one head per task, a T5 trains on a
+        mixture; default: one run per task.
       epochs: number of passes over each task's training data; default: set by the benchmark.
-      output: directory for metrics.json and submission files; default: the --workdir.
-      dry_run: print sizes, memory, steps and the first batch of each run, then exit.
-      overrides: changed config fields of each run as --FIELD VALUE.
+      output: directory for metrics.json and submission files; default: --workdir.
+      dry_run: print model size, memory, number of steps and the first batch of each run, then exit
+        without training.
+      overrides: config fields to change in all runs, as --FIELD VALUE.
 
     Returns:
       The average and the metrics of each task, which the command also prints.
@@ -267,16 +272,18 @@ def sweep(
             --grid model.dropout-rate=0,0.1 --seeds 3 --steps 200 --workdir work/sweep
 
     Args:
-      config: a Python file that defines `experiment`, or the config.json of a work directory.
+      config: config file: a Python file that defines `experiment`, or a work directory's
+        config.json.
       workdir: parent directory of the runs.
-      grid: field of the config and its values, in quotes if a value has a comma; give the option
-        once for each field.
-      seeds: number of runs of each combination, with consecutive seeds from the config's seed on.
-      metric: metric at the best step of each run, such as validation/accuracy; default: the metric
-        of --step best.
-      trust_project: allows a checkpoint's config to import any class; default: only classes of
-        t5x_lite and of packages that CONFIG names.
-      overrides: fields of the config as --FIELD VALUE.
+      grid: config field and the values to try, such as model.dropout-rate=0,0.1; repeat the option
+        for each field, and quote a value that contains a comma.
+      seeds: number of runs per combination of --grid values, with consecutive seeds that start at
+        the config's seed.
+      metric: metric that ranks the combinations, such as validation/accuracy, at the best step of
+        each run; default: the metric that selects a run's best checkpoint.
+      trust_project: allow the configs of loaded checkpoints to import any Python class; default:
+        only classes of t5x_lite and of packages that CONFIG names.
+      overrides: config fields to change in all runs, as --FIELD VALUE.
 
     Returns:
       The printed result: the metric, and the settings with their runs, best first.
@@ -364,18 +371,19 @@ def evaluate(
         t5x-lite evaluate configs/tiny_finetune.py --checkpoint work/run --step best
 
     Args:
-      config: path of a Python file that defines `experiment`, or of a work directory's config.json.
+      config: config file: a Python file that defines `experiment`, or a work directory's
+        config.json.
       checkpoint: work directory or checkpoint directory of the model; several directories form an
         ensemble that averages the models' logits.
       step: step number of the checkpoint to load from a work directory, or "best" for the
         checkpoint with the best evaluation result; default: the newest checkpoint.
       base: directory of the base model, for a checkpoint that stores only its trained parameters;
         default: the base directory recorded in the checkpoint.
-      adapters: adapters of the checkpoint to use; default: the config's adapters.use.
+      adapters: names of the checkpoint's adapters to use; default: the config field adapters.use.
       output: directory for metrics.json and the predictions or rankings; default: no files.
-      trust_project: allow a checkpoint's config to import any class; default: only classes of
-        t5x_lite and of packages that CONFIG names.
-      overrides: changed config fields as --FIELD VALUE.
+      trust_project: allow the configs of loaded checkpoints to import any Python class; default:
+        only classes of t5x_lite and of packages that CONFIG names.
+      overrides: config fields to change, as --FIELD VALUE.
 
     Returns:
       The printed metrics, without the step number.
@@ -411,14 +419,16 @@ def plan(
         t5x-lite plan configs/pretrain/t5_1_1_base.py --topology v5e:4x4
 
     Args:
-      config: path of a Python file that defines `experiment`, or of a work directory's config.json.
+      config: config file: a Python file that defines `experiment`, or a work directory's
+        config.json.
       topology: TPU slice to plan for, such as v5e:4x4.
-      devices: simulated CPU devices to plan for, as cpu:N, instead of --topology.
-      attached: plan for the attached devices of all hosts, which must match --topology, if given.
+      devices: number N of simulated CPU devices to plan for, as cpu:N, instead of --topology.
+      attached: plan for the attached devices of all hosts; if --topology is given, they must match
+        it.
       json: print the result as one line of JSON instead of as text.
-      hbm: memory per device in GiB; default: the memory of this kind of device.
-      operations: number of operations to list, by descending estimated time.
-      overrides: changed config fields as --FIELD VALUE.
+      hbm: memory per device in GiB; default: the memory of the planned device type.
+      operations: number of operations to list, longest estimated time first.
+      overrides: config fields to change, as --FIELD VALUE.
 
     Raises:
       InputError: if the topology is unknown, libtpu is missing, the attached devices do not match
@@ -457,10 +467,10 @@ def report(
 
     Args:
       workdirs: work directory of the run, or several work directories to compare.
-      group: "seed" groups runs that differ only in their seed, and shows the mean and sample
-        standard deviation of each group, and curves with error bands; default: no groups.
-      output: path of the written page; default: report.html in the work directory, or for several
-        work directories compare.html next to the first one.
+      group: grouping of runs: "seed" groups runs that differ only in their seed, and shows the
+        mean, sample standard deviation and error bands of each group; default: no groups.
+      output: HTML file to write; default: report.html in the work directory, or for several work
+        directories compare.html next to the first one.
 
     Returns:
       The path of the page.
@@ -516,7 +526,8 @@ def info(
       directory: directory to describe: a work directory, a checkpoint directory, an imported
         checkpoint, a delta or a cache.
       json: print the result as one line of JSON instead of as text.
-      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+      trust_project: allow the checkpoint's config to import Python classes from outside of
+        t5x_lite.
 
     Returns:
       The description, which the command also prints.

@@ -97,18 +97,18 @@ def search(
 
     Args:
       vectors: vector files of the corpus (.npy or .parquet), as `t5x-lite embed` writes them.
-      ids: text files that `t5x-lite embed` encoded as --vectors, which contain the document ids;
-        default: numbers from 0.
-      queries: file with query texts, if --checkpoint is given, otherwise file with query vectors.
-      query_ids: text files that `t5x-lite embed` encoded as --queries, which contain the query ids;
-        default: numbers from 0.
+      ids: source of the document ids for .npy files: the files that `t5x-lite embed` read to make
+        --vectors; default: row numbers from 0.
+      queries: query file: texts if --checkpoint is given, otherwise vectors (.npy or .parquet).
+      query_ids: source of the query ids for a .npy file: the files that `t5x-lite embed` read to
+        make --queries; default: row numbers from 0.
       output: run file to write, with the ranked documents of each query.
-      encoder: settings of the encoder of query texts (`QueryEncoder`), one option each.
+      encoder: encoder of query texts, set by options such as --checkpoint, --pooling and
+        --batch-size.
       depth: maximum number of documents per query.
-      rescore: more precise vector files of the same corpus, in the same order as --vectors, such as
-        float32 for int8, or int8 for binary; they rank the found documents again; default: none.
-      rescore_factor: number of candidates to search for each returned document, if --rescore is
-        given.
+      rescore: more precise vector files of the same documents, in the order of --vectors, to rerank
+        the found documents, such as float32 if --vectors are int8; default: no reranking.
+      rescore_factor: number of candidates that --rescore reranks per returned document.
       same_ids: treatment of documents with the same id as the query: "keep" keeps them in the
         results, "drop" removes them, as BEIR's evaluation does.
       format: format of the output: trec, marco (the three columns of MS MARCO) or jsonl; default:
@@ -180,12 +180,14 @@ def index_build(
 
     Args:
       vectors: vector files of the corpus (.npy or .parquet), as `t5x-lite embed` writes them.
-      ids: text files that `t5x-lite embed` encoded as --vectors, which contain the document ids;
-        default: numbers from 0.
+      ids: source of the document ids for .npy files: the files that `t5x-lite embed` read to make
+        --vectors; default: row numbers from 0.
       output: output directory of the index.
-      kind: type of the index: Flat (exact), IVFn,Flat (n lists), IVFn,PQm (m bytes per vector),
-        PQm, or HNSWm,Flat (m neighbors per node); default: IVF with about 4 sqrt(N) lists.
-      train_vectors: number of vectors to train IVF and PQ on; default: 64 per list, at least 65536.
+      kind: faiss name of the index type: Flat (exact), IVFn,Flat (n lists), IVFn,PQm (m bytes per
+        vector), PQm, or HNSWm,Flat (m neighbors per node); default: IVF with about 4 sqrt(N) lists
+        for N vectors.
+      train_vectors: number of vectors to train IVF lists and PQ codes on; default: 64 per list, at
+        least 65536.
       ef_construction: number of candidates from which HNSW chooses the neighbors of a node.
       seed: random seed of the sample of training vectors.
       threads: number of CPU threads for faiss; HNSW indexes are reproducible only with 1 thread.
@@ -239,17 +241,17 @@ def index_search(
 
     Args:
       index: index directory as written by `t5x-lite index build`.
-      queries: file with query texts, if --checkpoint is given, otherwise file with query vectors.
-      query_ids: text files that `t5x-lite embed` encoded as --queries, which contain the query ids;
-        default: numbers from 0.
+      queries: query file: texts if --checkpoint is given, otherwise vectors (.npy or .parquet).
+      query_ids: source of the query ids for a .npy file: the files that `t5x-lite embed` read to
+        make --queries; default: row numbers from 0.
       output: run file to write, with the ranked documents of each query.
-      encoder: settings of the encoder of query texts (`QueryEncoder`), one option each.
+      encoder: encoder of query texts, set by options such as --checkpoint, --pooling and
+        --batch-size.
       depth: maximum number of documents per query.
-      rescore: float32, float16 or int8 vector files of the same corpus, in the same order; the
-        documents found with a compressed index (SQ8, PQ) are ranked again by these vectors;
-        default: none.
-      rescore_factor: number of candidates to search for each returned document, if --rescore is
-        given.
+      rescore: more precise vector files of the indexed documents, in the same order, to rerank the
+        found documents, such as float32 if the index is compressed (SQ8, PQ); default: no
+        reranking.
+      rescore_factor: number of candidates that --rescore reranks per returned document.
       nprobe: number of lists of an IVF index to search per query; default: 1/64 of the lists.
       ef_search: number of candidates that an HNSW index considers per query; default: 128.
       threads: number of CPU threads for faiss.
@@ -320,12 +322,12 @@ def index_bench(
     Args:
       indexes: index directories as written by `t5x-lite index build`, all of the same vectors.
       vectors: vector files (.npy or .parquet) that the indexes were built from, in order.
-      queries: file with query vectors.
+      queries: file with the query vectors (.npy or .parquet).
       depth: value of K in recall@K, the fraction of the exact top K that an index finds.
       nprobe: numbers of IVF lists to search per query; each number gives a result line.
       ef_search: numbers of HNSW candidates per query; each number gives a result line.
       threads: number of CPU threads for faiss.
-      output: file for the result lines; default: only print the lines.
+      output: file for the printed result lines (JSON); default: only print the lines.
 
     Returns:
       The result lines.
@@ -456,12 +458,14 @@ def bm25_search(
 
     Args:
       index: index directory as written by `t5x-lite bm25 build`.
-      queries: query file: queries.jsonl as in BEIR, queries.tsv as in MS MARCO, or plain lines.
+      queries: query file: queries.jsonl as in BEIR, queries.tsv as in MS MARCO, or a text file with
+        one query per line.
       output: run file to write, with the ranked documents of each query.
       depth: maximum number of documents per query.
-      k1: parameter k1 of BM25, the saturation of term frequencies.
-      b: parameter b of BM25, the strength of length normalization, from 0 to 1.
-      lengths: document lengths used by BM25: "exact", or "lucene" for lengths rounded to one byte.
+      k1: BM25 parameter k1, which sets the saturation of term frequencies.
+      b: BM25 parameter b, the strength of length normalization, from 0 to 1.
+      lengths: document lengths used by BM25: "exact" lengths, or "lucene" for lengths rounded to
+        fit one byte.
       same_ids: treatment of documents with the same id as the query: "keep" keeps them in the
         results, "drop" removes them, as BEIR's evaluation does.
       format: format of the output: trec, marco (the three columns of MS MARCO) or jsonl; default:
@@ -534,13 +538,13 @@ def fuse(
     Args:
       runs: run files to combine.
       output: fused run file to write.
-      method: rule that combines runs: rrf (sum of 1 / (60 + rank)), sum (sum of scores), min-max
-        (sum of scores rescaled to 0 to 1 per query), or merge (for the runs of `t5x-lite search
-        --shard`, in order: sort all documents by score).
-      weights: weights of the runs in the sum, one number per run; default: 1.
-      depth: number of top documents of each input ranking to use.
+      method: rule that combines runs: rrf (sum of 1 / (K + rank), with K from --rrf-k), sum (sum of
+        scores), min-max (sum of scores that are rescaled to 0 to 1 per query), or merge (all
+        documents sorted by score, for runs of `t5x-lite search --shard` in order).
+      weights: weights of the runs in the sum, one number per run; default: 1 for each run.
+      depth: number of top documents per query to use from each input run.
       k: maximum number of documents per query in the fused run.
-      rrf_k: constant that --method rrf adds to the ranks.
+      rrf_k: constant K that --method rrf adds to the ranks.
       format: format of the output: trec, marco (the three columns of MS MARCO) or jsonl; default:
         marco for an output name ending in .tsv, jsonl for .jsonl, otherwise trec.
       tag: name of the run, written to the last column of the TREC format.
@@ -602,18 +606,19 @@ def evaluate_run(
       qrels: file with relevance judgments, with TREC's four columns, MS MARCO's two columns, or
         BEIR's three columns and a header.
       metrics: names of metrics, such as ndcg@10, map, mrr@100, recall@1000, capped_recall@100,
-        precision@5, hole@10, and mrr_marco, which uses the rank column.
-      answers: file with answer strings, instead of --qrels, to compute the fraction of questions
-        with an answer in the top passages: JSON lines {"_id", "answers"}, or DPR's question TAB
-        ['answer'].
-      corpus: files with the texts of the runs' passages, in which --answers are searched, or which
-        --queries adds to examples.jsonl.
-      cuts: numbers K of top passages in which --answers are searched.
+        precision@5, hole@10, or mrr_marco (mrr@10 by the ranks in the run file).
+      answers: file with the answer strings of each question, instead of --qrels: JSON lines {"_id",
+        "answers"}, or DPR's question TAB ['answer']. The metric is the fraction of questions with
+        an answer in the top passages.
+      corpus: files with the texts of the ranked passages, to search --answers in, or to add to the
+        lists of --queries.
+      cuts: numbers of top passages in which --answers are searched; each number gives a metric.
       output: directory for metrics.json, metrics per query and report.html; default: no files.
-      queries: file with the query texts, to write examples.jsonl, and to show the same queries in
-        report.html; needs --qrels and --output; default: no examples.
-      examples: maximum number of queries in each list of examples, chosen by the first metric.
-      seed: random seed of the paired randomization test.
+      queries: file with the query texts, to list queries that fail or change most between runs in
+        examples.jsonl and report.html; needs --qrels and --output; default: no lists.
+      examples: maximum number of queries in each list of --queries, chosen by the first of
+        --metrics.
+      seed: random seed of the paired randomization test between runs.
 
     Returns:
       The printed values: mean metrics by run, and p-values of the differences from the first run.

@@ -107,34 +107,39 @@ def evaluate_suite(
         t5x-lite evaluate-suite beir --directory BEIR --checkpoint work/encoder --output results
 
     Args:
-      suite: name of the suite, such as beir or miracl, which determines the file layout, the
-        metrics and the rules; beir drops documents with the same id as the query.
+      suite: name of the suite, such as beir or miracl, which sets the file layout, the metrics and
+        the rules; for example, beir drops documents with the same id as the query.
       directory: directory with the data sets of the suite, in the layout of their release.
       output: output directory for the runs, metrics.json and report.html.
-      checkpoint: encoder of queries and documents to evaluate, a work directory or checkpoint
-        directory, instead of --bm25 or --runs.
-      bm25: text analyzer of a BM25 index to evaluate, such as english, instead of --checkpoint.
-      runs: directory of run files to evaluate (SET.trec, .tsv or .jsonl), instead of --checkpoint.
+      checkpoint: work directory or checkpoint directory of the encoder to evaluate, instead of
+        --bm25 or --runs.
+      bm25: evaluate BM25 with this text analyzer, such as english, instead of --checkpoint or
+        --runs.
+      runs: directory of run files to evaluate, one per data set (SET.trec, .tsv or .jsonl), instead
+        of --checkpoint or --bm25.
       step: step number of the checkpoint to load from a work directory, or "best" for the
         checkpoint with the best evaluation result; default: the newest checkpoint.
       base: directory of the base model, for a checkpoint that stores only its trained parameters;
         default: the base directory recorded in the checkpoint.
-      adapters: adapters of the checkpoint to use; default: all adapters.
+      adapters: names of the checkpoint's adapters to use; default: the adapters used in training.
       pooling: pooling of hidden states into a vector: "cls" takes the [CLS] hidden state, "mean"
-        averages all hidden states; default: the checkpoint's setting.
-      normalize: scale vectors to length 1; default: the checkpoint's setting.
-      dimensions: number of leading dimensions to keep of each vector; default: all.
-      query_prefix: text put before every query; default: the prompt of the checkpoint.
-      document_prefix: text put before every document; default: the prompt of the checkpoint.
+        averages all hidden states; default: the checkpoint's setting, or mean with a warning.
+      normalize: scale vectors to length 1; default: the checkpoint's setting, or True if it has
+        none.
+      dimensions: number of leading dimensions of each vector to keep, for models trained with a
+        Matryoshka loss; default: all.
+      query_prefix: text put before every query; default: the checkpoint's prompt.
+      document_prefix: text put before every document; default: the checkpoint's prompt.
       batch_size: number of texts per batch.
       query_length: maximum number of tokens of a query; default: the length in the checkpoint's
         config.
       document_length: maximum number of tokens of a document; default: the length in the
         checkpoint's config.
       depth: maximum number of documents per query.
-      mteb: model name, as ORGANIZATION/MODEL or ORGANIZATION/MODEL@REVISION, for result files in
-        MTEB's JSON format in OUTPUT/mteb/results; default: no such files.
-      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+      mteb: model name, as ORGANIZATION/MODEL or ORGANIZATION/MODEL@REVISION, to also write result
+        files in MTEB's JSON format to OUTPUT/mteb/results; default: no MTEB files.
+      trust_project: allow the checkpoint's config to import Python classes from outside of
+        t5x_lite.
 
     Returns:
       A dict with "mean" (metric -> mean), "sets" (data set -> metrics) and "missing" (names).
@@ -415,17 +420,19 @@ def evaluate_sts(
         checkpoint with the best evaluation result; default: the newest checkpoint.
       base: directory of the base model, for a checkpoint that stores only its trained parameters;
         default: the base directory recorded in the checkpoint.
-      adapters: adapters of the checkpoint to use; default: all adapters.
+      adapters: names of the checkpoint's adapters to use; default: the adapters used in training.
       pooling: pooling of hidden states into a vector: "cls" takes the [CLS] hidden state, "mean"
-        averages all hidden states; default: the checkpoint's setting.
-      dimensions: number of leading dimensions to keep of each vector; default: all.
-      prefix: text put before every sentence; default: the prompt of the checkpoint.
+        averages all hidden states; default: the checkpoint's setting, or mean with a warning.
+      dimensions: number of leading dimensions of each vector to keep, for models trained with a
+        Matryoshka loss; default: all.
+      prefix: text put before every sentence; default: the checkpoint's prompt.
       prompt: name of the checkpoint's prompt to put before every sentence; default: the
         checkpoint's default prompt, if any.
       batch_size: number of sentences per batch.
       inputs_length: maximum number of tokens of a sentence; default: the length in the checkpoint's
         config.
-      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+      trust_project: allow the checkpoint's config to import Python classes from outside of
+        t5x_lite.
 
     Returns:
       File -> "pairs", "spearman" and "pearson", or for triplets "triplets" and "accuracy".

@@ -320,17 +320,19 @@ def vocab(
     Args:
       input: training text: text files, JSON lines, Parquet, Arrow, directories and patterns of such
         files (local, gs:// or s3://), hf://NAME or tfds://NAME; "-" reads standard input.
-        FILE=WEIGHT sets a file's fraction of the training text.
-      output: output directory of the vocabulary, for the file sentencepiece.model.
+        FILE=WEIGHT samples each file in proportion to its weight.
+      output: output directory for the vocabulary file: sentencepiece.model, or spm.model with
+        --encoder.
       size: number of pieces in the vocabulary, not counting the sentinels.
-      no_ascii: omit digits, ASCII letters and punctuation that are rare in the text.
-      alpha: exponent X that samples files without weights in proportion to bytes^X; 0.3 is usual
-        for multilingual text; default: all text.
+      no_ascii: give rare digits, ASCII letters and punctuation no piece; default: each has a piece.
+      alpha: exponent X to sample each file in proportion to (size in bytes)^X, instead of
+        FILE=WEIGHT; 0.3 is usual for multilingual text; default: use all text.
       encoder: write a vocabulary for encoders, spm.model, with the special pieces of DeBERTa:
-        [PAD], [CLS], [SEP] and [UNK], and [MASK] as the last piece.
+        [PAD], [CLS], [SEP] and [UNK], and [MASK] as the last piece; default: a vocabulary for a T5.
       character_coverage: fraction of the text's characters that the vocabulary covers, from 0.98 to
-        1; default: 0.9995 and every frequent character.
-      seed: random seed of the sampling of lines by weight, and of 2,000,000 lines of a longer text.
+        1; default: 0.9995, plus all frequent characters (100 occurrences in a long text).
+      seed: random seed for sampling lines by file weight, and for sampling 2,000,000 lines of a
+        longer text.
       text: name of the column with the text in JSON lines and tables, or a template with column
         names in braces, such as "{title} {text}".
 
@@ -464,13 +466,17 @@ def cache(
         t5x-lite cache --convert OLD --output NEW
 
     Args:
-      config: path of a Python file that defines `experiment`, or of a work directory's config.json.
-      overrides: changed config fields as --FIELD VALUE; options of Apache Beam follow "--".
+      config: config file: a Python file that defines `experiment`, or a work directory's
+        config.json.
+      overrides: config fields to change, as --FIELD VALUE; options of Apache Beam follow "--".
       output: output directory of the cache, which must be new or empty.
-      convert: directory of a cache of version 0.1 to convert to the current format, without CONFIG.
+      convert: cache directory written by version 0.1, to convert to the current format; CONFIG is
+        omitted then.
       splits: names of the splits to write; default: all splits with examples.
       num_workers: number of worker processes of --runner local.
-      bake: store corrupted examples, which are the same in each epoch; only with --runner local.
+      bake: apply the task's random corruption (such as span corruption) once and store the result,
+        the same for every epoch; only with --runner local; default: training corrupts each epoch
+        differently.
       runner: "local" for processes on this machine, or the name of an Apache Beam runner, such as
         DirectRunner, DataflowRunner or FlinkRunner.
 
@@ -591,20 +597,25 @@ def c4(
     Args:
       input: WET or WARC files (plain or .gz), file patterns, directories, gs:// or s3:// paths, or
         text files with one such path per line (*.paths, *.paths.gz or *.txt).
-      overrides: cleaning rules as --cleaning.RULE VALUE; options of Apache Beam follow "--".
+      overrides: cleaning rules to change, as --cleaning.RULE VALUE; options of Apache Beam follow
+        "--".
       output: output directory, which is new or contains unfinished output of the same command.
-      preset: cleaning rules as in the released C4, or as in the first version of the paper.
+      preset: set of cleaning rules: "released" as in the published C4, "paper" as in the first
+        version of the paper.
       variant: variant of C4 to build, such as realnewslike or multilingual.
-      bad_words: file with one bad word per line, or for the variant multilingual a directory of
-        such files; pages with a bad word are dropped; default: keep these pages.
-      domains: JSON file for the variant realnewslike: {domain: true, or a list of subdomains}.
-      urls: file with one URL per line, for the variant webtextlike.
-      base: prefix that is put before relative paths in a list of paths, such as s3://commoncrawl.
+      bad_words: file with one bad word per line, or for --variant multilingual a directory of such
+        files; pages with a bad word are dropped; default: keep these pages.
+      domains: JSON file of the domains to keep with --variant realnewslike: {domain: true, or a
+        list of subdomains}.
+      urls: file with the URLs of the pages to keep with --variant webtextlike, one per line.
+      base: prefix for relative paths in the lists of paths (*.paths or *.txt), such as
+        s3://commoncrawl.
       num_shards: number of shards of the training split; default: in proportion to the input's
         size, with 1024 shards for a complete crawl.
       array_record: also write the pages as ArrayRecord files.
       workers: number of worker processes of --runner local; default: one per CPU core.
-      memory: memory limit of deduplication in GiB, before it spills to disk; with --runner local.
+      memory: memory in GiB that deduplication uses before it writes to disk; only with --runner
+        local.
       runner: "local" for processes on this machine, or the name of an Apache Beam runner, such as
         DirectRunner, DataflowRunner or FlinkRunner.
 

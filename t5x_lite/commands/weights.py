@@ -70,12 +70,12 @@ def import_hf(
       source: local directory with config.json, weights and tokenizer, or name ORG/NAME at the
         Hugging Face Hub (needs the extra "hub"); an existing local directory takes precedence.
       destination: output directory, which must be new or empty.
-      dtype: data type of the stored weights.
-      sentinels: rule by which predict and score recognize special tokens such as <extra_id_0> and
-        </s> in a text: "hf" anywhere, as Hugging Face's tokenizer, or "seqio" as seqio. For ByT5,
-        the rule also sets the ids of the sentinels.
-      part: model to import from a DeBERTaV3 release: "model", or "generator" for its generator
-        (pytorch_model.generator.bin).
+      dtype: data type of the written weights; "keep" keeps the data type of the source.
+      sentinels: special tokens that predict and score recognize in a text: "hf" all, such as
+        <extra_id_0> and </s>, anywhere, as in transformers; "seqio" only sentinels at the start of
+        a word. For ByT5, it also sets the ids of the sentinels.
+      part: model to import from a DeBERTaV3 release: "model" for the discriminator, "generator" for
+        the generator (pytorch_model.generator.bin).
       revision: branch, tag or commit of a model at the Hugging Face Hub; default: main.
       skip_from: number of the encoder layer that feeds the head of a Condenser, such as 6 in the
         paper's 12-layer model; needed only for a source with a Condenser's head (model.pt).
@@ -147,10 +147,10 @@ def import_t5x(
       source: directory checkpoint_N of a T5X run, or the parent directory of such directories.
       destination: output directory, which must be new or empty.
       vocabulary: SentencePiece model, or "bytes" for ByT5; a T5X checkpoint has no vocabulary.
-      extra_ids: number of sentinels to add to the vocabulary; default: 100, or 0 if it has
-        sentinels.
+      extra_ids: number of sentinels to add to the vocabulary; default: 0 if the vocabulary has
+        sentinels, otherwise 100.
       step: step number N of the checkpoint to import; default: the newest.
-      dtype: data type of the stored weights.
+      dtype: data type of the written weights; "keep" keeps the data type of the source.
       dropout_rate: dropout rate for further training, which a T5X checkpoint does not record.
       feed_forward: kind of the feed-forward block, which a T5X checkpoint does not record; UL2
         needs gated-silu; default: gated-gelu if the checkpoint has a gate, otherwise relu.
@@ -210,9 +210,10 @@ def import_adapter(
       base: base model of the adapter, such as the output of `t5x-lite import hf`.
       step: step number of the checkpoint to load from a work directory, or "best" for the
         checkpoint with the best evaluation result; default: the newest checkpoint.
-      name: name that the adapter gets in the new checkpoint.
+      name: name of the adapter in the new checkpoint.
       revision: branch, tag or commit of an adapter at the Hugging Face Hub; default: main.
-      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+      trust_project: allow the checkpoint's config to import Python classes from outside of
+        t5x_lite.
 
     Returns:
       The path of the written directory.
@@ -264,9 +265,10 @@ def export_adapter(
       no_head: omit the head that was trained with the adapter.
       base_name: hub name or directory of the base model to record in the exported config; default:
         the source that the base model was imported from.
-      rank: rank of the LoRA that approximates a delta or a composition of adapters for PEFT, by
-        singular value decomposition; default: the sum of the ranks, which is exact.
-      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+      rank: rank of the LoRA that --format peft writes for a delta or a composition of adapters, by
+        singular value decomposition; default: the sum of the adapters' ranks, which is exact.
+      trust_project: allow the checkpoint's config to import Python classes from outside of
+        t5x_lite.
 
     Returns:
       The path of the written directory.
@@ -358,17 +360,19 @@ def export_hf(
       destination: output directory, which must be new or empty.
       step: step number of the checkpoint to load from a work directory, or "best" for the
         checkpoint with the best evaluation result; default: the newest checkpoint.
-      dtype: data type of the stored weights.
-      part: model to export after replaced token detection: the model, or its generator.
+      dtype: data type of the written weights; "keep" keeps the data type of the source.
+      part: model to export after training by replaced token detection: "model" for the
+        discriminator, "generator" for the generator.
       head: head to export, for an encoder with several heads: mlm, rtd, classifier, choice, token,
         span, or none; default: the head that the training objective trains.
       sentence_transformers: also write files for sentence-transformers, which then returns the same
-        vectors as `t5x-lite embed`; only for encoders, without a head.
+        vectors as `t5x-lite embed`; only for encoders that are exported without a head.
       pooling: pooling of the vectors of --sentence-transformers, cls or mean; default: the
         checkpoint's setting, or mean if it has none.
       normalize: scale the vectors of --sentence-transformers to length 1; default: the checkpoint's
         setting, or True if it has none.
-      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+      trust_project: allow the checkpoint's config to import Python classes from outside of
+        t5x_lite.
 
     Returns:
       The path of the written directory.
@@ -474,17 +478,20 @@ def export_stablehlo(
         checkpoint with the best evaluation result; default: the newest checkpoint.
       base: directory of the base model, for a checkpoint that stores only its trained parameters;
         default: the base directory recorded in the checkpoint.
-      adapters: adapters of the checkpoint to use; default: the adapters of its run.
-      inputs_length: maximum number of tokens of an input, and the number in each row of generate
-        and of a DeBERTa; default: the length used in training.
-      max_decode_length: maximum number of generated tokens; default: 64.
-      pooling: pooling of hidden states into a vector, cls or mean; default: the checkpoint's
-        setting, or mean with a warning.
-      normalize: scale vectors to length 1; default: the checkpoint's setting, or else True.
-      dimensions: number of leading dimensions to keep of each vector; default: all.
+      adapters: names of the checkpoint's adapters to use; default: the adapters used in training.
+      inputs_length: maximum number of tokens of an input; generate and DeBERTa models take only
+        inputs padded to this length; default: the length in the checkpoint's config.
+      max_decode_length: maximum number of tokens that the function generate produces; default: 64.
+      pooling: pooling of hidden states into a vector: "cls" takes the [CLS] hidden state, "mean"
+        averages all hidden states; default: the checkpoint's setting, or mean with a warning.
+      normalize: scale vectors to length 1; default: the checkpoint's setting, or True if it has
+        none.
+      dimensions: number of leading dimensions of each vector to keep, for models trained with a
+        Matryoshka loss; default: all.
       compute_dtype: data type of the activations; default: the data type used in training.
       platforms: platforms to compile for: cpu, cuda, rocm or tpu; their devices are not needed.
-      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+      trust_project: allow the checkpoint's config to import Python classes from outside of
+        t5x_lite.
 
     Returns:
       The path of the written directory.

@@ -126,8 +126,8 @@ class Modules:
     """Options that select adapters of a checkpoint.
 
     Attributes:
-      use: names of adapters, separated by commas, or a block such as Stack(a, b); "" uses only the
-        base model. Default: the adapters that the checkpoint's run used; for evaluate, the config's
+      use: names of adapters, separated by commas, or a composition such as Stack(a, b); "" uses
+        only the base model. Default: the adapters used in training; for evaluate, the config field
         adapters.use.
     """
 
@@ -144,11 +144,11 @@ class RowModules(Modules):
     """Adapters of a checkpoint, and adapters that single texts may select by name.
 
     Attributes:
-      use: names of adapters, separated by commas, or a block such as Stack(a, b); "" uses only the
-        base model. Default: the adapters that the checkpoint's run used. A text that names an
-        adapter uses only this adapter.
-      load: trained adapters of the same base, NAME=DIR, for texts with the field "adapter": "NAME".
-        DIR is a work directory with the adapter NAME or with a single adapter.
+      use: names of adapters, separated by commas, or a composition such as Stack(a, b); "" uses
+        only the base model. A text that names an adapter uses only this adapter. Default: the
+        adapters used in training.
+      load: further adapters of the same base model, as NAME=DIR, for texts with the field
+        "adapter": "NAME". DIR is a work directory with the adapter NAME or with a single adapter.
     """
 
     load: Annotated[

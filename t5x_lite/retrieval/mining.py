@@ -76,17 +76,17 @@ class Rules:
       first: rank at which the candidates start, counting from 0.
       last: rank at which the candidates end (exclusive), counting from 0.
       negatives: maximum number of negatives per query.
-      take: choice among the candidates: "top" takes the highest ranked candidates, "sample" a
+      take: choice among the candidates: "top" takes the highest ranked candidates, "sample" takes a
         random sample of all candidates.
-      margin: minimum by which the lowest score of a positive exceeds the score of a negative;
-        default: none.
-      relative_margin: minimum margin (see --margin) as a fraction of the positive's score; default:
-        none.
+      margin: minimum difference between the lowest score of a positive and the score of a negative;
+        default: no minimum.
+      relative_margin: minimum difference between the lowest score of a positive and the score of a
+        negative, as a fraction of the positive's score; default: no minimum.
       min_score: minimum score of a negative; default: no minimum.
       max_score: maximum score of a negative; default: no maximum.
-      fill: additional negatives for queries with fewer than --negatives: "random" adds random
-        passages from outside of the ranking, "none" adds nothing.
-      seed: random seed of the samples.
+      fill: additional negatives for queries with fewer negatives than --negatives: "random" adds
+        random passages from outside of the ranking, "none" adds no passages.
+      seed: random seed of --take sample and --fill random.
     """
 
     first: Natural = 10
@@ -297,23 +297,27 @@ class QueryEncoder:
     """Encoder of queries into vectors; the fields are options of search commands.
 
     Attributes:
-      checkpoint: work directory or checkpoint directory of the encoder, for queries that are texts;
+      checkpoint: work directory or checkpoint directory of the encoder, if the queries are texts;
         default: the queries are vectors.
       step: step number of the checkpoint to load from a work directory, or "best" for the
         checkpoint with the best evaluation result; default: the newest checkpoint.
       base: directory of the base model, for a checkpoint that stores only its trained parameters;
         default: the base directory recorded in the checkpoint.
-      adapters: adapters of the checkpoint to use; default: the adapters of its run.
+      adapters: names of the checkpoint's adapters to use; default: the adapters used in training.
       pooling: pooling of hidden states into a vector: "cls" takes the [CLS] hidden state, "mean"
-        averages all hidden states; default: the checkpoint's setting.
-      normalize: scale vectors to length 1; default: the checkpoint's setting.
-      dimensions: number of leading dimensions to keep of each vector; default: all.
-      prefix: text put before every query; default: the prompt of the checkpoint.
-      prompt: name of the prompt to put before every query; default: "query", if it exists.
+        averages all hidden states; default: the checkpoint's setting, or mean with a warning.
+      normalize: scale vectors to length 1; default: the checkpoint's setting, or True if it has
+        none.
+      dimensions: number of leading dimensions of each vector to keep, for models trained with a
+        Matryoshka loss; default: all.
+      prefix: text put before every query; default: the checkpoint's prompt.
+      prompt: name of the checkpoint's prompt to put before every query; default: query, if the
+        checkpoint has it.
       batch_size: number of queries per batch.
       inputs_length: maximum number of tokens of a query; default: the length in the checkpoint's
         config.
-      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+      trust_project: allow the checkpoint's config to import Python classes from outside of
+        t5x_lite.
     """
 
     checkpoint: OptionalDirectory = None
@@ -405,18 +409,20 @@ class PairEncoder:
         checkpoint with the best evaluation result; default: the newest checkpoint.
       base: directory of the base model, for a checkpoint that stores only its trained parameters;
         default: the base directory recorded in the checkpoint.
-      adapters: adapters of the checkpoint to use; default: the adapters of its run.
+      adapters: names of the checkpoint's adapters to use; default: the adapters used in training.
       pooling: pooling of hidden states into a vector: "cls" takes the [CLS] hidden state, "mean"
-        averages all hidden states; default: the checkpoint's setting.
-      normalize: scale vectors to length 1; default: the checkpoint's setting.
-      query_prefix: text put before every query; default: the prompt of the checkpoint.
-      passage_prefix: text put before every passage; default: the prompt of the checkpoint.
+        averages all hidden states; default: the checkpoint's setting, or mean with a warning.
+      normalize: scale vectors to length 1; default: the checkpoint's setting, or True if it has
+        none.
+      query_prefix: text put before every query; default: the checkpoint's prompt.
+      passage_prefix: text put before every passage; default: the checkpoint's prompt.
       batch_size: number of texts per batch.
       query_length: maximum number of tokens of a query; default: the length in the checkpoint's
         config.
       passage_length: maximum number of tokens of a passage; default: the length in the checkpoint's
         config.
-      trust_project: allow the checkpoint's config to import classes from outside of t5x_lite.
+      trust_project: allow the checkpoint's config to import Python classes from outside of
+        t5x_lite.
     """
 
     step: Step = None

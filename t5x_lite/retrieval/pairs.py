@@ -293,8 +293,8 @@ class Filters:
       min_passage_words: minimum number of words of a passage; shorter passages are dropped.
       max_queries: maximum number of pairs with the same passage; further pairs are dropped.
       bad_words: file with one bad word per line; pairs with a bad word are dropped; default: none.
-      languages_by: language detector, langdetect or cld3; passages in a language other than the
-        stated one are dropped; default: no filter.
+      languages_by: language detector, langdetect or cld3, to drop passages that are not in their
+        stated language; default: no detection.
     """
 
     min_query_words: Positive = 2
@@ -451,7 +451,7 @@ class Excerpts:
       min_words: minimum number of words of an article; shorter articles are skipped.
       max_words: maximum number of words of an excerpt, made of consecutive paragraphs.
       number: maximum number of articles per language, sampled at random; default: all articles.
-      seed: random seed of the samples of articles and excerpts.
+      seed: random seed for sampling articles and excerpts.
     """
 
     min_words: Positive = 1000
