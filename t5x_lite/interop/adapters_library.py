@@ -560,8 +560,8 @@ def _files(
     if isinstance(adapter, Union):
         return _union_files(adapter, own, hosts, said=said)
     raise InputError(
-        f"{said}: the library `adapters` has no {type(adapter).__name__}; only bottlenecks and "
-        "compacter (also with inv), lora, ia3, prefix, prompt and a ConfigUnion of these can be "
+        f"{said}: the library `adapters` does not support {type(adapter).__name__}; only "
+        "bottlenecks, Compacter, LoRA, (IA)^3, prefixes, prompts, and unions of these can be "
         "exported"
     )
 

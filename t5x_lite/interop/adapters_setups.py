@@ -393,7 +393,8 @@ def _written(node: Any, *, said: str, level: int) -> dict[str, Any]:
         )
     if level > 1 and kind != "Stack":
         raise InputError(
-            f"{said}: the library `adapters` supports only a Stack inside two nested blocks"
+            f"{said}: the library `adapters` does not support the block {kind} inside two "
+            "nested blocks, only a Stack"
         )
     for child in node.children:
         if isinstance(child, Block) and type(child).__name__ not in _NESTED[kind]:

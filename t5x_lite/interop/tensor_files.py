@@ -326,7 +326,7 @@ def _views(
     path: Path, archive: zipfile.ZipFile, prefix: str, contents: Any
 ) -> dict[str, np.ndarray]:
     if not isinstance(contents, dict):
-        raise ValueError(f"expected a dict, found a {type(contents).__name__}")
+        raise ValueError(f"it must hold a dict of tensors, found a {type(contents).__name__}")
     data = np.memmap(path, np.uint8, mode="r")
     storages: dict[_Storage, np.ndarray] = {}
     arrays: dict[str, np.ndarray] = {}

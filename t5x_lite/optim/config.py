@@ -342,8 +342,8 @@ class Optimizer(ABC):
         if self.layer_decay != 1.0:
             if not below:
                 raise InputError(
-                    "optimizer.layer_decay needs the parameter paths below all layers; define "
-                    "ModelConfig.below in the class of the model's config"
+                    "optimizer.layer_decay is not supported for this model, because the class of "
+                    "its config does not define `below`, the paths of the embeddings"
                 )
             inner = decayed_by_layer(inner, self.layer_decay, axes, below, depth=depth)
         if self.rates:

@@ -177,7 +177,7 @@ def test_damaged_and_missing_parts_of_a_composition(golden, base, tmp_path):
         (*parse_trees("MultiTask(a, None)"), "`adapters` does not support None in a composition"),
         (
             *parse_trees("Average(Split(Average(a, b), c, splits=(1, 2)), d)"),
-            "supports only a Stack inside two nested blocks",
+            "does not support the block Average inside two nested blocks, only a",
         ),
     ],
 )

@@ -670,8 +670,8 @@ def _id_field(spec: Any, task: str) -> str:
         if name in spec and spec[name].shape.rank == 0:
             return name
     raise InputError(
-        f"data.augment: the examples of the task {task} have no id to look up in the run; use "
-        "tasks.files with data.columns.id"
+        f"data.augment finds the passages of an example by its id, but the examples of task {task} "
+        "have no id; use tasks.files with data.columns.id"
     )
 
 
